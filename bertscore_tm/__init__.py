@@ -1,0 +1,54 @@
+"""BERTScore for the PyTorch Lightning training loop: metric, loss and callbacks on one frozen encoder.
+
+BERTScore (Zhang et al., "BERTScore: Evaluating Text Generation with BERT", ICLR 2020) compares two texts by
+matching the contextual vectors of their tokens greedily by cosine similarity.
+
+* ``bertscore_tm.BERTScore``: a ``torchmetrics.Metric`` that streams and synchronises over ranks.
+* ``bertscore_tm.functional.bert_score``: the same numbers from one call.
+* ``bertscore_tm.losses``: differentiable BERTScore as a training loss.
+* ``bertscore_tm.callbacks``: validation scoring and early stopping for Lightning.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertscore_tm.encoder import FrozenEncoder
+    from bertscore_tm.functional import bert_score
+    from bertscore_tm.metric import BERTScore
+
+__version__ = "0.1.0"
+
+__all__ = ["BERTScore", "FrozenEncoder", "__version__", "bert_score"]
+
+# Installed, `losses` and `callbacks` lie inside this folder; in a checkout they lie beside it. Searching the folder
+# above too makes `import bertscore_tm.losses` mean the same thing from the checkout's root.
+_here = Path(__file__).resolve().parent
+if not (_here / "losses").is_dir() and (_here.parent / "losses" / "__init__.py").is_file():
+    __path__.append(str(_here.parent))
+
+# torchmetrics imports matplotlib where it is installed, so the public names are resolved on first use.
+_HOMES = {
+    "BERTScore": "bertscore_tm.metric",
+    "FrozenEncoder": "bertscore_tm.encoder",
+    "bert_score": "bertscore_tm.functional",
+}
+_SUBMODULES = ("callbacks", "catalog", "functional", "losses", "statistics")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name in _SUBMODULES:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_SUBMODULES})

@@ -1,0 +1,92 @@
+"""Packed token vectors of texts of different lengths, and how they are cut into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["TokenVectors", "segment_ids", "token_batches"]
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """Unit vectors of the tokens of several texts, stored without padding.
+
+    Args:
+        vectors: shape (layers, tokens, width), float32, each of L2 norm 1.
+        ids: token ids, shape (tokens,), int64.
+        lengths: tokens per text, shape (texts,), int64; special tokens included.
+        has_content: texts with at least one token of their own, shape (texts,), bool.
+    """
+
+    vectors: Tensor
+    ids: Tensor
+    lengths: Tensor
+    has_content: Tensor
+
+    @property
+    def offsets(self) -> Tensor:
+        """Where each text's tokens begin, shape (texts,)."""
+        return self.lengths.cumsum(0) - self.lengths
+
+    def pad(self, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """Gather the vectors of some texts into one padded batch.
+
+        Args:
+            texts: numbers of the texts, shape (batch,).
+
+        Returns:
+            Vectors of shape (layers, batch, longest, width), zeros behind each text's end, and the mask of real
+            tokens, shape (batch, longest).
+        """
+        lengths = self.lengths[texts]
+        steps = torch.arange(int(lengths.max()), device=lengths.device)
+        mask = steps < lengths[:, None]
+        index = torch.where(mask, self.offsets[texts][:, None] + steps, 0)
+        return self.vectors[:, index] * mask[..., None], mask
+
+
+def segment_ids(lengths: Tensor) -> Tensor:
+    """Return the segment number of every element of a packed sequence.
+
+    Args:
+        lengths: elements per segment, shape (segments,).
+
+    Returns:
+        Shape (elements,), int64.
+
+    Example:
+        >>> segment_ids(torch.tensor([2, 0, 1])).tolist()
+        [0, 0, 2]
+    """
+    return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+
+
+def token_batches(lengths: Sequence[int], budget: int, max_items: int | None = None) -> Iterator[list[int]]:
+    """Cut items into batches of similar length whose padded size stays within a budget.
+
+    Args:
+        lengths: size of each item in tokens.
+        budget: largest padded size of a batch, in tokens; an item larger than that gets a batch of its own.
+        max_items: largest number of items in a batch.
+
+    Returns:
+        An iterator over lists of item numbers, longest items first, equal lengths in their given order.
+
+    Example:
+        >>> list(token_batches([3, 9, 4, 3], budget=10))
+        [[1], [2, 0], [3]]
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    batch: list[int] = []
+    for i in order:
+        full = batch and ((len(batch) + 1) * lengths[batch[0]] > budget or len(batch) == max_items)
+        if full:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch

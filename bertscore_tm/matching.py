@@ -1,0 +1,167 @@
+"""Cosine similarity of token vectors, and matching each token with the tokens of the other text.
+
+Greedy matching takes the best similarity (Zhang et al. 2020, section 3); soft matching replaces the maximum by a smooth
+function of the same similarities. Everything here runs in float32 at least, with autocast off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.embeddings import TokenVectors, segment_ids, token_batches
+
+__all__ = ["Matching", "MatchedPairs", "match", "match_pairs", "similarity"]
+
+Matching = Literal["max", "softmax", "logsumexp"]
+
+# Numbers per matching step, similarities and padded vectors of all layers: bounds memory at a few dozen megabytes.
+_NUMBERS_PER_STEP = 8_000_000
+
+
+def similarity(candidate: Tensor, reference: Tensor) -> Tensor:
+    """Return the cosine similarities of all pairs of tokens.
+
+    Args:
+        candidate: unit vectors, shape (..., m, width).
+        reference: unit vectors, shape (..., n, width).
+
+    Returns:
+        Shape (..., m, n), float32 at least.
+    """
+    dtype = torch.promote_types(torch.float32, candidate.dtype)
+    with torch.autocast(device_type=candidate.device.type, enabled=False):
+        return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)
+
+
+def match(
+    similarities: Tensor,
+    keys: Tensor,
+    how: Matching = "max",
+    temperature: float = 0.1,
+    log_weights: Tensor | None = None,
+) -> Tensor:
+    r"""Return how well each query token is matched by the key tokens of the other text.
+
+    With similarities s, n keys and temperature v:
+
+    * ``"max"``: :math:`m_i = \max_j s_{ij}` (Zhang et al. 2020, equation 1);
+    * ``"softmax"``: :math:`m_i = \sum_j \mathrm{softmax}_j(s_{ij}/v)\, s_{ij}`, between max - v log n and max;
+    * ``"logsumexp"``: :math:`m_i = v \log \sum_j \exp(s_{ij}/v)`, between max and max + v log n.
+
+    Args:
+        similarities: shape (..., queries, keys).
+        keys: real keys, shape (..., keys), bool. Other keys take no part.
+        how: the kind of matching.
+        temperature: v, above 0; not used by ``"max"``.
+        log_weights: logarithm of how much each key is there, shape (..., keys), added to s/v. Not used by ``"max"``.
+
+    Returns:
+        Shape (..., queries). 0 where there is no key.
+
+    Raises:
+        ValueError: unknown kind, or a temperature that is not positive.
+
+    Example:
+        >>> s = torch.tensor([[0.2, 0.9, 5.0]])
+        >>> keys = torch.tensor([True, True, False])
+        >>> round(match(s, keys).item(), 4), round(match(s, keys, "softmax", 0.1).item(), 4)
+        (0.9, 0.8994)
+    """
+    if how != "max" and temperature <= 0:
+        raise ValueError(f"the matching temperature must be above 0, got {temperature}")
+    keys = keys.unsqueeze(-2)
+    any_key = keys.any(-1)
+    # Rows without keys are computed over all cells and dropped afterwards, as a softmax over nothing is NaN.
+    allowed = keys | ~any_key.unsqueeze(-1)
+    if how == "max":
+        matched = similarities.masked_fill(~allowed, -torch.inf).amax(-1)
+    elif how in ("softmax", "logsumexp"):
+        scaled = similarities / temperature
+        if log_weights is not None:
+            scaled = scaled + log_weights.unsqueeze(-2)
+        scaled = scaled.masked_fill(~allowed, -torch.inf)
+        if how == "softmax":
+            matched = (scaled.softmax(-1) * similarities).sum(-1)
+        else:
+            matched = temperature * scaled.logsumexp(-1)
+    else:
+        raise ValueError(f"matching={how!r} is not one of 'max', 'softmax', 'logsumexp'")
+    return torch.where(any_key, matched, 0.0)
+
+
+@dataclass(frozen=True)
+class MatchedPairs:
+    """Each token's best similarity, for several pairs of texts, packed in the order of the pairs.
+
+    This is all that a score needs: weights and means can be applied later, when document frequencies are known.
+
+    Args:
+        candidate_ids: token ids, shape (candidate tokens,).
+        candidate_best: best similarity in the reference, shape (candidate tokens, layers).
+        candidate_lengths: tokens per candidate, shape (pairs,).
+        reference_ids: token ids, shape (reference tokens,).
+        reference_best: best similarity in the candidate, shape (reference tokens, layers).
+        reference_lengths: tokens per reference, shape (pairs,).
+    """
+
+    candidate_ids: Tensor
+    candidate_best: Tensor
+    candidate_lengths: Tensor
+    reference_ids: Tensor
+    reference_best: Tensor
+    reference_lengths: Tensor
+
+
+def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
+    """Match pairs of texts greedily.
+
+    Pairs in which either text has no token of its own get similarity 0 everywhere, hence score 0.
+
+    Args:
+        vectors: token vectors of all texts.
+        candidates: number of each pair's candidate text, shape (pairs,).
+        references: number of each pair's reference text, shape (pairs,).
+
+    Returns:
+        Ids and best similarities of all tokens.
+    """
+    device = vectors.vectors.device
+    num_layers, _, width = vectors.vectors.shape
+    sides = []
+    for texts in (candidates, references):
+        lengths = vectors.lengths[texts]
+        starts = lengths.cumsum(0) - lengths
+        owner = segment_ids(lengths)
+        within = torch.arange(len(owner), device=device) - starts[owner]
+        ids = vectors.ids[vectors.offsets[texts][owner] + within]
+        best = vectors.vectors.new_zeros(len(owner), num_layers)
+        sides.append((ids, best, lengths, starts))
+    (candidate_ids, candidate_best, candidate_lengths, candidate_starts) = sides[0]
+    (reference_ids, reference_best, reference_lengths, reference_starts) = sides[1]
+
+    scored = (vectors.has_content[candidates] & vectors.has_content[references]).nonzero().squeeze(1)
+    longer = torch.maximum(candidate_lengths, reference_lengths)[scored]
+    costs = (longer * (longer + 2 * width) * num_layers).tolist()
+    for batch in token_batches(costs, _NUMBERS_PER_STEP):
+        pairs = scored[torch.tensor(batch, device=device)]
+        candidate, candidate_mask = vectors.pad(candidates[pairs])
+        reference, reference_mask = vectors.pad(references[pairs])
+        similarities = similarity(candidate, reference)
+        for best, starts, mask, matched in (
+            (candidate_best, candidate_starts, candidate_mask, match(similarities, reference_mask)),
+            (reference_best, reference_starts, reference_mask, match(similarities.mT, candidate_mask)),
+        ):
+            where = starts[pairs][:, None] + torch.arange(mask.shape[1], device=device)
+            best[where[mask]] = matched[:, mask].T
+    return MatchedPairs(
+        candidate_ids=candidate_ids,
+        candidate_best=candidate_best,
+        candidate_lengths=candidate_lengths,
+        reference_ids=reference_ids,
+        reference_best=reference_best,
+        reference_lengths=reference_lengths,
+    )

