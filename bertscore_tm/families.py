@@ -78,7 +78,8 @@ def family_of(config: PretrainedConfig) -> Family:
 
     Example:
         >>> from transformers import RobertaConfig
-        >>> family_of(RobertaConfig(max_position_embeddings=514)).max_positions(RobertaConfig(max_position_embeddings=514))
+        >>> config = RobertaConfig(max_position_embeddings=514)
+        >>> family_of(config).max_positions(config)
         512
     """
     try:

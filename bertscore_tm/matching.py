@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertscore_tm.embeddings import TokenVectors, segment_ids, token_batches
 
-__all__ = ["Matching", "MatchedPairs", "match", "match_pairs", "similarity"]
+__all__ = ["MatchedPairs", "Matching", "match", "match_pairs", "similarity"]
 
 Matching = Literal["max", "softmax", "logsumexp"]
 

@@ -380,7 +380,7 @@ class BERTScore(Metric):
         numbers = torch.as_tensor(indices)
         if numbers.shape != (num_pairs,) or (num_pairs and numbers.is_floating_point()):
             raise ValueError(
-                f"indices must be {num_pairs} integers, one per pair; got {numbers.dtype} of shape {tuple(numbers.shape)}"
+                f"indices must be {num_pairs} integers, one per pair; got {numbers.dtype}, shape {tuple(numbers.shape)}"
             )
         return numbers.long()
 

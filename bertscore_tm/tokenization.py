@@ -120,6 +120,13 @@ class TextTokenizer:
         return sorted({i for i in ids if i is not None})
 
     @property
+    def end_ids(self) -> list[int]:
+        """Ids that end a text: the eos token, and sep for tokenizers that end texts with it."""
+        tokenizer = self.tokenizer
+        ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {tokenizer.bos_token_id, tokenizer.cls_token_id}
+        return sorted(i for i in ends if i is not None)
+
+    @property
     def pad_id(self) -> int:
         """The padding id; 0 for tokenizers without one (padding is masked, so its id never matters)."""
         return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0

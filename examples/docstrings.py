@@ -141,10 +141,11 @@ _URL = re.compile(r"<?\b(?:https?|ftp)://[^\s>]*[^\s>.,;:)]>?|\bwww\.[^\s>]*[^\s
 _FOOTNOTE = re.compile(r"\s*\[(?:\d+|#\w*|[A-Z]\w*\d{2,4}\w?)\]_")
 _TAG = re.compile(r"</?(?:a|b|br|code|div|em|i|img|li|p|pre|span|strong|sub|sup|tip|ul)\b[^>]*>", re.IGNORECASE)
 _STRONG = re.compile(r"\*\*([^*\s](?:[^*]*[^*\s])?)\*\*")
-_EMPHASIS = re.compile(r"(?<![\w*])\*([^*\s](?:[^*]*[^*\s])?)\*(?![\w*])")
+_EMPHASIS = re.compile(r"(?<![\w*\\])\*([^*\s](?:[^*]*[^*\s])?)\*(?![\w*])")
 _ESCAPE = re.compile(r"\\(?=[*_`|\\ ])")
 # What makes a block unfit to read: code, formulas, remarks to developers, the rest of a sentence after a formula.
 _UNFIT_BLOCK = re.compile(r"[\\{}`$]|>>>|::|\b(?:TODO|FIXME|XXX)\b|^where\b|^[^A-Za-z]*$")
+_RULE = re.compile(r"(?<!\S)[-=~*#_]{3,}(?!\S)")
 _BRACKETED_URL = re.compile(rf"\s*\([\s,;:{_URL_MARK}]*{_URL_MARK}[\s,;]*\)")
 _SPACE_BEFORE_STOP = re.compile(r"\s+([,.;:])(?=\s|$)")
 
@@ -451,7 +452,7 @@ def _item_text(line: str) -> tuple[str, bool]:
 
 def _clean_block(lines: Iterable[str]) -> str:
     """Strips the inline markup from the lines of one block and joins them; empty where unfit to read."""
-    text = _IMAGE.sub("", " ".join(lines))
+    text = _RULE.sub("", _IMAGE.sub("", " ".join(lines)))
     text = _MARKDOWN_LINK.sub(r"\1", text)
     text = _CODE.sub(_code_text, text)
     text = _URL.sub(_URL_MARK, text)

