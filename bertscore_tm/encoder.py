@@ -327,7 +327,10 @@ class FrozenEncoder:
         return model
 
     def _load(self, weights: _Weights) -> PreTrainedModel:
-        held = next(iter(self._backbones.values()), None)
+        # A held copy in another precision has lost digits; only a ready model has no other place to come from.
+        held = next((model for model in self._backbones.values() if model.dtype == weights.dtype), None)
+        if held is None and self._source.startswith(_READY_PREFIX):
+            held = next(iter(self._backbones.values()), None)
         if held is not None:
             model = deepcopy(held)
         elif self._ready is not None:
@@ -354,7 +357,7 @@ class FrozenEncoder:
         if num_layers is None:
             if self.all_layers:
                 return available
-            num_layers = catalog.tuned_layer(self.name, self.config)
+            num_layers = catalog.tuned_layer(self.name)
         layer = num_layers + available + 1 if num_layers < 0 else num_layers
         if not 0 <= layer <= available:
             raise ValueError(f"num_layers={num_layers} does not exist: {self.name} has layers 0 to {available}")

@@ -19,11 +19,13 @@ class Family:
     Args:
         layers: dotted path from the base model to the ``nn.ModuleList`` of its layers.
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
+        padding_id: the id that positions are numbered after, for models that do not take it from their configuration.
         prefix_space: published scores put a space before every text (byte-level BPE that marks word starts).
     """
 
     layers: str = "encoder.layer"
     positions_after_padding: bool = False
+    padding_id: int | None = None
     prefix_space: bool = False
 
     def first_position(self, config: PretrainedConfig) -> int:
@@ -35,7 +37,9 @@ class Family:
         Returns:
             0, or the padding id plus 1 for families that number positions after it.
         """
-        return int(config.pad_token_id) + 1 if self.positions_after_padding else 0
+        if not self.positions_after_padding:
+            return 0
+        return int(config.pad_token_id if self.padding_id is None else self.padding_id) + 1
 
     def max_positions(self, config: PretrainedConfig) -> int | None:
         """Return the largest number of tokens, special ones included, that the model has positions for.
@@ -46,7 +50,7 @@ class Family:
         Returns:
             The limit in tokens, or ``None`` for models with relative positions only.
         """
-        if getattr(config, "relative_attention", False):
+        if not getattr(config, "position_biased_input", True):
             return None
         return int(config.max_position_embeddings) - self.first_position(config)
 
@@ -58,7 +62,7 @@ FAMILIES: dict[str, Family] = {
     "deberta-v2": Family(),
     "distilbert": Family(layers="transformer.layer"),
     "electra": Family(),
-    "mpnet": Family(positions_after_padding=True),
+    "mpnet": Family(positions_after_padding=True, padding_id=1),
     "roberta": Family(positions_after_padding=True, prefix_space=True),
     "xlm-roberta": Family(positions_after_padding=True),
 }

@@ -121,6 +121,14 @@ def _as_list(texts: Any, name: str) -> list[Any]:
         ) from None
 
 
+def _as_documents(idf_sents: Any) -> list[str]:
+    documents = [idf_sents] if isinstance(idf_sents, str) else _as_list(idf_sents, "idf_sents")
+    for i, document in enumerate(documents):
+        if not isinstance(document, str):
+            raise TypeError(f"idf_sents[{i}] must be a string, got {document!r} ({type(document).__name__})")
+    return documents
+
+
 def make_encoder(
     model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None,
     model: PreTrainedModel | None,
@@ -380,7 +388,9 @@ def bert_score(
         table = rescale_rows(encoder, catalog.baseline(lang, encoder.name, baseline_path))
     where = torch.device(device or "cpu")
 
-    idf = idf or idf_sents is not None
+    if idf_sents is not None:
+        idf_sents = _as_documents(idf_sents)
+        idf = True
     if len(texts) == 0:
         scores = torch.zeros(3, encoder.num_outputs, 0)
     else:
@@ -405,7 +415,7 @@ def _corpus_weights(
     tokenizer = encoder.tokenizer
     if not idf:
         return special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device)
-    documents = list(chain.from_iterable(texts.references)) if idf_sents is None else list(idf_sents)
+    documents = list(chain.from_iterable(texts.references)) if idf_sents is None else idf_sents
     return idf_weights(reference_frequencies(tokenizer(documents), tokenizer.vocab_size, device))
 
 

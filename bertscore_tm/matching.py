@@ -71,7 +71,7 @@ def match(
         >>> round(match(s, keys).item(), 4), round(match(s, keys, "softmax", 0.1).item(), 4)
         (0.9, 0.8994)
     """
-    if how != "max" and temperature <= 0:
+    if how != "max" and not temperature > 0:
         raise ValueError(f"the matching temperature must be above 0, got {temperature}")
     keys = keys.unsqueeze(-2)
     any_key = keys.any(-1)

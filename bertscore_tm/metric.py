@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
+from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -105,6 +106,7 @@ class BERTScore(Metric):
     indices: list[Tensor]
     num_truncated: Tensor
     fingerprint: Tensor
+    _forward_cache: Any
 
     def __init__(
         self,
@@ -200,6 +202,50 @@ class BERTScore(Metric):
         # Out of place, since the state may have been reset inside inference mode.
         self.num_truncated = self.num_truncated + scored.num_truncated
 
+    def forward(
+        self,
+        preds: str | Sequence[str],
+        target: str | Sequence[str] | Sequence[Sequence[str]],
+        indices: Sequence[int] | Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Add a batch and return its own scores: of this rank, or of all ranks with ``dist_sync_on_step``.
+
+        The texts are encoded once. When an update or the synchronisation fails, what was there before stays.
+
+        Args:
+            preds: as for ``update``.
+            target: as for ``update``.
+            indices: as for ``update``.
+
+        Returns:
+            As ``compute``, for this batch alone.
+
+        Raises:
+            TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
+        """
+        if self._is_synced:
+            raise TorchMetricsUserError("the metric is synchronised: call unsync before forward")
+        before: dict[str, Any] = {**self.metric_state}
+        for name in self._list_states:
+            # Lists of its own, as metrics of one compute group share them.
+            setattr(self, name, list(before[name]))
+        self.update(preds, target, indices)
+        after: dict[str, Any] = {**self.metric_state}
+        try:
+            for name in self._list_states:
+                setattr(self, name, after[name][len(before[name]) :])
+            self.num_truncated = after["num_truncated"] - before["num_truncated"]
+            # `_should_unsync` off is how torchmetrics tells the value of a step from that of an epoch.
+            self._to_sync, self._should_unsync = self.dist_sync_on_step, False
+            value: dict[str, Any] = self.compute()
+        finally:
+            for name in after:
+                setattr(self, name, after[name])
+            self._to_sync, self._should_unsync = self.sync_on_compute, True
+            self._is_synced, self._cache, self._computed = False, None, None
+        self._forward_cache = value
+        return value
+
     def compute(self) -> dict[str, Any]:
         """Return the scores of all pairs of all ranks.
 
@@ -216,7 +262,8 @@ class BERTScore(Metric):
             scores = scores.reshape(len(indices), -1)[indices.argsort(stable=True)]
         shaped = scores.reshape(-1, len(SCORES), self.encoder.num_outputs).permute(1, 2, 0)
         num_pairs = shaped.shape[-1]
-        if self._to_sync:
+        # Once per corpus, not at every step of `forward`.
+        if self._should_unsync:
             for said in warning_texts(shaped, int(num_truncated), self.idf, self.encoder.tokenizer.max_length):
                 rank_zero_warn(said, UserWarning)
         shaped = rescale_scores(shaped, self._baseline)
@@ -245,14 +292,17 @@ class BERTScore(Metric):
             incoming_state: a metric with the same settings, or its state.
 
         Raises:
-            ValueError: the other metric encodes or weights differently, or is no BERTScore.
+            ValueError: the other metric encodes or weights differently, is no BERTScore, or only one has indices.
         """
-        if isinstance(incoming_state, Metric) and not isinstance(incoming_state, BERTScore):
+        if not isinstance(incoming_state, BERTScore | dict):
             raise ValueError(f"expected a BERTScore or its state, got a {type(incoming_state).__name__}")
-        state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        state: dict[str, Any] = incoming_state if isinstance(incoming_state, dict) else {**incoming_state.metric_state}
         missing = [name for name in self._defaults if name not in state]
         if missing or not torch.equal(state["fingerprint"].to(self.device), self.fingerprint):
             raise ValueError("the other metric's model, layer, precision, limits or idf differ: its state does not fit")
+        mine, theirs = (self._num_pairs(), _length(self.indices)), (self._num_pairs(state), _length(state["indices"]))
+        if not _indices_fit(torch.tensor([mine, theirs])):
+            raise ValueError("one metric got indices and the other did not: both must, or none")
         for name in self._list_states:
             setattr(self, name, [*getattr(self, name), *(part.to(self.device) for part in state[name])])
         self.num_truncated = self.num_truncated + state["num_truncated"].to(self.device)
@@ -269,7 +319,10 @@ class BERTScore(Metric):
         Returns:
             Figure and axes.
         """
-        return self._plot(val, ax)
+        val = self.compute() if val is None else val
+        several = [val] if isinstance(val, dict) else val
+        scores = [{name: one[name] for name in SCORES} if isinstance(one, dict) else one for one in several]
+        return self._plot(scores[0] if isinstance(val, dict) else scores, ax)
 
     @contextmanager
     def sync_context(self, *args: Any, should_unsync: bool = True, **kwargs: Any) -> Generator[None, None, None]:
@@ -311,7 +364,7 @@ class BERTScore(Metric):
         indices = self._state("indices")
         mine = torch.tensor([self._num_pairs(), len(indices)], device=self.device)
         sizes = torch.stack(gather(mine))
-        if ((sizes[:, 0] > 0) & (sizes[:, 1] == 0)).any() and (sizes[:, 1] > 0).any():
+        if not _indices_fit(sizes):
             raise ValueError("some ranks passed indices to update and others did not: all must, or none")
         everyone = torch.cat(gather(indices))
         kept = _first_occurrences(everyone)
@@ -358,10 +411,11 @@ class BERTScore(Metric):
         )
         return Scored(pairs_of_texts, counts, num_truncated=0)
 
-    def _num_pairs(self) -> int:
+    def _num_pairs(self, state: dict[str, Any] | None = None) -> int:
+        state = {**self.metric_state} if state is None else state
         if self.idf:
-            return sum(len(part) for part in getattr(self, "reference_counts"))  # noqa: B009
-        return sum(len(part) for part in self.scores) // (len(SCORES) * self.encoder.num_outputs)
+            return _length(state["reference_counts"])
+        return _length(state["scores"]) // (len(SCORES) * self.encoder.num_outputs)
 
     def _state(self, name: str) -> Tensor:
         empty = torch.empty(0, dtype=self._list_states[name], device=self.device)
@@ -372,13 +426,15 @@ class BERTScore(Metric):
         getattr(self, name).append(flat)
 
     def _checked_indices(self, indices: Sequence[int] | Tensor | None, num_pairs: int) -> Tensor | None:
-        before, indexed = self._num_pairs(), sum(len(part) for part in self.indices)
+        before, indexed = self._num_pairs(), _length(self.indices)
         if num_pairs and before and (indexed > 0) != (indices is not None):
             raise ValueError("indices must be passed to every update or to none")
         if indices is None:
             return None
         numbers = torch.as_tensor(indices)
-        if numbers.shape != (num_pairs,) or (num_pairs and numbers.is_floating_point()):
+        if numbers.shape != (num_pairs,) or (
+            num_pairs and (numbers.is_floating_point() or numbers.dtype == torch.bool)
+        ):
             raise ValueError(
                 f"indices must be {num_pairs} integers, one per pair; got {numbers.dtype}, shape {tuple(numbers.shape)}"
             )
@@ -401,6 +457,15 @@ class BERTScore(Metric):
 
         return keep_pair_dimension
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take over a state of the same settings, in lists of its own."""
+        saved = state_dict.get(f"{prefix}fingerprint")
+        if saved is not None and not torch.equal(saved.to(self.device), self.fingerprint):
+            raise ValueError("the saved metric's model, layer, precision, limits or idf differ: its state does not fit")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        for name in self._list_states:
+            setattr(self, name, list(getattr(self, name)))
+
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> BERTScore:
         """Follow the owner's device but never its dtype, which would round scores and sums (bf16-true)."""
 
@@ -410,6 +475,15 @@ class BERTScore(Metric):
 
         applied: BERTScore = super()._apply(keep_dtype, exclude_state)
         return applied
+
+
+def _length(parts: Sequence[Tensor]) -> int:
+    return sum(len(part) for part in parts)
+
+
+def _indices_fit(sizes: Tensor) -> bool:
+    """Whether each of several states has an index for every pair, or none has any; rows of (pairs, indices)."""
+    return bool((sizes[:, 1] == 0).all() or (sizes[:, 1] == sizes[:, 0]).all())
 
 
 def _rows(scores: Tensor) -> Tensor:

@@ -95,6 +95,11 @@ class TextTokenizer:
         return list(ids[:first]), list(ids[last:])
 
     @property
+    def vocabulary(self) -> dict[str, int]:
+        """Token strings and their ids."""
+        return dict(self.tokenizer.get_vocab())
+
+    @property
     def num_special_tokens(self) -> int:
         """How many special tokens the tokenizer adds to a text."""
         before, after = self.special_affixes
@@ -153,9 +158,10 @@ class TextTokenizer:
             if self.max_length is not None and len(ids) > self.max_length
         ]
         if long and not self.truncation:
+            # Callers tokenize each text once, so that a number in this list would mean nothing to their users.
             raise ValueError(
-                f"text {long[0]} has {len(encoded['input_ids'][long[0]])} tokens, the limit is {self.max_length}; "
-                f"pass truncation=True to cut such texts"
+                f"the text {texts[long[0]][:40]!r}... has {len(encoded['input_ids'][long[0]])} tokens, the limit is "
+                f"{self.max_length}; pass truncation=True to cut such texts"
             )
         if long:
             cut = self._encode([prepared[i] for i in long], truncate=True)

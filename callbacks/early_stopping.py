@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
@@ -51,7 +52,10 @@ class BERTScoreEarlyStopping(EarlyStopping):
         self._last_checked = trainer.callback_metrics.get(self.monitor)
 
     def _is_stale(self, current: Tensor | None) -> bool:
+        if current is None:
+            # After a resume the trainer has no values yet, though this key was logged before.
+            return bool(torch.isfinite(self.best_score))
         # Each time a key is logged its value gets storage of its own, and the storage of the value that was checked
         # last is held here, so the same address means the same logging event.
         last = self._last_checked
-        return current is not None and last is not None and current.data_ptr() == last.data_ptr()
+        return last is not None and current.data_ptr() == last.data_ptr()

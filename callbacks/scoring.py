@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from bertscore_tm.callbacks.generation import Generate, undisturbed
 from bertscore_tm.callbacks.sharding import sample_numbers
@@ -85,12 +85,11 @@ class BERTScoreCallback(Callback):
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start anew."""
-        batches = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
-        self._start(pl_module, len(batches))
+        self._start(trainer, pl_module)
 
     def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start anew."""
-        self._start(pl_module, len(trainer.num_test_batches))
+        self._start(trainer, pl_module)
 
     def on_validation_batch_end(
         self,
@@ -102,7 +101,7 @@ class BERTScoreCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Score a batch."""
-        self._update(trainer, pl_module, outputs, batch, dataloader_idx, trainer.val_dataloaders)
+        self._update(trainer, pl_module, outputs, batch, dataloader_idx)
 
     def on_test_batch_end(
         self,
@@ -114,17 +113,20 @@ class BERTScoreCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Score a batch."""
-        self._update(trainer, pl_module, outputs, batch, dataloader_idx, trainer.test_dataloaders)
+        self._update(trainer, pl_module, outputs, batch, dataloader_idx)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the scores."""
-        self._log(pl_module, "val")
+        self._log(trainer, pl_module, "val")
 
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the scores."""
-        self._log(pl_module, "test")
+        self._log(trainer, pl_module, "test")
 
-    def _start(self, pl_module: pl.LightningModule, num_loaders: int) -> None:
+    def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        loaders = _loaders(trainer)
+        # Other modes put the batches of all loaders into one.
+        num_loaders = len(loaders.flattened) if loaders._mode == "sequential" else 1
         # All metrics exist on all ranks from the start, so that a rank without batches joins every collective.
         self._metrics = [self.metric, *(self.metric.clone() for _ in range(num_loaders - 1))]
         self._seen = [0] * num_loaders
@@ -138,7 +140,6 @@ class BERTScoreCallback(Callback):
         outputs: Any,
         batch: Any,
         dataloader_idx: int,
-        dataloaders: Any,
     ) -> None:
         if self.generate is None:
             preds, target = self._returned_texts(trainer, outputs)
@@ -151,13 +152,13 @@ class BERTScoreCallback(Callback):
                 )
             preds, target = generated
         for name, texts in (("preds", preds), ("target", target)):
-            if isinstance(texts, str) or not isinstance(texts, Iterable):
+            if isinstance(texts, (str, Mapping, Set)) or not isinstance(texts, Iterable):
                 raise MisconfigurationException(f"{name} must be a list with one text per example, got {_short(texts)}")
         preds, target = list(preds), list(target)
         indices = None
-        if trainer.world_size > 1:
-            loader = _loader(dataloaders, dataloader_idx)
-            indices = sample_numbers(loader, self._seen[dataloader_idx], len(preds))
+        loaders = _loaders(trainer)
+        if trainer.world_size > 1 and loaders._mode == "sequential":
+            indices = sample_numbers(loaders.flattened[dataloader_idx], self._seen[dataloader_idx], len(preds))
         try:
             self._metrics[dataloader_idx].update(preds, target, indices=indices)
         except (TypeError, ValueError) as error:
@@ -175,25 +176,34 @@ class BERTScoreCallback(Callback):
             )
         return outputs[self.preds_key], outputs[self.target_key]
 
-    def _log(self, pl_module: pl.LightningModule, stage: str) -> None:
+    def _log(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         per_loader: list[dict[str, Tensor]] = [metric.compute() for metric in self._metrics]
+        # A loader without texts on any rank has no score.
+        scored = [trainer.strategy.reduce_boolean_decision(seen > 0, all=False) for seen in self._seen]
+        chosen = [number for number, has_score in enumerate(scored) if has_score] or [0]
         for metric in self._metrics:
             metric.reset()
         self._metrics = []
         for score in ("precision", "recall", "f1"):
             key = f"{stage}_{self.name}_{score}"
-            values = torch.stack([scores[score] for scores in per_loader])
+            values = torch.stack([per_loader[number][score] for number in chosen])
             # Equal on all ranks already; `sync_dist` keeps Lightning from warning that they might not be.
             pl_module.log(key, values.mean(), prog_bar=self.prog_bar and score == "f1", sync_dist=True)
-            if len(values) > 1:
-                for number, value in enumerate(values):
+            if len(per_loader) > 1:
+                for number, value in zip(chosen, values, strict=True):
                     pl_module.log(f"{key}_dataloader_idx_{number}", value, sync_dist=True)
 
 
-def _loader(dataloaders: Any, dataloader_idx: int) -> Any:
-    if isinstance(dataloaders, CombinedLoader):
-        return dataloaders.flattened[dataloader_idx]
-    return tree_leaves(dataloaders)[dataloader_idx]
+def _loaders(trainer: pl.Trainer) -> CombinedLoader:
+    # `trainer.val_dataloaders` gives the loaders of the last `fit`, also while `validate` runs others.
+    if trainer.testing:
+        loop = trainer.test_loop
+    elif trainer.state.fn == TrainerFn.VALIDATING:
+        loop = trainer.validate_loop
+    else:
+        loop = trainer.fit_loop.epoch_loop.val_loop
+    assert loop._combined_loader is not None
+    return loop._combined_loader
 
 
 def _short(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import make_encoder
@@ -49,6 +50,7 @@ class SoftBERTScoreLoss(nn.Module):
             Default: the language's model.
         num_layers: layer of the encoder that is compared; a shallower one than the metric's is cheaper and often
             trains as well. Default: the model's tuned layer.
+        generator_tokenizer: the generator's tokenizer, to make sure that its vocabulary is the encoder's.
         temperature: u of the softmax over the vocabulary, above 0.
         matching: how a token is matched: ``"softmax"``, ``"logsumexp"`` or ``"max"`` (exact, with a subgradient).
         matching_temperature: v of the soft matchings, above 0.
@@ -59,7 +61,7 @@ class SoftBERTScoreLoss(nn.Module):
         dtype: precision of the encoder.
 
     Raises:
-        ValueError: a setting is not one of those named.
+        ValueError: a setting is not one of those named, or the generator's vocabulary is not the encoder's.
 
     Shape:
         - logits: (batch, positions, vocabulary), any floating dtype.
@@ -80,6 +82,7 @@ class SoftBERTScoreLoss(nn.Module):
         self,
         model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
         num_layers: int | None = None,
+        generator_tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         temperature: float = 1.0,
         matching: Matching = "softmax",
@@ -104,6 +107,12 @@ class SoftBERTScoreLoss(nn.Module):
         self.encoder = make_encoder(model_name_or_path, None, None, lang, num_layers=num_layers, dtype=dtype)
         if self.encoder.all_layers:
             raise ValueError("the loss compares one layer: pass an encoder without all_layers=True")
+        if generator_tokenizer is not None and generator_tokenizer.get_vocab() != self.encoder.tokenizer.vocabulary:
+            raise ValueError(
+                f"the generator's vocabulary ({len(generator_tokenizer)} tokens) is not that of the encoder "
+                f"{self.encoder.name!r} ({len(self.encoder.tokenizer.vocabulary)} tokens): choose an encoder that "
+                f"shares the generator's tokenizer"
+            )
         self.temperature = temperature
         self.matching: Matching = matching
         self.matching_temperature = matching_temperature

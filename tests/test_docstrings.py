@@ -1,0 +1,47 @@
+"""The examples in the docstrings run, and every public name has a docstring with one."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+import torch
+
+import bertscore_tm
+
+MODULES = ["bertscore_tm"] + [
+    module.name
+    for package in ("bertscore_tm", "bertscore_tm.losses", "bertscore_tm.callbacks")
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__[:1], f"{package}.")
+]
+
+
+def public_names():
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                yield pytest.param(value, id=f"{module_name}.{name}")
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_examples_run(module_name):
+    module = importlib.import_module(module_name)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    report = []
+    for test in finder.find(module, globs={**vars(module), "torch": torch}):
+        runner.run(test, out=report.append)
+    assert runner.failures == 0, "".join(report)
+
+
+@pytest.mark.parametrize("value", public_names())
+def test_public_names_are_documented(value):
+    assert inspect.getdoc(value)
+
+
+@pytest.mark.parametrize("name", sorted({*bertscore_tm.__all__} - {"__version__"}))
+def test_what_users_call_has_an_example(name):
+    assert ">>>" in inspect.getdoc(getattr(bertscore_tm, name))
