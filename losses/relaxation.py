@@ -28,7 +28,7 @@ def softmax_relaxation(logits: Tensor, temperature: float = 1.0, excluded_ids: S
         >>> softmax_relaxation(torch.tensor([0.0, 0.0, 9.0]), excluded_ids=[2])
         tensor([0.5000, 0.5000, 0.0000])
     """
-    if temperature <= 0:
+    if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     z = logits.to(torch.promote_types(torch.float32, logits.dtype))
     if excluded_ids:

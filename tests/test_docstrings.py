@@ -17,7 +17,11 @@ MODULES = ["bertscore_tm"] + [
 ]
 
 
-def public_names():
+def public_names() -> list:
+    return list(_public_names())
+
+
+def _public_names():
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         for name in getattr(module, "__all__", ()):
