@@ -177,19 +177,19 @@ class BERTScoreCallback(Callback):
         return outputs[self.preds_key], outputs[self.target_key]
 
     def _log(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        per_loader: list[dict[str, Tensor]] = [metric.compute() for metric in self._metrics]
         # A loader without texts on any rank has no score.
         scored = [trainer.strategy.reduce_boolean_decision(seen > 0, all=False) for seen in self._seen]
-        chosen = [number for number, has_score in enumerate(scored) if has_score] or [0]
+        chosen = [number for number, has_texts in enumerate(scored) if has_texts] or [0]
+        per_loader: list[dict[str, Tensor]] = [self._metrics[number].compute() for number in chosen]
         for metric in self._metrics:
             metric.reset()
         self._metrics = []
         for score in ("precision", "recall", "f1"):
             key = f"{stage}_{self.name}_{score}"
-            values = torch.stack([per_loader[number][score] for number in chosen])
+            values = torch.stack([scores[score] for scores in per_loader])
             # Equal on all ranks already; `sync_dist` keeps Lightning from warning that they might not be.
             pl_module.log(key, values.mean(), prog_bar=self.prog_bar and score == "f1", sync_dist=True)
-            if len(per_loader) > 1:
+            if len(scored) > 1:
                 for number, value in zip(chosen, values, strict=True):
                     pl_module.log(f"{key}_dataloader_idx_{number}", value, sync_dist=True)
 

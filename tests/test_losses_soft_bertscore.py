@@ -24,6 +24,15 @@ IGNORE = -100
 TEXTS = ["a black cat sat on the mat", "the weather is nice", "hello"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Most work here is so small that threads wait for each other, for longer than they compute on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @cache
 def tiny(family="bert", dtype="float64"):
     """A random encoder of a family, layer 2 of 3."""
@@ -42,7 +51,8 @@ def padded(rows, value=IGNORE):
 
 def certain(encoder, labels, scale=100.0):
     """Logits that put all mass on the labels."""
-    return scale * one_hot(labels.clamp(min=0), len(encoder.embedding_table(CPU))).float()
+    logits = torch.zeros(*labels.shape, len(encoder.embedding_table(CPU)))
+    return logits.scatter_(-1, labels.clamp(min=0)[..., None], scale)
 
 
 def noise(encoder, *shape, scale=3.0, dtype=torch.float32, seed=0):
@@ -86,9 +96,11 @@ def equally_long(encoder, candidates, references, limit=40):
 def scores_of_certain_predictions(loss, candidates, references, target, step=10):
     """All components for predictions that are certain of the candidates' tokens."""
     parts = []
+    order = sorted(range(len(candidates)), key=lambda i: len(candidates[i]))
     for k in range(0, len(candidates), step):
-        labels = labels_of(loss.encoder, candidates[k : k + step])
-        chosen = references[k : k + step]
+        rows = order[k : k + step]
+        labels = labels_of(loss.encoder, [candidates[i] for i in rows])
+        chosen = [references[i] for i in rows]
         if target == "ids":
             args = (labels_of(loss.encoder, chosen),)
             assert torch.equal(args[0] == IGNORE, labels == IGNORE)
@@ -97,14 +109,15 @@ def scores_of_certain_predictions(loss, candidates, references, target, step=10)
         value, components = loss(certain(loss.encoder, labels), *args, return_components=True)
         assert torch.equal(value, 1 - components[loss.component])
         parts.append(components)
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    back = torch.tensor(order).argsort()
+    return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
 
 
 # --- 1. certain predictions have the metric's score
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("matching", "target"), [("max", "texts"), ("softmax", "ids"), ("logsumexp", "texts")])
+@pytest.mark.parametrize(("matching", "target"), [("softmax", "ids"), ("logsumexp", "texts")])
 def test_certain_predictions_have_the_score_of_the_metric(encoder, pairs, matching, target):
     candidates, references = equally_long(encoder, *pairs) if target == "ids" else pairs
     candidates, references = candidates[:200], references[:200]
@@ -214,13 +227,13 @@ def test_gradcheck(family, matching, component):
     target = torch.tensor([[50, 60, 70, 80, 90], [51, IGNORE, 61, 71, 81]])
     mask = torch.tensor([[True] * 5, [True] * 4 + [False]])
     base = noise(encoder, 2, 5, dtype=torch.float64) + certain(encoder, target, 4.0)
-    directions = noise(encoder, 6, 2, 5, dtype=torch.float64, seed=1)
+    directions = noise(encoder, 4, 2, 5, dtype=torch.float64, seed=1)
     loss = SoftBERTScoreLoss(encoder, matching=matching, component=component, temperature=0.8, reduction="none")
 
     def along(x):
         return loss(base + torch.einsum("k,kbtv->btv", x, directions), target, mask)
 
-    x = torch.zeros(6, dtype=torch.float64, requires_grad=True)
+    x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(along(x).sum(), x)
     assert gradient.abs().max() > 1e-2
     assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
@@ -455,11 +468,13 @@ def test_autocast_changes_nothing(encoder, dtype):
     z = near_labels(encoder, labels)
     for args in ((labels,), (TEXTS, labels != IGNORE)):
         value, gradient = grad_of(SoftBERTScoreLoss(encoder), z, *args)
+        leaf = z.clone().requires_grad_()
         with torch.autocast("cpu", dtype):
-            inside, inside_gradient = grad_of(SoftBERTScoreLoss(encoder), z, *args)
+            inside = SoftBERTScoreLoss(encoder)(leaf, *args)
+        inside.backward()
         assert inside.dtype == torch.float32
         assert inside.item() == pytest.approx(value.item(), abs=1e-6)
-        assert torch.allclose(inside_gradient, gradient, rtol=0, atol=1e-7)
+        assert torch.allclose(leaf.grad, gradient, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -481,7 +496,10 @@ def test_bfloat16_encoder_is_close(minilm, encoder):
 
 # A similarity of float32 vectors is a multiple of far more than 1e-30, or 0.
 SCORE = st.one_of(
-    st.just(0.0), st.floats(-1, 1, width=32), st.floats(-(2**-20), 2**-20, width=32), st.sampled_from([1e-8, -1e-8, 1.0])
+    st.just(0.0),
+    st.floats(-1, 1, width=32),
+    st.floats(-(2**-20), 2**-20, width=32),
+    st.sampled_from([1e-8, -1e-8, 1.0]),
 ).filter(lambda x: x == 0 or abs(x) > 1e-18)
 
 
@@ -593,8 +611,8 @@ def test_long_rows_are_refused_and_long_padding_is_not(minilm, encoder, as_texts
     expected = SoftBERTScoreLoss(encoder)(z[:, 6:13], labels).item()
     args = (TEXTS, wide != IGNORE) if as_texts else (wide,)
     assert loss(z, *args).item() == pytest.approx(expected, abs=1e-6)
-    too_long = wide.clone()
-    too_long[1, :9] = 2054
+    too_long = torch.full((3, 20), IGNORE)
+    too_long[1, 3:12] = 2054
     with pytest.raises(ValueError, match=r"9 tokens.* 10 "):
         loss(z, *((TEXTS, too_long != IGNORE) if as_texts else (too_long,)))
 
@@ -613,7 +631,8 @@ def test_copies_and_pickles(encoder, ready, copied):
 
 
 def test_pickle_leaves_the_weights_out(encoder):
-    assert len(pickle.dumps(SoftBERTScoreLoss(encoder))) < 100_000
+    table = encoder.embedding_table(CPU)
+    assert len(pickle.dumps(SoftBERTScoreLoss(encoder))) < table.nbytes / 20
 
 
 def test_repr_names_the_settings(encoder):

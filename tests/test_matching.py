@@ -27,9 +27,9 @@ def looped(vectors, pairs):
     candidate_best, reference_best = [], []
     for c, r in pairs:
         for layer_c, layer_r in zip(texts[c], texts[r], strict=True):
-            candidate_best.append([max(float(x @ y) for y in layer_r) for x in layer_c])
-            reference_best.append([max(float(x @ y) for y in layer_c) for x in layer_r])
-    return sum(candidate_best, []), sum(reference_best, [])
+            candidate_best.extend([max(float(x @ y) for y in layer_r) for x in layer_c])
+            reference_best.extend([max(float(x @ y) for y in layer_c) for x in layer_r])
+    return candidate_best, reference_best
 
 
 def angle(degrees):
