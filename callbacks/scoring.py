@@ -195,7 +195,7 @@ class BERTScoreCallback(Callback):
 
 
 def _loaders(trainer: pl.Trainer) -> CombinedLoader:
-    # `trainer.val_dataloaders` gives the loaders of the last `fit`, also while `validate` runs others.
+    # `trainer.val_dataloaders` does not tell whether they are read one after the other.
     if trainer.testing:
         loop = trainer.test_loop
     elif trainer.state.fn == TrainerFn.VALIDATING:

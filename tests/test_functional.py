@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm import bert_score
 from tests.support import tiny_model
 
 SCORES = ("precision", "recall", "f1")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm.losses.expected_embedding import expected_embedding
@@ -99,6 +99,7 @@ def test_temperature_must_be_positive(temperature):
         softmax_relaxation(torch.zeros(3), temperature)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=2, max_size=8), st.data())
 def test_always_a_distribution(row, data):
     temperature = data.draw(st.floats(1e-4, 1e4))

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
@@ -503,6 +503,7 @@ SCORE = st.one_of(
 ).filter(lambda x: x == 0 or abs(x) > 1e-18)
 
 
+@settings(deadline=None)
 @given(SCORE, SCORE)
 def test_guarded_f1(p, r):
     precision, recall = (torch.tensor(x, requires_grad=True) for x in (p, r))
@@ -519,6 +520,7 @@ def test_guarded_f1(p, r):
         assert f1.item() == pytest.approx(smaller, rel=1e-6)
 
 
+@settings(deadline=None)
 @given(SCORE, SCORE, st.floats(-1e-4, 1e-4), st.floats(-1e-4, 1e-4))
 def test_guarded_f1_is_continuous(p, r, dp, dr):
     here, there = (guarded_f1(torch.tensor(a), torch.tensor(b)).item() for a, b in ((p, r), (p + dp, r + dr)))
@@ -573,6 +575,12 @@ def test_components_do_not_change_loss_or_gradient(encoder):
 def test_impossible_settings(encoder, settings, said):
     with pytest.raises(ValueError, match=said):
         SoftBERTScoreLoss(encoder, **settings)
+
+
+def test_generator_with_another_vocabulary_is_refused(encoder):
+    SoftBERTScoreLoss(encoder, generator_tokenizer=encoder.tokenizer.tokenizer)
+    with pytest.raises(ValueError, match="800 tokens.*30522 tokens"):
+        SoftBERTScoreLoss(encoder, generator_tokenizer=tiny_model("bert")[1])
 
 
 def test_all_layers_is_refused(minilm):
@@ -655,8 +663,8 @@ def test_settings_can_be_annealed(encoder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("settings", "rise"), [({}, 0.2), ({"matching": "max"}, 0.1)], ids=["default", "max"])
-def test_gradient_steps_raise_the_score_of_the_decoded_text(encoder, pairs, settings, rise):
+@pytest.mark.parametrize("settings", [{}, {"matching": "max"}], ids=["default", "max"])
+def test_gradient_steps_raise_the_score_of_the_decoded_text(encoder, pairs, settings):
     hf_tokenizer = encoder.tokenizer.tokenizer
     texts = [text for text in pairs[0] if 8 <= len(content_ids(encoder, [text])[0]) <= 16][:8]
     labels = labels_of(encoder, texts)
@@ -681,7 +689,5 @@ def test_gradient_steps_raise_the_score_of_the_decoded_text(encoder, pairs, sett
         optimizer.step()
         values.append(value.item())
         assert max(components.values()) <= 1 + 1e-6
-    after = hard_f1()
-    print(f"hard F1 {before:.3f} -> {after:.3f}; loss {values[0]:.3f} -> {values[-1]:.3f}")
-    assert values[-1] < values[0] - 0.1
-    assert after > before + rise
+    assert values[-1] < values[0] - 0.2
+    assert hard_f1() > before + 0.08

@@ -25,6 +25,12 @@ SECOND = (["it rains in Paris"], ["rain falls on the capital of France"])
 THIRD = (["the train was late", "nobody came"], [["the train came late", "a delayed train"], ["no one showed up"]])
 
 
+@pytest.fixture(scope="module")
+def encoder(minilm) -> FrozenEncoder:
+    """The real encoder, two layers of it: most of these tests are about what happens around it."""
+    return FrozenEncoder(minilm, num_layers=2)
+
+
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
     assert found.keys() == expected.keys()
     for name in SCORES:
@@ -85,7 +91,7 @@ def test_rescaling_with_a_table(encoder, tmp_path):
     table.write_text("\n".join(["LAYER,P,R,F", *rows]))
     raw = updated(BERTScore(encoder), FIRST, THIRD).compute()
     found = updated(BERTScore(encoder, baseline_path=table), FIRST, THIRD).compute()
-    for name, b in zip(SCORES, (0.5, 0.55, 0.4), strict=True):
+    for name, b in zip(SCORES, (0.2, 0.25, 0.4), strict=True):
         assert found[name].item() == pytest.approx((raw[name].item() - b) / (1 - b), abs=TOLERANCE)
 
 
@@ -103,7 +109,7 @@ def test_hash_names_every_setting(encoder):
     plain = BERTScore(encoder, return_hash=True)
     said = updated(plain, FIRST).compute()["hash"]
     assert said == plain.signature()
-    others = [BERTScore(encoder, idf=True), BERTScore(encoder.name, 4), BERTScore(encoder.name, 5, max_length=64)]
+    others = [BERTScore(encoder, idf=True), BERTScore(encoder.name, 4), BERTScore(encoder.name, 2, max_length=64)]
     assert len({said, *(other.signature() for other in others)}) == 4
 
 
@@ -161,7 +167,7 @@ def test_malformed_indices(encoder, indices):
     ],
 )
 def test_bad_input_loses_nothing(minilm, idf, how, bad, error):
-    metric = updated(BERTScore(minilm, 5, idf=idf, truncation=False, reduction="none"), FIRST)
+    metric = updated(BERTScore(minilm, 2, idf=idf, truncation=False, reduction="none"), FIRST)
     before = metric.compute()
     with pytest.raises(error):
         getattr(metric, how)(*bad)
@@ -169,7 +175,7 @@ def test_bad_input_loses_nothing(minilm, idf, how, bad, error):
     # The switches that forward turns are back as well.
     assert (metric._to_sync, metric._should_unsync, metric._is_synced) == (True, True, False)
     metric.update(*SECOND)
-    assert_equal(metric.compute(), per_pair(metric.encoder, FIRST, SECOND, idf=idf, truncation=True))
+    assert_equal(metric.compute(), per_pair(metric.encoder, FIRST, SECOND, idf=idf))
 
 
 @pytest.mark.parametrize("idf", [False, True])
@@ -278,7 +284,7 @@ def test_merge_state_appends(encoder, idf):
 
 def test_merge_state_of_something_else(encoder):
     metric = updated(BERTScore(encoder), FIRST)
-    others = [BERTScore(encoder, idf=True), BERTScore(encoder.name, 4), BERTScore(encoder.name, 5, dtype="bfloat16")]
+    others = [BERTScore(encoder, idf=True), BERTScore(encoder.name, 4), BERTScore(encoder.name, 2, dtype="bfloat16")]
     for other in (*others, MetricCollection([]), 3, {}):
         with pytest.raises(ValueError, match=r"differ|expected a BERTScore"):
             metric.merge_state(other)
