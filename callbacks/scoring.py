@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from copy import deepcopy
 from typing import Any
 
 import lightning.pytorch as pl
@@ -82,6 +83,12 @@ class BERTScoreCallback(Callback):
                 "BERTScoreCallback scores the validation loop, and this run has none: define validation_step, pass "
                 "validation data, and leave limit_val_batches above 0"
             )
+        same = [c for c in trainer.callbacks if isinstance(c, BERTScoreCallback) and c.name == self.name]  # type: ignore[attr-defined]
+        if len(same) > 1:
+            raise MisconfigurationException(
+                f"{len(same)} BERTScoreCallbacks log under the name {self.name!r}, which would mix their scores: give "
+                f"each a name= of its own"
+            )
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start anew."""
@@ -128,10 +135,11 @@ class BERTScoreCallback(Callback):
         # Other modes put the batches of all loaders into one.
         num_loaders = len(loaders.flattened) if loaders._mode == "sequential" else 1
         # All metrics exist on all ranks from the start, so that a rank without batches joins every collective.
-        self._metrics = [self.metric, *(self.metric.clone() for _ in range(num_loaders - 1))]
+        # Copies, which share the encoder, so that a metric which its owner updates too is left alone.
+        self._metrics = [deepcopy(self.metric).to(pl_module.device) for _ in range(num_loaders)]
         self._seen = [0] * num_loaders
         for metric in self._metrics:
-            metric.to(pl_module.device).reset()
+            metric.reset()
 
     def _update(
         self,
@@ -146,7 +154,7 @@ class BERTScoreCallback(Callback):
         else:
             with undisturbed(trainer, pl_module):
                 generated = self.generate(pl_module, batch)
-            if not isinstance(generated, tuple) or len(generated) != 2:
+            if not isinstance(generated, (tuple, list)) or len(generated) != 2:
                 raise MisconfigurationException(
                     f"generate must return (preds, target), two lists of texts; it returned {_short(generated)}"
                 )
@@ -179,10 +187,12 @@ class BERTScoreCallback(Callback):
     def _log(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         # A loader without texts on any rank has no score.
         scored = [trainer.strategy.reduce_boolean_decision(seen > 0, all=False) for seen in self._seen]
-        chosen = [number for number, has_texts in enumerate(scored) if has_texts] or [0]
+        chosen = [number for number, has_texts in enumerate(scored) if has_texts]
+        if not chosen:
+            raise MisconfigurationException(
+                f"no text was scored in the whole {stage} run: every batch gave empty lists of predictions"
+            )
         per_loader: list[dict[str, Tensor]] = [self._metrics[number].compute() for number in chosen]
-        for metric in self._metrics:
-            metric.reset()
         self._metrics = []
         for score in ("precision", "recall", "f1"):
             key = f"{stage}_{self.name}_{score}"

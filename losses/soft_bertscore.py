@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -52,7 +53,8 @@ class SoftBERTScoreLoss(nn.Module):
             trains as well. Default: the model's tuned layer.
         generator_tokenizer: the generator's tokenizer, to make sure that its vocabulary is the encoder's.
         temperature: u of the softmax over the vocabulary, above 0.
-        matching: how a token is matched: ``"softmax"``, ``"logsumexp"`` or ``"max"`` (exact, with a subgradient).
+        matching: how a token is matched: ``"softmax"``, ``"max"`` (exact, with a subgradient), or ``"logsumexp"``,
+            which lies above the maximum, so that its loss can be slightly negative.
         matching_temperature: v of the soft matchings, above 0.
         component: what to maximise: ``"f1"``, ``"precision"`` or ``"recall"``.
         reduction: over the batch: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -137,7 +139,8 @@ class SoftBERTScoreLoss(nn.Module):
                 vocabulary).
             target: labels, shape (batch, positions), where ``ignore_index`` marks positions without content; or one
                 reference text per row.
-            mask: positions with content, shape (batch, positions); needed with texts where rows are padded.
+            mask: positions with content, shape (batch, positions). With texts as target nothing else tells where the
+                generator's own text ends, so pass it wherever rows have different lengths.
             return_components: also return the detached soft ``precision``, ``recall``, ``f1`` and, from the same
                 similarities matched greedily, ``hard_precision``, ``hard_recall``, ``hard_f1``; reduced like the loss.
 
@@ -145,7 +148,9 @@ class SoftBERTScoreLoss(nn.Module):
             The loss, or the loss and a dictionary of components.
 
         Raises:
-            ValueError: shapes do not fit, the vocabulary is not the encoder's, or a row is too long for the encoder.
+            TypeError: a target text is no string.
+            ValueError: shapes do not fit, the vocabulary is not the encoder's, a label is outside it, the batch is
+                empty, or a row is too long for the encoder.
         """
         table = self.encoder.embedding_table(logits.device)
         content, labels = self._content(logits, target, mask, len(table))
@@ -178,8 +183,10 @@ class SoftBERTScoreLoss(nn.Module):
         self, logits: Tensor, target: Tensor | Sequence[str], mask: Tensor | None, vocab_size: int
     ) -> tuple[Tensor, Tensor | None]:
         """Return which positions have content, and the labels with other positions set to 0 (or None for texts)."""
-        if logits.ndim != 3:
-            raise ValueError(f"logits must have shape (batch, positions, vocabulary), got {tuple(logits.shape)}")
+        if logits.ndim != 3 or len(logits) == 0:
+            raise ValueError(
+                f"logits must have shape (batch, positions, vocabulary) with at least one row, got {tuple(logits.shape)}"
+            )
         if logits.shape[-1] != vocab_size:
             raise ValueError(
                 f"logits have a vocabulary of {logits.shape[-1]} but the encoder {self.encoder.name!r} one of "
@@ -192,6 +199,9 @@ class SoftBERTScoreLoss(nn.Module):
         if not isinstance(target, Tensor):
             if isinstance(target, str) or len(target) != shape[0]:
                 raise ValueError(f"target must be {shape[0]} texts, one per row of the logits")
+            for i, text in enumerate(target):
+                if not isinstance(text, str):
+                    raise TypeError(f"target[{i}] must be a string, got {text!r} ({type(text).__name__})")
             return given, None
         if target.shape != shape:
             raise ValueError(f"target must have the shape {tuple(shape)} of the logits, got {tuple(target.shape)}")
@@ -199,6 +209,12 @@ class SoftBERTScoreLoss(nn.Module):
         ended = torch.isin(target, torch.tensor(tokenizer.end_ids, device=target.device)).cumsum(1) > 0
         control = torch.isin(target, torch.tensor(tokenizer.control_ids, device=target.device))
         content = given & (target != self.ignore_index) & ~control & ~ended
+        # On other devices looking would wait for the device at every step.
+        if target.device.type == "cpu" and (content & ((target < 0) | (target >= vocab_size))).any():
+            raise ValueError(
+                f"target holds ids outside the vocabulary of {vocab_size}: positions without content are marked "
+                f"with ignore_index={self.ignore_index}"
+            )
         return content, target.masked_fill(~content, 0)
 
     def _encode(self, embeddings: Tensor, content: Tensor, table: Tensor) -> _Side:
@@ -212,8 +228,8 @@ class SoftBERTScoreLoss(nn.Module):
             longest = int(lengths.max())
             if longest + len(before) + len(after) > limit:
                 raise ValueError(
-                    f"a row has {longest} tokens, the encoder {self.encoder.name!r} takes {limit} with "
-                    f"{len(before) + len(after)} special ones: shorten the target"
+                    f"a row has {longest} tokens, the encoder {self.encoder.name!r} takes "
+                    f"{limit - len(before) - len(after)} beside its special ones: shorten the target"
                 )
             order = order[:, :longest]
         batch, positions = order.shape
@@ -235,7 +251,14 @@ class SoftBERTScoreLoss(nn.Module):
         return _Side(self.encoder.encode_soft(bank[rows, source], keys)[0], keys, is_content)
 
     def _encode_texts(self, texts: list[str], device: torch.device) -> _Side:
-        encoded = self.encoder.encode(texts, device)
+        tokenized = self.encoder.tokenizer(texts)
+        if tokenized.num_truncated:
+            warnings.warn(
+                f"{tokenized.num_truncated} target texts are longer than {self.encoder.tokenizer.max_length} tokens "
+                f"and were cut there",
+                stacklevel=4,
+            )
+        encoded = self.encoder.encode(tokenized, device)
         vectors, keys = encoded.pad(torch.arange(len(texts), device=device))
         unweighted = torch.tensor(self.encoder.tokenizer.unweighted_ids, device=device)
         steps = torch.arange(keys.shape[1], device=device)

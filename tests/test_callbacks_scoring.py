@@ -441,3 +441,9 @@ def test_nothing_warns_because_of_the_callback(pairs, encoder, tmp_path, recwarn
 
     plain = said([])
     assert said([BERTScoreCallback(BERTScore(encoder))]) <= plain
+
+
+def test_two_callbacks_of_one_name_are_refused(encoder, pairs, tmp_path):
+    callbacks = [BERTScoreCallback(BERTScore(encoder)) for _ in range(2)]
+    with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
+        trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))

@@ -579,7 +579,7 @@ def test_impossible_settings(encoder, settings, said):
 
 def test_generator_with_another_vocabulary_is_refused(encoder):
     SoftBERTScoreLoss(encoder, generator_tokenizer=encoder.tokenizer.tokenizer)
-    with pytest.raises(ValueError, match="800 tokens.*30522 tokens"):
+    with pytest.raises(ValueError, match=r"800 tokens.*30522 tokens"):
         SoftBERTScoreLoss(encoder, generator_tokenizer=tiny_model("bert")[1])
 
 
@@ -691,3 +691,21 @@ def test_gradient_steps_raise_the_score_of_the_decoded_text(encoder, pairs, sett
         assert max(components.values()) <= 1 + 1e-6
     assert values[-1] < values[0] - 0.2
     assert hard_f1() > before + 0.08
+
+
+def test_bad_targets_say_what_is_wrong(encoder):
+    loss = SoftBERTScoreLoss(encoder)
+    logits = torch.zeros(1, 3, 30522)
+    with pytest.raises(ValueError, match="outside the vocabulary of 30522"):
+        loss(logits, torch.tensor([[1000, 30522, 1001]]))
+    with pytest.raises(ValueError, match="ignore_index=-100"):
+        loss(logits, torch.tensor([[1000, -1, 1001]]))
+    with pytest.raises(TypeError, match=r"target\[0\] must be a string"):
+        loss(logits, [["a"]])
+    with pytest.raises(ValueError, match="at least one row"):
+        loss(logits[:0], torch.empty(0, 3, dtype=torch.long))
+
+
+def test_long_target_texts_are_cut_with_a_warning(encoder):
+    with pytest.warns(UserWarning, match="1 target texts are longer than 512 tokens"):
+        SoftBERTScoreLoss(encoder)(torch.zeros(1, 3, 30522), ["word " * 600])
