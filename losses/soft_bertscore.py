@@ -185,7 +185,7 @@ class SoftBERTScoreLoss(nn.Module):
         """Return which positions have content, and the labels with other positions set to 0 (or None for texts)."""
         if logits.ndim != 3 or len(logits) == 0:
             raise ValueError(
-                f"logits must have shape (batch, positions, vocabulary) with at least one row, got {tuple(logits.shape)}"
+                f"logits must have shape (batch, positions, vocabulary) and at least one row, got {tuple(logits.shape)}"
             )
         if logits.shape[-1] != vocab_size:
             raise ValueError(
