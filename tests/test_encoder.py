@@ -229,9 +229,10 @@ def test_autocast_does_not_reach_the_encoder(encoder):
         assert torch.equal(encoder.encode(TEXTS).vectors, expected)
 
 
-def test_loaded_in_inference_mode_it_still_gives_gradients(minilm):
+@pytest.mark.parametrize("source", ["folder", "ready model"])
+def test_loaded_in_inference_mode_it_still_gives_gradients(minilm, fresh_tiny, source):
     with torch.inference_mode():
-        encoder = FrozenEncoder(minilm, num_layers=2)
+        encoder = FrozenEncoder(*((minilm,) if source == "folder" else fresh_tiny), num_layers=2)
         encoder.encode(["a"])
     assert not any(tensor.is_inference() for tensor in backbone(encoder).state_dict().values())
     ids = torch.tensor([encoder.tokenizer(["a cat sat"]).ids[0]])

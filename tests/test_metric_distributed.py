@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torchmetrics.utilities.prints import rank_zero_only
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
@@ -98,13 +99,13 @@ class Counted:
         return value, self.collectives
 
 
-def score_all_kinds(rank: int, model: str, uneven: list[list[int]]) -> dict[str, Any]:
+def score_all_kinds(rank: int, model: str, uneven: list[list[int]], both: dict[bool, Any]) -> dict[str, Any]:
     """Every kind of metric, with indices and without, fed in two updates per rank."""
     counted = Counted()
     report: dict[str, Any] = {"plain": [], "indexed": [], "mean": [], "collectives": [], "encoded": []}
     mine = uneven[rank]
     for idf, several, all_layers in KINDS:
-        data = texts(several)
+        data = both[several]
         encoder = FrozenEncoder(model, num_layers=LAYERS, all_layers=all_layers)
         counted.encoded.clear()
         plain = BERTScore(encoder, reduction="none", idf=idf)
@@ -133,7 +134,9 @@ def score_all_kinds(rank: int, model: str, uneven: list[list[int]]) -> dict[str,
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_equals_one_process(minilm, world_size):
     uneven = shares(world_size)
-    reports = run_ranks(score_all_kinds, world_size, minilm, uneven)
+    reports = run_ranks(
+        score_all_kinds, world_size, minilm, uneven, {several: texts(several) for several in (False, True)}
+    )
     largest = 0.0
     for number, kind in enumerate(KINDS):
         rank_by_rank = expected(kind, minilm, list(chain(*uneven)))
@@ -164,8 +167,7 @@ def test_equals_one_process(minilm, world_size):
     assert largest <= TOLERANCE
 
 
-def use_as_in_training(rank: int, model: str) -> dict[str, Any]:
-    data = texts(False)
+def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]]) -> dict[str, Any]:
     report: dict[str, Any] = {}
     encoder = FrozenEncoder(model, num_layers=LAYERS)
     for idf in (False, True):
@@ -213,6 +215,8 @@ def use_as_in_training(rank: int, model: str) -> dict[str, Any]:
         broken.update(*part(data, [rank + 2]))
         found["repaired"] = broken.compute()
 
+    # As Lightning and torchrun's environment tell torchmetrics.
+    rank_zero_only.rank = rank
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         blank = BERTScore(model, LAYERS, max_length=6)
@@ -225,8 +229,9 @@ def use_as_in_training(rank: int, model: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_as_in_training(minilm):
-    reports = run_ranks(use_as_in_training, 2, minilm)
+    reports = run_ranks(use_as_in_training, 2, minilm, texts(False))
     for idf in (False, True):
         kind = (idf, False, False)
         for rank, report in enumerate(reports):

@@ -32,6 +32,8 @@ class Generator(pl.LightningModule):
         self.loss_fn = SoftBERTScoreLoss(encoder)
         self.embedding, self.head = nn.Embedding(VOCABULARY, 2), nn.Linear(2, VOCABULARY)
         self.losses: list[float] = []
+        # Kept here, as collecting the texts takes a while in each new process.
+        self.pairs = real_pairs(COUNT)
 
     def loss(self, ids: Tensor) -> Tensor:
         return self.loss_fn(self.head(self.embedding(ids)), ids)
@@ -42,10 +44,13 @@ class Generator(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: list[int], batch_idx: int) -> dict[str, Any]:
-        preds, target = texts(batch)
+        preds, target = self.texts(batch)
         self.bertscore.update(preds, target, indices=batch)
         self.log("val_loss", self.loss(self.ids(batch)), batch_size=len(batch), sync_dist=True)
         return {"preds": preds, "target": target}
+
+    def texts(self, batch: list[int]) -> tuple[list[str], list[str]]:
+        return [self.pairs[0][i] for i in batch], [self.pairs[1][i] for i in batch]
 
     def on_validation_epoch_end(self) -> None:
         self.log_dict(self.bertscore.compute(), sync_dist=True)
@@ -58,7 +63,7 @@ class Generator(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
     def ids(self, batch: list[int]) -> Tensor:
-        rows = [row[:8] for row in self.bertscore.encoder.tokenizer(texts(batch)[1]).ids]
+        rows = [row[:8] for row in self.bertscore.encoder.tokenizer(self.texts(batch)[1]).ids]
         return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(self.device)
 
     def train_dataloader(self) -> DataLoader[int]:
@@ -67,18 +72,13 @@ class Generator(pl.LightningModule):
     val_dataloader = train_dataloader
 
 
-def texts(batch: list[int]) -> tuple[list[str], list[str]]:
-    preds, target = real_pairs(COUNT)
-    return [preds[i] for i in batch], [target[i] for i in batch]
-
-
 def trainer(tmp_path, **options: Any) -> pl.Trainer:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     return pl.Trainer(**quiet | {"max_epochs": 1, "devices": 1, "default_root_dir": tmp_path} | options)
 
 
 def expected(model: str, num_layers: int = 2) -> dict[str, float]:
-    return {name: value.mean().item() for name, value in bert_score(*texts(range(COUNT)), model, num_layers).items()}
+    return {name: value.mean().item() for name, value in bert_score(*real_pairs(COUNT), model, num_layers).items()}
 
 
 def scores(run: pl.Trainer, prefix: str = "") -> dict[str, float]:
@@ -132,7 +132,7 @@ def test_precision_and_mode_leave_the_score(minilm, tmp_path):
     module.train()
     assert module.bertscore.training
     ids = module.ids(list(range(COUNT)))
-    first, second = ((module.bertscore(*texts(range(COUNT))), module.loss(ids)) for _ in range(2))
+    first, second = ((module.bertscore(*module.pairs), module.loss(ids)) for _ in range(2))
     assert first == second
     assert {name: value.item() for name, value in first[0].items()} == pytest.approx(expected(minilm, 4), abs=1e-6)
 
