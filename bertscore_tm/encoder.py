@@ -7,16 +7,13 @@ parameters, ``state_dict()``, checkpoints, optimizers or DDP buckets.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -28,37 +25,28 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import catalog
 from bertscore_tm.embeddings import TokenVectors, token_batches
 from bertscore_tm.families import Family, family_of
 from bertscore_tm.tokenization import TextTokenizer, TokenizedTexts
+from bertscore_tm.weights import (
+    Weights,
+    as_dtype,
+    cut,
+    digest,
+    has_native_bfloat16,
+    is_ready,
+    quiet_loading,
+    ready_source,
+    shared_model,
+)
 
 __all__ = ["FrozenEncoder"]
 
 # Padded tokens per forward pass: small enough to stay in a processor's caches, large enough to fill an accelerator.
 _TOKENS_PER_BATCH = {"cpu": 2048}
 _TOKENS_PER_BATCH_ACCELERATOR = 32768
-
-_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """What identifies one set of weights in memory, apart from the device it lies on."""
-
-    source: str
-    revision: str | None
-    trust_remote_code: bool
-    layers_kept: int
-    dtype: torch.dtype
-
-
-_pool: WeakValueDictionary[tuple[_Weights, torch.device], PreTrainedModel] = WeakValueDictionary()
-_ready_models: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-_ready_models_seen = 0
-_lock = threading.RLock()
 
 
 class FrozenEncoder:
@@ -116,17 +104,21 @@ class FrozenEncoder:
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self._ready: PreTrainedModel | None = None
+        self._digest = ""
         if isinstance(model, nn.Module):
-            self._ready = model.base_model
+            assert tokenizer is not None
+            base: Any = model.base_model
+            self._ready = base
             self.name = str(model.name_or_path or type(model).__name__)
-            self._source = _ready_source(self._ready)
+            self._source = ready_source(base)
+            self._digest = "#" + digest(base, tokenizer)
         else:
             self.name = os.fspath(model)
             # A folder is the same folder however it is written; anything else is a hub name.
             self._source = str(Path(self.name).resolve()) if Path(self.name).is_dir() else self.name
         self.revision = revision
         self.trust_remote_code = trust_remote_code
-        self.dtype = dtype if dtype == "auto" else _as_dtype(dtype)
+        self.dtype = dtype if dtype == "auto" else as_dtype(dtype)
         self.all_layers = all_layers
         self.batch_size = batch_size
         self._given_tokenizer = tokenizer
@@ -181,7 +173,7 @@ class FrozenEncoder:
         """
         return "|".join(
             (
-                f"model:{self.name}" + (f"@{self.revision}" if self.revision else ""),
+                f"model:{self.name}{self._digest}" + (f"@{self.revision}" if self.revision else ""),
                 f"layer:{'0-' if self.all_layers else ''}{self.num_layers}",
                 f"dtype:{str(self.dtype).removeprefix('torch.')}",
                 f"space:{'yes' if self.tokenizer.prefix_space else 'no'}",
@@ -288,7 +280,7 @@ class FrozenEncoder:
         """
         if isinstance(self.dtype, torch.dtype):
             return self.dtype
-        return torch.bfloat16 if _has_native_bfloat16(torch.device(device)) else torch.float32
+        return torch.bfloat16 if has_native_bfloat16(torch.device(device)) else torch.float32
 
     def _hidden(self, device: torch.device, mask: Tensor, **inputs: Tensor) -> Tensor:
         """Run the model; shape (layers, batch, positions, width)."""
@@ -304,53 +296,35 @@ class FrozenEncoder:
     def _backbone(self, device: torch.device) -> PreTrainedModel:
         """Return the frozen model on a device, from the pool of this process where it is there already."""
         device = _indexed(device)
-        model = self._backbones.get(device)
-        if model is None:
+        if device not in self._backbones:
             # One layer is kept for L=0, whose output is the state before it: some families fail without any.
-            weights = _Weights(
-                self._source,
-                self.revision,
-                self.trust_remote_code,
-                max(self.num_layers, 1),
-                self.resolve_dtype(device),
-            )
-            with _lock:
-                model = _pool.get((weights, device))
-                if model is None:
-                    with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
-                        model = self._load(weights).to(device)
-                    _pool[weights, device] = model
-            self._backbones[device] = model
-        # A module tree may have been put into training mode by someone who holds the ready model's parts.
-        if model.training:
+            kept, dtype = max(self.num_layers, 1), self.resolve_dtype(device)
+            weights = Weights(self._source, self.revision, self.trust_remote_code, kept, dtype)
+            self._backbones[device] = shared_model(weights, device, lambda: self._load(kept, dtype))
+        model = self._backbones[device]
+        if model.training:  # someone who got hold of it called .train()
             model.eval()
         return model
 
-    def _load(self, weights: _Weights) -> PreTrainedModel:
+    def _load(self, layers_kept: int, dtype: torch.dtype) -> PreTrainedModel:
         # A held copy in another precision has lost digits; only a ready model has no other place to come from.
-        held = next((model for model in self._backbones.values() if model.dtype == weights.dtype), None)
-        if held is None and self._source.startswith(_READY_PREFIX):
-            held = next(iter(self._backbones.values()), None)
+        held = next((model for model in self._backbones.values() if model.dtype == dtype), None)
+        if held is None and is_ready(self._source):
+            held = next(iter(self._backbones.values()), self._ready)
         if held is not None:
             model = deepcopy(held)
-        elif self._ready is not None:
-            model = deepcopy(self._ready)
         else:
             with self._loading("weights"):
                 model = AutoModel.from_pretrained(
                     self._source,
                     config=deepcopy(self.config),
-                    dtype=weights.dtype,
+                    dtype=dtype,
                     revision=self.revision,
                     trust_remote_code=self.trust_remote_code,
                 )
-        model = model.to(weights.dtype)
-        parent_path, _, name = self.family.layers.rpartition(".")
-        parent = model.get_submodule(parent_path)
-        setattr(parent, name, getattr(parent, name)[: weights.layers_kept])
-        if getattr(model, "pooler", None) is not None:
-            model.pooler = None
-        return model.requires_grad_(False).eval()
+        cut(model, self.family, layers_kept)
+        model.to(dtype=dtype)  # type: ignore[call-arg]  # transformers' wrapper hides the signature
+        return model
 
     def _resolve_layer(self, num_layers: int | None) -> int:
         available = int(self.config.num_hidden_layers)
@@ -364,26 +338,8 @@ class FrozenEncoder:
         family_of(self.config)
         return layer
 
-    @contextmanager
-    def _loading(self, what: str) -> Iterator[None]:
-        """Load something of the model without chatter, or end in one error that says what to do."""
-        verbosity = transformers_logging.get_verbosity()
-        bars = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            tried = "the local folder" if Path(self._source).is_dir() else "a local folder of that name, then the hub"
-            raise OSError(
-                f"could not load the {what} of {self.name!r}; tried {tried}. To work offline, save model and tokenizer "
-                f"with save_pretrained(folder) where there is a network, and pass that folder. "
-                f"The cause: {type(error).__name__}: {error}"
-            ) from error
-        finally:
-            transformers_logging.set_verbosity(verbosity)
-            if bars:
-                transformers_logging.enable_progress_bar()
+    def _loading(self, what: str) -> AbstractContextManager[None]:
+        return quiet_loading(what, self.name, self._source)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenEncoder:
         return self
@@ -394,7 +350,7 @@ class FrozenEncoder:
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         backbones = state.pop("_backbones")
-        if self._source.startswith(_READY_PREFIX):
+        if is_ready(self._source):
             state["_ready"] = next(iter(backbones.values()), self._ready)
         return state
 
@@ -402,7 +358,7 @@ class FrozenEncoder:
         self.__dict__.update(state)
         self._backbones = {}
         if self._ready is not None:
-            self._source = _ready_source(self._ready)
+            self._source = ready_source(self._ready)
             self._backbone(_device_of(self._ready))
             self._ready = None
 
@@ -428,19 +384,6 @@ def unit(vectors: Tensor) -> Tensor:
     return nn.functional.normalize(wide, dim=-1, eps=1e-12)
 
 
-_READY_PREFIX = "ready model "
-
-
-def _ready_source(model: nn.Module) -> str:
-    """Give each ready model a name that no other object of this process has had."""
-    global _ready_models_seen
-    with _lock:
-        if model not in _ready_models:
-            _ready_models_seen += 1
-            _ready_models[model] = f"{_READY_PREFIX}{_ready_models_seen}"
-        return _ready_models[model]
-
-
 def _device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
@@ -448,19 +391,3 @@ def _device_of(model: nn.Module) -> torch.device:
 def _indexed(device: torch.device) -> torch.device:
     """Tell ``cuda`` and ``cuda:0`` to be the same device, as tensors do."""
     return torch.empty(0, device=device).device
-
-
-def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype={dtype!r} is not one of 'auto', {', '.join(map(repr, _DTYPES))}")
-    return _DTYPES[dtype]
-
-
-def _has_native_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu":
-        return bool(torch.cpu._is_avx512_bf16_supported())
-    return False

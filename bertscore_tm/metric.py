@@ -18,12 +18,9 @@ from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.embeddings import segment_ids
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import (
     SCORES,
-    Scored,
-    as_text_pairs,
     bert_score_compute,
     bert_score_update,
     make_encoder,
@@ -32,22 +29,20 @@ from bertscore_tm.functional import (
     score_signature,
     warning_texts,
 )
-from bertscore_tm.matching import MatchedPairs
 from bertscore_tm.scoring import DocumentFrequencies, idf_weights, special_token_weights
+from bertscore_tm.states import (
+    SCORE_STATES,
+    TOKEN_STATES,
+    first_occurrences,
+    indices_fit,
+    num_values,
+    pack_scores,
+    pack_tokens,
+    unpack_tokens,
+)
+from bertscore_tm.texts import as_text_pairs
 
 __all__ = ["BERTScore"]
-
-# List states and their dtypes. A rank without data contributes an empty tensor of the same dtype, as all must.
-_SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}
-_TOKEN_STATES = {
-    "reference_counts": torch.int32,
-    "candidate_ids": torch.int32,
-    "candidate_best": torch.float32,
-    "candidate_lengths": torch.int32,
-    "reference_ids": torch.int32,
-    "reference_best": torch.float32,
-    "reference_lengths": torch.int32,
-}
 
 
 class BERTScore(Metric):
@@ -156,7 +151,7 @@ class BERTScore(Metric):
             self._rescaled = lang if baseline_path is None else os.fspath(baseline_path)
             self._baseline = rescale_rows(self.encoder, catalog.baseline(lang, self.encoder.name, baseline_path))
 
-        self._list_states = _SCORE_STATES | (_TOKEN_STATES if idf else {})
+        self._list_states = SCORE_STATES | (TOKEN_STATES if idf else {})
         for name in self._list_states:
             self.add_state(name, default=[], dist_reduce_fx="cat")
         self.add_state("num_truncated", default=torch.tensor(0), dist_reduce_fx="sum")
@@ -189,14 +184,12 @@ class BERTScore(Metric):
             return
         scored = bert_score_update(texts, self.encoder, self.encoding_device or self.device)
         if self.idf:
-            self._append("reference_counts", scored.counts)
-            for name in _TOKEN_STATES:
-                if name != "reference_counts":
-                    self._append(name, getattr(scored.pairs, name))
+            for name, values in pack_tokens(scored).items():
+                self._append(name, values)
         else:
             tokenizer = self.encoder.tokenizer
             weights = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, scored.counts.device)
-            self._append("scores", _rows(bert_score_compute(scored, weights)))
+            self._append("scores", pack_scores(bert_score_compute(scored, weights)))
         if numbers is not None:
             self._append("indices", numbers)
         # Out of place, since the state may have been reset inside inference mode.
@@ -297,11 +290,12 @@ class BERTScore(Metric):
         if not isinstance(incoming_state, BERTScore | dict):
             raise ValueError(f"expected a BERTScore or its state, got a {type(incoming_state).__name__}")
         state: dict[str, Any] = incoming_state if isinstance(incoming_state, dict) else {**incoming_state.metric_state}
-        missing = [name for name in self._defaults if name not in state]
-        if missing or not torch.equal(state["fingerprint"].to(self.device), self.fingerprint):
-            raise ValueError("the other metric's model, layer, precision, limits or idf differ: its state does not fit")
-        mine, theirs = (self._num_pairs(), _length(self.indices)), (self._num_pairs(state), _length(state["indices"]))
-        if not _indices_fit(torch.tensor([mine, theirs])):
+        self._require_own_settings(state.get("fingerprint"))
+        mine, theirs = (
+            (self._num_pairs(), num_values(self.indices)),
+            (self._num_pairs(state), num_values(state["indices"])),
+        )
+        if not indices_fit(torch.tensor([mine, theirs])):
             raise ValueError("one metric got indices and the other did not: both must, or none")
         for name in self._list_states:
             setattr(self, name, [*getattr(self, name), *(part.to(self.device) for part in state[name])])
@@ -362,60 +356,41 @@ class BERTScore(Metric):
             Scores, one flat row of (3, layers) numbers per pair; the pairs' indices; and how many texts were cut.
         """
         indices = self._state("indices")
-        mine = torch.tensor([self._num_pairs(), len(indices)], device=self.device)
-        sizes = torch.stack(gather(mine))
-        if not _indices_fit(sizes):
+        mine = torch.tensor([self._num_pairs(), len(indices), *self.fingerprint], device=self.device)
+        sizes, fingerprints = torch.stack(gather(mine)).split([2, len(self.fingerprint)], dim=1)
+        # From here on a rank with other settings would make other collective calls, and all would wait for ever.
+        if (fingerprints != fingerprints[0]).any():
+            raise ValueError("the ranks' metrics differ in model, layer, precision, limits or idf")
+        if not indices_fit(sizes):
             raise ValueError("some ranks passed indices to update and others did not: all must, or none")
         everyone = torch.cat(gather(indices))
-        kept = _first_occurrences(everyone)
+        kept = first_occurrences(everyone)
         start = int(sizes[:rank, 1].sum())
         keep = kept[start : start + len(indices)] if len(indices) else None
 
         if self.idf:
-            scored = self._scored(keep)
+            scored = unpack_tokens({name: self._state(name) for name in TOKEN_STATES}, self.encoder.num_outputs, keep)
             local = DocumentFrequencies.of(
                 scored.pairs.reference_ids, scored.pairs.reference_lengths, self.encoder.tokenizer.vocab_size
             )
             totals = torch.stack(gather(torch.cat([local.counts, local.num_documents[None]]))).sum(0)
             weights = idf_weights(DocumentFrequencies(totals[:-1], totals[-1]))
-            scores = _rows(bert_score_compute(scored, weights))
+            scores = pack_scores(bert_score_compute(scored, weights))
         else:
             scores = self._state("scores")
             if keep is not None:
                 scores = scores.reshape(len(keep), -1)[keep].flatten()
         return torch.cat(gather(scores)), everyone[kept], torch.stack(gather(self.num_truncated)).sum()
 
-    def _scored(self, keep: Tensor | None) -> Scored:
-        """Put the token states together again, leaving out candidates that are not kept."""
-        state = {name: self._state(name) for name in _TOKEN_STATES}
-        counts = state.pop("reference_counts").long()
-        candidate_lengths, reference_lengths = state["candidate_lengths"].long(), state["reference_lengths"].long()
-        layers = self.encoder.num_outputs
-        state["candidate_best"] = state["candidate_best"].reshape(-1, layers)
-        state["reference_best"] = state["reference_best"].reshape(-1, layers)
-        if keep is not None:
-            pairs = keep[segment_ids(counts)]
-            for side, lengths in (("candidate", candidate_lengths), ("reference", reference_lengths)):
-                tokens = pairs[segment_ids(lengths)]
-                state[f"{side}_ids"] = state[f"{side}_ids"][tokens]
-                state[f"{side}_best"] = state[f"{side}_best"][tokens]
-            counts = counts[keep]
-            candidate_lengths, reference_lengths = candidate_lengths[pairs], reference_lengths[pairs]
-        pairs_of_texts = MatchedPairs(
-            candidate_ids=state["candidate_ids"].long(),
-            candidate_best=state["candidate_best"],
-            candidate_lengths=candidate_lengths,
-            reference_ids=state["reference_ids"].long(),
-            reference_best=state["reference_best"],
-            reference_lengths=reference_lengths,
-        )
-        return Scored(pairs_of_texts, counts, num_truncated=0)
+    def _require_own_settings(self, fingerprint: Tensor | None) -> None:
+        if fingerprint is None or not torch.equal(fingerprint.to(self.device), self.fingerprint):
+            raise ValueError("the other metric's model, layer, precision, limits or idf differ: its state does not fit")
 
     def _num_pairs(self, state: dict[str, Any] | None = None) -> int:
         state = {**self.metric_state} if state is None else state
         if self.idf:
-            return _length(state["reference_counts"])
-        return _length(state["scores"]) // (len(SCORES) * self.encoder.num_outputs)
+            return num_values(state["reference_counts"])
+        return num_values(state["scores"]) // (len(SCORES) * self.encoder.num_outputs)
 
     def _state(self, name: str) -> Tensor:
         empty = torch.empty(0, dtype=self._list_states[name], device=self.device)
@@ -426,7 +401,7 @@ class BERTScore(Metric):
         getattr(self, name).append(flat)
 
     def _checked_indices(self, indices: Sequence[int] | Tensor | None, num_pairs: int) -> Tensor | None:
-        before, indexed = self._num_pairs(), _length(self.indices)
+        before, indexed = self._num_pairs(), num_values(self.indices)
         if num_pairs and before and (indexed > 0) != (indices is not None):
             raise ValueError("indices must be passed to every update or to none")
         if indices is None:
@@ -460,8 +435,8 @@ class BERTScore(Metric):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take over a state of the same settings, in lists of its own."""
         saved = state_dict.get(f"{prefix}fingerprint")
-        if saved is not None and not torch.equal(saved.to(self.device), self.fingerprint):
-            raise ValueError("the saved metric's model, layer, precision, limits or idf differ: its state does not fit")
+        if saved is not None:
+            self._require_own_settings(saved)
         super()._load_from_state_dict(state_dict, prefix, *args)
         for name in self._list_states:
             setattr(self, name, list(getattr(self, name)))
@@ -473,29 +448,5 @@ class BERTScore(Metric):
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
-        applied: BERTScore = super()._apply(keep_dtype, exclude_state)
-        return applied
-
-
-def _length(parts: Sequence[Tensor]) -> int:
-    return sum(len(part) for part in parts)
-
-
-def _indices_fit(sizes: Tensor) -> bool:
-    """Whether each of several states has an index for every pair, or none has any; rows of (pairs, indices)."""
-    return bool((sizes[:, 1] == 0).all() or (sizes[:, 1] == sizes[:, 0]).all())
-
-
-def _rows(scores: Tensor) -> Tensor:
-    """Lay out scores pair by pair; (3, layers, pairs) to flat."""
-    return scores.permute(2, 0, 1).flatten()
-
-
-def _first_occurrences(values: Tensor) -> Tensor:
-    """Mark the first of each distinct value; (n,) int to (n,) bool."""
-    order = values.argsort(stable=True)
-    new = torch.ones_like(values, dtype=torch.bool)
-    new[1:] = values[order][1:] != values[order][:-1]
-    first = torch.zeros_like(new)
-    first[order[new]] = True
-    return first
+        super()._apply(keep_dtype, exclude_state)
+        return self

@@ -402,7 +402,6 @@ def test_collection_keeps_different_metrics_apart(encoder, first, how):
     assert found["plain_f1"] != found["layer_f1"]
 
 
-@pytest.mark.xfail(strict=True, reason="FrozenEncoder.signature() names two ready models of one class alike")
 def test_collection_keeps_ready_models_apart():
     kinds = {}
     for seed in (0, 1):

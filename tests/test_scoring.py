@@ -247,7 +247,8 @@ def test_document_frequencies_and_idf_equal_counters(documents):
 
 
 def test_weights_that_sum_to_zero_give_zero(encoder, pairs):
-    from bertscore_tm.functional import as_text_pairs, bert_score_update
+    from bertscore_tm.functional import bert_score_update
+    from bertscore_tm.texts import as_text_pairs
 
     scored = bert_score_update(as_text_pairs(pairs[0][:3], pairs[1][:3]), encoder, "cpu")
     zeros = torch.zeros(encoder.tokenizer.vocab_size, dtype=torch.float64)

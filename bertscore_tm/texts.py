@@ -1,0 +1,101 @@
+"""What may be passed as texts: checked early, brought into one form, with errors that say what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["TextPairs", "as_documents", "as_text_pairs"]
+
+
+@dataclass(frozen=True)
+class TextPairs:
+    """Validated texts: each candidate with its references.
+
+    Args:
+        candidates: the candidate texts.
+        references: their references, at least one each.
+    """
+
+    candidates: list[str]
+    references: list[list[str]]
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    def part(self, start: int, stop: int) -> TextPairs:
+        """Return the candidates from ``start`` to before ``stop``."""
+        return TextPairs(self.candidates[start:stop], self.references[start:stop])
+
+
+def as_text_pairs(preds: Any, target: Any) -> TextPairs:
+    """Check candidates and references, and bring them into one form.
+
+    Args:
+        preds: one text, or a sequence of texts.
+        target: one text beside one text; or a sequence with a text, or a non-empty sequence of texts, per candidate.
+
+    Returns:
+        The texts.
+
+    Raises:
+        TypeError: something is no text, or a single text stands beside a list.
+        ValueError: the lengths differ, or a candidate has no reference.
+    """
+    if isinstance(preds, str) != isinstance(target, str):
+        single, other = ("preds", "target") if isinstance(preds, str) else ("target", "preds")
+        raise TypeError(
+            f"{single} is a single string but {other} is a {type(target if single == 'preds' else preds).__name__}: "
+            f"pass two strings or two lists"
+        )
+    if isinstance(preds, str):
+        preds, target = [preds], [target]
+    candidates, references = _as_list(preds, "preds"), _as_list(target, "target")
+    if len(candidates) != len(references):
+        raise ValueError(
+            f"preds and target must have equal lengths, got {len(candidates)} and {len(references)}; several "
+            f"references of one candidate go into a list of their own"
+        )
+    for i, candidate in enumerate(candidates):
+        if not isinstance(candidate, str):
+            raise TypeError(f"preds[{i}] must be a string, got {candidate!r} ({type(candidate).__name__})")
+    checked = []
+    for i, given in enumerate(references):
+        several = [given] if isinstance(given, str) else _as_list(given, f"target[{i}]")
+        if not several:
+            raise ValueError(f"target[{i}] is empty: every candidate needs at least one reference")
+        for j, reference in enumerate(several):
+            if not isinstance(reference, str):
+                raise TypeError(f"target[{i}][{j}] must be a string, got {reference!r} ({type(reference).__name__})")
+        checked.append(several)
+    return TextPairs(candidates, checked)
+
+
+def _as_list(texts: Any, name: str) -> list[Any]:
+    try:
+        return list(texts)
+    except TypeError:
+        raise TypeError(
+            f"{name} must be a string or a sequence of strings, got {texts!r} ({type(texts).__name__})"
+        ) from None
+
+
+def as_documents(idf_sents: Any) -> list[str]:
+    """Check the texts that document frequencies are taken from.
+
+    Args:
+        idf_sents: a sequence of texts.
+
+    Returns:
+        The texts.
+
+    Raises:
+        TypeError: it is a single text, or something in it is no text.
+    """
+    if isinstance(idf_sents, str):
+        raise TypeError("idf_sents is a single string: pass a list of texts")
+    documents = _as_list(idf_sents, "idf_sents")
+    for i, document in enumerate(documents):
+        if not isinstance(document, str):
+            raise TypeError(f"idf_sents[{i}] must be a string, got {document!r} ({type(document).__name__})")
+    return documents

@@ -1,0 +1,199 @@
+"""A model's weights in memory: loaded quietly, cut at a layer, frozen, and one copy per process for all who ask.
+
+The pool holds them weakly, so that they go when the last encoder that uses them goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from bertscore_tm.families import Family
+
+__all__ = [
+    "Weights",
+    "as_dtype",
+    "cut",
+    "digest",
+    "has_native_bfloat16",
+    "is_ready",
+    "quiet_loading",
+    "ready_source",
+    "shared_model",
+]
+
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_READY_PREFIX = "ready model "
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What identifies one set of weights, apart from the device it lies on.
+
+    Args:
+        source: hub name, resolved folder, or what :func:`ready_source` named a ready model.
+        revision: revision on the hub.
+        trust_remote_code: whether code that comes with the model runs.
+        layers_kept: layers that are in memory.
+        dtype: precision.
+    """
+
+    source: str
+    revision: str | None
+    trust_remote_code: bool
+    layers_kept: int
+    dtype: torch.dtype
+
+
+_pool: WeakValueDictionary[tuple[Weights, torch.device], PreTrainedModel] = WeakValueDictionary()
+_ready_models: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+_ready_models_seen = 0
+_lock = threading.RLock()
+
+
+def shared_model(weights: Weights, device: torch.device, load: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    """Return the model of this process with these weights on this device, loading it when nobody holds it.
+
+    Loading happens outside inference mode, where it would make tensors that no loss can differentiate through, and
+    leaves torch's random state as it was.
+
+    Args:
+        weights: which weights.
+        device: where they shall lie.
+        load: gives the model, on any device.
+
+    Returns:
+        The model, frozen and in evaluation mode.
+    """
+    with _lock:
+        model = _pool.get((weights, device))
+        if model is None:
+            with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                model = load()
+                model.to(device=device)  # type: ignore[arg-type]  # transformers' wrapper hides the signature
+            model.requires_grad_(False).eval()
+            _pool[weights, device] = model
+        return model
+
+
+def cut(model: PreTrainedModel, family: Family, layers: int) -> None:
+    """Drop a model's layers above a number, and its pooler, in place.
+
+    Args:
+        model: the base model.
+        family: where its layers are.
+        layers: how many to keep.
+    """
+    parent_path, _, name = family.layers.rpartition(".")
+    parent = model.get_submodule(parent_path)
+    setattr(parent, name, getattr(parent, name)[:layers])
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+
+
+def ready_source(model: nn.Module) -> str:
+    """Give each ready model a name that no other object of this process has had.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The name; the same for the same object.
+    """
+    global _ready_models_seen
+    with _lock:
+        if model not in _ready_models:
+            _ready_models_seen += 1
+            _ready_models[model] = f"{_READY_PREFIX}{_ready_models_seen}"
+        return _ready_models[model]
+
+
+def is_ready(source: str) -> bool:
+    """Tell whether a source is a ready model, which cannot be loaded again."""
+    return source.startswith(_READY_PREFIX)
+
+
+def digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a short hash of a ready model's weights and its tokenizer's vocabulary.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+
+    Returns:
+        Eight hexadecimal digits, equal in every process for equal contents.
+    """
+    content = hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode())
+    for name, tensor in model.state_dict().items():
+        content.update(name.encode())
+        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return content.hexdigest()[:8]
+
+
+def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """Return the dtype of a name.
+
+    Args:
+        dtype: a name such as ``"float32"``, or a dtype.
+
+    Returns:
+        The dtype.
+
+    Raises:
+        ValueError: the name is not known.
+    """
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype={dtype!r} is not one of 'auto', {', '.join(map(repr, _DTYPES))}")
+    return _DTYPES[dtype]
+
+
+def has_native_bfloat16(device: torch.device) -> bool:
+    """Tell whether a device computes bfloat16 in hardware."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return False
+
+
+@contextmanager
+def quiet_loading(what: str, name: str, source: str) -> Iterator[None]:
+    """Load something of a model without chatter, or end in one error that says what to do.
+
+    Args:
+        what: what is loaded, for the error.
+        name: the model as the user called it.
+        source: where it is looked for.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(transformers_logging.ERROR)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        tried = "the local folder" if Path(source).is_dir() else "a local folder of that name, then the hub"
+        raise OSError(
+            f"could not load the {what} of {name!r}; tried {tried}. To work offline, save model and tokenizer "
+            f"with save_pretrained(folder) where there is a network, and pass that folder. "
+            f"The cause: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
