@@ -140,9 +140,10 @@ class FrozenEncoder:
         if self._ready is not None:
             return deepcopy(self._ready.config)
         with self._loading("configuration"):
-            return AutoConfig.from_pretrained(
+            config: PretrainedConfig = AutoConfig.from_pretrained(
                 self._source, revision=self.revision, trust_remote_code=self.trust_remote_code
             )
+        return config
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -263,10 +264,11 @@ class FrozenEncoder:
             Shape (vocabulary, embedding width); no gradient.
         """
         module = self._backbone(torch.device(device)).get_input_embeddings()
+        weight = module.get_parameter("weight").detach()
         if type(module) is nn.Embedding:
-            return module.weight.detach()
+            return weight
         with torch.no_grad():
-            table: Tensor = module(torch.arange(module.weight.shape[0], device=module.weight.device))
+            table: Tensor = module(torch.arange(len(weight), device=weight.device))
         return table
 
     def resolve_dtype(self, device: torch.device | str) -> torch.dtype:
@@ -303,7 +305,7 @@ class FrozenEncoder:
             self._backbones[device] = shared_model(weights, device, lambda: self._load(kept, dtype))
         model = self._backbones[device]
         if model.training:  # someone who got hold of it called .train()
-            model.eval()
+            nn.Module.eval(model)
         return model
 
     def _load(self, layers_kept: int, dtype: torch.dtype) -> PreTrainedModel:
@@ -323,7 +325,7 @@ class FrozenEncoder:
                     trust_remote_code=self.trust_remote_code,
                 )
         cut(model, self.family, layers_kept)
-        model.to(dtype=dtype)  # type: ignore[call-arg]  # transformers' wrapper hides the signature
+        nn.Module.to(model, dtype)
         return model
 
     def _resolve_layer(self, num_layers: int | None) -> int:

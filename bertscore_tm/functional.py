@@ -73,15 +73,8 @@ def make_encoder(
         ValueError: both a model and a name are given, or an encoder together with options of its own.
     """
     if isinstance(model_name_or_path, FrozenEncoder):
-        defaults: dict[str, Any] = {
-            "num_layers": None,
-            "all_layers": False,
-            "max_length": None,
-            "truncation": True,
-            "batch_size": None,
-        }
-        defaults |= {"dtype": "float32", "prefix_space": None, "revision": None, "trust_remote_code": False}
-        given = [name for name, value in options.items() if value != defaults[name]]
+        unset = (None, False, "float32", torch.float32)
+        given = [name for name, value in options.items() if (not value if name == "truncation" else value not in unset)]
         if model is not None or user_tokenizer is not None or given:
             raise ValueError(
                 f"a FrozenEncoder has its own settings: pass {', '.join(given) or 'model and user_tokenizer'} to it"

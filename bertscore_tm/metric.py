@@ -357,7 +357,8 @@ class BERTScore(Metric):
         """
         indices = self._state("indices")
         mine = torch.tensor([self._num_pairs(), len(indices), *self.fingerprint], device=self.device)
-        sizes, fingerprints = torch.stack(gather(mine)).split([2, len(self.fingerprint)], dim=1)
+        everyones = torch.stack(gather(mine))
+        sizes, fingerprints = everyones[:, :2], everyones[:, 2:]
         # From here on a rank with other settings would make other collective calls, and all would wait for ever.
         if (fingerprints != fingerprints[0]).any():
             raise ValueError("the ranks' metrics differ in model, layer, precision, limits or idf")

@@ -6,6 +6,7 @@ The pool holds them weakly, so that they go when the last encoder that uses them
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,8 +81,10 @@ def shared_model(weights: Weights, device: torch.device, load: Callable[[], PreT
         if model is None:
             with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 model = load()
-                model.to(device=device)  # type: ignore[arg-type]  # transformers' wrapper hides the signature
-            model.requires_grad_(False).eval()
+                # The methods of nn.Module itself: those of transformers wrap them without types.
+                nn.Module.to(model, device)
+            model.requires_grad_(False)
+            nn.Module.eval(model)
             _pool[weights, device] = model
         return model
 
@@ -98,7 +101,7 @@ def cut(model: PreTrainedModel, family: Family, layers: int) -> None:
     parent = model.get_submodule(parent_path)
     setattr(parent, name, getattr(parent, name)[:layers])
     if getattr(model, "pooler", None) is not None:
-        model.pooler = None
+        model.register_module("pooler", None)
 
 
 def ready_source(model: nn.Module) -> str:
@@ -182,7 +185,7 @@ def quiet_loading(what: str, name: str, source: str) -> Iterator[None]:
     """
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(transformers_logging.ERROR)
+    transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield

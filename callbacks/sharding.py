@@ -29,7 +29,7 @@ def sample_numbers(dataloader: Iterable[Any], start: int, count: int) -> list[in
     """
     if not isinstance(dataloader, DataLoader):
         return None
-    sampler = dataloader.sampler
+    sampler: Any = dataloader.sampler
     if not isinstance(sampler, DistributedSampler):
         sampler = getattr(dataloader.batch_sampler, "sampler", None)
     if not isinstance(sampler, DistributedSampler):
@@ -41,5 +41,5 @@ def sample_numbers(dataloader: Iterable[Any], start: int, count: int) -> list[in
                 f"there are {count} predictions for a batch of {expected} examples, so that the examples which the "
                 f"distributed sampler repeats cannot be told apart: give one prediction per example"
             )
-    size = len(sampler.dataset)  # type: ignore[arg-type]
+    size = len(sampler.dataset)  # type: ignore[arg-type]  # sized, or the sampler could not have been made
     return [(sampler.rank + position * sampler.num_replicas) % size for position in range(start, start + count)]
