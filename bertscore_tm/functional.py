@@ -73,8 +73,10 @@ def make_encoder(
         ValueError: both a model and a name are given, or an encoder together with options of its own.
     """
     if isinstance(model_name_or_path, FrozenEncoder):
-        unset = (None, False, "float32", torch.float32)
-        given = [name for name, value in options.items() if (not value if name == "truncation" else value not in unset)]
+        defaults = {"all_layers": False, "truncation": True, "dtype": torch.float32}
+        if options.get("dtype") == "float32":
+            options["dtype"] = torch.float32
+        given = [name for name, value in options.items() if value is not defaults.get(name)]
         if model is not None or user_tokenizer is not None or given:
             raise ValueError(
                 f"a FrozenEncoder has its own settings: pass {', '.join(given) or 'model and user_tokenizer'} to it"

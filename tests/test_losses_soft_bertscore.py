@@ -634,7 +634,8 @@ def test_copies_and_pickles(encoder, ready, copied):
     settings = {"temperature": 0.7, "matching": "logsumexp", "matching_temperature": 0.2, "component": "recall"}
     loss = SoftBERTScoreLoss(encoder, reduction="sum", **settings)
     other = copied(loss)
-    assert torch.equal(loss(z, labels), other(z, labels))
+    # Not bit by bit: the order of sums can depend on where the copied weights lie in memory.
+    assert loss(z, labels).item() == pytest.approx(other(z, labels).item(), abs=1e-6)
     assert repr(loss) == repr(other)
 
 
