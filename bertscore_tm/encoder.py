@@ -353,15 +353,23 @@ class FrozenEncoder:
         state = dict(self.__dict__)
         backbones = state.pop("_backbones")
         if is_ready(self._source):
-            state["_ready"] = next(iter(backbones.values()), self._ready)
+            # Rebuilt from its parts: transformers hangs hooks on models that cannot be pickled.
+            model = next(iter(backbones.values()))
+            state["_rebuild"] = (type(model), model.config, model.dtype, model.state_dict())
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        rebuild = state.pop("_rebuild", None)
         self.__dict__.update(state)
         self._backbones = {}
-        if self._ready is not None:
-            self._source = ready_source(self._ready)
-            self._backbone(_device_of(self._ready))
+        if rebuild is not None:
+            model_class, config, dtype, weights = rebuild
+            with torch.random.fork_rng(devices=[]):
+                model = model_class(config)
+            cut(model, self.family, max(self.num_layers, 1))
+            nn.Module.to(model, dtype).load_state_dict(weights)
+            self._ready, self._source = model, ready_source(model)
+            self._backbone(next(iter(weights.values())).device)
             self._ready = None
 
     def __repr__(self) -> str:

@@ -26,6 +26,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EncoderDecoderModel, PreTrainedModel
@@ -36,6 +37,8 @@ from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.statistics import paired_bootstrap
 from examples.docstrings import DocstringPair, load_corpus
+
+say = rank_zero_only(print)  # with several devices each runs this program
 
 SOURCE_TOKENS = 64
 TARGET_TOKENS = 24
@@ -112,7 +115,8 @@ class Summarizer(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """AdamW with a short linear warm-up."""
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.learning_rate)
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -164,8 +168,10 @@ def load_generator(name: str) -> tuple[PreTrainedModel, Any]:
     try:
         return AutoModelForSeq2SeqLM.from_pretrained(name), tokenizer
     except ValueError:
-        # Not a sequence-to-sequence model: its weights start both halves, only the attention between them is new.
+        # Not a sequence-to-sequence model: its weights start both halves, only the attention between them is new. The
+        # half that reads is good as it is; leaving it alone makes steps cheaper and the first results better.
         model = EncoderDecoderModel.from_encoder_decoder_pretrained(name, name)
+        model.encoder.requires_grad_(False)
     start, end, padding = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
     for config in (model.config, model.generation_config):
         config.decoder_start_token_id, config.eos_token_id, config.pad_token_id = start, end, padding
@@ -187,12 +193,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     pl.seed_everything(options.seed, verbose=False)
     options.output.mkdir(parents=True, exist_ok=True)
 
-    print("Collecting docstrings from this machine (once; later runs read a cache) ...", flush=True)
+    say("Collecting docstrings from this machine (once; later runs read a cache) ...", flush=True)
     train, validation = load_corpus()
     train = train if options.train_pairs == 0 else sample(train, options.train_pairs, options.seed)
     held_out = sample(validation, options.eval_pairs, options.seed)
     watched = held_out[: options.val_pairs]
-    print(f"{len(train)} pairs to train on, {len(held_out)} held out from other modules.\n", flush=True)
+    say(f"{len(train)} pairs to train on, {len(held_out)} held out from other modules.\n", flush=True)
 
     model, tokenizer = load_generator(options.generator)
     encoder = FrozenEncoder(options.encoder, num_layers=options.num_layers)
@@ -200,15 +206,17 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
     def loader(pairs: Sequence[DocstringPair], shuffle: bool = False) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(options.seed)
-        size = options.batch_size if shuffle else 4 * options.batch_size
+        size = options.batch_size if shuffle else 8 * options.batch_size
         items = list(enumerate(pairs))
         return DataLoader(items, size, shuffle=shuffle, collate_fn=collate, generator=generator)
 
     placement = {"accelerator": options.accelerator, "devices": options.devices, "precision": options.precision}
 
-    def run(name: str, initial: PreTrainedModel, steps: int, weight: float) -> tuple[Summarizer, int]:
+    def run(
+        name: str, initial: PreTrainedModel, steps: int, weight: float, keep_best: bool = True
+    ) -> tuple[Summarizer, int]:
         """Train a copy of a model, bring back its best checkpoint and score it on all held-out pairs."""
-        print(f"\n{name[0].upper()}{name[1:]} ({steps} steps)", flush=True)
+        say(f"\n{name[0].upper()}{name[1:]} ({steps} steps)", flush=True)
         module = Summarizer(deepcopy(initial), tokenizer, encoder, weight, options.learning_rate)
         pl.seed_everything(options.seed, verbose=False)
         best, taken = None, 0
@@ -234,13 +242,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
                 **placement,
             )
             trainer.fit(module, loader(train, shuffle=True), loader(watched))
-            best, taken = checkpoint.best_model_path, trainer.global_step
+            best, taken = checkpoint.best_model_path if keep_best else None, trainer.global_step
         tester = pl.Trainer(logger=False, enable_checkpointing=False, enable_model_summary=False, **placement)
         tester.test(module, loader(held_out), ckpt_path=best, verbose=False)
         return module, taken
 
     before, _ = run("before training", model, 0, 0.0)
-    warm, warm_steps = run("shared start with cross-entropy", model, options.warmup_steps, 0.0)
+    warm, warm_steps = run("shared start with cross-entropy", model, options.warmup_steps, 0.0, keep_best=False)
     arms = {
         "cross-entropy": run("cross-entropy goes on", warm.model, options.steps, 0.0),
         "cross-entropy + BERTScore loss": run("BERTScore loss joins", warm.model, options.steps, options.weight),
@@ -274,27 +282,25 @@ def report(
         name: {"steps": steps} | {score: values.mean().item() for score, values in module.scores.items()}
         for name, (module, steps) in rows.items()
     }
-    print(
-        f"\nBERTScore of {len(held_out)} held-out summaries, layer {plain.per_pair.encoder.num_layers} of the encoder"
-    )
-    print(f"{'':32}{'steps':>7}{'P':>9}{'R':>9}{'F1':>9}")
+    say(f"\nBERTScore of {len(held_out)} held-out summaries, layer {plain.per_pair.encoder.num_layers} of the encoder")
+    say(f"{'':32}{'steps':>7}{'P':>9}{'R':>9}{'F1':>9}")
     for name, row in means.items():
-        print(f"{name:32}{row['steps']:>7}{row['precision']:>9.4f}{row['recall']:>9.4f}{row['f1']:>9.4f}")
-    print(
+        say(f"{name:32}{row['steps']:>7}{row['precision']:>9.4f}{row['recall']:>9.4f}{row['f1']:>9.4f}")
+    say(
         f"\nF1 with the BERTScore loss minus F1 without: {comparison.difference:+.4f} "
         f"(95% interval {comparison.low:+.4f} to {comparison.high:+.4f}, p = {comparison.p_value:.3f}, "
         f"paired bootstrap)"
     )
     if comparison.low > 0:
-        print("The loss raised the score of held-out summaries.")
+        say("The loss raised the score of held-out summaries.")
     elif comparison.high < 0:
-        print("The loss lowered the score of held-out summaries.")
+        say("The loss lowered the score of held-out summaries.")
     else:
-        print("The interval holds 0: on this run the loss made no difference that can be told from chance.")
+        say("The interval holds 0: on this run the loss made no difference that can be told from chance.")
     for number in range(min(4, len(held_out))):
-        print(f"\n{'reference':>32}  {held_out[number].summary}")
+        say(f"\n{'reference':>32}  {held_out[number].summary}")
         for name, (module, _) in rows.items():
-            print(f"{name:>32}  {module.summaries.get(number, '(on another device)')}")
+            say(f"{name:>32}  {module.summaries.get(number, '(on another device)')}")
 
     results = {
         "scores": means,
@@ -305,14 +311,15 @@ def report(
         "signature": plain.per_pair.signature(),
     }
     results_path, summaries_path = options.output / "results.json", options.output / "summaries.jsonl"
-    results_path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    with summaries_path.open("w", encoding="utf-8") as file:
-        for number, pair in enumerate(held_out):
-            texts = {name: module.summaries.get(number) for name, (module, _) in rows.items()}
-            file.write(json.dumps({"document": pair.document, "reference": pair.summary, **texts}) + "\n")
-    print(f"\nTook {seconds / 60:.1f} minutes. Written:")
+    if rank_zero_only.rank == 0:
+        results_path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        with summaries_path.open("w", encoding="utf-8") as file:
+            for number, pair in enumerate(held_out):
+                texts = {name: module.summaries.get(number) for name, (module, _) in rows.items()}
+                file.write(json.dumps({"document": pair.document, "reference": pair.summary, **texts}) + "\n")
+    say(f"\nTook {seconds / 60:.1f} minutes. Written:")
     for path in (results_path, summaries_path, *sorted(options.output.glob("*/*.ckpt"))):
-        print(f"  {path}")
+        say(f"  {path}")
     return results
 
 
@@ -342,10 +349,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--num-layers", type=int, default=None, help="its layer; default: tuned layer, 5 for MiniLM")
     parser.add_argument("--generator", default=None, help="model to train; default: started from the packaged MiniLM")
     parser.add_argument("--weight", type=float, default=1.0, help="weight of the BERTScore loss beside cross-entropy")
-    parser.add_argument("--warmup-steps", type=int, default=140, help="steps with cross-entropy that both arms share")
-    parser.add_argument("--steps", type=int, default=60, help="further steps of each arm")
-    parser.add_argument("--batch-size", type=int, default=16, help="training batch per device")
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--warmup-steps", type=int, default=300, help="steps with cross-entropy that both arms share")
+    parser.add_argument("--steps", type=int, default=120, help="further steps of each arm")
+    parser.add_argument("--batch-size", type=int, default=8, help="training batch per device")
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--train-pairs", type=int, default=4000, help="pairs to train on; 0: all")
     parser.add_argument("--val-pairs", type=int, default=128, help="held-out pairs scored during training")
     parser.add_argument("--eval-pairs", type=int, default=400, help="held-out pairs scored at the end")

@@ -396,3 +396,14 @@ def test_imports_are_light_and_silent(names, heavy):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert set(done.stdout.split()) <= {heavy}
+
+
+def test_a_ready_model_that_gave_out_all_layers_is_pickled(fresh_tiny):
+    # transformers then leaves hooks on the model that cannot be pickled.
+    model, tokenizer = fresh_tiny
+    model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
+    encoder = FrozenEncoder(model, tokenizer, all_layers=True)
+    expected = encoder.encode(TEXTS).vectors
+    again = pickle.loads(pickle.dumps(encoder))
+    assert torch.allclose(again.encode(TEXTS).vectors, expected, atol=1e-6)
+    assert again.signature() == encoder.signature()
