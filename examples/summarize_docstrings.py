@@ -231,6 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             )
             trainer = pl.Trainer(
                 max_steps=steps,
+                max_epochs=1 + steps * options.batch_size * options.devices // len(train),
                 val_check_interval=max(1, steps // 2),
                 check_val_every_n_epoch=None,
                 num_sanity_val_steps=0,
