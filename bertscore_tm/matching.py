@@ -31,6 +31,10 @@ def similarity(candidate: Tensor, reference: Tensor) -> Tensor:
 
     Returns:
         Shape (..., m, n), float32 at least.
+
+    Example:
+        >>> similarity(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.6, 0.8]]))
+        tensor([[0.0000, 0.6000]])
     """
     dtype = torch.promote_types(torch.float32, candidate.dtype)
     with torch.autocast(device_type=candidate.device.type, enabled=False):
@@ -128,6 +132,17 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
 
     Returns:
         Ids and best similarities of all tokens.
+
+    Example:
+        >>> vectors = TokenVectors(
+        ...     vectors=torch.tensor([[[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]]),
+        ...     ids=torch.tensor([5, 6, 7]),
+        ...     lengths=torch.tensor([2, 1]),
+        ...     has_content=torch.tensor([True, True]),
+        ... )
+        >>> matched = match_pairs(vectors, torch.tensor([0]), torch.tensor([1]))
+        >>> matched.candidate_best.T, matched.reference_best.T
+        (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
     device = vectors.vectors.device
     num_layers, _, width = vectors.vectors.shape

@@ -68,6 +68,11 @@ def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
 
     Returns:
         Shape (vocabulary,), float64 where the device has it; log(M + 1) for ids that never occur.
+
+    Example:
+        >>> frequencies = DocumentFrequencies(torch.tensor([2, 1, 0]), torch.tensor(2))
+        >>> idf_weights(frequencies).exp()
+        tensor([1.0000, 1.5000, 3.0000], dtype=torch.float64)
     """
     dtype = _accumulator(frequencies.counts.device)
     documents = frequencies.num_documents.to(dtype)
@@ -109,6 +114,18 @@ def precision_recall_f1(pairs: MatchedPairs, weights: Tensor) -> tuple[Tensor, T
 
     Returns:
         Precision, recall and F1, each of shape (layers, pairs), float32. Weights that sum to 0 give 0.
+
+    Example:
+        >>> pairs = MatchedPairs(
+        ...     candidate_ids=torch.tensor([0, 1]),
+        ...     candidate_best=torch.tensor([[0.5], [1.0]]),
+        ...     candidate_lengths=torch.tensor([2]),
+        ...     reference_ids=torch.tensor([1]),
+        ...     reference_best=torch.tensor([[1.0]]),
+        ...     reference_lengths=torch.tensor([1]),
+        ... )
+        >>> precision_recall_f1(pairs, torch.tensor([1.0, 3.0]))
+        (tensor([[0.8750]]), tensor([[1.]]), tensor([[0.9333]]))
     """
     precision = _weighted_mean(pairs.candidate_best, weights[pairs.candidate_ids], pairs.candidate_lengths)
     recall = _weighted_mean(pairs.reference_best, weights[pairs.reference_ids], pairs.reference_lengths)

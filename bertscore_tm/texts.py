@@ -41,6 +41,10 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     Raises:
         TypeError: something is no text, or a single text stands beside a list.
         ValueError: the lengths differ, or a candidate has no reference.
+
+    Example:
+        >>> as_text_pairs(["a", "b"], ["c", ("d", "e")])
+        TextPairs(candidates=['a', 'b'], references=[['c'], ['d', 'e']])
     """
     if isinstance(preds, str) != isinstance(target, str):
         single, other = ("preds", "target") if isinstance(preds, str) else ("target", "preds")
@@ -91,6 +95,10 @@ def as_documents(idf_sents: Any) -> list[str]:
 
     Raises:
         TypeError: it is a single text, or something in it is no text.
+
+    Example:
+        >>> as_documents(("a", "b"))
+        ['a', 'b']
     """
     if isinstance(idf_sents, str):
         raise TypeError("idf_sents is a single string: pass a list of texts")
