@@ -17,6 +17,15 @@ def _two_threads():
     torch.set_num_threads(2)
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """For models so small that threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def minilm() -> str:
     """Folder of the real encoder: all-MiniLM-L6-v2, 6 layers, 384 wide."""

@@ -10,6 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -204,6 +205,21 @@ def generate_few(pl_module: Chooser, batch: Tensor) -> tuple[list[str], list[Any
     """One text too few."""
     preds, references = pl_module.choose(batch)
     return preds[1:], references[1:]
+
+
+class SpawnedDDP(DDPStrategy):
+    """Two spawned processes over gloo that leave their group before they end.
+
+    Lightning lets spawned processes end with the threads of the group running, which now and then aborts them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(process_group_backend="gloo", start_method="spawn", find_unused_parameters=False)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 def trainer(folder: Path, callbacks: Sequence[pl.Callback] = (), **kwargs: Any) -> pl.Trainer:

@@ -17,6 +17,7 @@ from tests.lightning_modules import (
     Quality,
     Record,
     Silent,
+    SpawnedDDP,
     chooser,
     generate,
     generate_few,
@@ -148,8 +149,7 @@ def test_spawned_ranks_stop_together_and_keep_the_best(pairs, encoder, tmp_path)
     module = chooser(few, [2, 7, 3, 3, 7], kind=Worse, count=COUNT)
     checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
     callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreEarlyStopping(patience=2), checkpoint, Record()]
-    strategy = DDPStrategy(process_group_backend="gloo", start_method="spawn", find_unused_parameters=False)
-    run = trainer(tmp_path, callbacks, max_epochs=5, devices=2, strategy=strategy)
+    run = trainer(tmp_path, callbacks, max_epochs=5, devices=2, strategy=SpawnedDDP())
     run.fit(module)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
     assert first == second

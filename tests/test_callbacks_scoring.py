@@ -40,13 +40,7 @@ from tests.support import several_references
 SCORES = ("precision", "recall", "f1")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """These models are so small that threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def logged(metrics, stage="val", suffix=""):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from examples import docstrings
+from examples.docstring_cleaning import document_and_summary
 from examples.docstrings import DocstringPair, collect_pairs, load_corpus, split_by_module
 
 LONG = "The remaining text has more than enough plain words to count as one whole document"
@@ -24,7 +25,7 @@ EXPECTED_VALIDATION_MODULES = ["pkg.module20", "pkg.module20", "pkg.module25", "
 
 def clean(docstring: str) -> tuple[str, str] | None:
     """Returns the (document, summary) that the module makes of one docstring."""
-    return docstrings._document_and_summary(textwrap.dedent(docstring))
+    return document_and_summary(textwrap.dedent(docstring))
 
 
 @pytest.fixture

@@ -24,13 +24,7 @@ IGNORE = -100
 TEXTS = ["a black cat sat on the mat", "the weather is nice", "hello"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Most work here is so small that threads wait for each other, for longer than they compute on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @cache

@@ -7,7 +7,6 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -15,6 +14,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.lightning_modules import SpawnedDDP
 from tests.support import real_pairs
 
 VOCABULARY = 30522
@@ -141,8 +141,7 @@ def test_precision_and_mode_leave_the_score(minilm, tmp_path):
 @pytest.mark.distributed
 def test_ddp(minilm, tmp_path):
     # DDP stops by itself when a parameter of the module gets no gradient, as those of a registered encoder would.
-    strategy = DDPStrategy(process_group_backend="gloo", start_method="spawn", find_unused_parameters=False)
-    run = trainer(tmp_path, strategy=strategy, devices=2, enable_checkpointing=False, callbacks=[])
+    run = trainer(tmp_path, strategy=SpawnedDDP(), devices=2, enable_checkpointing=False, callbacks=[])
     module = Generator(minilm)
     before = module.head.weight.detach().clone()
     run.fit(module)

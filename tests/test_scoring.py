@@ -48,13 +48,7 @@ def stacked(scores):
     return torch.stack([scores[name] for name in SCORES])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Most of this file encodes few texts at a time, where threads only get in each other's way."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
