@@ -7,7 +7,7 @@ parameters, ``state_dict()``, checkpoints, optimizers or DDP buckets.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
@@ -186,8 +186,6 @@ class FrozenEncoder:
         self,
         texts: Sequence[str] | TokenizedTexts,
         device: torch.device | str = "cpu",
-        *,
-        progress: Callable[[int], object] | None = None,
     ) -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
@@ -197,7 +195,6 @@ class FrozenEncoder:
         Args:
             texts: the texts, or what ``self.tokenizer`` made of them.
             device: where to encode and leave the vectors.
-            progress: called after each batch with the number of texts that it held.
 
         Returns:
             Packed vectors, in the order of the texts.
@@ -223,8 +220,6 @@ class FrozenEncoder:
                 hidden = self._hidden(device, real.to(device), input_ids=padded.to(device))
                 where = (offsets[rows][:, None] + torch.arange(padded.shape[1]))[real].to(device)
                 vectors[:, where] = unit(hidden)[:, real.to(device)]
-                if progress is not None:
-                    progress(len(rows))
         return TokenVectors(
             vectors=vectors,
             ids=torch.tensor([i for row in ids for i in row], dtype=torch.long, device=device),

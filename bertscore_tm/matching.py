@@ -46,7 +46,6 @@ def match(
     keys: Tensor,
     how: Matching = "max",
     temperature: float = 0.1,
-    log_weights: Tensor | None = None,
 ) -> Tensor:
     r"""Return how well each query token is matched by the key tokens of the other text.
 
@@ -61,7 +60,6 @@ def match(
         keys: real keys, shape (..., keys), bool. Other keys take no part.
         how: the kind of matching.
         temperature: v, above 0; not used by ``"max"``.
-        log_weights: logarithm of how much each key is there, shape (..., keys), added to s/v. Not used by ``"max"``.
 
     Returns:
         Shape (..., queries). 0 where there is no key.
@@ -85,8 +83,6 @@ def match(
         matched = similarities.masked_fill(~allowed, -torch.inf).amax(-1)
     elif how in ("softmax", "logsumexp"):
         scaled = similarities / temperature
-        if log_weights is not None:
-            scaled = scaled + log_weights.unsqueeze(-2)
         scaled = scaled.masked_fill(~allowed, -torch.inf)
         if how == "softmax":
             matched = (scaled.softmax(-1) * similarities).sum(-1)

@@ -260,13 +260,6 @@ def test_loading_prints_nothing(minilm, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_progress_adds_up_to_the_texts(encoder):
-    seen = []
-    encoder.encode(TEXTS * 30, progress=seen.append)
-    assert sum(seen) == 120
-    assert len(seen) > 1 or max(seen) == 120
-
-
 def test_encoding_nothing(encoder):
     vectors = encoder.encode([])
     assert vectors.vectors.shape == (1, 0, 384)

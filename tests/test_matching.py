@@ -120,16 +120,6 @@ def test_soft_matching_equals_its_formulae(row, temperature):
     )
 
 
-@pytest.mark.parametrize("how", ["softmax", "logsumexp"])
-def test_log_weights_let_keys_come_and_go(how):
-    s = torch.tensor([[0.2, 0.9, 0.5]], dtype=torch.float64)
-    keys = torch.ones(3, dtype=torch.bool)
-    gone = match(s, keys, how, 0.1, log_weights=torch.tensor([0.0, -torch.inf, 0.0]))
-    torch.testing.assert_close(gone, match(s[:, [0, 2]], keys[:2], how, 0.1))
-    twice = match(s, keys, how, 0.1, log_weights=torch.tensor([math.log(2), 0.0, 0.0], dtype=torch.float64))
-    torch.testing.assert_close(twice, match(s[:, [0, 0, 1, 2]], torch.ones(4, dtype=torch.bool), how, 0.1))
-
-
 @pytest.mark.parametrize("how", ["max", "softmax", "logsumexp"])
 def test_rows_without_keys_give_zero_and_finite_gradients(how):
     s = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
