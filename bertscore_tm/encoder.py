@@ -104,7 +104,6 @@ class FrozenEncoder:
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self._ready: PreTrainedModel | None = None
-        self._digest = ""
         if isinstance(model, nn.Module):
             assert tokenizer is not None
             base: Any = model.base_model
@@ -113,6 +112,8 @@ class FrozenEncoder:
             self._source = ready_source(base)
             self._digest = "#" + digest(base, tokenizer)
         else:
+            # A tokenizer of the caller's own changes the numbers, which the model's name does not tell.
+            self._digest = "" if tokenizer is None else "#" + digest(None, tokenizer)
             self.name = os.fspath(model)
             # A folder is the same folder however it is written; anything else is a hub name.
             self._source = str(Path(self.name).resolve()) if Path(self.name).is_dir() else self.name
@@ -189,8 +190,8 @@ class FrozenEncoder:
     ) -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
-        Equal texts are encoded once per call; the rest is sorted by length and cut into batches by a token budget, so
-        results do not depend on order, batch size or neighbours beyond float rounding.
+        Texts are sorted by length and cut into batches by a token budget; results do not depend on order, batch size
+        or neighbours beyond float rounding.
 
         Args:
             texts: the texts, or what ``self.tokenizer`` made of them.

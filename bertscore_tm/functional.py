@@ -321,7 +321,7 @@ def bert_score(
         for said in warning_texts(scores, num_truncated, idf, encoder.tokenizer.max_length):
             warnings.warn(said, stacklevel=2)
     scores = rescale_scores(scores, table)
-    if not all_layers and not encoder.all_layers:
+    if not encoder.all_layers:
         scores = scores[:, 0]
     result: dict[str, Any] = dict(zip(SCORES, scores, strict=True))
     if return_hash:

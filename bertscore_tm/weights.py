@@ -126,18 +126,18 @@ def is_ready(source: str) -> bool:
     return source.startswith(_READY_PREFIX)
 
 
-def digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a short hash of a ready model's weights and its tokenizer's vocabulary.
+def digest(model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a short hash of a ready model's weights and a ready tokenizer's vocabulary.
 
     Args:
-        model: the model.
+        model: the model, or ``None`` where only the tokenizer is ready.
         tokenizer: its tokenizer.
 
     Returns:
         Eight hexadecimal digits, equal in every process for equal contents.
     """
     content = hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode())
-    for name, tensor in model.state_dict().items():
+    for name, tensor in model.state_dict().items() if model is not None else ():
         content.update(name.encode())
         content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return content.hexdigest()[:8]

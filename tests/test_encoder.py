@@ -394,3 +394,8 @@ def test_a_ready_model_that_gave_out_all_layers_is_pickled(fresh_tiny):
     again = pickle.loads(pickle.dumps(encoder))
     assert torch.allclose(again.encode(TEXTS).vectors, expected, atol=1e-6)
     assert again.signature() == encoder.signature()
+
+
+def test_a_tokenizer_of_ones_own_shows_in_the_signature(minilm):
+    names = {FrozenEncoder(minilm, tokenizer, num_layers=2).signature() for tokenizer in (None, tiny_model("bert")[1])}
+    assert len(names) == 2
