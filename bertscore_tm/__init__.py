@@ -5,6 +5,8 @@ matching the contextual vectors of their tokens greedily by cosine similarity.
 
 * ``bertscore_tm.BERTScore``: a ``torchmetrics.Metric`` that streams and synchronises over ranks.
 * ``bertscore_tm.functional.bert_score``: the same numbers from one call.
+* ``bertscore_tm.score`` and ``bertscore_tm.BERTScorer``: the same with the interface of the ``bert-score`` package.
+* ``bertscore_tm.plot_alignment`` and ``plot_contributions``: pictures of how two texts match.
 * ``bertscore_tm.losses``: differentiable BERTScore as a training loss.
 * ``bertscore_tm.callbacks``: validation scoring and early stopping for Lightning.
 """
@@ -19,10 +21,21 @@ if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.functional import bert_score
     from bertscore_tm.metric import BERTScore
+    from bertscore_tm.plotting import plot_alignment, plot_contributions
+    from bertscore_tm.scorer import BERTScorer, score
 
 __version__ = "0.1.0"
 
-__all__ = ["BERTScore", "FrozenEncoder", "__version__", "bert_score"]
+__all__ = [
+    "BERTScore",
+    "BERTScorer",
+    "FrozenEncoder",
+    "__version__",
+    "bert_score",
+    "plot_alignment",
+    "plot_contributions",
+    "score",
+]
 
 # Installed, `losses` and `callbacks` lie inside this folder; in a checkout they lie beside it. Searching the folder
 # above too makes `import bertscore_tm.losses` mean the same thing from the checkout's root.
@@ -33,8 +46,12 @@ if not (_here / "losses").is_dir() and (_here.parent / "losses" / "__init__.py")
 # torchmetrics imports matplotlib where it is installed, so the public names are resolved on first use.
 _HOMES = {
     "BERTScore": "bertscore_tm.metric",
+    "BERTScorer": "bertscore_tm.scorer",
     "FrozenEncoder": "bertscore_tm.encoder",
     "bert_score": "bertscore_tm.functional",
+    "plot_alignment": "bertscore_tm.plotting",
+    "plot_contributions": "bertscore_tm.plotting",
+    "score": "bertscore_tm.scorer",
 }
 _SUBMODULES = ("callbacks", "catalog", "functional", "losses", "statistics")
 

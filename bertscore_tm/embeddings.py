@@ -65,13 +65,16 @@ def segment_ids(lengths: Tensor) -> Tensor:
     return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
 
 
-def token_batches(lengths: Sequence[int], budget: int, max_items: int | None = None) -> Iterator[list[int]]:
+def token_batches(
+    lengths: Sequence[int], budget: int, max_items: int | None = None, equal: bool = False
+) -> Iterator[list[int]]:
     """Cut items into batches of similar length whose padded size stays within a budget.
 
     Args:
         lengths: size of each item in tokens.
         budget: largest padded size of a batch, in tokens; an item larger than that gets a batch of its own.
         max_items: largest number of items in a batch.
+        equal: put only items of equal length together.
 
     Returns:
         An iterator over lists of item numbers, longest items first, equal lengths in their given order.
@@ -84,7 +87,7 @@ def token_batches(lengths: Sequence[int], budget: int, max_items: int | None = N
     batch: list[int] = []
     for i in order:
         full = batch and ((len(batch) + 1) * lengths[batch[0]] > budget or len(batch) == max_items)
-        if full:
+        if full or (equal and batch and lengths[i] != lengths[batch[0]]):
             yield batch
             batch = []
         batch.append(i)

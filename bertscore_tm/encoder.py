@@ -6,8 +6,9 @@ parameters, ``state_dict()``, checkpoints, optimizers or DDP buckets.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from functools import cached_property
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForTextEncoding,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -28,13 +30,14 @@ from transformers import (
 
 from bertscore_tm import catalog
 from bertscore_tm.embeddings import TokenVectors, token_batches
-from bertscore_tm.families import Family, family_of
-from bertscore_tm.tokenization import TextTokenizer, TokenizedTexts
+from bertscore_tm.families import FAMILIES, OWN_MODEL, Family, family_of
+from bertscore_tm.tokenization import LongText, TextTokenizer, TokenizedTexts
 from bertscore_tm.weights import (
     Weights,
     as_dtype,
     cut,
     digest,
+    folder_digest,
     has_native_bfloat16,
     is_ready,
     quiet_loading,
@@ -43,6 +46,9 @@ from bertscore_tm.weights import (
 )
 
 __all__ = ["FrozenEncoder"]
+
+# Gives token vectors, shape (batch, tokens, width), from a model and a dictionary of input_ids and attention_mask.
+ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
 # Padded tokens per forward pass: small enough to stay in a processor's caches, large enough to fill an accelerator.
 _TOKENS_PER_BATCH = {"cpu": 2048}
@@ -69,9 +75,16 @@ class FrozenEncoder:
         revision: revision of a hub model.
         trust_remote_code: run code that comes with the model. Off, as it can do anything.
         max_length: largest number of tokens per text, special ones included. Default: what tokenizer and model allow.
-        truncation: cut longer texts; with ``False`` they are an error.
+        truncation: with ``False`` longer texts are an error; short for ``long_text="error"``.
+        long_text: what becomes of longer texts: ``"truncate"`` (default) cuts them and counts how many,
+            ``"window"`` encodes them in overlapping windows, each token taking its vector from the window in which it
+            has most context, in time and memory linear in the text's length, ``"error"`` refuses them.
+        stride: tokens from the start of one window to the next. Default: half a window.
         prefix_space: put a space before each text. Default: as the model's family needs it.
         batch_size: largest number of texts per forward pass. Default: bounded by a token budget alone.
+        forward_fn: gives token vectors, shape (batch, tokens, width), from a ready model and a dictionary of
+            ``input_ids`` and ``attention_mask``; for models that transformers does not know. ``num_layers`` then only
+            chooses the row of the baseline.
 
     Raises:
         ValueError: the family is not supported, the layer does not exist, or a ready model comes without tokenizer.
@@ -86,7 +99,7 @@ class FrozenEncoder:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | PreTrainedModel,
+        model: str | os.PathLike[str] | nn.Module,
         tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         num_layers: int | None = None,
@@ -96,24 +109,32 @@ class FrozenEncoder:
         trust_remote_code: bool = False,
         max_length: int | None = None,
         truncation: bool = True,
+        long_text: LongText | None = None,
+        stride: int | None = None,
         prefix_space: bool | None = None,
         batch_size: int | None = None,
+        forward_fn: ForwardFunction | None = None,
     ) -> None:
         if isinstance(model, nn.Module) and tokenizer is None:
             raise ValueError("a ready model needs its tokenizer; pass tokenizer= (user_tokenizer= in the metric)")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self._ready: PreTrainedModel | None = None
+        if not truncation and long_text not in (None, "error"):
+            raise ValueError(f"truncation=False and long_text={long_text!r} contradict each other: pass one of them")
+        self._forward_fn = forward_fn
+        self._ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             assert tokenizer is not None
-            base: Any = model.base_model
+            base = _encoder_within(model, forward_fn)
             self._ready = base
-            self.name = str(model.name_or_path or type(model).__name__)
+            self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
             self._source = ready_source(base)
-            self._digest = "#" + digest(base, tokenizer)
+            self._ready_digest = digest(base, tokenizer)
         else:
+            if forward_fn is not None:
+                raise ValueError("forward_fn is for a ready model: pass the model itself and its tokenizer")
             # A tokenizer of the caller's own changes the numbers, which the model's name does not tell.
-            self._digest = "" if tokenizer is None else "#" + digest(None, tokenizer)
+            self._ready_digest = "" if tokenizer is None else digest(None, tokenizer)
             self.name = os.fspath(model)
             # A folder is the same folder however it is written; anything else is a hub name.
             self._source = str(Path(self.name).resolve()) if Path(self.name).is_dir() else self.name
@@ -125,26 +146,34 @@ class FrozenEncoder:
         self._given_tokenizer = tokenizer
         self._tokenizer_options: dict[str, Any] = {
             "max_length": max_length,
-            "truncation": truncation,
+            "long_text": long_text or ("truncate" if truncation else "error"),
+            "stride": stride,
             "prefix_space": prefix_space,
         }
-        self._backbones: dict[torch.device, PreTrainedModel] = {}
+        self._backbones: dict[torch.device, nn.Module] = {}
         self.num_layers = self._resolve_layer(num_layers)
         if self._ready is not None:
             # Taken now, so that training the model later does not change the scores.
-            self._backbone(_device_of(self._ready))
+            self._backbone(_first_parameter(self._ready).device)
             self._ready = None
 
     @cached_property
     def config(self) -> PretrainedConfig:
         """Configuration of the model."""
         if self._ready is not None:
-            return deepcopy(self._ready.config)
+            own = getattr(self._ready, "config", None)
+            if isinstance(own, PretrainedConfig) and (self._forward_fn is None or own.model_type in FAMILIES):
+                return deepcopy(own)
+            assert self._given_tokenizer is not None
+            # The width shows at the first forward pass; until then memory is planned for this one.
+            config = PretrainedConfig(vocab_size=len(self._given_tokenizer), hidden_size=1024, num_hidden_layers=0)
+            config.model_type = OWN_MODEL
+            return config
         with self._loading("configuration"):
-            config: PretrainedConfig = AutoConfig.from_pretrained(
+            loaded: PretrainedConfig = AutoConfig.from_pretrained(
                 self._source, revision=self.revision, trust_remote_code=self.trust_remote_code
             )
-        return config
+        return loaded
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -167,19 +196,41 @@ class FrozenEncoder:
         """How many layers' vectors come out: 1, or L+1 with ``all_layers``."""
         return self.num_layers + 1 if self.all_layers else 1
 
+    @property
+    def listed_name(self) -> str:
+        """The name under which the published tables may list this model: a folder's configuration tells its origin."""
+        folder = Path(self.name)
+        if catalog.listed_as(self.name) is None and (folder / "config.json").is_file():
+            # Read here, since from_pretrained calls the configuration after the folder.
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            origin = str(config.get("_name_or_path", ""))
+            if catalog.listed_as(origin) is not None:
+                return origin
+        return self.name
+
     def signature(self) -> str:
         """Return what of this encoder changes a score, in one line.
 
         Returns:
-            Model, revision, layer, dtype, prefix space and length limit.
+            Model, revision or content hash, layer, dtype, prefix space, length limit, and what becomes of long texts.
         """
+        name, revision = self.name, self.revision or getattr(self.config, "_commit_hash", None)
+        digests = [self._ready_digest] if self._ready_digest else []
+        if not is_ready(self._source) and Path(self._source).is_dir():
+            # The same folder lies elsewhere on another machine; its contents tell what it is.
+            name = Path(self._source).name
+            digests.insert(0, folder_digest(self._source))
+        tokenizer = self.tokenizer
+        long_text = tokenizer.long_text + (f"/{tokenizer.stride}" if tokenizer.stride is not None else "")
         return "|".join(
             (
-                f"model:{self.name}{self._digest}" + (f"@{self.revision}" if self.revision else ""),
+                f"model:{'#'.join([name, *digests])}" + (f"@{revision}" if revision else ""),
                 f"layer:{'0-' if self.all_layers else ''}{self.num_layers}",
                 f"dtype:{str(self.dtype).removeprefix('torch.')}",
-                f"space:{'yes' if self.tokenizer.prefix_space else 'no'}",
-                f"limit:{self.tokenizer.max_length or 'none'}",
+                f"space:{'yes' if tokenizer.prefix_space else 'no'}",
+                f"limit:{tokenizer.max_length or 'none'}",
+                f"long:{long_text}",
+                *([] if self._forward_fn is None else [f"forward:{self._forward_fn.__qualname__}"]),
             )
         )
 
@@ -204,23 +255,38 @@ class FrozenEncoder:
         tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
         ids = tokenized.ids
         lengths = torch.tensor([len(row) for row in ids], dtype=torch.long)
-        offsets = lengths.cumsum(0) - lengths
-        width = int(self.config.hidden_size)
+        starts = (lengths.cumsum(0) - lengths).tolist()
+        # A long text may be several windows; from each window one stretch of vectors is taken.
+        windows, places = [], []
+        for row, start in zip(ids, starts, strict=True):
+            for window in self.tokenizer.windows(row) if row else ():
+                windows.append(window)
+                places.append(start + window.start)
         total = int(lengths.sum())
-        dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
-        vectors = torch.empty(self.num_outputs, total, width, dtype=dtype, device=device)
-        nonempty = [i for i, row in enumerate(ids) if row]
+        vectors: Tensor | None = None
         budget = _TOKENS_PER_BATCH.get(device.type, _TOKENS_PER_BATCH_ACCELERATOR)
+        sizes = [len(window.ids) for window in windows]
+        batches = token_batches(sizes, budget, self.batch_size, equal=self.family.mixes_padding)
         with torch.no_grad():
-            for batch in token_batches([len(ids[i]) for i in nonempty], budget, self.batch_size):
-                rows = [nonempty[i] for i in batch]
+            for batch in batches:
                 padded = torch.nn.utils.rnn.pad_sequence(
-                    [torch.tensor(ids[i]) for i in rows], batch_first=True, padding_value=self.tokenizer.pad_id
+                    [torch.tensor(windows[i].ids) for i in batch],
+                    batch_first=True,
+                    padding_value=self.tokenizer.pad_id,
                 )
-                real = torch.arange(padded.shape[1]) < lengths[rows][:, None]
-                hidden = self._hidden(device, real.to(device), input_ids=padded.to(device))
-                where = (offsets[rows][:, None] + torch.arange(padded.shape[1]))[real].to(device)
-                vectors[:, where] = unit(hidden)[:, real.to(device)]
+                position = torch.arange(padded.shape[1])
+                real = position < torch.tensor([sizes[i] for i in batch])[:, None]
+                first = torch.tensor([windows[i].first for i in batch])[:, None]
+                last = torch.tensor([windows[i].last for i in batch])[:, None]
+                taken = (position >= first) & (position < last)
+                where = (torch.tensor([places[i] for i in batch])[:, None] - first + position)[taken].to(device)
+                hidden = unit(self._hidden(device, real.to(device), input_ids=padded.to(device)))
+                if vectors is None:
+                    vectors = hidden.new_empty(self.num_outputs, total, hidden.shape[-1])
+                vectors[:, where] = hidden[:, taken.to(device)]
+        if vectors is None:
+            dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
+            vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
         return TokenVectors(
             vectors=vectors,
             ids=torch.tensor([i for row in ids for i in row], dtype=torch.long, device=device),
@@ -283,20 +349,30 @@ class FrozenEncoder:
     def _hidden(self, device: torch.device, mask: Tensor, **inputs: Tensor) -> Tensor:
         """Run the model; shape (layers, batch, positions, width)."""
         backbone = self._backbone(device)
-        wants_states = self.all_layers or self.num_layers == 0
+        if self._forward_fn is not None:
+            with torch.autocast(device_type=device.type, enabled=False):
+                given = self._forward_fn(backbone, {**inputs, "attention_mask": mask.long()})
+            if given.ndim != 3 or given.shape[:2] != mask.shape:
+                raise ValueError(
+                    f"user_forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
+                    f"shape {tuple(given.shape)}"
+                )
+            return given[None]
+        # Layer 0 is the state before the first layer, or with a final norm what the norm makes of it.
+        before_layers = self.num_layers == 0 and not self.family.final_norm
+        wants_states = self.all_layers or before_layers
         with torch.autocast(device_type=device.type, enabled=False):
             output = backbone(**inputs, attention_mask=mask.long(), output_hidden_states=wants_states, return_dict=True)
         if self.all_layers:
             return torch.stack(output.hidden_states[: self.num_layers + 1])
-        hidden: Tensor = output.hidden_states[0] if self.num_layers == 0 else output.last_hidden_state
+        hidden: Tensor = output.hidden_states[0] if before_layers else output.last_hidden_state
         return hidden[None]
 
-    def _backbone(self, device: torch.device) -> PreTrainedModel:
+    def _backbone(self, device: torch.device) -> Any:
         """Return the frozen model on a device, from the pool of this process where it is there already."""
         device = _indexed(device)
         if device not in self._backbones:
-            # One layer is kept for L=0, whose output is the state before it: some families fail without any.
-            kept, dtype = max(self.num_layers, 1), self.resolve_dtype(device)
+            kept, dtype = self._layers_kept, self.resolve_dtype(device)
             weights = Weights(self._source, self.revision, self.trust_remote_code, kept, dtype)
             self._backbones[device] = shared_model(weights, device, lambda: self._load(kept, dtype))
         model = self._backbones[device]
@@ -304,37 +380,51 @@ class FrozenEncoder:
             nn.Module.eval(model)
         return model
 
-    def _load(self, layers_kept: int, dtype: torch.dtype) -> PreTrainedModel:
+    def _load(self, layers_kept: int, dtype: torch.dtype) -> nn.Module:
         # A held copy in another precision has lost digits; only a ready model has no other place to come from.
-        held = next((model for model in self._backbones.values() if model.dtype == dtype), None)
+        model: Any
+        held = next((model for model in self._backbones.values() if _first_parameter(model).dtype == dtype), None)
         if held is None and is_ready(self._source):
             held = next(iter(self._backbones.values()), self._ready)
         if held is not None:
             model = deepcopy(held)
         else:
+            loader = AutoModelForTextEncoding if self.family.encoder_class else AutoModel
             with self._loading("weights"):
-                model = AutoModel.from_pretrained(
+                model = loader.from_pretrained(
                     self._source,
                     config=deepcopy(self.config),
                     dtype=dtype,
                     revision=self.revision,
                     trust_remote_code=self.trust_remote_code,
                 )
-        cut(model, self.family, layers_kept)
-        nn.Module.to(model, dtype)
-        return model
+            model = self.family.encoder_of(model)
+        if self._forward_fn is None:
+            cut(model, self.family, layers_kept)
+        loaded: nn.Module = nn.Module.to(model, dtype)
+        return loaded
 
     def _resolve_layer(self, num_layers: int | None) -> int:
+        if self._forward_fn is not None:
+            if self.all_layers:
+                raise ValueError("user_forward_fn gives one layer: all_layers=True is not possible with it")
+            return num_layers or 0
         available = int(self.config.num_hidden_layers)
         if num_layers is None:
             if self.all_layers:
                 return available
-            num_layers = catalog.tuned_layer(self.name)
+            num_layers = catalog.tuned_layer(self.listed_name)
         layer = num_layers + available + 1 if num_layers < 0 else num_layers
         if not 0 <= layer <= available:
             raise ValueError(f"num_layers={num_layers} does not exist: {self.name} has layers 0 to {available}")
         family_of(self.config)
+        if self.all_layers and getattr(self.config, "word_embed_proj_dim", width := self.config.hidden_size) != width:
+            raise ValueError(f"the layers of {self.name} differ in width: choose one with num_layers, not all_layers")
         return layer
+
+    @property
+    def _layers_kept(self) -> int:
+        return self.family.layers_to_keep(self.num_layers, int(self.config.num_hidden_layers), self.all_layers)
 
     def _loading(self, what: str) -> AbstractContextManager[None]:
         return quiet_loading(what, self.name, self._source)
@@ -348,21 +438,27 @@ class FrozenEncoder:
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         backbones = state.pop("_backbones")
-        if is_ready(self._source):
+        if self._forward_fn is not None:
+            state["_module"] = next(iter(backbones.values()))
+        elif is_ready(self._source):
             # Rebuilt from its parts: transformers hangs hooks on models that cannot be pickled.
             model = next(iter(backbones.values()))
             state["_rebuild"] = (type(model), model.config, model.dtype, model.state_dict())
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        rebuild = state.pop("_rebuild", None)
+        rebuild, module = state.pop("_rebuild", None), state.pop("_module", None)
         self.__dict__.update(state)
         self._backbones = {}
+        if module is not None:
+            self._ready, self._source = module, ready_source(module)
+            self._backbone(_first_parameter(module).device)
+            self._ready = None
         if rebuild is not None:
             model_class, config, dtype, weights = rebuild
             with torch.random.fork_rng(devices=[]):
                 model = model_class(config)
-            cut(model, self.family, max(self.num_layers, 1))
+            cut(model, self.family, self._layers_kept)
             nn.Module.to(model, dtype).load_state_dict(weights)
             self._ready, self._source = model, ready_source(model)
             self._backbone(next(iter(weights.values())).device)
@@ -390,8 +486,21 @@ def unit(vectors: Tensor) -> Tensor:
     return nn.functional.normalize(wide, dim=-1, eps=1e-12)
 
 
-def _device_of(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+def _encoder_within(model: nn.Module, forward_fn: ForwardFunction | None) -> nn.Module:
+    """The part of a ready model that is compared."""
+    if forward_fn is not None:
+        return model
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"a {type(model).__name__} is no model of transformers: pass user_forward_fn= too, a function of the model "
+            f"and a dictionary of input_ids and attention_mask that returns token vectors"
+        )
+    base: nn.Module = model.base_model
+    return family_of(model.config).encoder_of(base)
+
+
+def _first_parameter(model: nn.Module) -> Tensor:
+    return next(model.parameters())
 
 
 def _indexed(device: torch.device) -> torch.device:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
 from transformers import PretrainedConfig
 
-__all__ = ["Family", "family_of"]
+__all__ = ["OWN_MODEL", "Family", "family_of"]
 
 
 @dataclass(frozen=True)
@@ -17,16 +18,31 @@ class Family:
     """How to cut and feed one family of encoders.
 
     Args:
-        layers: dotted path from the base model to the ``nn.ModuleList`` of its layers.
+        layers: dotted paths from the encoder to each ``nn.ModuleList`` that holds one module per layer.
+        counter: dotted path of the number that the forward pass counts layers by, for families that do.
+        encoder: name of the encoder within the base model, for encoder-decoder models.
+        encoder_class: the family has a class that loads the encoder alone (``AutoModelForTextEncoding``).
+        final_norm: a norm follows the last layer. A single layer then comes out normed, as the reference package has
+            it, while among all layers only the model's last one is.
+        absolute_positions: attribute of the configuration with the number of positions; ``None`` for models whose
+            positions are relative only.
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
         padding_id: the id that positions are numbered after, for models that do not take it from their configuration.
-        prefix_space: published scores put a space before every text (byte-level BPE that marks word starts).
+        prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
+        mixes_padding: padding reaches real tokens through convolutions, so that only texts of one length may share a
+            batch.
     """
 
-    layers: str = "encoder.layer"
+    layers: tuple[str, ...] = ("encoder.layer",)
+    counter: str | None = None
+    encoder: str | None = None
+    encoder_class: bool = False
+    final_norm: bool = False
+    absolute_positions: str | None = "max_position_embeddings"
     positions_after_padding: bool = False
     padding_id: int | None = None
     prefix_space: bool = False
+    mixes_padding: bool = False
 
     def first_position(self, config: PretrainedConfig) -> int:
         """Return the position id of a text's first token.
@@ -50,22 +66,92 @@ class Family:
         Returns:
             The limit in tokens, or ``None`` for models with relative positions only.
         """
-        if not getattr(config, "position_biased_input", True):
+        if self.absolute_positions is None or not getattr(config, "position_biased_input", True):
             return None
-        return int(config.max_position_embeddings) - self.first_position(config)
+        return int(getattr(config, self.absolute_positions)) - self.first_position(config)
 
+    def encoder_of(self, model: nn.Module) -> nn.Module:
+        """Return the encoder within a base model.
+
+        Args:
+            model: the base model, or the encoder already.
+
+        Returns:
+            The encoder; the model itself where it has no decoder.
+        """
+        found: nn.Module | None = None if self.encoder is None else getattr(model, self.encoder, None)
+        return model if found is None else found
+
+    def layers_to_keep(self, num_layers: int, available: int, all_layers: bool) -> int:
+        """Return how many layers must be in memory to get layer ``num_layers``, or all up to it.
+
+        Args:
+            num_layers: the layer that is wanted.
+            available: layers of the whole model.
+            all_layers: whether the layers below are wanted too.
+
+        Returns:
+            The number of layers.
+        """
+        if self.final_norm:
+            # Among all layers only the last one of the whole model is normed; one layer more keeps the norm off.
+            return min(num_layers + 1, available) if all_layers else num_layers
+        # Layer 0 is taken from before the first layer: some families fail without any.
+        return max(num_layers, 1)
+
+
+_ROBERTA = Family(positions_after_padding=True, prefix_space=True)
+_BART = Family(encoder="encoder", layers=("layers",))
+_BART_WITH_FINAL_NORM = Family(encoder="encoder", layers=("layers",), final_norm=True)
+_T5 = Family(encoder="encoder", encoder_class=True, layers=("block",), final_norm=True, absolute_positions=None)
+_LLAMA = Family(layers=("layers",), final_norm=True)
 
 FAMILIES: dict[str, Family] = {
+    "albert": Family(layers=(), counter="config.num_hidden_layers"),
+    "bart": _BART,
     "bert": Family(),
+    "big_bird": Family(),
+    "blenderbot": _BART_WITH_FINAL_NORM,
+    "blenderbot-small": _BART,
     "camembert": Family(positions_after_padding=True),
+    "convbert": Family(mixes_padding=True),
     "deberta": Family(),
     "deberta-v2": Family(),
-    "distilbert": Family(layers="transformer.layer"),
+    "distilbert": Family(layers=("transformer.layer",)),
     "electra": Family(),
+    "gemma": _LLAMA,
+    "gemma2": _LLAMA,
+    "gpt2": Family(layers=("h",), final_norm=True, prefix_space=True),
+    "led": Family(encoder="encoder", layers=("layers",), absolute_positions="max_encoder_position_embeddings"),
+    "llama": _LLAMA,
+    "longformer": Family(positions_after_padding=True),
+    "mbart": _BART_WITH_FINAL_NORM,
+    "megatron-bert": Family(final_norm=True),
+    "mistral": _LLAMA,
+    "modernbert": _LLAMA,
     "mpnet": Family(positions_after_padding=True, padding_id=1),
-    "roberta": Family(positions_after_padding=True, prefix_space=True),
+    "mt5": _T5,
+    "olmo2": _LLAMA,
+    "opt": Family(layers=("decoder.layers",), final_norm=True, prefix_space=True),
+    "pegasus": _BART_WITH_FINAL_NORM,
+    "phi3": _LLAMA,
+    "prophetnet": _BART,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "roberta": _ROBERTA,
+    "squeezebert": Family(layers=("encoder.layers",)),
+    "t5": _T5,
+    "umt5": _T5,
+    "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers"),
     "xlm-roberta": Family(positions_after_padding=True),
+    "xlm-roberta-xl": Family(positions_after_padding=True, final_norm=True),
+    "xlnet": Family(layers=("layer",), absolute_positions=None),
 }
+
+
+# A model of the caller's own, whose forward function the caller gives.
+OWN_MODEL = "user_forward_fn"
+_OWN = Family(layers=(), absolute_positions=None)
 
 
 def family_of(config: PretrainedConfig) -> Family:
@@ -86,6 +172,8 @@ def family_of(config: PretrainedConfig) -> Family:
         >>> family_of(config).max_positions(config)
         512
     """
+    if config.model_type == OWN_MODEL:
+        return _OWN
     try:
         return FAMILIES[config.model_type]
     except KeyError:

@@ -2,59 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import urllib.request
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
+from bertscore_tm.corpus import CorpusScores, score_corpus
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.matching import MatchedPairs, match_pairs
-from bertscore_tm.scoring import (
-    DocumentFrequencies,
-    best_of_references,
-    idf_weights,
-    precision_recall_f1,
-    rescale,
-    special_token_weights,
-)
-from bertscore_tm.texts import TextPairs, as_documents, as_text_pairs
-from bertscore_tm.tokenization import TokenizedTexts
+from bertscore_tm.scoring import rescale
+from bertscore_tm.texts import TextPairs, as_text_pairs
+from bertscore_tm.tokenization import LongText
+from bertscore_tm.weighting import Idf, TokenWeights, token_weights
 
 __all__ = ["bert_score"]
 
 SCORES = ("precision", "recall", "f1")
 
-# Candidates per step of `bert_score`: bounds memory whatever the corpus's size, and leaves enough to sort by length.
-_CANDIDATES_PER_STEP = 2048
-
-
-@dataclass(frozen=True)
-class Scored:
-    """What one step of scoring found out.
-
-    Args:
-        pairs: best similarities of all tokens, one pair per candidate and reference.
-        counts: references per candidate, shape (candidates,).
-        num_truncated: texts that were cut at the length limit.
-    """
-
-    pairs: MatchedPairs
-    counts: Tensor
-    num_truncated: int
-
 
 def make_encoder(
     model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None,
-    model: PreTrainedModel | None,
+    model: torch.nn.Module | None,
     user_tokenizer: PreTrainedTokenizerBase | None,
     lang: str,
+    user_forward_fn: Callable[[torch.nn.Module, dict[str, Tensor]], Tensor] | None = None,
     **options: Any,
 ) -> FrozenEncoder:
     """Return the encoder that a metric, a function or a loss asks for.
@@ -64,6 +45,7 @@ def make_encoder(
         model: a ready model instead.
         user_tokenizer: a ready tokenizer.
         lang: language code that chooses a model when none is given.
+        user_forward_fn: gives the token vectors of a ready model.
         **options: further arguments of :class:`bertscore_tm.FrozenEncoder`.
 
     Returns:
@@ -77,70 +59,19 @@ def make_encoder(
         if options.get("dtype") == "float32":
             options["dtype"] = torch.float32
         given = [name for name, value in options.items() if value is not defaults.get(name)]
-        if model is not None or user_tokenizer is not None or given:
-            raise ValueError(
-                f"a FrozenEncoder has its own settings: pass {', '.join(given) or 'model and user_tokenizer'} to it"
-            )
+        others = {"model": model, "user_tokenizer": user_tokenizer, "user_forward_fn": user_forward_fn}
+        given += [name for name, value in others.items() if value is not None]
+        if given:
+            raise ValueError(f"a FrozenEncoder has its own settings: pass {', '.join(given)} to it")
         return model_name_or_path
     if model is not None:
         if model_name_or_path is not None:
             raise ValueError(f"pass model_name_or_path={model_name_or_path!r} or model=, not both")
-        return FrozenEncoder(model, user_tokenizer, **options)
+        return FrozenEncoder(model, user_tokenizer, forward_fn=user_forward_fn, **options)
+    if user_forward_fn is not None:
+        raise ValueError("user_forward_fn is for a model of your own: pass model= and user_tokenizer= too")
     name = catalog.default_model(lang) if model_name_or_path is None else model_name_or_path
     return FrozenEncoder(name, user_tokenizer, **options)
-
-
-def bert_score_update(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str) -> Scored:
-    """Encode texts and match each candidate with its references.
-
-    Args:
-        texts: candidates and references.
-        encoder: the encoder.
-        device: where to compute.
-
-    Returns:
-        Everything that scores are computed from, without vectors or texts.
-    """
-    flat = list(chain(texts.candidates, chain.from_iterable(texts.references)))
-    unique = {text: number for number, text in enumerate(dict.fromkeys(flat))}
-    tokenized = encoder.tokenizer(list(unique))
-    vectors = encoder.encode(tokenized, device)
-    device = vectors.vectors.device
-    counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device=device)
-    numbers = torch.tensor([unique[text] for text in flat], dtype=torch.long, device=device)
-    candidates = numbers[: len(texts)].repeat_interleave(counts)
-    references = numbers[len(texts) :]
-    return Scored(match_pairs(vectors, candidates, references), counts, tokenized.num_truncated)
-
-
-def bert_score_compute(scored: Scored, weights: Tensor) -> Tensor:
-    """Turn matched tokens into scores.
-
-    Args:
-        scored: matched tokens.
-        weights: weight of each token id, shape (vocabulary,).
-
-    Returns:
-        Precision, recall and F1, each the best over the candidate's references, shape (3, layers, candidates).
-    """
-    scores = precision_recall_f1(scored.pairs, weights)
-    return torch.stack([best_of_references(score, scored.counts) for score in scores])
-
-
-def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: torch.device) -> DocumentFrequencies:
-    """Count in how many of the texts each token occurs.
-
-    Args:
-        tokenized: the documents.
-        vocab_size: number of token ids.
-        device: where to count.
-
-    Returns:
-        The document frequencies.
-    """
-    ids = torch.tensor(list(chain.from_iterable(tokenized.ids)), dtype=torch.long, device=device)
-    lengths = torch.tensor([len(row) for row in tokenized.ids], dtype=torch.long, device=device)
-    return DocumentFrequencies.of(ids, lengths, vocab_size)
 
 
 def rescale_rows(encoder: FrozenEncoder, table: Tensor) -> Tensor:
@@ -179,6 +110,74 @@ def rescale_scores(scores: Tensor, baseline: Tensor | None) -> Tensor:
     return torch.stack([rescale(score, b) for score, b in zip(scores, baseline, strict=True)])
 
 
+def baseline_rows(
+    encoder: FrozenEncoder,
+    lang: str,
+    rescale_with_baseline: bool,
+    baseline_path: str | os.PathLike[str] | None = None,
+    baseline_url: str | None = None,
+) -> tuple[Tensor | None, str]:
+    """Return the baseline that a caller asks for, and what to call it in the signature.
+
+    Args:
+        encoder: the encoder.
+        lang: language code of a published table.
+        rescale_with_baseline: whether to rescale at all.
+        baseline_path: a table of the caller's own.
+        baseline_url: address of such a table.
+
+    Returns:
+        One row each for precision, recall and F1, shape (3, layers), or ``None``; and the name.
+
+    Raises:
+        ValueError: there is no such table, or it has no row for the encoder's layer.
+        OSError: the file or address cannot be read.
+    """
+    if not rescale_with_baseline:
+        if baseline_path is not None or baseline_url is not None:
+            warnings.warn(
+                "a baseline is given, but rescale_with_baseline is False: scores are not rescaled", stacklevel=3
+            )
+        return None, "no"
+    if baseline_path is None and baseline_url is None:
+        return rescale_rows(encoder, catalog.baseline(lang, encoder.listed_name)), lang.lower()
+    if baseline_path is not None and baseline_url is not None:
+        raise ValueError("pass baseline_path= or baseline_url=, not both")
+    if baseline_path is not None:
+        name, content = Path(baseline_path).name, Path(baseline_path).read_bytes()
+    else:
+        assert baseline_url is not None
+        with urllib.request.urlopen(baseline_url) as response:
+            name, content = baseline_url.rpartition("/")[2], response.read()
+    table = catalog.parse_baseline(content.decode("utf-8"), name)
+    return rescale_rows(encoder, table), f"{name}#{hashlib.sha256(content).hexdigest()[:8]}"
+
+
+def default_device(device: str | torch.device | None) -> torch.device:
+    """Return the device to compute on: the one that is asked for, else the GPU where there is one.
+
+    Args:
+        device: a device or its name.
+
+    Returns:
+        The device.
+    """
+    if device is not None:
+        return torch.device(device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@cache
+def warn_unused(name: str, reason: str) -> None:
+    """Say, once in a process, that an argument of another package has no effect here.
+
+    Args:
+        name: the argument.
+        reason: why it needs none.
+    """
+    warnings.warn(f"{name} has no effect: {reason}", stacklevel=4)
+
+
 def warning_texts(scores: Tensor, num_truncated: int, idf: bool, limit: int | None) -> list[str]:
     """Say, once each and with the count, what a reader of the scores should know about the texts.
 
@@ -200,7 +199,10 @@ def warning_texts(scores: Tensor, num_truncated: int, idf: bool, limit: int | No
             reason += ", or idf weights that are all 0, as of tokens that occur in every reference"
         said.append(f"{num_zero} candidates score 0: {reason}")
     if num_truncated:
-        said.append(f"{num_truncated} texts are longer than {limit} tokens and were cut there")
+        said.append(
+            f"{num_truncated} texts are longer than {limit} tokens and were cut there; long_text='window' scores them "
+            f"whole"
+        )
     return said
 
 
@@ -209,7 +211,7 @@ def score_signature(encoder: FrozenEncoder, idf: str, rescaled: str) -> str:
 
     Args:
         encoder: the encoder.
-        idf: how tokens are weighted.
+        idf: what the tokens' weights come from.
         rescaled: how scores are rescaled.
 
     Returns:
@@ -225,26 +227,95 @@ def score_signature(encoder: FrozenEncoder, idf: str, rescaled: str) -> str:
     )
 
 
+def score_texts(
+    texts: TextPairs,
+    encoder: FrozenEncoder,
+    idf: Idf = False,
+    idf_sents: Sequence[str] | None = None,
+    device: str | torch.device | None = None,
+    verbose: bool = False,
+    *,
+    stacklevel: int = 3,
+) -> tuple[CorpusScores, TokenWeights]:
+    """Score a corpus, with a progress bar and warnings.
+
+    Args:
+        texts: candidates and references.
+        encoder: the encoder.
+        idf: how to weight tokens, as for :func:`bert_score`.
+        idf_sents: texts to take document frequencies from.
+        device: where to compute.
+        verbose: show a progress bar on standard error.
+        stacklevel: whose line warnings point to, as in ``warnings.warn``.
+
+    Returns:
+        The scores before rescaling, and the weights.
+    """
+    where = default_device(device)
+    references = list(chain.from_iterable(texts.references))
+    weights = token_weights(encoder, idf, idf_sents, references, where)
+    with progress_bar(len(texts), verbose) as progress:
+        scored = score_corpus(texts, encoder, weights, where, progress=progress)
+    limit = encoder.tokenizer.max_length
+    said = warning_texts(scored.scores, scored.num_truncated, weights.label != "no", limit)
+    if weights.num_truncated:
+        said.append(f"{weights.num_truncated} texts of idf_sents are longer than {limit} tokens and were cut there")
+    for sentence in said:
+        warnings.warn(sentence, stacklevel=stacklevel)
+    return scored, weights
+
+
+@contextmanager
+def progress_bar(total: int, shown: bool) -> Generator[Callable[[int], None], None, None]:
+    """Show how many candidates are scored.
+
+    Args:
+        total: number of candidates.
+        shown: whether to show anything.
+
+    Yields:
+        A function to call with each number of further candidates.
+    """
+    if not shown:
+        yield lambda done: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="pair") as bar:
+
+        def advance(done: int) -> None:
+            bar.update(done)
+
+        yield advance
+
+
 def bert_score(
     preds: str | Sequence[str],
     target: str | Sequence[str] | Sequence[Sequence[str]],
     model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
     num_layers: int | None = None,
     all_layers: bool = False,
-    model: PreTrainedModel | None = None,
+    model: torch.nn.Module | None = None,
     user_tokenizer: PreTrainedTokenizerBase | None = None,
-    *,
-    idf: bool = False,
-    idf_sents: Sequence[str] | None = None,
+    user_forward_fn: Callable[[torch.nn.Module, dict[str, Tensor]], Tensor] | None = None,
+    verbose: bool = False,
+    idf: Idf = False,
     device: str | torch.device | None = None,
     max_length: int | None = None,
     batch_size: int | None = None,
+    num_threads: int = 0,
     return_hash: bool = False,
     lang: str = "en",
     rescale_with_baseline: bool = False,
     baseline_path: str | os.PathLike[str] | None = None,
+    baseline_url: str | None = None,
     truncation: bool = True,
+    *,
+    idf_sents: Sequence[str] | None = None,
+    long_text: LongText | None = None,
+    stride: int | None = None,
     dtype: str | torch.dtype = "float32",
+    return_best_reference: bool = False,
 ) -> dict[str, Any]:
     r"""Score candidate texts against references with BERTScore.
 
@@ -264,17 +335,27 @@ def bert_score(
         all_layers: score every layer from 0.
         model: a ready model instead of a name.
         user_tokenizer: the ready model's tokenizer.
-        idf: weight tokens by their inverse document frequency in the references.
-        idf_sents: take the document frequencies from these texts instead of the references; switches idf on.
-        device: where to compute. Default: the CPU.
-        max_length: largest number of tokens per text, special ones included.
-        batch_size: largest number of texts per forward pass of the encoder.
+        user_forward_fn: gives token vectors, shape (batch, tokens, width), from ``model`` and a dictionary of
+            ``input_ids`` and ``attention_mask``; for models that are not of Hugging Face's kind.
+        verbose: show a progress bar on standard error.
+        idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
+        device: where to compute. Default: the GPU where there is one, else the CPU.
+        max_length: largest number of tokens per text, special ones included. Default: the smaller of the tokenizer's
+            limit and the model's number of positions.
+        batch_size: largest number of texts per forward pass of the encoder. Default: bounded by a token budget.
+        num_threads: no effect, since there is no data loader; accepted for code that used torchmetrics.
         return_hash: add the signature of the settings under ``"hash"``.
         lang: language, which chooses the default model and the baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
         baseline_path: a baseline table of your own.
+        baseline_url: the address of such a table.
         truncation: cut texts that are too long, with a warning; ``False`` makes them an error.
+        idf_sents: take the document frequencies from these texts instead of the references; switches idf on.
+        long_text: what becomes of texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see
+            :class:`bertscore_tm.FrozenEncoder`.
+        stride: tokens from one window to the next.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
+        return_best_reference: add the number of each candidate's best reference, by F1, under ``"best_reference"``.
 
     Returns:
         ``precision``, ``recall`` and ``f1``: tensors on the CPU of shape (candidates,), or (layers, candidates) with
@@ -292,65 +373,32 @@ def bert_score(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
+    if num_threads:
+        warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
     texts = as_text_pairs(preds, target)
     encoder = make_encoder(
         model_name_or_path,
         model,
         user_tokenizer,
         lang,
+        user_forward_fn,
         num_layers=num_layers,
         all_layers=all_layers,
         max_length=max_length,
         truncation=truncation,
         batch_size=batch_size,
         dtype=dtype,
+        long_text=long_text,
+        stride=stride,
     )
-    table = None
-    if rescale_with_baseline or baseline_path is not None:
-        table = rescale_rows(encoder, catalog.baseline(lang, encoder.name, baseline_path))
-    where = torch.device(device or "cpu")
-
-    if idf_sents is not None:
-        idf_sents = as_documents(idf_sents)
-        idf = True
-    if len(texts) == 0:
-        scores = torch.zeros(3, encoder.num_outputs, 0)
-    else:
-        weights = _corpus_weights(texts, encoder, idf, idf_sents, where)
-        scores, num_truncated = _score_in_steps(texts, encoder, weights, where)
-        for said in warning_texts(scores, num_truncated, idf, encoder.tokenizer.max_length):
-            warnings.warn(said, stacklevel=2)
-    scores = rescale_scores(scores, table)
+    baseline, rescaled = baseline_rows(encoder, lang, rescale_with_baseline, baseline_path, baseline_url)
+    scored, weights = score_texts(texts, encoder, idf, idf_sents, device, verbose)
+    scores, best_reference = rescale_scores(scored.scores, baseline), scored.best_reference
     if not encoder.all_layers:
-        scores = scores[:, 0]
+        scores, best_reference = scores[:, 0], best_reference[0]
     result: dict[str, Any] = dict(zip(SCORES, scores, strict=True))
+    if return_best_reference:
+        result["best_reference"] = best_reference
     if return_hash:
-        corpus = "no" if not idf else f"{len(idf_sents) if idf_sents is not None else sum(map(len, texts.references))}"
-        rescaled = "no" if table is None else (os.fspath(baseline_path) if baseline_path is not None else lang)
-        result["hash"] = score_signature(encoder, corpus, rescaled)
+        result["hash"] = score_signature(encoder, weights.label, rescaled)
     return result
-
-
-def _corpus_weights(
-    texts: TextPairs, encoder: FrozenEncoder, idf: bool, idf_sents: Sequence[str] | None, device: torch.device
-) -> Tensor:
-    tokenizer = encoder.tokenizer
-    if not idf:
-        return special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device)
-    documents = list(chain.from_iterable(texts.references)) if idf_sents is None else idf_sents
-    return idf_weights(reference_frequencies(tokenizer(documents), tokenizer.vocab_size, device))
-
-
-def _score_in_steps(
-    texts: TextPairs, encoder: FrozenEncoder, weights: Tensor, device: torch.device
-) -> tuple[Tensor, int]:
-    # Neighbours in length go into the same step, so that steps encode texts of similar length.
-    order = sorted(range(len(texts)), key=lambda i: len(texts.candidates[i]))
-    sorted_texts = TextPairs([texts.candidates[i] for i in order], [texts.references[i] for i in order])
-    parts, num_truncated = [], 0
-    for start in range(0, len(texts), _CANDIDATES_PER_STEP):
-        scored = bert_score_update(sorted_texts.part(start, start + _CANDIDATES_PER_STEP), encoder, device)
-        parts.append(bert_score_compute(scored, weights).cpu())
-        num_truncated += scored.num_truncated
-    scores = torch.cat(parts, dim=-1)
-    return scores[..., torch.tensor(order).argsort()], num_truncated

@@ -161,10 +161,10 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         pairs = scored[torch.tensor(batch, device=device)]
         candidate, candidate_mask = vectors.pad(candidates[pairs])
         reference, reference_mask = vectors.pad(references[pairs])
-        similarities = similarity(candidate, reference)
+        of_candidates, of_references = _best_of_both(candidate, candidate_mask, reference, reference_mask)
         for best, starts, mask, matched in (
-            (candidate_best, candidate_starts, candidate_mask, match(similarities, reference_mask)),
-            (reference_best, reference_starts, reference_mask, match(similarities.mT, candidate_mask)),
+            (candidate_best, candidate_starts, candidate_mask, of_candidates),
+            (reference_best, reference_starts, reference_mask, of_references),
         ):
             where = starts[pairs][:, None] + torch.arange(mask.shape[1], device=device)
             best[where[mask]] = matched[:, mask].T
@@ -176,3 +176,21 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         reference_best=reference_best,
         reference_lengths=reference_lengths,
     )
+
+
+def _best_of_both(
+    candidate: Tensor, candidate_mask: Tensor, reference: Tensor, reference_mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Match both ways; every text has a token. The matrix of two long texts never exists as a whole."""
+    num_layers, batch, length, _ = candidate.shape
+    rows = max(_NUMBERS_PER_STEP // (num_layers * batch * reference.shape[2]), 1)
+    # Written in place: small results kept between large blocks would keep the allocator from using their memory again.
+    of_candidates = candidate.new_empty(num_layers, batch, length)
+    of_references = candidate.new_full((num_layers, batch, reference.shape[2]), -torch.inf)
+    for start in range(0, length, rows):
+        stop = start + rows
+        block = similarity(candidate[:, :, start:stop], reference)
+        of_candidates[:, :, start:stop] = match(block, reference_mask)
+        real = candidate_mask[:, start:stop, None]
+        torch.maximum(of_references, block.masked_fill(~real, -torch.inf).amax(-2), out=of_references)
+    return of_candidates, of_references

@@ -15,18 +15,17 @@ from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_warn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm import catalog
+from bertscore_tm.corpus import best_scores, match_texts
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import (
     SCORES,
-    bert_score_compute,
-    bert_score_update,
+    baseline_rows,
     make_encoder,
-    rescale_rows,
     rescale_scores,
     score_signature,
+    warn_unused,
     warning_texts,
 )
 from bertscore_tm.scoring import DocumentFrequencies, idf_weights, special_token_weights
@@ -41,6 +40,7 @@ from bertscore_tm.states import (
     unpack_tokens,
 )
 from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.tokenization import LongText
 
 __all__ = ["BERTScore"]
 
@@ -65,15 +65,23 @@ class BERTScore(Metric):
         all_layers: score every layer from 0.
         model: a ready model instead of a name; a frozen copy of it is taken.
         user_tokenizer: the ready model's tokenizer.
+        user_forward_fn: gives token vectors, shape (batch, tokens, width), from ``model`` and a dictionary of
+            ``input_ids`` and ``attention_mask``; for models that are not of Hugging Face's kind.
+        verbose: no effect; the training loop shows the progress.
         idf: weight tokens by their inverse document frequency in all references of all ranks.
         device: where to encode. Default: where the metric is.
         max_length: largest number of tokens per text, special ones included.
         batch_size: largest number of texts per forward pass of the encoder. Default: bounded by a token budget.
+        num_threads: no effect, since there is no data loader.
         return_hash: add the signature of the settings under ``"hash"``.
         lang: language, which chooses the default model and the baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
         baseline_path: a baseline table of your own.
+        baseline_url: the address of such a table.
         truncation: cut texts that are too long, with a warning; ``False`` makes them an error.
+        long_text: what becomes of texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see
+            :class:`bertscore_tm.FrozenEncoder`.
+        stride: tokens from one window to the next.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
         **kwargs: further arguments of ``torchmetrics.Metric``.
@@ -108,18 +116,24 @@ class BERTScore(Metric):
         model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
         num_layers: int | None = None,
         all_layers: bool = False,
-        model: PreTrainedModel | None = None,
+        model: torch.nn.Module | None = None,
         user_tokenizer: PreTrainedTokenizerBase | None = None,
-        *,
+        user_forward_fn: Callable[[torch.nn.Module, dict[str, Tensor]], Tensor] | None = None,
+        verbose: bool = False,
         idf: bool = False,
         device: str | torch.device | None = None,
         max_length: int | None = None,
         batch_size: int | None = None,
+        num_threads: int = 0,
         return_hash: bool = False,
         lang: str = "en",
         rescale_with_baseline: bool = False,
         baseline_path: str | os.PathLike[str] | None = None,
+        baseline_url: str | None = None,
         truncation: bool = True,
+        *,
+        long_text: LongText | None = None,
+        stride: int | None = None,
         dtype: str | torch.dtype = "float32",
         reduction: Literal["mean", "none"] = "mean",
         **kwargs: Any,
@@ -129,27 +143,35 @@ class BERTScore(Metric):
         super().__init__(**kwargs)
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
+        if not isinstance(idf, bool):
+            raise TypeError(f"idf must be True or False in the metric, got {idf!r}")
+        if verbose:
+            warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
+        if num_threads:
+            warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
         self.encoder = make_encoder(
             model_name_or_path,
             model,
             user_tokenizer,
             lang,
+            user_forward_fn,
             num_layers=num_layers,
             all_layers=all_layers,
             max_length=max_length,
             truncation=truncation,
             batch_size=batch_size,
             dtype=dtype,
+            long_text=long_text,
+            stride=stride,
         )
         self.idf = idf
         self.encoding_device = None if device is None else torch.device(device)
         self.return_hash = return_hash
         self.reduction = reduction
-        self._rescaled = "no"
-        self._baseline: Tensor | None = None
-        if rescale_with_baseline or baseline_path is not None:
-            self._rescaled = lang if baseline_path is None else os.fspath(baseline_path)
-            self._baseline = rescale_rows(self.encoder, catalog.baseline(lang, self.encoder.name, baseline_path))
+        self._baseline, self._rescaled = baseline_rows(
+            self.encoder, lang, rescale_with_baseline, baseline_path, baseline_url
+        )
+        self._num_references: int | None = None
 
         self._list_states = SCORE_STATES | (TOKEN_STATES if idf else {})
         for name in self._list_states:
@@ -182,18 +204,18 @@ class BERTScore(Metric):
         numbers = self._checked_indices(indices, len(texts))
         if len(texts) == 0:
             return
-        scored = bert_score_update(texts, self.encoder, self.encoding_device or self.device)
+        matched = match_texts(texts, self.encoder, self.encoding_device or self.device)
         if self.idf:
-            for name, values in pack_tokens(scored).items():
+            for name, values in pack_tokens(matched).items():
                 self._append(name, values)
         else:
             tokenizer = self.encoder.tokenizer
-            weights = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, scored.counts.device)
-            self._append("scores", pack_scores(bert_score_compute(scored, weights)))
+            weights = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, matched.counts.device)
+            self._append("scores", pack_scores(best_scores(matched, weights)[0]))
         if numbers is not None:
             self._append("indices", numbers)
         # Out of place, since the state may have been reset inside inference mode.
-        self.num_truncated = self.num_truncated + scored.num_truncated
+        self.num_truncated = self.num_truncated + matched.num_truncated
 
     def forward(
         self,
@@ -274,9 +296,15 @@ class BERTScore(Metric):
         """Return one line with every setting that changes a number.
 
         Returns:
-            The signature.
+            The signature; with ``idf`` it holds the number of references of the last ``compute``.
         """
-        return score_signature(self.encoder, "corpus" if self.idf else "no", self._rescaled)
+        corpus = "references" if self._num_references is None else str(self._num_references)
+        return score_signature(self.encoder, corpus if self.idf else "no", self._rescaled)
+
+    def reset(self) -> None:
+        """Forget all pairs."""
+        self._num_references = None
+        super().reset()
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the pairs of another metric, or of its ``metric_state``, behind those of this one.
@@ -370,13 +398,14 @@ class BERTScore(Metric):
         keep = kept[start : start + len(indices)] if len(indices) else None
 
         if self.idf:
-            scored = unpack_tokens({name: self._state(name) for name in TOKEN_STATES}, self.encoder.num_outputs, keep)
+            matched = unpack_tokens({name: self._state(name) for name in TOKEN_STATES}, self.encoder.num_outputs, keep)
             local = DocumentFrequencies.of(
-                scored.pairs.reference_ids, scored.pairs.reference_lengths, self.encoder.tokenizer.vocab_size
+                matched.pairs.reference_ids, matched.pairs.reference_lengths, self.encoder.tokenizer.vocab_size
             )
             totals = torch.stack(gather(torch.cat([local.counts, local.num_documents[None]]))).sum(0)
             weights = idf_weights(DocumentFrequencies(totals[:-1], totals[-1]))
-            scores = pack_scores(bert_score_compute(scored, weights))
+            scores = pack_scores(best_scores(matched, weights)[0])
+            self._num_references = int(totals[-1])
         else:
             scores = self._state("scores")
             if keep is not None:

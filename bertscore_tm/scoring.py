@@ -129,6 +129,8 @@ def precision_recall_f1(pairs: MatchedPairs, weights: Tensor) -> tuple[Tensor, T
     """
     precision = _weighted_mean(pairs.candidate_best, weights[pairs.candidate_ids], pairs.candidate_lengths)
     recall = _weighted_mean(pairs.reference_best, weights[pairs.reference_ids], pairs.reference_lengths)
+    # Rounding can push the mean of similarities of 1 beyond 1.
+    precision, recall = precision.clamp(-1, 1), recall.clamp(-1, 1)
     return precision.float(), recall.float(), harmonic_mean(precision, recall).float()
 
 
@@ -177,8 +179,8 @@ def guarded_f1(precision: Tensor, recall: Tensor) -> Tensor:
     return torch.where(positive, 2 * p * r / (p + r), smaller)
 
 
-def best_of_references(scores: Tensor, counts: Tensor) -> Tensor:
-    """Return each candidate's best score over its references.
+def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each candidate's best score over its references, and which reference has it.
 
     Precision, recall and F1 take their own maximum each, as in the reference package.
 
@@ -187,15 +189,22 @@ def best_of_references(scores: Tensor, counts: Tensor) -> Tensor:
         counts: references per candidate, at least 1 each, shape (candidates,).
 
     Returns:
-        Shape (layers, candidates).
+        Scores and numbers of the references, counted from 0 for each candidate, shape (layers, candidates) each. Of
+        equal scores the first reference's is taken.
 
     Example:
         >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
-        tensor([[0.7000, 0.4000]])
+        (tensor([[0.7000, 0.4000]]), tensor([[1, 0]]))
     """
     owner = segment_ids(counts).expand_as(scores)
     empty = scores.new_full((scores.shape[0], len(counts)), -torch.inf)
-    return empty.scatter_reduce(1, owner, scores, reduce="amax")
+    best = empty.scatter_reduce(1, owner, scores, reduce="amax")
+    starts = counts.cumsum(0) - counts
+    number = torch.arange(scores.shape[1], device=counts.device) - starts.repeat_interleave(counts)
+    is_best = scores == best.gather(1, owner)
+    behind = torch.where(is_best, number, scores.shape[1])
+    which = torch.full_like(best, scores.shape[1], dtype=torch.long)
+    return best, which.scatter_reduce(1, owner, behind, reduce="amin")
 
 
 def rescale(scores: Tensor, baseline: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bertscore_tm.corpus import Matched
 from bertscore_tm.embeddings import segment_ids
-from bertscore_tm.functional import Scored
 from bertscore_tm.matching import MatchedPairs
 
 __all__ = [
@@ -51,20 +51,20 @@ def pack_scores(scores: Tensor) -> Tensor:
     return scores.permute(2, 0, 1).flatten()
 
 
-def pack_tokens(scored: Scored) -> dict[str, Tensor]:
+def pack_tokens(matched: Matched) -> dict[str, Tensor]:
     """Return the token states of matched pairs.
 
     Args:
-        scored: matched pairs.
+        matched: matched pairs.
 
     Returns:
         A tensor for each of ``TOKEN_STATES``.
     """
-    of_pairs = {name: getattr(scored.pairs, name) for name in TOKEN_STATES if name != "reference_counts"}
-    return {"reference_counts": scored.counts, **of_pairs}
+    of_pairs = {name: getattr(matched.pairs, name) for name in TOKEN_STATES if name != "reference_counts"}
+    return {"reference_counts": matched.counts, **of_pairs}
 
 
-def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> Scored:
+def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> Matched:
     """Put matched pairs together again, leaving out candidates that are not kept.
 
     Args:
@@ -85,7 +85,7 @@ def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None
             tokens = pairs[segment_ids(lengths)]
             ids, best, lengths = ids[tokens], best[tokens], lengths[pairs]
         sides |= {f"{side}_ids": ids, f"{side}_best": best, f"{side}_lengths": lengths}
-    return Scored(MatchedPairs(**sides), counts if keep is None else counts[keep], num_truncated=0)
+    return Matched(MatchedPairs(**sides), counts if keep is None else counts[keep], num_truncated=0)
 
 
 def first_occurrences(values: Tensor) -> Tensor:

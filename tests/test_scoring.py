@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import bert_score
+from bertscore_tm.corpus import match_texts, plan_steps
 from bertscore_tm.scoring import (
     DocumentFrequencies,
     best_of_references,
@@ -20,6 +21,7 @@ from bertscore_tm.scoring import (
     precision_recall_f1,
     rescale,
 )
+from bertscore_tm.texts import as_text_pairs
 from tests.support import real_pairs, several_references
 
 SCORES = ("precision", "recall", "f1")
@@ -218,7 +220,8 @@ def test_equal_texts_score_one(encoder, pairs, numbers, idf):
 def test_long_corpora_are_scored_in_steps_with_the_same_result(encoder, pairs, monkeypatch):
     corpus = pairs[0][:60], pairs[1][:60]
     whole = stacked(bert_score(*corpus, encoder, idf=True))
-    monkeypatch.setattr("bertscore_tm.functional._CANDIDATES_PER_STEP", 16)
+    monkeypatch.setattr("bertscore_tm.corpus._NUMBERS_PER_STEP", 384 * 500)
+    assert len(plan_steps(as_text_pairs(*corpus), encoder)) > 5
     torch.testing.assert_close(stacked(bert_score(*corpus, encoder, idf=True)), whole, atol=TOLERANCE, rtol=0)
 
 
@@ -241,12 +244,9 @@ def test_document_frequencies_and_idf_equal_counters(documents):
 
 
 def test_weights_that_sum_to_zero_give_zero(encoder, pairs):
-    from bertscore_tm.functional import bert_score_update
-    from bertscore_tm.texts import as_text_pairs
-
-    scored = bert_score_update(as_text_pairs(pairs[0][:3], pairs[1][:3]), encoder, "cpu")
+    matched = match_texts(as_text_pairs(pairs[0][:3], pairs[1][:3]), encoder, "cpu")
     zeros = torch.zeros(encoder.tokenizer.vocab_size, dtype=torch.float64)
-    assert torch.stack(precision_recall_f1(scored.pairs, zeros)).abs().max() == 0
+    assert torch.stack(precision_recall_f1(matched.pairs, zeros)).abs().max() == 0
 
 
 scores_in_range = st.floats(-1, 1, allow_subnormal=False)
@@ -281,9 +281,10 @@ def test_guarded_f1_has_no_step_where_a_score_turns_negative():
 
 
 def test_best_of_references_takes_each_maximum_within_its_group():
-    scores = torch.tensor([[-0.5, 0.1, 0.9, -0.2, -0.3], [0.5, 0.4, 0.3, 0.2, 0.1]])
-    best = best_of_references(scores, torch.tensor([1, 2, 2]))
+    scores = torch.tensor([[-0.5, 0.1, 0.9, -0.2, -0.2], [0.5, 0.4, 0.3, 0.2, 0.1]])
+    best, which = best_of_references(scores, torch.tensor([1, 2, 2]))
     assert best.tolist() == torch.tensor([[-0.5, 0.9, -0.2], [0.5, 0.4, 0.2]]).tolist()
+    assert which.tolist() == [[0, 1, 0], [0, 0, 0]]
 
 
 def test_rescale_maps_the_baseline_to_zero_and_one_to_one():

