@@ -1,4 +1,4 @@
-"""The interface of the ``bert-score`` package: the same names, arguments and results, so that an import is all to change.
+"""The interface of the ``bert-score`` package: its names, arguments and results, so that only an import changes.
 
 Scores equal those of ``bert-score`` 0.3.13, except where it is wrong (the README says where).
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,9 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     """Check candidates and references, and bring them into one form.
 
     Args:
-        preds: one text, or a sequence of texts.
-        target: one text beside one text; or a sequence with a text, or a non-empty sequence of texts, per candidate.
+        preds: one text, or texts as a list, tuple, iterator, array or column of a data frame.
+        target: one text beside one text; or a text, or a non-empty sequence of texts, per candidate; an array or data
+            frame with several columns holds several references in each row.
 
     Returns:
         The texts.
@@ -54,7 +56,7 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
         )
     if isinstance(preds, str):
         preds, target = [preds], [target]
-    candidates, references = _as_list(preds, "preds"), _as_list(target, "target")
+    candidates, references = _as_list(preds, "preds"), _as_list(target, "target", dimensions=2)
     if len(candidates) != len(references):
         raise ValueError(
             f"preds and target must have equal lengths, got {len(candidates)} and {len(references)}; several "
@@ -62,7 +64,7 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
         )
     for i, candidate in enumerate(candidates):
         if not isinstance(candidate, str):
-            raise TypeError(f"preds[{i}] must be a string, got {candidate!r} ({type(candidate).__name__})")
+            raise TypeError(f"preds[{i}] must be a string, got {_short(candidate)}")
     checked = []
     for i, given in enumerate(references):
         several = [given] if isinstance(given, str) else _as_list(given, f"target[{i}]")
@@ -70,18 +72,27 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
             raise ValueError(f"target[{i}] is empty: every candidate needs at least one reference")
         for j, reference in enumerate(several):
             if not isinstance(reference, str):
-                raise TypeError(f"target[{i}][{j}] must be a string, got {reference!r} ({type(reference).__name__})")
+                raise TypeError(f"target[{i}][{j}] must be a string, got {_short(reference)}")
         checked.append(several)
     return TextPairs(candidates, checked)
 
 
-def _as_list(texts: Any, name: str) -> list[Any]:
-    try:
+def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
+    """List of what a sequence, an iterator, an array or a column holds, row by row."""
+    if hasattr(texts, "to_numpy"):
+        # Iterating over a data frame would give the names of its columns.
+        texts = texts.to_numpy()
+    if getattr(texts, "ndim", 1) not in range(1, dimensions + 1):
+        raise TypeError(f"{name} must have one text per row, got {type(texts).__name__} of shape {texts.shape}")
+    if isinstance(texts, Iterable) and not isinstance(texts, Mapping | Set | bytes | bytearray):
         return list(texts)
-    except TypeError:
-        raise TypeError(
-            f"{name} must be a string or a sequence of strings, got {texts!r} ({type(texts).__name__})"
-        ) from None
+    raise TypeError(f"{name} must be a string or a sequence of strings, got {_short(texts)}")
+
+
+def _short(value: Any) -> str:
+    """A value and its type for an error, however long the value is."""
+    shown = repr(value)
+    return f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
 
 
 def as_documents(idf_sents: Any) -> list[str]:
@@ -105,5 +116,5 @@ def as_documents(idf_sents: Any) -> list[str]:
     documents = _as_list(idf_sents, "idf_sents")
     for i, document in enumerate(documents):
         if not isinstance(document, str):
-            raise TypeError(f"idf_sents[{i}] must be a string, got {document!r} ({type(document).__name__})")
+            raise TypeError(f"idf_sents[{i}] must be a string, got {_short(document)}")
     return documents

@@ -26,7 +26,7 @@ class TokenizedTexts:
 
     Args:
         ids: token ids of each text, special tokens included.
-        has_content: whether the text has at least one token of its own.
+        has_content: whether the text has at least one token of its own that carries weight.
         num_truncated: how many texts were cut at the limit.
     """
 
@@ -206,7 +206,12 @@ class TextTokenizer:
             for row, i in enumerate(long):
                 for key in ("input_ids", "special_tokens_mask"):
                     encoded[key][i] = cut[key][row]
-        has_content = [0 in mask for mask in encoded["special_tokens_mask"]]
+        # A text may spell out "[CLS]"; such tokens carry no weight either.
+        unweighted = set(self.unweighted_ids)
+        has_content = [
+            any(not special and token not in unweighted for token, special in zip(ids, mask, strict=True))
+            for ids, mask in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
+        ]
         return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, num_truncated)
 
     def windows(self, ids: list[int]) -> list[Window]:
