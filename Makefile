@@ -23,9 +23,10 @@ types: $(VENV)/ready
 	$(BIN)/python -m build --wheel
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt torch
-	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl mypy
+	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd dist && ../.venv-wheel/bin/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; from bertscore_tm import BERTScore, bert_score; print('imported from', bertscore_tm.__file__)"
 	.venv-wheel/bin/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; print('imported from the checkout')"
+	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[plot,cli]" mypy
 	cd dist && ../.venv-wheel/bin/python -m mypy --config-file ../pyproject.toml -p bertscore_tm
 
 check: lint test types

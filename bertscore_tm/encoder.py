@@ -30,11 +30,12 @@ from transformers import (
 
 from bertscore_tm import catalog
 from bertscore_tm.embeddings import TokenVectors, token_batches
-from bertscore_tm.families import FAMILIES, OWN_MODEL, Family, family_of
+from bertscore_tm.families import FAMILIES, Family, OwnModelConfig, family_of
 from bertscore_tm.tokenization import LongText, TextTokenizer, TokenizedTexts
 from bertscore_tm.weights import (
     Weights,
     as_dtype,
+    choose_attention,
     cut,
     digest,
     folder_digest,
@@ -165,9 +166,8 @@ class FrozenEncoder:
             if isinstance(own, PretrainedConfig) and (self._forward_fn is None or own.model_type in FAMILIES):
                 return deepcopy(own)
             assert self._given_tokenizer is not None
-            # The width shows at the first forward pass; until then memory is planned for this one.
-            config = PretrainedConfig(vocab_size=len(self._given_tokenizer), hidden_size=1024, num_hidden_layers=0)
-            config.model_type = OWN_MODEL
+            config = OwnModelConfig()
+            config.vocab_size = len(self._given_tokenizer)
             return config
         with self._loading("configuration"):
             loaded: PretrainedConfig = AutoConfig.from_pretrained(
@@ -306,6 +306,16 @@ class FrozenEncoder:
             Shape (layers, batch, positions, width), float32 at least.
         """
         device = inputs_embeds.device
+        lengths = mask.sum(-1)
+        if self.family.mixes_padding and len(shares := lengths.unique().tolist()) > 1:
+            parts = []
+            for length in shares:
+                rows = lengths == length
+                parts.append((rows, self.encode_soft(inputs_embeds[rows, :length], mask[rows, :length])))
+            vectors = parts[0][1].new_zeros(self.num_outputs, *mask.shape, parts[0][1].shape[-1])
+            for rows, part in parts:
+                vectors[:, rows, : part.shape[2]] = part
+            return vectors
         extra: dict[str, Tensor] = {}
         if "position_ids" in signature(self._backbone(device).forward).parameters:
             first = self.family.first_position(self.config)
@@ -326,7 +336,7 @@ class FrozenEncoder:
             Shape (vocabulary, embedding width); no gradient.
         """
         module = self._backbone(torch.device(device)).get_input_embeddings()
-        weight = module.get_parameter("weight").detach()
+        weight: Tensor = module.get_parameter("weight").detach()
         if type(module) is nn.Embedding:
             return weight
         with torch.no_grad():
@@ -361,11 +371,14 @@ class FrozenEncoder:
         # Layer 0 is the state before the first layer, or with a final norm what the norm makes of it.
         before_layers = self.num_layers == 0 and not self.family.final_norm
         wants_states = self.all_layers or before_layers
+        length = mask.shape[1]
+        choose_attention(backbone, self.config, length)
         with torch.autocast(device_type=device.type, enabled=False):
             output = backbone(**inputs, attention_mask=mask.long(), output_hidden_states=wants_states, return_dict=True)
-        if self.all_layers:
-            return torch.stack(output.hidden_states[: self.num_layers + 1])
-        hidden: Tensor = output.hidden_states[0] if before_layers else output.last_hidden_state
+        if wants_states:
+            # BigBird pads texts to whole blocks and leaves the padding on its states.
+            return torch.stack([states[:, :length] for states in output.hidden_states[: self.num_layers + 1]])
+        hidden: Tensor = output.last_hidden_state
         return hidden[None]
 
     def _backbone(self, device: torch.device) -> Any:

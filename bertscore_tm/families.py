@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 from transformers import PretrainedConfig
 
-__all__ = ["OWN_MODEL", "Family", "family_of"]
+__all__ = ["Family", "OwnModelConfig", "family_of"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ class Family:
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
         padding_id: the id that positions are numbered after, for models that do not take it from their configuration.
         prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
-        mixes_padding: padding reaches real tokens through convolutions, so that only texts of one length may share a
-            batch.
+        mixes_padding: padding reaches real tokens, through convolutions or blocks of attention, so that only texts of
+            one length may share a batch.
+        always_pools: the forward pass calls the pooler without asking whether there is one.
     """
 
     layers: tuple[str, ...] = ("encoder.layer",)
@@ -43,6 +44,7 @@ class Family:
     padding_id: int | None = None
     prefix_space: bool = False
     mixes_padding: bool = False
+    always_pools: bool = False
 
     def first_position(self, config: PretrainedConfig) -> int:
         """Return the position id of a text's first token.
@@ -110,7 +112,7 @@ FAMILIES: dict[str, Family] = {
     "albert": Family(layers=(), counter="config.num_hidden_layers"),
     "bart": _BART,
     "bert": Family(),
-    "big_bird": Family(),
+    "big_bird": Family(mixes_padding=True),
     "blenderbot": _BART_WITH_FINAL_NORM,
     "blenderbot-small": _BART,
     "camembert": Family(positions_after_padding=True),
@@ -139,7 +141,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "roberta": _ROBERTA,
-    "squeezebert": Family(layers=("encoder.layers",)),
+    "squeezebert": Family(layers=("encoder.layers",), always_pools=True),
     "t5": _T5,
     "umt5": _T5,
     "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers"),
@@ -149,8 +151,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# A model of the caller's own, whose forward function the caller gives.
-OWN_MODEL = "user_forward_fn"
+class OwnModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+    """Stands for the configuration of a model of the caller's own, whose forward function the caller gives."""
+
+    model_type = "user_forward_fn"
+    vocab_size: int = 0
+    # The width shows at the first forward pass; until then memory is planned for this one.
+    hidden_size: int = 1024
+    num_hidden_layers: int = 0
+
+
 _OWN = Family(layers=(), absolute_positions=None)
 
 
@@ -172,7 +182,7 @@ def family_of(config: PretrainedConfig) -> Family:
         >>> family_of(config).max_positions(config)
         512
     """
-    if config.model_type == OWN_MODEL:
+    if isinstance(config, OwnModelConfig):
         return _OWN
     try:
         return FAMILIES[config.model_type]

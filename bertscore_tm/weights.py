@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm.families import Family
@@ -24,6 +25,7 @@ from bertscore_tm.families import Family
 __all__ = [
     "Weights",
     "as_dtype",
+    "choose_attention",
     "cut",
     "digest",
     "folder_digest",
@@ -106,14 +108,27 @@ def cut(model: PreTrainedModel, family: Family, layers: int) -> None:
         parent_path, _, name = family.counter.rpartition(".")
         setattr(getattr(model, parent_path) if parent_path else model, name, layers)
     if getattr(model, "pooler", None) is not None:
-        model.register_module("pooler", None)
+        model.register_module("pooler", nn.Identity() if family.always_pools else None)
     # Decoders would keep keys and values for texts to come.
     model.config.use_cache = False
-    if hasattr(model, "set_attention_type"):
-        # BigBird changes its kind of attention for good at the first batch of short texts; full attention is what its
-        # sparse kind approximates, and the same in every batch.
-        model.set_attention_type("original_full")
-        model.config.attention_type = "original_full"
+
+
+def choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:
+    """Give BigBird the kind of attention that it has for texts of a length; other models have one kind only.
+
+    By itself it changes to full attention at the first batch of short texts, and stays with it from then on.
+
+    Args:
+        model: the encoder.
+        config: configuration of the model as it was loaded.
+        length: tokens per text.
+    """
+    if not hasattr(model, "set_attention_type"):
+        return
+    sparse = config.attention_type == "block_sparse" and length > (5 + 2 * config.num_random_blocks) * config.block_size
+    # The new attention modules take over the weights of the old; their own are not needed, nor the random numbers.
+    with torch.device("meta"):
+        cast(Any, model).set_attention_type("block_sparse" if sparse else "original_full")
 
 
 def ready_source(model: nn.Module) -> str:
@@ -156,8 +171,10 @@ def digest(model: nn.Module | None, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 # What a folder's scores depend on: weights and their index, configuration, tokenizer.
-_LOADED_FILES = ("config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt")
-_LOADED_FILES += ("*.model", "*.py")
+_LOADED_FILES = (
+    *("config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab*", "merges.txt", "*.model", "*.py"),
+)
 _digests: dict[tuple[str, tuple[tuple[str, int, int], ...]], str] = {}
 
 

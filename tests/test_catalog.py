@@ -1,13 +1,15 @@
 import csv
+import re
 from pathlib import Path
 
 import bert_score as oracle_package
 import pytest
 import torch
+from bert_score import utils as oracle_utils
 from bert_score.utils import lang2model, model2layers
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.catalog import baseline, default_model, tuned_layer
+from bertscore_tm.catalog import baseline, default_model, listed_as, models, published_correlation, tuned_layer
 from bertscore_tm.functional import rescale_rows
 
 PUBLISHED = Path(oracle_package.__file__).parent / "rescale_baseline"
@@ -34,6 +36,32 @@ def test_all_published_tables():
         assert baseline(lang, model_name(lang, path)).tolist() == rows
 
 
+def test_all_published_correlations():
+    source = Path(oracle_utils.__file__).read_text()
+    lines = re.findall(r'^ *"([^"]+)": (\d+),(?:  # (.*))?$', source, re.MULTILINE)
+    published = {name: comment for name, layer, comment in lines if name in model2layers}
+    assert len(published) == 140
+    assert models() == list(model2layers)
+    for name, comment in published.items():
+        numbers = re.findall(r"0\.\d+", comment)
+        expected = [pytest.approx(float(number), abs=5e-7) for number in numbers] or [None]
+        assert [published_correlation(name)] == expected
+    assert sum(published_correlation(name) is None for name in models()) == 1
+
+
+def test_todays_hub_names_of_old_models():
+    for name, layer in (
+        ("FacebookAI/roberta-large", 17),
+        ("google-bert/bert-base-uncased", 9),
+        ("google-t5/t5-base", 11),
+    ):
+        assert tuned_layer(name) == layer == model2layers[name.rpartition("/")[2]]
+    assert torch.equal(baseline("en", "FacebookAI/roberta-large"), baseline("en", "roberta-large"))
+    assert listed_as("facebook/bart-base") == "facebook/bart-base"
+    for name in ("someone/roberta-large", "facebookai/roberta-large", "FacebookAI/", "/models/roberta-large", ""):
+        assert listed_as(name) is None
+
+
 def test_default_models():
     for lang in ("en", "zh", "tr", "en-sci", "de", "fr", "ja"):
         assert default_model(lang) == lang2model[lang]
@@ -48,8 +76,23 @@ def test_the_row_of_the_default_model():
 def test_an_unlisted_model_is_told_the_nearest_names(minilm):
     with pytest.raises(ValueError, match=r"'roberta-larg'.*num_layers=.*nearest.*roberta-large"):
         tuned_layer("roberta-larg")
+    with pytest.raises(ValueError, match=r"'/models/deberta-v3-large'.*nearest.*microsoft/deberta-v3-large"):
+        tuned_layer("/models/deberta-v3-large")
     with pytest.raises(ValueError, match=r"no tuned layer is known for .*pass num_layers="):
         FrozenEncoder(minilm)
+    with pytest.raises(ValueError, match=r"no correlation is known for 'x'.*tune-layers"):
+        published_correlation("x")
+
+
+def test_a_missing_table_lists_the_nearest_names():
+    with pytest.raises(
+        ValueError, match=r"nearest names with a table are.*roberta-large.*models with a table for 'en'"
+    ):
+        baseline("en", "someone/roberta-large")
+    with pytest.raises(
+        ValueError, match="languages with tables are cs, de, en, en-sci, es, et, fi, fr, it, lv, pt, zh"
+    ):
+        baseline("nl", "bert-base-multilingual-cased")
 
 
 @pytest.mark.parametrize(
