@@ -194,15 +194,14 @@ def warning_texts(scores: Tensor, num_truncated: int, idf: bool, limit: int | No
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
     num_zero = int((scores[2] == 0).all(0).sum())
     if num_zero:
-        reason = "they, or all their references, have no text"
+        reason = "the candidate, or all its references, have no text"
         if idf:
             reason += ", or idf weights that are all 0, as of tokens that occur in every reference"
-        said.append(f"{num_zero} candidates score 0: {reason}")
+        what = "1 candidate scores" if num_zero == 1 else f"{num_zero} candidates score"
+        said.append(f"{what} 0: {reason}")
     if num_truncated:
-        said.append(
-            f"{num_truncated} texts are longer than {limit} tokens and were cut there; long_text='window' scores them "
-            f"whole"
-        )
+        what = "1 text is" if num_truncated == 1 else f"{num_truncated} texts are"
+        said.append(f"{what} longer than {limit} tokens and cut there; long_text='window' scores texts whole")
     return said
 
 
@@ -259,7 +258,7 @@ def score_texts(
     limit = encoder.tokenizer.max_length
     said = warning_texts(scored.scores, scored.num_truncated, weights.label != "no", limit)
     if weights.num_truncated:
-        said.append(f"{weights.num_truncated} texts of idf_sents are longer than {limit} tokens and were cut there")
+        said.append(f"{weights.num_truncated} texts of idf_sents are longer than {limit} tokens and cut there")
     for sentence in said:
         warnings.warn(sentence, stacklevel=stacklevel)
     return scored, weights

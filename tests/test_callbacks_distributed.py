@@ -31,7 +31,7 @@ from tests.support import run_ranks
 pytestmark = [
     pytest.mark.distributed,
     # With idf all tokens of a loader with one example weigh 0.
-    pytest.mark.filterwarnings("ignore:1 candidates score 0"),
+    pytest.mark.filterwarnings("ignore:1 candidate scores 0"),
 ]
 
 COUNT = 9

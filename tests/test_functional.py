@@ -128,7 +128,7 @@ def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
     preds, target = ["one two three four five", "a"], ["a", "six seven eight nine ten"]
     scores, said = quietly(preds, target, minilm, 2, max_length=5)
     assert len(said) == 1
-    assert said[0].startswith("2 texts are longer than 5 tokens and were cut there")
+    assert said[0].startswith("2 texts are longer than 5 tokens and cut there")
     cut, none = quietly(["one two three", "a"], ["a", "six seven eight"], minilm, 2)
     assert not none
     for name in SCORES:
@@ -140,7 +140,7 @@ def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
 def test_texts_beyond_the_models_limit(encoder):
     scores, said = quietly(["word " * 600], ["word " * 600], encoder)
     assert len(said) == 1
-    assert said[0].startswith("1 texts are longer than 512 tokens and were cut there")
+    assert said[0].startswith("1 text is longer than 512 tokens and cut there")
     assert scores["f1"].item() == pytest.approx(1, abs=1e-6)
 
 

@@ -1,31 +1,72 @@
+import itertools
+import sys
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from bertscore_tm.statistics import paired_bootstrap
+from bertscore_tm.statistics import (
+    bootstrap_interval,
+    correlation,
+    darr_interval,
+    darr_kendall,
+    holm,
+    paired_bootstrap,
+    williams_test,
+)
 
 
-def test_agrees_with_scipy():
+def two_systems(count: int, gain: float = 0.02) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    a = torch.rand(200, generator=generator)
-    b = a + 0.02 + 0.1 * torch.randn(200, generator=generator)
+    a = torch.rand(count, generator=generator)
+    return a, a + gain + 0.1 * torch.randn(count, generator=generator)
+
+
+def resampled_means(values: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:
+    """One resample after the other."""
+    rng = np.random.default_rng(seed)
+    return np.array([rng.choice(values, len(values)).mean() for _ in range(num_resamples)])
+
+
+def test_paired_bootstrap_agrees_with_a_loop():
+    a, b = two_systems(80)
+    means = resampled_means((b.double() - a.double()).numpy(), 20_000, seed=5)
     ours = paired_bootstrap(a, b, num_resamples=20_000)
-    theirs = stats.bootstrap(
-        ((b - a).double().numpy(),), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(0)
-    )
     assert ours.difference == pytest.approx((b - a).double().mean().item())
-    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=5e-4)
-    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=5e-4)
+    assert [ours.low, ours.high] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=1e-3)
+    assert 0.01 < ours.p_value < 0.9
+    assert ours.p_value == pytest.approx(2 * min((means <= 0).mean(), (means >= 0).mean()), abs=0.01)
+
+
+def test_agrees_with_bca_and_students_t():
+    # The other intervals and the other test that one might have chosen.
+    a, b = two_systems(200)
+    ours = paired_bootstrap(a, b)
+    bca = stats.bootstrap(((b - a).double().numpy(),), np.mean, method="BCa", rng=np.random.default_rng(0))
+    t_test = stats.ttest_rel(b.double(), a.double())
+    for low, high in (bca.confidence_interval, t_test.confidence_interval()):
+        assert [ours.low, ours.high] == pytest.approx([low, high], abs=1e-3)
+    assert ours.p_value == pytest.approx(t_test.pvalue, abs=5e-3)
+
+
+def test_bootstrap_interval_agrees_with_a_loop():
+    scores = two_systems(60)[0]
+    ours = bootstrap_interval(scores, confidence=0.9, num_resamples=20_000)
+    means = resampled_means(scores.double().numpy(), 20_000, seed=5)
+    assert ours.value == pytest.approx(scores.double().mean().item())
+    assert [ours.low, ours.high] == pytest.approx(np.quantile(means, [0.05, 0.95]), abs=3e-3)
+    assert bootstrap_interval(scores.tolist(), confidence=0.9, num_resamples=20_000) == ours
 
 
 def test_seeded_and_antisymmetric():
-    a, b = torch.rand(50), torch.rand(50)
+    a, b = two_systems(50)
     first = paired_bootstrap(a, b, seed=3)
     assert first == paired_bootstrap(a, b, seed=3)
     assert first != paired_bootstrap(a, b, seed=4)
     swapped = paired_bootstrap(b, a, seed=3)
     assert (swapped.low, swapped.high) == (pytest.approx(-first.high), pytest.approx(-first.low))
+    assert swapped.p_value == first.p_value
 
 
 def test_p_value_tells_difference_from_none():
@@ -35,25 +76,136 @@ def test_p_value_tells_difference_from_none():
     assert paired_bootstrap(a, a + 0.1 * (noise - noise.mean())).p_value > 0.8
     assert paired_bootstrap(a, a + 0.05 + 0.1 * noise).p_value < 0.01
     assert paired_bootstrap(a, a).p_value == 1
+    # Never 0, which no finite number of resamples can show.
+    assert paired_bootstrap(a, a + 1, num_resamples=99).p_value == pytest.approx(0.02)
 
 
-def test_many_texts_are_drawn_in_steps(monkeypatch):
-    a, b = torch.rand(40), torch.rand(40)
-    monkeypatch.setattr("bertscore_tm.statistics._DRAWS_PER_STEP", 400)
-    stepwise = paired_bootstrap(a, b, num_resamples=1001)
-    assert stepwise.low < stepwise.difference < stepwise.high
+def test_drawing_in_batches_changes_nothing(monkeypatch):
+    a, b = two_systems(40)
+    whole = paired_bootstrap(a, b, num_resamples=1001)
+    monkeypatch.setattr("bertscore_tm.statistics._DRAWS_PER_BATCH", 400)
+    assert paired_bootstrap(a, b, num_resamples=1001) == whole
+
+
+def judged(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores, and judgements on a scale of five, so that there are ties."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=count)
+    return scores, np.clip(np.round(3 + scores + rng.normal(size=count)), 1, 5)
+
+
+@pytest.mark.parametrize("how", ["pearson", "spearman", "kendall"])
+def test_correlation_agrees_with_scipy(how):
+    scores, human = judged(300)
+    ours = correlation(torch.from_numpy(scores), human.tolist(), how, confidence=0.9)
+    function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}[how]
+    assert ours.value == pytest.approx(function(scores, human).statistic)
+    if how == "pearson":
+        assert [ours.low, ours.high] == pytest.approx(stats.pearsonr(scores, human).confidence_interval(0.9))
+    # An interval that knows nothing of the formula.
+    resampled = stats.bootstrap(
+        (scores, human),
+        lambda x, y: function(x, y).statistic,
+        paired=True,
+        vectorized=False,
+        n_resamples=1000,
+        confidence_level=0.9,
+        method="percentile",
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    assert [ours.low, ours.high] == pytest.approx(resampled, abs=0.02)
+
+
+@pytest.mark.parametrize("how", ["pearson", "spearman", "kendall"])
+def test_perfect_correlation(how):
+    found = correlation([1, 2, 3, 4, 5], [2, 4, 6, 8, 10], how)
+    assert (found.value, found.low, found.high) == pytest.approx((1, 1, 1))
+
+
+def test_darr_kendall_agrees_with_a_loop():
+    rng = np.random.default_rng(0)
+    better, worse = rng.integers(0, 4, 200), rng.integers(0, 4, 200)
+    concordant = discordant = 0
+    for x, y in zip(better, worse, strict=True):
+        if x > y:
+            concordant += 1
+        else:
+            discordant += 1
+    expected = (concordant - discordant) / (concordant + discordant)
+    assert darr_kendall(torch.from_numpy(better), torch.from_numpy(worse)) == pytest.approx(expected)
+    # Its interval is nearly that of a bootstrap of the mean agreement, counted as 1 and -1.
+    found = darr_interval(better.tolist(), worse.tolist(), confidence=0.9)
+    resampled = bootstrap_interval(np.where(better > worse, 1.0, -1.0), confidence=0.9)
+    assert (found.value, found.low, found.high) == pytest.approx((expected, resampled.low, resampled.high), abs=0.02)
+
+
+def test_williams_test_on_published_examples():
+    # The example of https://github.com/inmoonlight/nlp-williams, one-sided.
+    assert williams_test(0.65, 0.55, 0.3, 50).p_value == pytest.approx(0.20928617286753592)
+    # Steiger's example (1980) as in the manual of R's psych package: t = 0.89, two-sided p = 0.37.
+    steiger = williams_test(0.5, 0.4, 0.1, 103)
+    assert steiger.statistic == pytest.approx(0.89, abs=0.005)
+    assert 2 * steiger.p_value == pytest.approx(0.37, abs=0.01)
+
+
+def test_williams_test_is_right_as_often_as_it_claims():
+    # Human scores and two metrics that agree with them equally well; one metric is also like the other.
+    rng = np.random.default_rng(0)
+    covariance = [[1, 0.4, 0.4], [0.4, 1, 0.7], [0.4, 0.7, 1]]
+    p_values = []
+    for _ in range(2000):
+        r = np.corrcoef(rng.multivariate_normal(np.zeros(3), covariance, size=60), rowvar=False)
+        p_values.append(williams_test(r[0, 1], r[0, 2], r[1, 2], 60).p_value)
+    assert stats.kstest(p_values, "uniform").pvalue > 0.01
+    # With a difference it says so, in the right direction only.
+    covariance = [[1, 0.6, 0.3], [0.6, 1, 0.5], [0.3, 0.5, 1]]
+    r = np.corrcoef(rng.multivariate_normal(np.zeros(3), covariance, size=300), rowvar=False)
+    assert williams_test(r[0, 1], r[0, 2], r[1, 2], 300).p_value < 0.001
+    assert williams_test(r[0, 2], r[0, 1], r[1, 2], 300).p_value > 0.999
+
+
+def test_holm_is_the_closed_bonferroni_test():
+    p_values = [0.012, 0.2, 0.03, 0.011, 0.9, 0.03]
+    expected = []
+    for i in range(len(p_values)):
+        others = [j for j in range(len(p_values)) if j != i]
+        # A comparison counts if Bonferroni rejects every set of comparisons that it is in.
+        sets = itertools.chain.from_iterable(itertools.combinations(others, size) for size in range(len(p_values)))
+        expected.append(max(min(1, (1 + len(s)) * min(p_values[j] for j in (i, *s))) for s in sets))
+    assert holm(p_values) == pytest.approx(expected)
+    assert holm([]) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("call", "message"),
     [
-        ({"a": torch.rand(3), "b": torch.rand(4)}, "shapes"),
-        ({"a": torch.rand(0), "b": torch.rand(0)}, "shapes"),
-        ({"a": torch.rand(2, 2), "b": torch.rand(2, 2)}, "shapes"),
-        ({"a": torch.rand(3), "b": torch.rand(3), "confidence": 95}, "confidence"),
-        ({"a": torch.rand(3), "b": torch.rand(3), "num_resamples": 0}, "num_resamples"),
+        (lambda: paired_bootstrap(torch.rand(3), torch.rand(4)), "a and b must have one value .* got 3 and 4"),
+        (lambda: paired_bootstrap([], []), "a must have .* at least two"),
+        (lambda: paired_bootstrap([0.1], [0.2]), "a must have .* at least two"),
+        (lambda: paired_bootstrap(torch.rand(2, 2), torch.rand(2, 2)), r"shape \(2, 2\)"),
+        (lambda: paired_bootstrap([0.1, 0.2], [0.1, float("nan")]), r"b\[1\] is nan"),
+        (lambda: paired_bootstrap([0.1, 0.2], [0.1, 0.3], confidence=95), "confidence"),
+        (lambda: paired_bootstrap([0.1, 0.2], [0.1, 0.3], num_resamples=0), "num_resamples"),
+        (lambda: bootstrap_interval([float("inf"), 1]), r"scores\[0\] is inf"),
+        (lambda: correlation([1, 2, 3, 4], [1, 2, 3, 4]), "at least 5 values .* got 4"),
+        (lambda: correlation([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), "all values of x are 1.0"),
+        (lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], "tau"), "how='tau'"),
+        (lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], confidence=0), "confidence"),
+        (lambda: darr_kendall([1, 2], [1, 2, 3]), "better and worse"),
+        (lambda: darr_interval([1, 2], [1, 2], confidence=1), "confidence"),
+        (lambda: williams_test(0.5, 0.4, 0.1, 3), "n must be at least 4"),
+        (lambda: williams_test(1.5, 0.4, 0.1, 30), "between -1 and 1"),
+        (lambda: williams_test(0.9, -0.9, 0.9, 30), "cannot be correlations of the same texts"),
+        (lambda: williams_test(0.5, 0.5, 1.0, 30), "nothing to test"),
+        (lambda: holm([0.1, 1.2]), "between 0 and 1"),
     ],
 )
-def test_bad_arguments(arguments, message):
+def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
-        paired_bootstrap(**arguments)
+        call()
+
+
+def test_without_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(ImportError, match=r"bertscore-tm\[cli\]"):
+        paired_bootstrap([0.1, 0.2], [0.1, 0.3])

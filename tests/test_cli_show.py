@@ -1,0 +1,159 @@
+"""``bertscore-tm show``: the tokens of a pair in the terminal, in pictures and in a web page."""
+
+import re
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from bertscore_tm.cli import main
+from bertscore_tm.functional import bert_score
+
+LAYER = 5
+CANDIDATE, REFERENCE = "A cat sleeps on the mat.", "The kitten is sleeping, on the mat"
+
+
+@pytest.fixture
+def command(minilm, capsys):
+    def run(*arguments, exit_code=0):
+        capsys.readouterr()
+        assert main(["show", "-m", minilm, "-l", str(LAYER), "--device", "cpu", *arguments]) == exit_code
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def by_hand(minilm):
+    """Tokens of both texts, specials included, and the cosines between them, straight from transformers."""
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    model = AutoModel.from_pretrained(minilm).eval()
+    tokens, vectors = [], []
+    for text in (CANDIDATE, REFERENCE):
+        encoded = tokenizer(text, return_tensors="pt")
+        tokens.append(tokenizer.convert_ids_to_tokens(encoded["input_ids"][0]))
+        with torch.no_grad():
+            hidden = model(**encoded, output_hidden_states=True).hidden_states[LAYER][0]
+        vectors.append(hidden / hidden.norm(dim=1, keepdim=True))
+    return tokens, (vectors[0] @ vectors[1].T).tolist()
+
+
+def columns(line):
+    return re.split(r" {2,}", line.strip())
+
+
+def test_text_shows_every_match_and_share(command, by_hand, minilm):
+    (candidate, reference), cosines = by_hand
+    printed = command(CANDIDATE, REFERENCE).out
+    scores, first, second, signature = printed.split("\n\n")
+    expected = bert_score(CANDIDATE, REFERENCE, minilm, LAYER, device="cpu", return_hash=True)
+    assert scores == "P {:.4f}  R {:.4f}  F1 {:.4f}".format(
+        *(expected[name].item() for name in ("precision", "recall", "f1"))
+    )
+    assert signature == f"signature: {expected['hash']}\n"
+    for table, own, other, rows in (
+        (first, candidate, reference, cosines),
+        (second, reference, candidate, [list(column) for column in zip(*cosines, strict=True)]),
+    ):
+        count = len(own) - 2  # without the special tokens
+        lines = table.splitlines()[1:]
+        assert len(lines) == count
+        for number, line in enumerate(lines, start=1):
+            best = max(range(len(other)), key=rows[number].__getitem__)
+            match = f"{best} {other[best]}" if 0 < best < len(other) - 1 else "special token"
+            shown = columns(line)
+            assert shown[0].lower() == f"{number} {own[number]}"
+            assert shown[1].lower() == match.lower()
+            assert float(shown[2]) == pytest.approx(rows[number][best], abs=6e-5)
+            assert float(shown[3]) == pytest.approx(rows[number][best] / count, abs=6e-5)
+
+
+def test_weights_and_baseline(command, tmp_path, minilm):
+    corpus = ["the cat sat", "a dog and a cat", "the mat", "on and on"]
+    (tmp_path / "corpus.txt").write_text("\n".join(corpus))
+    table = tmp_path / "table.csv"
+    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.25,.4\n" for layer in range(7)))
+    printed = command(CANDIDATE, REFERENCE, "--idf-file", str(tmp_path / "corpus.txt"), "--baseline", str(table)).out
+    scores, first, second, _ = printed.split("\n\n")
+    expected = bert_score(
+        CANDIDATE,
+        REFERENCE,
+        minilm,
+        LAYER,
+        device="cpu",
+        idf_sents=corpus,
+        rescale_with_baseline=True,
+        baseline_path=table,
+    )
+    for name, text, table_of_text in (("P", "precision", first), ("R", "recall", second)):
+        assert f"{name} {expected[text].item():.4f}" in scores
+        header, *lines = map(columns, table_of_text.splitlines())
+        assert header[2:] == ["similarity", "weight", f"part of {text}"]
+        assert sum(float(line[-1]) for line in lines) == pytest.approx(expected[text].item(), abs=1e-3)
+    # log((4 + 1) / (2 + 1)): two of the four texts have it.
+    assert next(line for line in first.splitlines() if " cat " in line).split()[-2] == "0.5108"
+
+
+def test_columns_stand_below_each_other_in_every_script(command):
+    first = command("今天 very nice e\u0301", "昨天 was nice").out.split("\n\n")[1]
+    widths = {"今": 2, "天": 2, "昨": 2, "\u0301": 0}
+    ends = {sum(widths.get(c, 1) for c in line) for line in first.splitlines()}
+    assert len(ends) == 1
+
+
+def test_pictures_and_pages(command, tmp_path):
+    heads = {"png": b"\x89PNG\r\n", "PDF": b"%PDF-", "svg": b"<?xml", "html": b"<!DOCTYPE html>", "txt": b"P 0."}
+    for kind in ([], ["--contributions"]):
+        for suffix, head in heads.items():
+            if suffix == "txt" and kind:
+                continue
+            path = tmp_path / f"shown.{suffix}"
+            printed = command(CANDIDATE, REFERENCE, "--output", str(path), *kind)
+            assert printed == ("", "")
+            assert path.read_bytes()[: len(head)].lower() == head.lower()
+        groups = {element.get("id") for element in ElementTree.parse(tmp_path / "shown.svg").iter()}
+        assert ("precision-matches" in groups) == (not kind)
+    assert "sleeping" in (tmp_path / "shown.html").read_text(encoding="utf-8")
+    if "matplotlib.pyplot" in sys.modules:
+        assert sys.modules["matplotlib.pyplot"].get_fignums() == []
+
+
+def test_long_texts_are_cut_with_a_warning(command):
+    printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
+    assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
+    assert printed.err == (
+        "bertscore-tm: warning: 2 of the two texts is longer than 6 tokens and was cut there; --long-text 'window' "
+        "shows it whole\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        ((" ", "a"), 2, "the candidate is empty"),
+        (("a", ""), 2, "the reference is empty"),
+        (("a", "\u200b"), 2, "reference='\\u200b' has no tokens of its own"),
+        (("a", "b", "-o", "picture.gif"), 2, "argument --output: picture.gif must end with .png, .pdf, .svg, .html"),
+        (("a", "b", "-o", "no/picture.png"), 2, "argument --output: the folder "),
+        (("a", "b", "--contributions"), 2, "--contributions is for pictures"),
+        (("a", "b", "--rescale"), 1, "no baseline for language 'en'"),
+        (("a", "b", "--baseline", "no.csv", "-o", "picture.png"), 2, "no.csv: No such file or directory"),
+        (("a",), 2, "the following arguments are required: reference (see bertscore-tm show --help)"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_one_line(command, monkeypatch, tmp_path, arguments, exit_code, message):
+    monkeypatch.chdir(tmp_path)
+    printed = command(*arguments, exit_code=exit_code)
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"bertscore-tm: error: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib(command, monkeypatch, tmp_path):
+    monkeypatch.setattr("bertscore_tm.plotting.find_spec", lambda name: None)
+    printed = command(CANDIDATE, REFERENCE, "-o", str(tmp_path / "picture.png"), exit_code=1)
+    assert printed.err.endswith('pip install "bertscore-tm[plot]"\n')
+    assert command(CANDIDATE, REFERENCE, "-o", str(tmp_path / "page.html")).err == ""
