@@ -1,5 +1,6 @@
 """Every block of the README runs, in order, as it stands there."""
 
+import json
 import os
 import re
 import shlex
@@ -60,10 +61,39 @@ def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch, capsys):
     assert "tensor(" in capsys.readouterr().out
 
 
+COMMANDS = [line for kind, block in BLOCKS if kind == "console" for line in block.splitlines()]
+IN_THE_SHELL = [line for line in COMMANDS if "bertscore-tm" in line or "bertscore_tm.cli" in line]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", [line for kind, block in BLOCKS if kind == "console" for line in block.splitlines()]
-)
+@pytest.mark.distributed
+def test_shell_commands_run_in_order(minilm, tmp_path):
+    hyps, refs = real_pairs(6)
+    for name, texts in {"hyps": hyps, "other": hyps[::-1], "refs": refs, "refs2": refs, "sentences": hyps}.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    rows = [{"candidate": a, "reference": b, "human": len(a)} for a, b in zip(hyps, refs, strict=True)]
+    (tmp_path / "judged.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    assert len(IN_THE_SHELL) == 7
+    printed = []
+    for command in IN_THE_SHELL:
+        options = ["--model", minilm]
+        if any(word in command for word in (" score ", " compare ", " show ")):
+            options += ["--num-layers", "5"]
+        if " baseline " in command:
+            options += ["--pairs", "20"]
+        arguments = [*shlex.split(command), *options]
+        done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == printed[-1]
+    for name in ("scores.tsv", "alignment.png", "baseline.csv"):
+        assert (tmp_path / name).stat().st_size > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [line for line in COMMANDS if line not in IN_THE_SHELL])
 def test_console_commands_run(command, tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     if command == "make test":
