@@ -6,7 +6,7 @@ Scores equal those of ``bert-score`` 0.3.13, except where it is wrong (the READM
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -173,6 +173,8 @@ class BERTScorer:
             raise ValueError(
                 "rescale_with_baseline=True needs the language of a baseline: pass lang= or baseline_path="
             )
+        if isinstance(idf, Mapping) and idf_sents is not None:
+            raise ValueError("idf is a mapping of weights already: leave idf_sents out")
         if nthreads is not None:
             warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
         if use_fast_tokenizer is not None:

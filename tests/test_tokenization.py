@@ -34,13 +34,14 @@ def test_no_texts(family):
     assert (tokenized.ids, tokenized.has_content, tokenized.num_truncated) == ([], [], 0)
 
 
-def test_a_space_goes_before_texts_for_roberta_only():
-    for family in ("roberta", "camembert", "deberta", "xlm-roberta"):
+def test_a_space_goes_before_texts_for_the_tokenizers_of_roberta_and_gpt2_only():
+    with_space = {"roberta", "gpt2", "opt"}
+    for family in ("bart", "deberta", "longformer", *with_space):
         model, tokenizer = tiny_model(family)
         given = TextTokenizer(tokenizer, model.config)(["hello", " hello", ""])
         spaced, plain = tokenizer.encode(" hello"), tokenizer.encode("hello")
         assert spaced != plain
-        assert given.ids == [spaced if family == "roberta" else plain] * 2 + [tokenizer.encode("")]
+        assert given.ids == [spaced if family in with_space else plain] * 2 + [tokenizer.encode("")]
         assert given.has_content == [True, True, False]
         for prefix_space in (True, False):
             chosen = TextTokenizer(tokenizer, model.config, prefix_space=prefix_space)(["hello"])
@@ -100,4 +101,4 @@ def test_special_ids(parts):
 def test_written_special_tokens_are_no_control_of_the_score(parts):
     tokenized = TextTokenizer(*parts)(["[SEP]", "a [SEP] b"])
     assert tokenized.ids == [[101, 102, 102], [101, 1037, 102, 1038, 102]]
-    assert tokenized.has_content == [True, True]
+    assert tokenized.has_content == [False, True]
