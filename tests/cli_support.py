@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -40,6 +41,11 @@ def run_there(program: list[str], folder: Path, *arguments: Any) -> str:
     out, err = running.communicate()
     assert running.returncode == 0, err
     return out
+
+
+def numbers_in(line: str) -> list[float]:
+    """Return all decimal numbers in a line of a table."""
+    return [float(number) for number in re.findall(r"(?<![\w.])[+-]?\d+\.\d+(?!\w)", line)]
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="text",
         help="TSV column or JSON key of the texts (default: %(default)s)",
     )
-    options.add_encoder_arguments(parser)
+    options.add_encoder_arguments(parser, all_layers=True)
     group = parser.add_argument_group("pairs")
     group.add_argument(
         "--pairs",

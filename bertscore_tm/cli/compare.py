@@ -2,7 +2,8 @@
 
 Every system is compared with the first by a paired bootstrap (Koehn, EMNLP 2004). Intervals are percentile intervals;
 p-values are two-sided. With several comparisons the column "p (Holm)" is adjusted for having made them all (Holm 1979):
-of the differences that it puts below 0.05, the probability that any is chance is at most 0.05.
+calling real what it puts below 0.05 is wrong about any of the differences with a probability of at most 0.05. Intervals
+are those of single comparisons.
 
 Examples::
 
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import numbers, options, pairs, ranks, report, scoring
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import STDIN, check_lengths, read_table
+from bertscore_tm.cli.inputs import check_lengths, check_standard_input, read_table
 from bertscore_tm.cli.tables import aligned
 
 if TYPE_CHECKING:
@@ -189,8 +190,7 @@ def _read(arguments: argparse.Namespace) -> tuple[list[list[str]], list[list[str
     statistics.scipy_stats()
     if len(arguments.candidates) < 2:
         raise CommandError("argument -c/--candidates: a comparison needs the files of at least two systems")
-    if (arguments.candidates + arguments.references).count(STDIN) > 1:
-        raise CommandError("standard input (-) can be read once only; put the other texts into a file")
+    check_standard_input([*arguments.candidates, *arguments.references, arguments.idf_file])
     tables = [read_table(path, arguments.format) for path in arguments.candidates]
     systems = [pairs.read_candidates(table, arguments.candidate_column) for table in tables]
     check_lengths(tables, [len(system) for system in systems])

@@ -23,11 +23,12 @@ __all__ = [
 ]
 
 
-def add_encoder_arguments(parser: argparse.ArgumentParser) -> None:
+def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
     """Declare which encoder to use and how.
 
     Args:
         parser: the command's parser.
+        all_layers: whether the command looks at all layers.
     """
     group = parser.add_argument_group("encoder")
     group.add_argument("-m", "--model", metavar="NAME", help="model on the hub, or local folder (default: by --lang)")
@@ -39,7 +40,9 @@ def add_encoder_arguments(parser: argparse.ArgumentParser) -> None:
         "--num-layers",
         type=int,
         metavar="L",
-        help="layer whose vectors are compared; 0 is the embeddings, -1 the last (default: the model's tuned layer)",
+        help="look at the layers from 0, the embeddings, to L (default: all)"
+        if all_layers
+        else "layer whose vectors are compared; 0 is the embeddings, -1 the last (default: the model's tuned layer)",
     )
     group.add_argument("--revision", help="revision of a hub model")
     group.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")

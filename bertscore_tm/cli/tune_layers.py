@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import numbers, options, pairs, ranks, report, scoring
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import STDIN, Table, check_lengths, read_table
+from bertscore_tm.cli.inputs import Table, check_lengths, check_standard_input, read_table
 from bertscore_tm.cli.tables import aligned
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "systems rather than texts",
     )
     pairs.add_column_arguments(parser)
-    options.add_encoder_arguments(parser)
+    options.add_encoder_arguments(parser, all_layers=True)
     options.add_idf_arguments(parser)
     group = parser.add_argument_group("ranking")
     group.add_argument(
@@ -194,6 +194,8 @@ def _read(arguments: argparse.Namespace) -> Judged:
     from bertscore_tm.statistics import correlation, scipy_stats
 
     scipy_stats()
+    references = arguments.references or ()
+    check_standard_input([arguments.candidates, arguments.darr, arguments.human, *references, arguments.idf_file])
     if arguments.darr is not None:
         return _read_preferences(arguments)
     judged = _read_judged(arguments)
@@ -231,8 +233,6 @@ def _read_preferences(arguments: argparse.Namespace) -> Judged:
 def _read_judged(arguments: argparse.Namespace) -> Judged:
     from bertscore_tm.texts import TextPairs
 
-    if [arguments.candidates, arguments.human, *(arguments.references or [])].count(STDIN) > 1:
-        raise CommandError("standard input (-) can be read once only; put the other texts into a file")
     table = read_table(arguments.candidates, arguments.format)
     candidates = pairs.read_candidates(table, arguments.candidate_column)
     if table.file_format == "txt":
