@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.functional import bert_score
     from bertscore_tm.metric import BERTScore
-    from bertscore_tm.plotting import plot_alignment, plot_contributions
+    from bertscore_tm.plotting import contributions_html, plot_alignment, plot_contributions
     from bertscore_tm.scorer import BERTScorer, score
 
 __version__ = "0.1.0"
@@ -32,6 +32,7 @@ __all__ = [
     "FrozenEncoder",
     "__version__",
     "bert_score",
+    "contributions_html",
     "plot_alignment",
     "plot_contributions",
     "score",
@@ -49,6 +50,7 @@ _HOMES = {
     "BERTScorer": "bertscore_tm.scorer",
     "FrozenEncoder": "bertscore_tm.encoder",
     "bert_score": "bertscore_tm.functional",
+    "contributions_html": "bertscore_tm.plotting",
     "plot_alignment": "bertscore_tm.plotting",
     "plot_contributions": "bertscore_tm.plotting",
     "score": "bertscore_tm.scorer",

@@ -146,11 +146,11 @@ def align(
         (1, pairs.reference_ids, pairs.reference_best, every.T),
     ):
         own, other = contents[number], contents[1 - number]
-        token_weight = table[ids].double().cpu()
+        token_weight = table[ids].cpu().double()
         total = token_weight.sum()
         fraction = token_weight / total if total > 0 else torch.zeros_like(token_weight)
         scaled = best.T if baseline is None else rescale(best.T, baseline[number])
-        shares = fraction * scaled[0].double().cpu()
+        shares = fraction * scaled[0].cpu().double()
         places = torch.where(other, other.cumsum(0) - 1, SPECIAL)
         sides.append(
             AlignedText(

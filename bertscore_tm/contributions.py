@@ -164,7 +164,7 @@ def draw_sentences(ax: Axes, picture: Picture, lettering: Lettering, size: Size)
         places = _places(measured, side.text.joined, width / font)
         for token, extent, shade, (row, x) in zip(side.text.tokens, measured, side.shades, places, strict=True):
             left = width - (x + extent) * font if side.right_to_left else x * font
-            _draw_token(ax, lettering, token, font, shades((1 - shade) / 2), left, top + row * _LINE * font, extent)
+            _draw_token(ax, lettering, token, font, shades((shade + 1) / 2), left, top + row * _LINE * font, extent)
         top += (places[-1][0] + 1) * _LINE * font + _BETWEEN
     write_title(ax, picture, lettering, 4)
 

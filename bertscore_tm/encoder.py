@@ -41,6 +41,7 @@ from bertscore_tm.weights import (
     folder_digest,
     has_native_bfloat16,
     is_ready,
+    quiet,
     quiet_loading,
     ready_source,
     shared_model,
@@ -250,6 +251,9 @@ class FrozenEncoder:
 
         Returns:
             Packed vectors, in the order of the texts.
+
+        Raises:
+            ValueError: the model gives numbers that are not finite, as some do in half or double precision.
         """
         device = torch.device(device)
         tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
@@ -287,6 +291,12 @@ class FrozenEncoder:
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
+        # Unit vectors have a finite sum.
+        if not torch.isfinite(vectors.sum()):
+            raise ValueError(
+                f"the token vectors of {self.name} are not finite in {self.resolve_dtype(device)}, which some models "
+                f"do not stand: use dtype='float32'"
+            )
         return TokenVectors(
             vectors=vectors,
             ids=torch.tensor([i for row in ids for i in row], dtype=torch.long, device=device),
@@ -306,15 +316,17 @@ class FrozenEncoder:
             Shape (layers, batch, positions, width), float32 at least.
         """
         device = inputs_embeds.device
-        lengths = mask.sum(-1)
-        if self.family.mixes_padding and len(shares := lengths.unique().tolist()) > 1:
-            parts = []
-            for length in shares:
+        if self.family.mixes_padding and not bool(mask.all()):
+            # As in encode, only texts of one length share a batch.
+            lengths = mask.sum(-1)
+            vectors: Tensor | None = None
+            for length in sorted(set(lengths.tolist())):
                 rows = lengths == length
-                parts.append((rows, self.encode_soft(inputs_embeds[rows, :length], mask[rows, :length])))
-            vectors = parts[0][1].new_zeros(self.num_outputs, *mask.shape, parts[0][1].shape[-1])
-            for rows, part in parts:
-                vectors[:, rows, : part.shape[2]] = part
+                part = self.encode_soft(inputs_embeds[rows, :length], mask[rows, :length])
+                if vectors is None:
+                    vectors = part.new_zeros(self.num_outputs, *mask.shape, part.shape[-1])
+                vectors[:, rows, :length] = part
+            assert vectors is not None
             return vectors
         extra: dict[str, Tensor] = {}
         if "position_ids" in signature(self._backbone(device).forward).parameters:
@@ -373,7 +385,7 @@ class FrozenEncoder:
         wants_states = self.all_layers or before_layers
         length = mask.shape[1]
         choose_attention(backbone, self.config, length)
-        with torch.autocast(device_type=device.type, enabled=False):
+        with quiet(), torch.autocast(device_type=device.type, enabled=False):
             output = backbone(**inputs, attention_mask=mask.long(), output_hidden_states=wants_states, return_dict=True)
         if wants_states:
             # BigBird pads texts to whole blocks and leaves the padding on its states.
@@ -422,15 +434,13 @@ class FrozenEncoder:
             if self.all_layers:
                 raise ValueError("user_forward_fn gives one layer: all_layers=True is not possible with it")
             return num_layers or 0
+        family_of(self.config)
         available = int(self.config.num_hidden_layers)
         if num_layers is None:
-            if self.all_layers:
-                return available
-            num_layers = catalog.tuned_layer(self.listed_name)
+            num_layers = available if self.all_layers else catalog.tuned_layer(self.listed_name)
         layer = num_layers + available + 1 if num_layers < 0 else num_layers
         if not 0 <= layer <= available:
             raise ValueError(f"num_layers={num_layers} does not exist: {self.name} has layers 0 to {available}")
-        family_of(self.config)
         if self.all_layers and getattr(self.config, "word_embed_proj_dim", width := self.config.hidden_size) != width:
             raise ValueError(f"the layers of {self.name} differ in width: choose one with num_layers, not all_layers")
         return layer
@@ -471,6 +481,8 @@ class FrozenEncoder:
             model_class, config, dtype, weights = rebuild
             with torch.random.fork_rng(devices=[]):
                 model = model_class(config)
+                if model.get_input_embeddings() is None:  # T5's encoder is given them before transformers 5
+                    model.set_input_embeddings(nn.Embedding(config.vocab_size, config.hidden_size))
             cut(model, self.family, self._layers_kept)
             nn.Module.to(model, dtype).load_state_dict(weights)
             self._ready, self._source = model, ready_source(model)

@@ -60,13 +60,12 @@ def draw_matrix(ax: Axes, picture: Picture, lettering: Lettering, size: Size) ->
         lettering: the fonts.
         size: size of the axes in inches.
     """
+    from matplotlib.colors import LinearSegmentedColormap
+
     alignment = picture.alignment
     rows, columns = alignment.similarity.shape
     cell = min(size[0] / columns, size[1] / rows)
     panel = (cell * columns, cell * rows)
-
-    from matplotlib.colors import LinearSegmentedColormap
-
     shades = LinearSegmentedColormap.from_list("similarity", _SHADES)
     low, high = alignment.similarity.min().item(), alignment.similarity.max().item()
     if low == high:

@@ -344,7 +344,19 @@ class BERTScore(Metric):
         val = self.compute() if val is None else val
         several = [val] if isinstance(val, dict) else val
         scores = [{name: one[name] for name in SCORES} if isinstance(one, dict) else one for one in several]
-        return self._plot(scores[0] if isinstance(val, dict) else scores, ax)
+        # torchmetrics labels every point, cuts off rescaled scores below 0, and returns no figure for given axes.
+        drawn: Any = self._plot(scores[0] if isinstance(val, dict) else scores, ax)[1]
+        from matplotlib.ticker import MaxNLocator
+
+        drawn.xaxis.set_major_locator(MaxNLocator(integer=True))
+        lowest = min(float(min(line.get_ydata())) for line in drawn.lines)
+        drawn.set_ylim(bottom=min(drawn.get_ylim()[0], lowest - 0.1))
+        for line in drawn.lines:
+            if len(line.get_xdata()) > 30:
+                line.set(linestyle="none", markersize=4)
+        if isinstance(val, dict):
+            drawn.set_xlabel("layer" if self.encoder.all_layers else "pair")
+        return drawn.figure, drawn
 
     @contextmanager
     def sync_context(self, *args: Any, should_unsync: bool = True, **kwargs: Any) -> Generator[None, None, None]:

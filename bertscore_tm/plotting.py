@@ -262,8 +262,8 @@ def _picture(
         )
     if weights.num_truncated:
         warnings.warn(
-            f"{weights.num_truncated} texts of idf_sents are longer than {encoder.tokenizer.max_length} tokens and were "
-            f"cut there",
+            f"{weights.num_truncated} texts of idf_sents are longer than {encoder.tokenizer.max_length} tokens and "
+            f"were cut there",
             stacklevel=3,
         )
     for name, side in (("candidate", alignment.candidate), ("reference", alignment.reference)):

@@ -31,6 +31,7 @@ __all__ = [
     "folder_digest",
     "has_native_bfloat16",
     "is_ready",
+    "quiet",
     "quiet_loading",
     "ready_source",
     "shared_model",
@@ -231,6 +232,28 @@ def has_native_bfloat16(device: torch.device) -> bool:
     return False
 
 
+_quiet_depth = 0
+_verbosity = 0
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from warning of what is as it should be, such as texts that Longformer pads."""
+    global _quiet_depth, _verbosity
+    with _lock:
+        if _quiet_depth == 0:
+            _verbosity = transformers_logging.get_verbosity()
+            transformers_logging.set_verbosity(logging.ERROR)
+        _quiet_depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _quiet_depth -= 1
+            if _quiet_depth == 0:
+                transformers_logging.set_verbosity(_verbosity)
+
+
 @contextmanager
 def quiet_loading(what: str, name: str, source: str) -> Iterator[None]:
     """Load something of a model without chatter, or end in one error that says what to do.
@@ -243,12 +266,11 @@ def quiet_loading(what: str, name: str, source: str) -> Iterator[None]:
     Raises:
         OSError: it cannot be loaded.
     """
-    verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        yield
+        with quiet():
+            yield
     except (OSError, ValueError) as error:
         tried = "the local folder" if Path(source).is_dir() else "a local folder of that name, then the hub"
         raise OSError(
@@ -257,6 +279,5 @@ def quiet_loading(what: str, name: str, source: str) -> Iterator[None]:
             f"The cause: {type(error).__name__}: {error}"
         ) from error
     finally:
-        transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -213,6 +213,13 @@ def test_tokens_of_other_scripts(family, text, tokens):
     assert read_tokens(text, tokenizer).tokens == tokens
 
 
+def test_parts_of_a_character_are_joined():
+    tokenizer = TextTokenizer(tiny_model("bart")[1], tiny_config("bart"))
+    readable = read_tokens("a 今b 天", tokenizer)
+    assert readable.tokens == ["a", "␣", "今₁", "今₂", "今₃", "b", "␣", "天₁", "天₂", "天₃"]
+    assert readable.joined == [False, False, False, True, True, True, False, False, True, True]
+
+
 def test_the_real_encoder_reads_words_as_they_are_written(encoder):
     readable = read_tokens("  Unbelievably naïve مرحبا  don't ", encoder.tokenizer)
     assert in_words(readable).split() == ["Unbelievably", "naïve", "مرحبا", "don't"]
