@@ -59,8 +59,7 @@ def read_tokens(text: str, tokenizer: TextTokenizer) -> ReadableText:
 joined=[False, False, True])
     """
     own = tokenizer.tokenizer
-    text = text.strip()
-    text = f" {text}" if text and tokenizer.prefix_space else text
+    text = tokenizer.prepare(text)
     cut = tokenizer.long_text == "truncate" and tokenizer.max_length is not None
     encoded = own(
         text,

@@ -186,7 +186,7 @@ class TextTokenizer:
         """
         if not texts:
             return TokenizedTexts([], [], 0)
-        prepared = [self._prepare(text) for text in texts]
+        prepared = [self.prepare(text) for text in texts]
         encoded = self._encode(prepared, truncate=False)
         long = [
             i
@@ -213,6 +213,19 @@ class TextTokenizer:
             for ids, mask in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
         ]
         return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, num_truncated)
+
+    def prepare(self, text: str) -> str:
+        """Return what is tokenized of a text.
+
+        Args:
+            text: any text.
+
+        Returns:
+            The text stripped, with a space in front where the family needs it, and U+FFFD for lone surrogates.
+        """
+        # Half of a surrogate pair is no character and cannot be encoded.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
+        return f" {text}" if text and self.prefix_space else text
 
     def windows(self, ids: list[int]) -> list[Window]:
         """Cut a text into overlapping windows that fit the encoder.
@@ -252,11 +265,6 @@ class TextTokenizer:
             One string per id.
         """
         return list(self.tokenizer.convert_ids_to_tokens(list(ids)))
-
-    def _prepare(self, text: str) -> str:
-        # Half of a surrogate pair is no character and cannot be encoded: it becomes the replacement character.
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
-        return f" {text}" if text and self.prefix_space else text
 
     def _encode(self, texts: list[str], *, truncate: bool) -> dict[str, list[list[int]]]:
         encoded = self.tokenizer(

@@ -202,7 +202,7 @@ def test_any_text_can_be_read(family, text):
         ("bart", "a\n\tb", ["a", "↵", "⇥", "b"]),
         ("bart", "\u202e", ["U+202E₁", "U+202E₂", "U+202E₃"]),
         ("bart", "ि", ["◌ि₁", "◌ि₂", "◌ि₃"]),
-        ("bert", "今 Été", ["今 [UNK]", "É", "t", "é"]),
+        ("bert", "今 É", ["今 [UNK]", "É"]),
         ("xlm-roberta", "今a", ["␣", "今 <unk>", "a"]),
         # Each is one character of the text and several of the normalised one.
         ("xlm-roberta", "½", ["½₁", "½₂ <unk>", "½₃"]),

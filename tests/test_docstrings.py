@@ -9,9 +9,10 @@ import pkgutil
 import pytest
 import torch
 
+PACKAGES = ("bertscore_tm", *(f"bertscore_tm.{name}" for name in ("cli", "plotting", "losses", "callbacks")))
 MODULES = ["bertscore_tm"] + [
     module.name
-    for package in ("bertscore_tm", "bertscore_tm.cli", "bertscore_tm.losses", "bertscore_tm.callbacks")
+    for package in PACKAGES
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__[:1], f"{package}.")
 ]
 

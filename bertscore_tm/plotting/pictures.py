@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.alignment import Alignment
-from bertscore_tm.fonts import Lettering
+from bertscore_tm.plotting.fonts import Lettering
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from bertscore_tm.alignment import align
-from bertscore_tm.contributions import draw_sentences, sentences_html, sentences_size
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.fonts import lettering_for
 from bertscore_tm.functional import baseline_rows, default_device, make_encoder
-from bertscore_tm.heatmap import draw_matrix, matrix_size
-from bertscore_tm.pictures import Picture, axes_of_size, figure_of, fit_figure, size_of
+from bertscore_tm.plotting.contributions import draw_sentences, sentences_html, sentences_size
+from bertscore_tm.plotting.fonts import lettering_for
+from bertscore_tm.plotting.heatmap import draw_matrix, matrix_size
+from bertscore_tm.plotting.pictures import Picture, axes_of_size, figure_of, fit_figure, size_of
 from bertscore_tm.weighting import Idf, token_weights
 
 if TYPE_CHECKING:
