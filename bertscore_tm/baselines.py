@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertscore_tm.corpus import CorpusScores, score_corpus
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.functional import score_signature
+from bertscore_tm.reporting import score_signature
 from bertscore_tm.texts import TextPairs
 from bertscore_tm.weighting import token_weights
 

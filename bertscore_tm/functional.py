@@ -1,16 +1,11 @@
-"""BERTScore as functions: ``bert_score`` for everyone, and the update and compute steps that the metric is made of."""
+"""BERTScore as a function, and the choices of encoder and device that it shares with the metric and the rest."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import urllib.request
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm import catalog
 from bertscore_tm.corpus import CorpusScores, score_corpus
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.scoring import rescale
+from bertscore_tm.reporting import progress_bar, score_signature, warn_unused, warning_texts
+from bertscore_tm.rescaling import baseline_rows, rescale_scores
 from bertscore_tm.texts import TextPairs, as_text_pairs
 from bertscore_tm.tokenization import LongText
 from bertscore_tm.weighting import Idf, TokenWeights, token_weights
@@ -74,85 +70,6 @@ def make_encoder(
     return FrozenEncoder(name, user_tokenizer, **options)
 
 
-def rescale_rows(encoder: FrozenEncoder, table: Tensor) -> Tensor:
-    """Pick the baseline of the encoder's layers.
-
-    Args:
-        encoder: the encoder.
-        table: baseline of every layer, shape (layers of the model + 1, 3).
-
-    Returns:
-        Shape (3, layers): one row each for precision, recall and F1.
-
-    Raises:
-        ValueError: the table has no row for the encoder's layer.
-    """
-    if len(table) <= encoder.num_layers:
-        raise ValueError(
-            f"the baseline table ends at layer {len(table) - 1}, the encoder gives layer {encoder.num_layers}"
-        )
-    first = 0 if encoder.all_layers else encoder.num_layers
-    return table[first : encoder.num_layers + 1].T
-
-
-def rescale_scores(scores: Tensor, baseline: Tensor | None) -> Tensor:
-    """Rescale precision, recall and F1 by their own baselines.
-
-    Args:
-        scores: shape (3, layers, pairs).
-        baseline: shape (3, layers), or ``None`` to leave the scores as they are.
-
-    Returns:
-        Shape (3, layers, pairs).
-    """
-    if baseline is None:
-        return scores
-    return torch.stack([rescale(score, b) for score, b in zip(scores, baseline, strict=True)])
-
-
-def baseline_rows(
-    encoder: FrozenEncoder,
-    lang: str,
-    rescale_with_baseline: bool,
-    baseline_path: str | os.PathLike[str] | None = None,
-    baseline_url: str | None = None,
-) -> tuple[Tensor | None, str]:
-    """Return the baseline that a caller asks for, and what to call it in the signature.
-
-    Args:
-        encoder: the encoder.
-        lang: language code of a published table.
-        rescale_with_baseline: whether to rescale at all.
-        baseline_path: a table of the caller's own.
-        baseline_url: address of such a table.
-
-    Returns:
-        One row each for precision, recall and F1, shape (3, layers), or ``None``; and the name.
-
-    Raises:
-        ValueError: there is no such table, or it has no row for the encoder's layer.
-        OSError: the file or address cannot be read.
-    """
-    if not rescale_with_baseline:
-        if baseline_path is not None or baseline_url is not None:
-            warnings.warn(
-                "a baseline is given, but rescale_with_baseline is False: scores are not rescaled", stacklevel=3
-            )
-        return None, "no"
-    if baseline_path is None and baseline_url is None:
-        return rescale_rows(encoder, catalog.baseline(lang, encoder.listed_name)), lang.lower()
-    if baseline_path is not None and baseline_url is not None:
-        raise ValueError("pass baseline_path= or baseline_url=, not both")
-    if baseline_path is not None:
-        name, content = Path(baseline_path).name, Path(baseline_path).read_bytes()
-    else:
-        assert baseline_url is not None
-        with urllib.request.urlopen(baseline_url) as response:
-            name, content = baseline_url.rpartition("/")[2], response.read()
-    table = catalog.parse_baseline(content.decode("utf-8"), name)
-    return rescale_rows(encoder, table), f"{name}#{hashlib.sha256(content).hexdigest()[:8]}"
-
-
 def default_device(device: str | torch.device | None) -> torch.device:
     """Return the device to compute on: the one that is asked for, else the GPU where there is one.
 
@@ -165,65 +82,6 @@ def default_device(device: str | torch.device | None) -> torch.device:
     if device is not None:
         return torch.device(device)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@cache
-def warn_unused(name: str, reason: str) -> None:
-    """Say, once in a process, that an argument of another package has no effect here.
-
-    Args:
-        name: the argument.
-        reason: why it needs none.
-    """
-    warnings.warn(f"{name} has no effect: {reason}", stacklevel=4)
-
-
-def warning_texts(scores: Tensor, num_truncated: int, idf: bool, limit: int | None) -> list[str]:
-    """Say, once each and with the count, what a reader of the scores should know about the texts.
-
-    Args:
-        scores: precision, recall and F1 before rescaling, shape (3, layers, candidates).
-        num_truncated: texts that were cut.
-        idf: whether tokens were weighted by idf.
-        limit: the length limit in tokens.
-
-    Returns:
-        One sentence per thing to know; often none.
-    """
-    said = []
-    # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
-    num_zero = int((scores[2] == 0).all(0).sum())
-    if num_zero:
-        reason = "the candidate, or all its references, have no text"
-        if idf:
-            reason += ", or idf weights that are all 0, as of tokens that occur in every reference"
-        what = "1 candidate scores" if num_zero == 1 else f"{num_zero} candidates score"
-        said.append(f"{what} 0: {reason}")
-    if num_truncated:
-        what = "1 text is" if num_truncated == 1 else f"{num_truncated} texts are"
-        said.append(f"{what} longer than {limit} tokens and cut there; long_text='window' scores texts whole")
-    return said
-
-
-def score_signature(encoder: FrozenEncoder, idf: str, rescaled: str) -> str:
-    """Return one line with everything that changes a number.
-
-    Args:
-        encoder: the encoder.
-        idf: what the tokens' weights come from.
-        rescaled: how scores are rescaled.
-
-    Returns:
-        The signature; equal signatures mean equal numbers.
-    """
-    import transformers
-
-    from bertscore_tm import __version__
-
-    return (
-        f"{encoder.signature()}|idf:{idf}|rescale:{rescaled}"
-        f"|bertscore-tm:{__version__}|transformers:{transformers.__version__}"
-    )
 
 
 def score_texts(
@@ -262,30 +120,6 @@ def score_texts(
     for sentence in said:
         warnings.warn(sentence, stacklevel=stacklevel)
     return scored, weights
-
-
-@contextmanager
-def progress_bar(total: int, shown: bool) -> Generator[Callable[[int], None], None, None]:
-    """Show how many candidates are scored.
-
-    Args:
-        total: number of candidates.
-        shown: whether to show anything.
-
-    Yields:
-        A function to call with each number of further candidates.
-    """
-    if not shown:
-        yield lambda done: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="pair") as bar:
-
-        def advance(done: int) -> None:
-            bar.update(done)
-
-        yield advance
 
 
 def bert_score(

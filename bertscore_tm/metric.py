@@ -19,15 +19,9 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.corpus import best_scores, match_texts
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.functional import (
-    SCORES,
-    baseline_rows,
-    make_encoder,
-    rescale_scores,
-    score_signature,
-    warn_unused,
-    warning_texts,
-)
+from bertscore_tm.functional import SCORES, make_encoder
+from bertscore_tm.reporting import score_signature, warn_unused, warning_texts
+from bertscore_tm.rescaling import baseline_rows, rescale_scores
 from bertscore_tm.scoring import DocumentFrequencies, idf_weights, special_token_weights
 from bertscore_tm.states import (
     SCORE_STATES,

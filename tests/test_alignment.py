@@ -9,8 +9,8 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizer
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.alignment import align
-from bertscore_tm.functional import baseline_rows
 from bertscore_tm.readable import read_tokens
+from bertscore_tm.rescaling import baseline_rows
 from bertscore_tm.tokenization import TextTokenizer
 from bertscore_tm.weighting import token_weights
 from tests.support import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model

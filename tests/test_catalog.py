@@ -10,7 +10,7 @@ from bert_score.utils import lang2model, model2layers
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.catalog import baseline, default_model, listed_as, models, published_correlation, tuned_layer
-from bertscore_tm.functional import rescale_rows
+from bertscore_tm.rescaling import rescale_rows
 
 PUBLISHED = Path(oracle_package.__file__).parent / "rescale_baseline"
 TABLES = [

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import bertscore_tm
 from bertscore_tm import BERTScore, BERTScorer, FrozenEncoder, bert_score, score
-from bertscore_tm.functional import warn_unused
+from bertscore_tm.reporting import warn_unused
 from tests.support import several_references
 
 TOLERANCE = 1e-6

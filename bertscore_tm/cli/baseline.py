@@ -128,7 +128,7 @@ def _make(arguments: argparse.Namespace, team: ranks.Team, state: Path) -> tuple
     texts = team.from_first(lambda: read_texts(arguments.texts, arguments.format, arguments.column))
 
     from bertscore_tm.baselines import make_baseline
-    from bertscore_tm.functional import progress_bar
+    from bertscore_tm.reporting import progress_bar
     from bertscore_tm.weighting import token_weights
 
     device = team.together(lambda: ranks.choose_device(arguments.device))

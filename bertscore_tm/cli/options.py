@@ -164,11 +164,11 @@ def baseline_rows(encoder: FrozenEncoder, arguments: argparse.Namespace) -> tupl
         CommandError: the file cannot be read, is malformed or has no row for the encoder's layer.
         ValueError: there is no published table for the language and model.
     """
-    from bertscore_tm import functional
+    from bertscore_tm import rescaling
 
     rescale = arguments.rescale or arguments.baseline is not None
     try:
-        return functional.baseline_rows(encoder, arguments.lang, rescale, arguments.baseline)
+        return rescaling.baseline_rows(encoder, arguments.lang, rescale, arguments.baseline)
     except OSError as error:
         raise CommandError(f"{arguments.baseline}: {error.strerror or error}") from error
     except ValueError as error:

@@ -120,7 +120,7 @@ class Team:
             CommandError: a process failed.
         """
         from bertscore_tm.corpus import plan_steps, score_corpus
-        from bertscore_tm.functional import progress_bar
+        from bertscore_tm.reporting import progress_bar
 
         def work() -> CorpusScores:
             steps = plan_steps(texts, encoder)

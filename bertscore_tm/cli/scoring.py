@@ -65,7 +65,7 @@ def score_texts(
     Raises:
         CommandError: a process failed.
     """
-    from bertscore_tm import functional
+    from bertscore_tm import reporting, rescaling
     from bertscore_tm.weighting import token_weights
 
     device = team.together(lambda: ranks.choose_device(arguments.device))
@@ -78,7 +78,7 @@ def score_texts(
     scored = team.score(texts, encoder, weights, device, progress=sys.stderr.isatty())
     if scored is None:
         return None
-    said = functional.warning_texts(
+    said = reporting.warning_texts(
         scored.scores, scored.num_truncated, weights.label != "no", encoder.tokenizer.max_length
     )
     if weights.num_truncated:
@@ -86,8 +86,8 @@ def score_texts(
     for sentence in said:
         warnings.warn(sentence, stacklevel=1)
     return Scored(
-        scores=functional.rescale_scores(scored.scores, baseline),
+        scores=rescaling.rescale_scores(scored.scores, baseline),
         best_reference=scored.best_reference,
         encoder=encoder,
-        signature=functional.score_signature(encoder, weights.label, rescaled),
+        signature=reporting.score_signature(encoder, weights.label, rescaled),
     )

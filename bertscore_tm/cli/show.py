@@ -131,7 +131,7 @@ def _text(
     baseline: Tensor | None,
     rescaled: str,
 ) -> str:
-    from bertscore_tm import functional
+    from bertscore_tm import reporting
     from bertscore_tm.alignment import align
     from bertscore_tm.weighting import token_weights
 
@@ -143,7 +143,7 @@ def _text(
             f"cut there; long_text='window' shows it whole",
             stacklevel=1,
         )
-    signature = functional.score_signature(encoder, weights.label, rescaled)
+    signature = reporting.score_signature(encoder, weights.label, rescaled)
     return in_terminal(alignment, weighted=idf_sents is not None) + f"\nsignature: {signature}\n"
 
 

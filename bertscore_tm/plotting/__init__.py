@@ -13,11 +13,12 @@ import torch
 
 from bertscore_tm.alignment import align
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.functional import baseline_rows, default_device, make_encoder
+from bertscore_tm.functional import default_device, make_encoder
 from bertscore_tm.plotting.contributions import draw_sentences, sentences_html, sentences_size
 from bertscore_tm.plotting.fonts import lettering_for
 from bertscore_tm.plotting.heatmap import draw_matrix, matrix_size
 from bertscore_tm.plotting.pictures import Picture, axes_of_size, figure_of, fit_figure, size_of
+from bertscore_tm.rescaling import baseline_rows
 from bertscore_tm.weighting import Idf, token_weights
 
 if TYPE_CHECKING:
