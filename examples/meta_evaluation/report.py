@@ -1,0 +1,103 @@
+"""Show figures as Markdown tables, and how far two packages differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from examples.meta_evaluation.run import Result
+
+# Figures agree to four decimals where they differ by less than this.
+TOLERANCE = 5e-5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way of scoring.
+
+    Args:
+        layer: layer of the encoder.
+        idf: whether tokens are weighted by idf.
+    """
+
+    layer: int
+    idf: bool
+
+
+def table(file: str, settings: Sequence[Setting], ours: Result, theirs: Result | None) -> str:
+    """Return one result as a Markdown table, a row per setting.
+
+    Args:
+        file: name of the file.
+        settings: the rows.
+        ours: this package's figures.
+        theirs: the reference package's figures of the same protocol and rating.
+
+    Returns:
+        Heading and table.
+    """
+    about = ", ".join(filter(None, (ours.protocol, ours.rating, ours.size)))
+    names = ["layer", "idf"]
+    columns = [[str(setting.layer) for setting in settings], ["yes" if setting.idf else "no" for setting in settings]]
+    for name, values in ours.figures.items():
+        names.append(name)
+        columns.append([_shown(value) for value in values])
+        if theirs is not None:
+            names.append(f"{name} (bert-score)")
+            columns.append([_shown(value) for value in theirs.figures[name]])
+    lines = [names, ["---"] * len(names), *zip(*columns, strict=True)]
+    return "\n".join([f"### {file}: {about}", "", *("| " + " | ".join(line) + " |" for line in lines)])
+
+
+def records(
+    file: str, settings: Sequence[Setting], ours: Result, theirs: Result | None
+) -> Iterator[dict[str, str | int | float | bool | None]]:
+    """Give every figure of a result with all that says what it is.
+
+    Args:
+        file: name of the file.
+        settings: layer and weighting of each value.
+        ours: this package's figures.
+        theirs: the reference package's figures.
+
+    Yields:
+        One flat record per figure; ``reference`` only where ``theirs`` is given.
+    """
+    for name, values in ours.figures.items():
+        for i, (setting, value) in enumerate(zip(settings, values, strict=True)):
+            record: dict[str, str | int | float | bool | None] = {
+                "file": file,
+                "protocol": ours.protocol,
+                "rating": ours.rating,
+                "figure": name,
+                "layer": setting.layer,
+                "idf": setting.idf,
+                "value": value,
+            }
+            if theirs is not None:
+                record["reference"] = theirs.figures[name][i]
+            yield record
+
+
+def differences(ours: Result, theirs: Result) -> list[float]:
+    """Return how far each figure is from the reference package's.
+
+    Args:
+        ours: this package's figures.
+        theirs: the reference package's figures.
+
+    Returns:
+        Absolute differences; infinite where only one package has a value, none where neither has.
+    """
+    found = []
+    for name, values in ours.figures.items():
+        for value, other in zip(values, theirs.figures[name], strict=True):
+            if value is not None and other is not None:
+                found.append(abs(value - other))
+            elif value is not other:
+                found.append(float("inf"))
+    return found
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,133 @@
+"""Apply to a file the protocols that its judgements allow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from examples.meta_evaluation import protocols
+from examples.meta_evaluation.protocols import Figures
+from examples.meta_evaluation.readers import Judged, Labelled, Ranked, Rated
+
+PROTOCOLS = ("ranked", "segment", "system", "selection", "paraphrase")
+_FEWEST_SYSTEMS = 5  # what a correlation needs
+_POOL = 100  # hybrid systems to choose from, as in the paper
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How hybrid systems are drawn.
+
+    Args:
+        hybrids: number of hybrid systems.
+        repeats: number of times that the best of 100 of them is chosen.
+        seed: seed of all draws; equal seeds draw equally for all scores and ratings.
+
+    Raises:
+        ValueError: there are too few hybrids or repeats.
+    """
+
+    hybrids: int = 10_000
+    repeats: int = 100_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hybrids < _POOL:
+            raise ValueError(f"hybrids={self.hybrids}, of which {_POOL} at a time are drawn: ask for more")
+        if self.repeats < 1:
+            raise ValueError(f"repeats must be at least 1, got {self.repeats}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Figures of one protocol.
+
+    Args:
+        protocol: one of ``PROTOCOLS``.
+        rating: the human rating, where the file has several.
+        size: what was compared, in words.
+        figures: name of a figure to its value for each setting.
+    """
+
+    protocol: str
+    rating: str | None
+    size: str
+    figures: Figures
+
+
+def possible(judged: Judged) -> list[str]:
+    """Return which protocols a file allows.
+
+    Args:
+        judged: the file.
+
+    Returns:
+        Names out of ``PROTOCOLS``.
+    """
+    if isinstance(judged, Ranked):
+        return ["ranked"]
+    if isinstance(judged, Labelled):
+        return ["paraphrase"]
+    names = ["segment"]
+    if judged.systems is not None and len(set(judged.systems)) >= _FEWEST_SYSTEMS:
+        names.append("system")
+    if judged.documents is not None and max(Counter(judged.documents).values()) > 1:
+        names.append("selection")
+    return names
+
+
+def evaluate(
+    judged: Judged, scores: NDArray[np.float64], chosen: list[str], sampling: Sampling | None = None
+) -> list[Result]:
+    """Compare scores with a file's judgements.
+
+    Args:
+        judged: the file.
+        scores: scores of ``judged.pairs()``, shape (settings, pairs).
+        chosen: protocols to apply; those that the file does not allow are left out.
+        sampling: how hybrid systems are drawn.
+
+    Returns:
+        One result for each protocol and rating.
+    """
+    names = [name for name in possible(judged) if name in chosen]
+    if isinstance(judged, Ranked):
+        count = len(judged.better)
+        figures = protocols.ranked_pairs(scores[:, :count], scores[:, count:])
+        return [Result(name, None, f"{count} judgements", figures) for name in names]
+    if isinstance(judged, Labelled):
+        size = f"{sum(judged.labels)} paraphrases and {len(judged.labels) - sum(judged.labels)} others"
+        return [Result(name, None, size, protocols.paraphrase_auc(scores, judged.labels)) for name in names]
+    apply = {"segment": _segment, "system": _system, "selection": _selection}
+    return [result for name in names for result in apply[name](judged, scores, sampling or Sampling())]
+
+
+def _segment(judged: Rated, scores: NDArray[np.float64], sampling: Sampling) -> list[Result]:
+    size = f"{len(judged.candidates)} candidates"
+    return [
+        Result("segment", name, size, protocols.segment_level(scores, human)) for name, human in judged.ratings.items()
+    ]
+
+
+def _system(judged: Rated, scores: NDArray[np.float64], sampling: Sampling) -> list[Result]:
+    assert judged.systems is not None
+    size = f"{len(set(judged.systems))} systems"
+    return [
+        Result("system", name, size, protocols.system_level(scores, human, judged.systems))
+        for name, human in judged.ratings.items()
+    ]
+
+
+def _selection(judged: Rated, scores: NDArray[np.float64], sampling: Sampling) -> list[Result]:
+    assert judged.documents is not None
+    random = np.random.default_rng(sampling.seed)
+    hybrids = protocols.draw_hybrids(judged.documents, sampling.hybrids, random)
+    pools = protocols.draw_pools(sampling.hybrids, _POOL, sampling.repeats, random)
+    size = f"{sampling.hybrids} hybrid systems, the best of {_POOL} chosen {sampling.repeats} times"
+    return [
+        Result("selection", name, size, protocols.model_selection(scores, human, hybrids, pools))
+        for name, human in judged.ratings.items()
+    ]
