@@ -71,6 +71,20 @@ def test_score_of_all_layers_ignores_num_layers_as_the_other_package_does(minilm
     assert_equal(score(*corpus, **arguments), expected)
 
 
+def test_all_layers_with_several_references_and_idf(minilm, corpus):
+    cands, refs = corpus[0][:8], several_references(corpus[1][:8])
+    found = torch.stack(score(cands, refs, minilm, all_layers=True, idf=True))
+    assert found.shape == (3, 7, 8)
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=6, all_layers=True), idf=True, reduction="none")
+    metric.update(cands[:3], refs[:3])
+    metric.update(cands[3:], refs[3:])
+    assert_equal(list(metric.compute().values()), list(found))
+    # The other package gives a wrong shape here, so layer by layer.
+    for layer in range(7):
+        expected = oracle.score(cands, refs, model_type=minilm, num_layers=layer, idf=True, **ONE)
+        assert_equal(list(found[:, layer]), expected)
+
+
 def test_score_with_a_mapping(minilm, corpus):
     weights = get_idf_dict(corpus[1], get_tokenizer(minilm), nthreads=0)
     expected = oracle.score(*corpus, model_type=minilm, num_layers=4, idf=dict(weights) | dict_of_all(weights), **ONE)
