@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 import termios
@@ -248,7 +247,10 @@ def test_a_closed_pipe_is_no_error(folder, minilm, monkeypatch, capsys):
 
 
 def test_an_interrupt_ends_it_quietly(monkeypatch, capsys):
-    monkeypatch.setattr("bertscore_tm.cli.score.run", lambda _: signal.raise_signal(signal.SIGINT))
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertscore_tm.cli.score.run", interrupted)
     assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 130
     assert capsys.readouterr() == ("", "")
 
