@@ -89,6 +89,7 @@ class FrozenEncoder:
             chooses the row of the baseline.
 
     Raises:
+        TypeError: the tokenizer is not one of transformers.
         ValueError: the family is not supported, the layer does not exist, or a ready model comes without tokenizer.
         OSError: the model is neither a local folder nor to be had from the hub.
 
@@ -119,6 +120,11 @@ class FrozenEncoder:
     ) -> None:
         if isinstance(model, nn.Module) and tokenizer is None:
             raise ValueError("a ready model needs its tokenizer; pass tokenizer= (user_tokenizer= in the metric)")
+        if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise TypeError(
+                f"tokenizer must be a tokenizer of transformers, got a {type(tokenizer).__name__}; "
+                f"transformers.PreTrainedTokenizerFast(tokenizer_object=...) makes one of the tokenizers package's"
+            )
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if not truncation and long_text not in (None, "error"):

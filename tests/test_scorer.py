@@ -289,6 +289,8 @@ def test_a_model_of_ones_own(minilm, corpus):
         copy.update(*corpus)
         mean = bert_score(*corpus, minilm, 4)["f1"].mean()
         torch.testing.assert_close(copy.compute()["f1"], mean, atol=TOLERANCE, rtol=0)
+    with pytest.raises(TypeError, match="must be a tokenizer of transformers, got a function"):
+        bert_score(["a"], ["b"], **arguments | {"user_tokenizer": pooled})
     with pytest.raises(ValueError, match="Wrapped is no model of transformers: pass user_forward_fn="):
         bert_score(["a"], ["b"], model=Wrapped(minilm), user_tokenizer=tokenizer)
     with pytest.raises(ValueError, match="user_forward_fn gives one layer"):
