@@ -277,7 +277,7 @@ class FrozenEncoder:
         budget = _TOKENS_PER_BATCH.get(device.type, _TOKENS_PER_BATCH_ACCELERATOR)
         sizes = [len(window.ids) for window in windows]
         batches = token_batches(sizes, budget, self.batch_size, equal=self.family.mixes_padding)
-        with torch.no_grad():
+        with quiet(), torch.no_grad():
             for batch in batches:
                 padded = torch.nn.utils.rnn.pad_sequence(
                     [torch.tensor(windows[i].ids) for i in batch],
@@ -391,7 +391,7 @@ class FrozenEncoder:
         wants_states = self.all_layers or before_layers
         length = mask.shape[1]
         choose_attention(backbone, self.config, length)
-        with quiet(), torch.autocast(device_type=device.type, enabled=False):
+        with torch.autocast(device_type=device.type, enabled=False):
             output = backbone(**inputs, attention_mask=mask.long(), output_hidden_states=wants_states, return_dict=True)
         if wants_states:
             # BigBird pads texts to whole blocks and leaves the padding on its states.
