@@ -167,7 +167,7 @@ def make_baseline(
     signature = score_signature(encoder, "no", "no")
     settings = {
         "signature": signature,
-        "texts": hashlib.sha256("\n".join(distinct).encode()).hexdigest()[:16],
+        "texts": hashlib.sha256("\n".join(distinct).encode("utf-8", "surrogatepass")).hexdigest()[:16],
         "num_pairs": num_pairs,
         "seed": seed,
         "save_every": save_every,

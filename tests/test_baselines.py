@@ -157,6 +157,12 @@ def test_repeated_and_blank_texts_are_left_out(tiny):
     assert torch.equal(made.mean, clean.mean)
 
 
+def test_lone_surrogates_are_texts_too(tiny):
+    made = make_baseline(tiny, [*TEXTS[:3], "half \ud800 a pair"], 5)
+    assert made.num_texts == 4
+    assert torch.isfinite(made.mean).all()
+
+
 def test_long_texts_are_counted(tiny):
     made = make_baseline(tiny, [*TEXTS[:3], " ".join(TEXTS)], 5)
     assert (made.num_texts, made.num_truncated) == (4, 1)
