@@ -136,7 +136,8 @@ class FrozenEncoder:
             base = _encoder_within(model, forward_fn)
             self._ready = base
             self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
-            self._source = ready_source(base)
+            # Left whole for a function of the caller's own, the model is not what others share who cut it.
+            self._source = ready_source(base) + ("" if forward_fn is None else " whole")
             self._ready_digest = digest(base, tokenizer)
         else:
             if forward_fn is not None:
@@ -480,7 +481,7 @@ class FrozenEncoder:
         self.__dict__.update(state)
         self._backbones = {}
         if module is not None:
-            self._ready, self._source = module, ready_source(module)
+            self._ready, self._source = module, ready_source(module) + " whole"
             self._backbone(_first_parameter(module).device)
             self._ready = None
         if rebuild is not None:

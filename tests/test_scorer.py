@@ -301,6 +301,19 @@ def test_a_model_of_ones_own(minilm, corpus):
         bert_score(["a"], ["b"], minilm, user_forward_fn=pooled)
 
 
+def test_a_function_of_ones_own_gets_the_whole_model_also_beside_encoders_that_cut_it(minilm):
+    model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
+    expected = {layer: FrozenEncoder(minilm, num_layers=layer).encode(["a cat"]).vectors for layer in (1, 6)}
+    encoders = {1: FrozenEncoder(model, tokenizer, num_layers=1)}
+    encoders[6] = FrozenEncoder(model, tokenizer, forward_fn=last_vectors)
+    for layer, encoder in encoders.items():
+        torch.testing.assert_close(encoder.encode(["a cat"]).vectors, expected[layer], atol=TOLERANCE, rtol=0)
+
+
+def last_vectors(model, batch):
+    return model(**batch).last_hidden_state
+
+
 def vectors_of_layer_4(model, batch):
     output = model.inner(batch["input_ids"], attention_mask=batch["attention_mask"], output_hidden_states=True)
     return output.hidden_states[4]
