@@ -221,6 +221,7 @@ class FrozenEncoder:
 
         Returns:
             Model, revision or content hash, layer, dtype, prefix space, length limit, and what becomes of long texts.
+            A forward function of the caller's own stands with its name only.
         """
         name, revision = self.name, self.revision or getattr(self.config, "_commit_hash", None)
         digests = [self._ready_digest] if self._ready_digest else []
@@ -228,6 +229,8 @@ class FrozenEncoder:
             # The same folder lies elsewhere on another machine; its contents tell what it is.
             name = Path(self._source).name
             digests.insert(0, folder_digest(self._source))
+        # Partial functions and callable objects have no name of their own.
+        forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
         tokenizer = self.tokenizer
         long_text = tokenizer.long_text + (f"/{tokenizer.stride}" if tokenizer.stride is not None else "")
         return "|".join(
@@ -238,7 +241,7 @@ class FrozenEncoder:
                 f"space:{'yes' if tokenizer.prefix_space else 'no'}",
                 f"limit:{tokenizer.max_length or 'none'}",
                 f"long:{long_text}",
-                *([] if self._forward_fn is None else [f"forward:{self._forward_fn.__qualname__}"]),
+                *([] if self._forward_fn is None else [f"forward:{forward}"]),
             )
         )
 

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import warnings
 from collections import defaultdict
+from functools import partial
 
 import bert_score as oracle
 import pytest
@@ -305,7 +306,8 @@ def test_a_function_of_ones_own_gets_the_whole_model_also_beside_encoders_that_c
     model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
     expected = {layer: FrozenEncoder(minilm, num_layers=layer).encode(["a cat"]).vectors for layer in (1, 6)}
     encoders = {1: FrozenEncoder(model, tokenizer, num_layers=1)}
-    encoders[6] = FrozenEncoder(model, tokenizer, forward_fn=last_vectors)
+    encoders[6] = FrozenEncoder(model, tokenizer, forward_fn=partial(last_vectors))
+    assert encoders[6].signature().endswith("|forward:partial")
     for layer, encoder in encoders.items():
         torch.testing.assert_close(encoder.encode(["a cat"]).vectors, expected[layer], atol=TOLERANCE, rtol=0)
 
