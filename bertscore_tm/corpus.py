@@ -9,13 +9,25 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from bertscore_tm.embeddings import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.matching import MatchedPairs, match_pairs
 from bertscore_tm.scoring import best_of_references, precision_recall_f1
 from bertscore_tm.texts import TextPairs
 from bertscore_tm.weighting import TokenWeights, require_known
 
-__all__ = ["CorpusScores", "Matched", "best_scores", "match_texts", "plan_steps", "score_corpus"]
+__all__ = [
+    "CorpusScores",
+    "Encoded",
+    "Matched",
+    "best_scores",
+    "encode_texts",
+    "match_encoded",
+    "match_texts",
+    "plan_steps",
+    "score_corpus",
+    "weighted_scores",
+]
 
 # Numbers in the token vectors of one step, all layers together: 128 MB in float32.
 _NUMBERS_PER_STEP = 32_000_000
@@ -39,6 +51,19 @@ class Matched:
 
 
 @dataclass(frozen=True)
+class Encoded:
+    """Distinct texts and their token vectors.
+
+    Args:
+        numbers: each text's number among the vectors.
+        vectors: the vectors.
+    """
+
+    numbers: dict[str, int]
+    vectors: TokenVectors
+
+
+@dataclass(frozen=True)
 class CorpusScores:
     """Scores of the candidates of a corpus, or of some steps of it.
 
@@ -56,6 +81,56 @@ class CorpusScores:
     num_truncated: int
 
 
+def encode_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str, cache_bytes: int = 0) -> Encoded:
+    """Encode texts, each distinct one once.
+
+    Args:
+        texts: candidates and references.
+        encoder: the encoder.
+        device: where to encode.
+        cache_bytes: how much CPU memory the references' vectors may take that are kept for the next time.
+
+    Returns:
+        Their vectors.
+    """
+    references = list(dict.fromkeys(chain.from_iterable(texts.references)))
+    candidates = list(dict.fromkeys(texts.candidates))
+    if cache_bytes == 0:
+        both = list(dict.fromkeys([*candidates, *references]))
+        return Encoded(_numbered(both), encoder.encode(both, device))
+    cache = encoder.cache(device)
+    known, vectors = cache.fetch(references, lambda missing: encoder.encode(missing, device), cache_bytes)
+    # Candidates that equal a reference of another batch are not looked up: the batches in which candidates are encoded,
+    # and with them the last digits of their vectors, shall not change from one epoch to the next.
+    numbers = _numbered(known)
+    new = [text for text in candidates if text not in numbers]
+    if new:
+        numbers |= _numbered(new, len(known))
+        vectors = concatenate([vectors, encoder.encode(new, device)])
+    return Encoded(numbers, vectors)
+
+
+def match_encoded(texts: TextPairs, encoded: Encoded, layer: int | None = None) -> Matched:
+    """Match each candidate with its references.
+
+    Args:
+        texts: candidates and references.
+        encoded: their vectors.
+        layer: which of the layers to match; ``None`` matches all.
+
+    Returns:
+        Everything that scores are computed from, without vectors or texts.
+    """
+    vectors = encoded.vectors if layer is None else encoded.vectors.of_layer(layer)
+    device = vectors.vectors.device
+    counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device=device)
+    flat = chain(texts.candidates, chain.from_iterable(texts.references))
+    numbers = torch.tensor([encoded.numbers[text] for text in flat], dtype=torch.long, device=device)
+    candidates = numbers[: len(texts)].repeat_interleave(counts)
+    references = numbers[len(texts) :]
+    return Matched(match_pairs(vectors, candidates, references), counts, vectors.num_truncated)
+
+
 def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str) -> Matched:
     """Encode texts, each distinct one once, and match each candidate with its references.
 
@@ -67,16 +142,7 @@ def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device |
     Returns:
         Everything that scores are computed from, without vectors or texts.
     """
-    flat = list(chain(texts.candidates, chain.from_iterable(texts.references)))
-    unique = {text: number for number, text in enumerate(dict.fromkeys(flat))}
-    tokenized = encoder.tokenizer(list(unique))
-    vectors = encoder.encode(tokenized, device)
-    device = vectors.vectors.device
-    counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device=device)
-    numbers = torch.tensor([unique[text] for text in flat], dtype=torch.long, device=device)
-    candidates = numbers[: len(texts)].repeat_interleave(counts)
-    references = numbers[len(texts) :]
-    return Matched(match_pairs(vectors, candidates, references), counts, tokenized.num_truncated)
+    return match_encoded(texts, encode_texts(texts, encoder, device))
 
 
 def best_scores(matched: Matched, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,6 +159,26 @@ def best_scores(matched: Matched, weights: Tensor) -> tuple[Tensor, Tensor]:
     precision, recall, f1 = precision_recall_f1(matched.pairs, weights)
     best = [best_of_references(score, matched.counts) for score in (precision, recall, f1)]
     return torch.stack([score for score, _ in best]), best[2][1]
+
+
+def weighted_scores(matched: Matched, weights: TokenWeights, encoder: FrozenEncoder) -> tuple[Tensor, Tensor]:
+    """Turn matched tokens into scores with weights that a caller may have given.
+
+    Args:
+        matched: matched tokens.
+        weights: the weights, on any device.
+        encoder: the encoder, whose tokenizer names tokens in errors.
+
+    Returns:
+        As :func:`best_scores`.
+
+    Raises:
+        ValueError: a token has no weight.
+    """
+    weights = weights.to(matched.counts.device)
+    for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
+        require_known(weights, ids, encoder.tokenizer)
+    return best_scores(matched, weights.table)
 
 
 def plan_steps(texts: TextPairs, encoder: FrozenEncoder) -> list[list[int]]:
@@ -171,10 +257,7 @@ def score_corpus(
     for step in steps:
         part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
         matched = match_texts(part, encoder, device)
-        table = weights.table.to(matched.counts.device)
-        for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
-            require_known(weights, ids.to(weights.table.device), encoder.tokenizer)
-        scores, best_reference = best_scores(matched, table)
+        scores, best_reference = weighted_scores(matched, weights, encoder)
         parts.append(scores.cpu())
         best.append(best_reference.cpu())
         num_truncated += matched.num_truncated
@@ -184,3 +267,7 @@ def score_corpus(
     best_reference = torch.cat([torch.zeros(encoder.num_outputs, 0, dtype=torch.long), *best], dim=-1)
     order = torch.tensor(rows, dtype=torch.long).argsort()
     return CorpusScores(sorted(rows), scores[..., order], best_reference[..., order], num_truncated)
+
+
+def _numbered(texts: list[str], first: int = 0) -> dict[str, int]:
+    return {text: number for number, text in enumerate(texts, first)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["TokenVectors", "segment_ids", "token_batches"]
+__all__ = ["TokenVectors", "concatenate", "segment_ids", "token_batches"]
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,28 @@ class TokenVectors:
         ids: token ids, shape (tokens,), int64.
         lengths: tokens per text, shape (texts,), int64; special tokens included.
         has_content: texts with at least one token of their own, shape (texts,), bool.
+        truncated: texts that were cut at the length limit, shape (texts,), bool, on the CPU.
     """
 
     vectors: Tensor
     ids: Tensor
     lengths: Tensor
     has_content: Tensor
+    truncated: Tensor
 
     @property
     def offsets(self) -> Tensor:
         """Where each text's tokens begin, shape (texts,)."""
         return self.lengths.cumsum(0) - self.lengths
+
+    @property
+    def num_truncated(self) -> int:
+        """How many texts were cut at the length limit."""
+        return int(self.truncated.sum())
+
+    def of_layer(self, layer: int) -> TokenVectors:
+        """Return the vectors of one layer only, shape (1, tokens, width)."""
+        return replace(self, vectors=self.vectors[layer : layer + 1])
 
     def pad(self, texts: Tensor) -> tuple[Tensor, Tensor]:
         """Gather the vectors of some texts into one padded batch.
@@ -47,6 +58,30 @@ class TokenVectors:
         mask = steps < lengths[:, None]
         index = torch.where(mask, self.offsets[texts][:, None] + steps, 0)
         return self.vectors[:, index] * mask[..., None], mask
+
+
+def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
+    """Put the texts of several parts behind one another.
+
+    Args:
+        parts: vectors of as many layers each, on one device; at least one part.
+
+    Returns:
+        The vectors of all texts; those of a single part are not copied.
+
+    Example:
+        >>> none = torch.zeros(1, dtype=torch.bool)
+        >>> one = TokenVectors(torch.ones(1, 2, 4), torch.tensor([5, 6]), torch.tensor([2]), ~none, none)
+        >>> concatenate([one, one]).offsets
+        tensor([0, 2])
+    """
+    if len(parts) == 1:
+        return parts[0]
+    joined = {
+        field.name: torch.cat([getattr(part, field.name) for part in parts], dim=1 if field.name == "vectors" else 0)
+        for field in fields(TokenVectors)
+    }
+    return TokenVectors(**joined)
 
 
 def segment_ids(lengths: Tensor) -> Tensor:

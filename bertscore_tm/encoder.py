@@ -29,6 +29,7 @@ from transformers import (
 )
 
 from bertscore_tm import catalog
+from bertscore_tm.cache import VectorCache, shared_cache
 from bertscore_tm.embeddings import TokenVectors, token_batches
 from bertscore_tm.families import FAMILIES, Family, OwnModelConfig, family_of
 from bertscore_tm.tokenization import LongText, TextTokenizer, TokenizedTexts
@@ -160,6 +161,7 @@ class FrozenEncoder:
             "prefix_space": prefix_space,
         }
         self._backbones: dict[torch.device, nn.Module] = {}
+        self._caches: dict[torch.device, VectorCache] = {}
         self.num_layers = self._resolve_layer(num_layers)
         if self._ready is not None:
             # Taken now, so that training the model later does not change the scores.
@@ -199,6 +201,23 @@ class FrozenEncoder:
         """Facts about the model's family."""
         return family_of(self.config)
 
+    def layer_number(self, num_layers: int) -> int:
+        """Find one of the layers that come out.
+
+        Args:
+            num_layers: the layer; negative numbers count from the model's last.
+
+        Returns:
+            Its number, counted from 0.
+
+        Raises:
+            ValueError: this layer does not come out.
+        """
+        layer = _counted(num_layers, int(self.config.num_hidden_layers))
+        if not 0 <= layer <= self.num_layers:
+            raise ValueError(f"num_layers={num_layers} is none of the layers 0 to {self.num_layers} of {self!r}")
+        return layer
+
     @property
     def num_outputs(self) -> int:
         """How many layers' vectors come out: 1, or L+1 with ``all_layers``."""
@@ -216,8 +235,11 @@ class FrozenEncoder:
                 return origin
         return self.name
 
-    def signature(self) -> str:
+    def signature(self, layer: int | None = None) -> str:
         """Return what of this encoder changes a score, in one line.
+
+        Args:
+            layer: the one of all layers that is compared.
 
         Returns:
             Model, revision or content hash, layer, dtype, prefix space, length limit, and what becomes of long texts.
@@ -231,12 +253,16 @@ class FrozenEncoder:
             digests.insert(0, folder_digest(self._source))
         # Partial functions and callable objects have no name of their own.
         forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
+        layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
+        if layer is not None:
+            # Not the same as layer L alone in families with a final norm.
+            layers = f"{layer} of {layers}"
         tokenizer = self.tokenizer
         long_text = tokenizer.long_text + (f"/{tokenizer.stride}" if tokenizer.stride is not None else "")
         return "|".join(
             (
                 f"model:{'#'.join([name, *digests])}" + (f"@{revision}" if revision else ""),
-                f"layer:{'0-' if self.all_layers else ''}{self.num_layers}",
+                f"layer:{layers}",
                 f"dtype:{str(self.dtype).removeprefix('torch.')}",
                 f"space:{'yes' if tokenizer.prefix_space else 'no'}",
                 f"limit:{tokenizer.max_length or 'none'}",
@@ -312,7 +338,28 @@ class FrozenEncoder:
             ids=torch.tensor([i for row in ids for i in row], dtype=torch.long, device=device),
             lengths=lengths.to(device),
             has_content=torch.tensor(tokenized.has_content, dtype=torch.bool, device=device),
+            truncated=torch.tensor(tokenized.truncated, dtype=torch.bool),
         )
+
+    def cache(self, device: torch.device | str) -> VectorCache:
+        """Return the vectors that are kept of texts that come again.
+
+        Args:
+            device: where they are encoded.
+
+        Returns:
+            The cache, which this encoder shares with all others of the same settings in this process.
+        """
+        device = _indexed(torch.device(device))
+        if device not in self._caches:
+            # Objects of the caller's own stand with their identity: this encoder keeps them alive as long as the cache.
+            settings = (
+                *(self._source, self.revision, self.trust_remote_code, self.dtype, self.num_layers, self.all_layers),
+                *self._tokenizer_options.values(),
+                *(id(part) for part in (self._given_tokenizer, self._forward_fn)),
+            )
+            self._caches[device] = shared_cache(settings, device)
+        return self._caches[device]
 
     def encode_soft(self, inputs_embeds: Tensor, mask: Tensor) -> Tensor:
         """Return the unit vectors of soft tokens, keeping the gradient to them.
@@ -448,7 +495,7 @@ class FrozenEncoder:
         available = int(self.config.num_hidden_layers)
         if num_layers is None:
             num_layers = available if self.all_layers else catalog.tuned_layer(self.listed_name)
-        layer = num_layers + available + 1 if num_layers < 0 else num_layers
+        layer = _counted(num_layers, available)
         if not 0 <= layer <= available:
             raise ValueError(f"num_layers={num_layers} does not exist: {self.name} has layers 0 to {available}")
         if self.all_layers and getattr(self.config, "word_embed_proj_dim", width := self.config.hidden_size) != width:
@@ -471,6 +518,7 @@ class FrozenEncoder:
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         backbones = state.pop("_backbones")
+        del state["_caches"]
         if self._forward_fn is not None:
             state["_module"] = next(iter(backbones.values()))
         elif is_ready(self._source):
@@ -482,7 +530,7 @@ class FrozenEncoder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         rebuild, module = state.pop("_rebuild", None), state.pop("_module", None)
         self.__dict__.update(state)
-        self._backbones = {}
+        self._backbones, self._caches = {}, {}
         if module is not None:
             self._ready, self._source = module, ready_source(module) + " whole"
             self._backbone(_first_parameter(module).device)
@@ -532,6 +580,11 @@ def _encoder_within(model: nn.Module, forward_fn: ForwardFunction | None) -> nn.
         )
     base: nn.Module = model.base_model
     return family_of(model.config).encoder_of(base)
+
+
+def _counted(layer: int, available: int) -> int:
+    """Negative numbers of layers count from the last."""
+    return layer + available + 1 if layer < 0 else layer
 
 
 def _first_parameter(model: nn.Module) -> Tensor:

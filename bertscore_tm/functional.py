@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm import catalog
 from bertscore_tm.corpus import CorpusScores, score_corpus
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.reporting import progress_bar, score_signature, warn_unused, warning_texts
+from bertscore_tm.reporting import count_zero, progress_bar, score_signature, warn_unused, warning_texts
 from bertscore_tm.rescaling import baseline_rows, rescale_scores
 from bertscore_tm.texts import TextPairs, as_text_pairs
 from bertscore_tm.tokenization import LongText
@@ -114,7 +114,7 @@ def score_texts(
     with progress_bar(len(texts), verbose) as progress:
         scored = score_corpus(texts, encoder, weights, where, progress=progress)
     limit = encoder.tokenizer.max_length
-    said = warning_texts(scored.scores, scored.num_truncated, weights.label != "no", limit)
+    said = warning_texts(int(count_zero(scored.scores)), scored.num_truncated, weights.label != "no", limit)
     if weights.num_truncated:
         said.append(f"{weights.num_truncated} texts of idf_sents are longer than {limit} tokens and cut there")
     for sentence in said:

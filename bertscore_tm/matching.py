@@ -135,6 +135,7 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         ...     ids=torch.tensor([5, 6, 7]),
         ...     lengths=torch.tensor([2, 1]),
         ...     has_content=torch.tensor([True, True]),
+        ...     truncated=torch.tensor([False, False]),
         ... )
         >>> matched = match_pairs(vectors, torch.tensor([0]), torch.tensor([1]))
         >>> matched.candidate_best.T, matched.reference_best.T

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -17,26 +18,33 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.corpus import best_scores, match_texts
+from bertscore_tm.batches import forget_batch, match_batch
+from bertscore_tm.corpus import weighted_scores
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import SCORES, make_encoder
 from bertscore_tm.reporting import score_signature, warn_unused, warning_texts
+from bertscore_tm.resampling import mean_interval
 from bertscore_tm.rescaling import baseline_rows, rescale_scores
-from bertscore_tm.scoring import DocumentFrequencies, idf_weights, special_token_weights
+from bertscore_tm.settling import Collectives, Settled, Share, settle
 from bertscore_tm.states import (
     SCORE_STATES,
     TOKEN_STATES,
-    first_occurrences,
+    append,
     indices_fit,
+    mean_of_sums,
     num_values,
     pack_scores,
     pack_tokens,
-    unpack_tokens,
+    sums_of_scores,
+    unpack_scores,
 )
 from bertscore_tm.texts import as_text_pairs
 from bertscore_tm.tokenization import LongText
+from bertscore_tm.weighting import Idf, TokenWeights, token_weights
 
 __all__ = ["BERTScore"]
+
+_INTERVAL = ("f1_low", "f1_high")
 
 
 class BERTScore(Metric):
@@ -47,22 +55,25 @@ class BERTScore(Metric):
         R = \frac{1}{|x|} \sum_{x_j} \max_{\hat x_i} \mathbf{x}_j^\top \mathbf{\hat x}_i, \quad
         F_1 = \frac{2PR}{P+R}
 
-    (Zhang et al., ICLR 2020, section 3.) ``update`` encodes its texts at once, each rank its own, and keeps three
-    numbers per pair; with ``idf`` the id and best similarity of each token, since weights depend on the whole corpus.
-    ``compute`` runs no encoder. The result on any number of ranks equals that of one process. The encoder is shared
-    with every other metric, loss and callback that uses the same, and is no part of ``parameters()``,
-    ``state_dict()`` or checkpoints.
+    (Zhang et al., ICLR 2020, section 3.) ``update`` encodes its texts at once, each rank its own, and keeps sums, or
+    three numbers per pair where pairs are asked for; with ``idf=True`` the id and best similarity of each token, since
+    weights depend on the whole corpus. ``compute`` runs no encoder. The result on any number of ranks equals that of
+    one process. The encoder is shared with every other metric, loss and callback that uses the same, and is no part of
+    ``parameters()``, ``state_dict()`` or checkpoints. Metrics that get the same batch one after the other, as in a
+    ``MetricCollection``, encode it once. References that come again, as in the next validation, are not encoded again.
 
     Args:
         model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the language's.
-        num_layers: the layer that is compared; 0 is the embedding output. Default: the model's tuned layer.
+        num_layers: the layer that is compared; 0 is the embedding output. Default: the model's tuned layer. Of a
+            ``FrozenEncoder`` of all layers, the one of them to compare.
         all_layers: score every layer from 0.
         model: a ready model instead of a name; a frozen copy of it is taken.
         user_tokenizer: the ready model's tokenizer.
         user_forward_fn: gives token vectors, shape (batch, tokens, width), from ``model`` and a dictionary of
             ``input_ids`` and ``attention_mask``; for models that are not of Hugging Face's kind.
         verbose: no effect; the training loop shows the progress.
-        idf: weight tokens by their inverse document frequency in all references of all ranks.
+        idf: weight tokens by their inverse document frequency in all references of all ranks; or a mapping from token
+            id to weight.
         device: where to encode. Default: where the metric is.
         max_length: largest number of tokens per text, special ones included.
         batch_size: largest number of texts per forward pass of the encoder. Default: bounded by a token budget.
@@ -73,14 +84,22 @@ class BERTScore(Metric):
         baseline_path: a baseline table of your own.
         baseline_url: the address of such a table.
         truncation: cut texts that are too long, with a warning; ``False`` makes them an error.
+        idf_sents: take the document frequencies from these texts instead of the references; switches idf on.
+        score: compute this score alone, ``"precision"``, ``"recall"`` or ``"f1"``, as a tensor that
+            ``LightningModule.log`` takes together with the metric.
+        confidence: add the ends of a confidence interval of the mean F1, by a bootstrap over pairs, under ``"f1_low"``
+            and ``"f1_high"``; such as 0.95.
+        cache_bytes: how much CPU memory the token vectors of references may take, which are kept for the next epoch.
+            All metrics and losses on the same encoder share them. 0 keeps none.
         long_text: what becomes of texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see
             :class:`bertscore_tm.FrozenEncoder`.
         stride: tokens from one window to the next.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
-        **kwargs: further arguments of ``torchmetrics.Metric``.
+        **kwargs: further arguments of ``torchmetrics.Metric``; ``compute_on_cpu`` keeps states on the CPU.
 
     Raises:
+        TypeError: ``idf`` is neither a flag nor a mapping.
         ValueError: a setting is impossible.
         OSError: the model cannot be loaded.
 
@@ -101,6 +120,7 @@ class BERTScore(Metric):
 
     scores: list[Tensor]
     indices: list[Tensor]
+    totals: Tensor
     num_truncated: Tensor
     fingerprint: Tensor
     _forward_cache: Any
@@ -114,7 +134,7 @@ class BERTScore(Metric):
         user_tokenizer: PreTrainedTokenizerBase | None = None,
         user_forward_fn: Callable[[torch.nn.Module, dict[str, Tensor]], Tensor] | None = None,
         verbose: bool = False,
-        idf: bool = False,
+        idf: Idf = False,
         device: str | torch.device | None = None,
         max_length: int | None = None,
         batch_size: int | None = None,
@@ -126,6 +146,10 @@ class BERTScore(Metric):
         baseline_url: str | None = None,
         truncation: bool = True,
         *,
+        idf_sents: Sequence[str] | None = None,
+        score: Literal["precision", "recall", "f1"] | None = None,
+        confidence: float | None = None,
+        cache_bytes: int = 2**30,
         long_text: LongText | None = None,
         stride: int | None = None,
         dtype: str | torch.dtype = "float32",
@@ -137,12 +161,23 @@ class BERTScore(Metric):
         super().__init__(**kwargs)
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
-        if not isinstance(idf, bool):
-            raise TypeError(f"idf must be True or False in the metric, got {idf!r}")
+        if score is not None:
+            if score not in SCORES:
+                raise ValueError(f"score={score!r} is not one of {', '.join(map(repr, SCORES))}")
+            beside = "return_hash=True" if return_hash else f"confidence={confidence}"
+            if return_hash or confidence is not None:
+                raise ValueError(f"score={score!r} computes one tensor, which leaves no place for {beside}: drop one")
+        if confidence is not None and not 0 < confidence < 1:
+            raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+        if cache_bytes < 0:
+            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
         if verbose:
             warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
         if num_threads:
             warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
+        self._layer: int | None = None
+        if isinstance(model_name_or_path, FrozenEncoder) and model_name_or_path.all_layers and num_layers is not None:
+            self._layer, num_layers = model_name_or_path.layer_number(num_layers), None
         self.encoder = make_encoder(
             model_name_or_path,
             model,
@@ -158,23 +193,42 @@ class BERTScore(Metric):
             long_text=long_text,
             stride=stride,
         )
-        self.idf = idf
+        self.all_layers = self.encoder.all_layers and self._layer is None
         self.encoding_device = None if device is None else torch.device(device)
         self.return_hash = return_hash
         self.reduction = reduction
+        self.score = score
+        self.confidence = confidence
+        self.cache_bytes = cache_bytes
         self._baseline, self._rescaled = baseline_rows(
             self.encoder, lang, rescale_with_baseline, baseline_path, baseline_url
         )
+        if self._baseline is not None and self._layer is not None:
+            self._baseline = self._baseline[:, self._layer : self._layer + 1]
         self._num_references: int | None = None
+        # None where they depend on references to come.
+        self._weights: TokenWeights | None = None
+        if idf is not True or idf_sents is not None:
+            self._weights = token_weights(self.encoder, idf, idf_sents)
+            if self._weights.num_truncated:
+                warnings.warn(
+                    f"{self._weights.num_truncated} texts of idf_sents are longer than "
+                    f"{self.encoder.tokenizer.max_length} tokens and cut there",
+                    stacklevel=2,
+                )
+        self.idf = self._weights is None or self._weights.label != "no"
+        self._keeps_pairs = self._weights is None or reduction == "none" or confidence is not None
 
-        self._list_states = SCORE_STATES | (TOKEN_STATES if idf else {})
+        self._list_states = SCORE_STATES | (TOKEN_STATES if self._weights is None else {})
         for name in self._list_states:
             self.add_state(name, default=[], dist_reduce_fx="cat")
+        totals = torch.zeros(2 + len(SCORES) * self._num_layers, dtype=torch.int64)
+        self.add_state("totals", default=totals, dist_reduce_fx="sum")
         self.add_state("num_truncated", default=torch.tensor(0), dist_reduce_fx="sum")
         # MetricCollection merges metrics with equal states for good; states that came about differently must differ.
-        settings = f"{self.encoder.signature()}|{self.idf}"
-        digest = hashlib.sha256(settings.encode()).digest()[:8]
-        self.add_state("fingerprint", default=torch.tensor(list(digest)), dist_reduce_fx="max")
+        weights = "references" if self._weights is None else self._weights.label
+        digest = hashlib.sha256(f"{self.encoder.signature(self._layer)}|{weights}".encode()).digest()[:8]
+        self.add_state("fingerprint", default=torch.tensor([*digest, self._keeps_pairs]), dist_reduce_fx="max")
 
     def update(
         self,
@@ -185,7 +239,8 @@ class BERTScore(Metric):
         """Encode and match texts, and keep what their scores need.
 
         Args:
-            preds: candidate texts, or a single one. Empty sequences change nothing.
+            preds: candidate texts, or a single one. Empty sequences change nothing. Also a tensor of
+                :func:`bertscore_tm.texts.text_tensor`, for wrappers that resample tensors.
             target: one reference per candidate, or a list of references per candidate.
             indices: number of each pair in the data set. Pairs with a number seen before, on any rank, count once, and
                 ``reduction="none"`` gives the pairs in the order of their numbers. All updates pass them, or none.
@@ -198,17 +253,19 @@ class BERTScore(Metric):
         numbers = self._checked_indices(indices, len(texts))
         if len(texts) == 0:
             return
-        matched = match_texts(texts, self.encoder, self.encoding_device or self.device)
-        if self.idf:
+        matched = match_batch(texts, self.encoder, self._encodes_on, self._layer, self.cache_bytes)
+        if self._weights is None:
             for name, values in pack_tokens(matched).items():
                 self._append(name, values)
         else:
-            tokenizer = self.encoder.tokenizer
-            weights = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, matched.counts.device)
-            self._append("scores", pack_scores(best_scores(matched, weights)[0]))
+            scores = weighted_scores(matched, self._weights, self.encoder)[0]
+            if self._keeps_pairs or numbers is not None:
+                self._append("scores", pack_scores(scores))
+            else:
+                # Out of place, here and below, since the state may have been reset inside inference mode.
+                self.totals = self.totals + sums_of_scores(scores).to(self.device)
         if numbers is not None:
             self._append("indices", numbers)
-        # Out of place, since the state may have been reset inside inference mode.
         self.num_truncated = self.num_truncated + matched.num_truncated
 
     def forward(
@@ -216,7 +273,7 @@ class BERTScore(Metric):
         preds: str | Sequence[str],
         target: str | Sequence[str] | Sequence[Sequence[str]],
         indices: Sequence[int] | Tensor | None = None,
-    ) -> dict[str, Any]:
+    ) -> Any:
         """Add a batch and return its own scores: of this rank, or of all ranks with ``dist_sync_on_step``.
 
         The texts are encoded once. When an update or the synchronisation fails, what was there before stays.
@@ -234,70 +291,89 @@ class BERTScore(Metric):
         """
         if self._is_synced:
             raise TorchMetricsUserError("the metric is synchronised: call unsync before forward")
+        texts = as_text_pairs(preds, target)
+        # Against what was there before, which the update below does not see.
+        self._checked_indices(indices, len(texts))
         before: dict[str, Any] = {**self.metric_state}
-        for name in self._list_states:
-            # Lists of its own, as metrics of one compute group share them.
-            setattr(self, name, list(before[name]))
-        self.update(preds, target, indices)
-        after: dict[str, Any] = {**self.metric_state}
+        batch: dict[str, Any] = {}
         try:
-            for name in self._list_states:
-                setattr(self, name, after[name][len(before[name]) :])
-            self.num_truncated = after["num_truncated"] - before["num_truncated"]
+            for name in before:
+                setattr(self, name, [] if name in self._list_states else self._default(name))
+            self.update(texts.candidates, texts.references, indices)
+            batch = {**self.metric_state}
             # `_should_unsync` off is how torchmetrics tells the value of a step from that of an epoch.
             self._to_sync, self._should_unsync = self.dist_sync_on_step, False
-            value: dict[str, Any] = self.compute()
+            value = self.compute()
         finally:
-            for name in after:
-                setattr(self, name, after[name])
+            for name, state in before.items():
+                setattr(self, name, state)
+            if batch:
+                self._add(batch)
             self._to_sync, self._should_unsync = self.sync_on_compute, True
             self._is_synced, self._cache, self._computed = False, None, None
         self._forward_cache = value
         return value
 
-    def compute(self) -> dict[str, Any]:
+    def compute(self) -> Any:
         """Return the scores of all pairs of all ranks.
 
         Returns:
-            ``precision``, ``recall`` and ``f1``: scalars with ``reduction="mean"``, shape (pairs,) with ``"none"``; a
-            leading dimension of layers with ``all_layers``. Without any pair the mean is 0. Pairs come in the order of
-            their indices, or rank by rank in the order of updates.
+            A dictionary with ``precision``, ``recall`` and ``f1``, or with ``score=`` that tensor alone: scalars with
+            ``reduction="mean"``, shape (pairs,) with ``"none"``; a leading dimension of layers with ``all_layers``.
+            Without any pair the mean is 0. Pairs come in the order of their indices, or rank by rank in the order of
+            updates. ``f1_low`` and ``f1_high`` with ``confidence``: scalars, or one value per layer.
         """
         if self._is_synced:
-            scores, indices, num_truncated = self._state("scores"), self._state("indices"), self.num_truncated
+            settled = Settled(
+                self._state("scores"), self._state("indices"), self.totals, self.num_truncated, self._num_references
+            )
         else:
-            scores, indices, num_truncated = self._settle(lambda tensor: [tensor], rank=0)
-        if len(indices):
-            scores = scores.reshape(len(indices), -1)[indices.argsort(stable=True)]
-        shaped = scores.reshape(-1, len(SCORES), self.encoder.num_outputs).permute(1, 2, 0)
-        num_pairs = shaped.shape[-1]
+            settled = self._settle(Collectives(self.device))
+        self._num_references = settled.num_references
+        pairs = unpack_scores(settled.scores, self._num_layers)
+        if len(settled.indices):
+            pairs = pairs[..., settled.indices.argsort(stable=True)]
+        totals = settled.totals.to(pairs.device) + sums_of_scores(pairs)
+        num_pairs, num_zero = totals[:2].tolist()
         # Once per corpus, not at every step of `forward`.
         if self._should_unsync:
-            for said in warning_texts(shaped, int(num_truncated), self.idf, self.encoder.tokenizer.max_length):
+            forget_batch(self.encoder, self._encodes_on)
+            limit = self.encoder.tokenizer.max_length
+            for said in warning_texts(num_zero, int(settled.num_truncated), self.idf, limit):
                 rank_zero_warn(said, UserWarning)
-        shaped = rescale_scores(shaped, self._baseline)
+
+        pairs = rescale_scores(pairs, self._baseline)
+        values = pairs
         if self.reduction == "mean":
-            # In float64 so that a large corpus loses nothing, wherever the device has it.
-            wide = shaped if shaped.device.type == "mps" else shaped.double()
-            shaped = (wide.sum(-1) / max(num_pairs, 1)).to(shaped.dtype)
-        values = shaped if self.encoder.all_layers else shaped[:, 0]
-        result: dict[str, Any] = dict(zip(SCORES, values, strict=True))
-        if self.return_hash:
-            result["hash"] = self.signature()
-        return result
+            values = torch.zeros(len(SCORES), self._num_layers)
+            if num_pairs:
+                values = rescale_scores(mean_of_sums(totals)[..., None], self._baseline)[..., 0].float()
+        result = dict(zip(SCORES, values.to(self.device), strict=True))
+        if self.confidence is not None:
+            ends = mean_interval(pairs[SCORES.index("f1")], self.confidence)
+            result |= {name: end.float().to(self.device) for name, end in zip(_INTERVAL, ends, strict=True)}
+        if not self.all_layers:
+            result = {name: value[0] for name, value in result.items()}
+        if self.score is not None:
+            return result[self.score]
+        return {**result, "hash": self.signature()} if self.return_hash else result
 
     def signature(self) -> str:
         """Return one line with every setting that changes a number.
 
         Returns:
-            The signature; with ``idf`` it holds the number of references of the last ``compute``.
+            The signature; with ``idf=True`` it holds the number of references of the last ``compute``.
         """
-        corpus = "references" if self._num_references is None else str(self._num_references)
-        return score_signature(self.encoder, corpus if self.idf else "no", self._rescaled)
+        if self._weights is not None:
+            idf = self._weights.label
+        else:
+            idf = "references" if self._num_references is None else str(self._num_references)
+        return score_signature(self.encoder, idf, self._rescaled, self._layer)
 
     def reset(self) -> None:
         """Forget all pairs."""
         self._num_references = None
+        forget_batch(self.encoder, self._encodes_on)
         super().reset()
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
@@ -307,21 +383,20 @@ class BERTScore(Metric):
             incoming_state: a metric with the same settings, or its state.
 
         Raises:
-            ValueError: the other metric encodes or weights differently, is no BERTScore, or only one has indices.
+            ValueError: the other metric encodes or weights differently, keeps only sums where this one needs pairs, is
+                no BERTScore, or only one has indices.
         """
         if not isinstance(incoming_state, BERTScore | dict):
             raise ValueError(f"expected a BERTScore or its state, got a {type(incoming_state).__name__}")
         state: dict[str, Any] = incoming_state if isinstance(incoming_state, dict) else {**incoming_state.metric_state}
-        self._require_own_settings(state.get("fingerprint"))
+        self._require_fitting(state)
         mine, theirs = (
             (self._num_pairs(), num_values(self.indices)),
             (self._num_pairs(state), num_values(state["indices"])),
         )
         if not indices_fit(torch.tensor([mine, theirs])):
             raise ValueError("one metric got indices and the other did not: both must, or none")
-        for name in self._list_states:
-            setattr(self, name, [*getattr(self, name), *(part.to(self.device) for part in state[name])])
-        self.num_truncated = self.num_truncated + state["num_truncated"].to(self.device)
+        self._add(state)
         self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
         self._computed = None
 
@@ -336,10 +411,13 @@ class BERTScore(Metric):
             Figure and axes.
         """
         val = self.compute() if val is None else val
-        several = [val] if isinstance(val, dict) else val
-        scores = [{name: one[name] for name in SCORES} if isinstance(one, dict) else one for one in several]
+        single = isinstance(val, dict | Tensor)
+        shown = [
+            {name: one[name] for name in (*SCORES, *_INTERVAL) if name in one} if isinstance(one, dict) else one
+            for one in ([val] if single else val)
+        ]
         # torchmetrics labels every point, cuts off rescaled scores below 0, and returns no figure for given axes.
-        drawn: Any = self._plot(scores[0] if isinstance(val, dict) else scores, ax)[1]
+        drawn: Any = self._plot(shown[0] if single else shown, ax)[1]
         from matplotlib.ticker import MaxNLocator
 
         drawn.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -348,8 +426,8 @@ class BERTScore(Metric):
         for line in drawn.lines:
             if len(line.get_xdata()) > 30:
                 line.set(linestyle="none", markersize=4)
-        if isinstance(val, dict):
-            drawn.set_xlabel("layer" if self.encoder.all_layers else "pair")
+        if single:
+            drawn.set_xlabel("layer" if self.all_layers else "pair")
         return drawn.figure, drawn
 
     @contextmanager
@@ -369,72 +447,68 @@ class BERTScore(Metric):
 
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
         group = process_group or self.process_group
-        rank = torch.distributed.get_rank(group) if torch.distributed.is_initialized() else 0
-        scores, indices, num_truncated = self._settle(lambda tensor: dist_sync_fn(tensor, group=group), rank)
+        settled = self._settle(Collectives(self.device, dist_sync_fn, group))
         # Only now, so that an error on the way leaves the rank's own state untouched.
         for name in self._list_states:
             setattr(self, name, [])
-        self.scores, self.indices, self.num_truncated = [scores], [indices], num_truncated
+        self.scores, self.indices, self.totals = [settled.scores], [settled.indices], settled.totals
+        self.num_truncated, self._num_references = settled.num_truncated, settled.num_references
 
-    def _settle(self, gather: Callable[[Tensor], list[Tensor]], rank: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Weight the tokens, drop repeated indices, and gather everything that ``compute`` needs.
+    def _settle(self, collectives: Collectives) -> Settled:
+        lists = {name: self._state(name) for name in self._list_states}
+        share = Share(lists, self.totals, self.num_truncated, self.fingerprint)
+        num_listed = self._num_pairs() - int(self.totals[0])
+        vocab_size = self.encoder.tokenizer.vocab_size
+        return settle(share, num_listed, self._num_layers, vocab_size, self._weights is None, collectives)
 
-        Every rank makes the same collective calls in the same order, with or without data. What travels is one number
-        per vocabulary entry (with idf) and a few per pair, never tokens.
+    def _add(self, state: dict[str, Any]) -> None:
+        """Put the pairs of a state behind those of this one."""
+        for name in self._list_states:
+            for part in state[name]:
+                self._append(name, part)
+        self.totals = self.totals + state["totals"].to(self.device)
+        self.num_truncated = self.num_truncated + state["num_truncated"].to(self.device)
 
-        Args:
-            gather: returns the tensors of all ranks, in the order of ranks.
-            rank: this rank's place in that order.
-
-        Returns:
-            Scores, one flat row of (3, layers) numbers per pair; the pairs' indices; and how many texts were cut.
-        """
-        indices = self._state("indices")
-        mine = torch.tensor([self._num_pairs(), len(indices), *self.fingerprint], device=self.device)
-        everyones = torch.stack(gather(mine))
-        sizes, fingerprints = everyones[:, :2], everyones[:, 2:]
-        # From here on a rank with other settings would make other collective calls, and all would wait for ever.
-        if (fingerprints != fingerprints[0]).any():
-            raise ValueError("the ranks' metrics differ in model, layer, precision, limits or idf")
-        if not indices_fit(sizes):
-            raise ValueError("some ranks passed indices to update and others did not: all must, or none")
-        everyone = torch.cat(gather(indices))
-        kept = first_occurrences(everyone)
-        start = int(sizes[:rank, 1].sum())
-        keep = kept[start : start + len(indices)] if len(indices) else None
-
-        if self.idf:
-            matched = unpack_tokens({name: self._state(name) for name in TOKEN_STATES}, self.encoder.num_outputs, keep)
-            local = DocumentFrequencies.of(
-                matched.pairs.reference_ids, matched.pairs.reference_lengths, self.encoder.tokenizer.vocab_size
-            )
-            totals = torch.stack(gather(torch.cat([local.counts, local.num_documents[None]]))).sum(0)
-            weights = idf_weights(DocumentFrequencies(totals[:-1], totals[-1]))
-            scores = pack_scores(best_scores(matched, weights)[0])
-            self._num_references = int(totals[-1])
-        else:
-            scores = self._state("scores")
-            if keep is not None:
-                scores = scores.reshape(len(keep), -1)[keep].flatten()
-        return torch.cat(gather(scores)), everyone[kept], torch.stack(gather(self.num_truncated)).sum()
-
-    def _require_own_settings(self, fingerprint: Tensor | None) -> None:
-        if fingerprint is None or not torch.equal(fingerprint.to(self.device), self.fingerprint):
+    def _require_fitting(self, state: dict[str, Any]) -> None:
+        theirs = state.get("fingerprint")
+        if theirs is None or not torch.equal(theirs[:-1].to(self.device), self.fingerprint[:-1]):
             raise ValueError("the other metric's model, layer, precision, limits or idf differ: its state does not fit")
+        if self._keeps_pairs and state["totals"][0]:
+            raise ValueError(
+                "the other metric has kept sums only, this one needs every pair: give the other reduction='none' too"
+            )
 
     def _num_pairs(self, state: dict[str, Any] | None = None) -> int:
         state = {**self.metric_state} if state is None else state
-        if self.idf:
+        if self._weights is None:
             return num_values(state["reference_counts"])
-        return num_values(state["scores"]) // (len(SCORES) * self.encoder.num_outputs)
+        return num_values(state["scores"]) // (len(SCORES) * self._num_layers) + int(state["totals"][0])
+
+    @property
+    def _num_layers(self) -> int:
+        return 1 if self._layer is not None else self.encoder.num_outputs
+
+    @property
+    def _encodes_on(self) -> torch.device:
+        return self.encoding_device or self.device
+
+    @property
+    def _keeps_on(self) -> torch.device:
+        return torch.device("cpu") if self.compute_on_cpu else self.device
 
     def _state(self, name: str) -> Tensor:
-        empty = torch.empty(0, dtype=self._list_states[name], device=self.device)
-        return torch.cat([empty, *(part.to(self.device) for part in getattr(self, name))])
+        empty = torch.empty(0, dtype=self._list_states[name], device=self._keeps_on)
+        return torch.cat([empty, *(part.to(self._keeps_on) for part in getattr(self, name))])
 
     def _append(self, name: str, values: Tensor) -> None:
-        flat = values.detach().flatten().to(device=self.device, dtype=self._list_states[name])
-        getattr(self, name).append(flat)
+        flat = values.detach().flatten().to(device=self._keeps_on, dtype=self._list_states[name])
+        # A list of its own, as metrics of one compute group share theirs.
+        setattr(self, name, append(getattr(self, name), flat))
+
+    def _default(self, name: str) -> Tensor:
+        default = self._defaults[name]
+        assert isinstance(default, Tensor)
+        return default.to(self.device)
 
     def _checked_indices(self, indices: Sequence[int] | Tensor | None, num_pairs: int) -> Tensor | None:
         before, indexed = self._num_pairs(), num_values(self.indices)
@@ -451,31 +525,41 @@ class BERTScore(Metric):
             )
         return numbers.long()
 
+    def _copy_state_dict(self) -> dict[str, Any]:
+        """What comes back after a synchronisation; not copied, since no state is ever changed in place."""
+        return {name: getattr(self, name) for name in self._defaults}
+
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = super()._wrap_compute(compute)
 
         @functools.wraps(compute)
-        def keep_pair_dimension(*args: Any, **kwargs: Any) -> Any:
+        def keep_dimensions(*args: Any, **kwargs: Any) -> Any:
             value = wrapped(*args, **kwargs)
-            # torchmetrics turns one-element tensors into scalars, also those that hold one value per pair.
-            if self.reduction == "none":
-                shape = (1, 1) if self.encoder.all_layers else (1,)
-                return {
-                    name: score.reshape(shape) if isinstance(score, Tensor) and score.ndim == 0 else score
-                    for name, score in value.items()
-                }
-            return value
+            # torchmetrics turns one-element tensors into scalars, also those that hold one value per pair or layer.
+            if isinstance(value, Tensor):
+                return self._with_dimensions("", value)
+            return {name: self._with_dimensions(name, score) for name, score in value.items()}
 
-        return keep_pair_dimension
+        return keep_dimensions
+
+    def _with_dimensions(self, name: str, value: Any) -> Any:
+        num_dimensions = self.all_layers + (self.reduction == "none" and name not in _INTERVAL)
+        if not isinstance(value, Tensor) or value.ndim == num_dimensions:
+            return value
+        return value.reshape((1,) * num_dimensions)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take over a state of the same settings, in lists of its own."""
-        saved = state_dict.get(f"{prefix}fingerprint")
-        if saved is not None:
-            self._require_own_settings(saved)
+        if f"{prefix}fingerprint" in state_dict:
+            self._require_fitting({name: state_dict.get(prefix + name) for name in self._defaults})
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self.fingerprint = self._default("fingerprint")
         for name in self._list_states:
-            setattr(self, name, list(getattr(self, name)))
+            setattr(self, name, [part.to(self._keeps_on) for part in getattr(self, name)])
+        self._computed = None
+        if self._num_pairs():
+            # Or `compute` would warn that there was no update.
+            self._update_count = max(self._update_count, 1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> BERTScore:
         """Follow the owner's device but never its dtype, which would round scores and sums (bf16-true)."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder
 
-__all__ = ["progress_bar", "score_signature", "warn_unused", "warning_texts"]
+__all__ = ["count_zero", "progress_bar", "score_signature", "warn_unused", "warning_texts"]
 
 
 @cache
@@ -25,11 +25,23 @@ def warn_unused(name: str, reason: str) -> None:
     warnings.warn(f"{name} has no effect: {reason}", stacklevel=4)
 
 
-def warning_texts(scores: Tensor, num_truncated: int, idf: bool, limit: int | None) -> list[str]:
-    """Say, once each and with the count, what a reader of the scores should know about the texts.
+def count_zero(scores: Tensor) -> Tensor:
+    """Count candidates whose F1 is 0 at all layers.
 
     Args:
         scores: precision, recall and F1 before rescaling, shape (3, layers, candidates).
+
+    Returns:
+        Shape (), int64.
+    """
+    return (scores[2] == 0).all(0).sum()
+
+
+def warning_texts(num_zero: int, num_truncated: int, idf: bool, limit: int | None) -> list[str]:
+    """Say, once each and with the count, what a reader of the scores should know about the texts.
+
+    Args:
+        num_zero: candidates with F1 0.
         num_truncated: texts that were cut.
         idf: whether tokens were weighted by idf.
         limit: the length limit in tokens.
@@ -39,7 +51,6 @@ def warning_texts(scores: Tensor, num_truncated: int, idf: bool, limit: int | No
     """
     said = []
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
-    num_zero = int((scores[2] == 0).all(0).sum())
     if num_zero:
         reason = "the candidate, or all its references, have no text"
         if idf:
@@ -52,13 +63,14 @@ def warning_texts(scores: Tensor, num_truncated: int, idf: bool, limit: int | No
     return said
 
 
-def score_signature(encoder: FrozenEncoder, idf: str, rescaled: str) -> str:
+def score_signature(encoder: FrozenEncoder, idf: str, rescaled: str, layer: int | None = None) -> str:
     """Return one line with everything that changes a number.
 
     Args:
         encoder: the encoder.
         idf: what the tokens' weights come from.
         rescaled: how scores are rescaled.
+        layer: the one of all layers that is compared.
 
     Returns:
         The signature; equal signatures mean equal numbers.
@@ -68,7 +80,7 @@ def score_signature(encoder: FrozenEncoder, idf: str, rescaled: str) -> str:
     from bertscore_tm import __version__
 
     return (
-        f"{encoder.signature()}|idf:{idf}|rescale:{rescaled}"
+        f"{encoder.signature(layer)}|idf:{idf}|rescale:{rescaled}"
         f"|bertscore-tm:{__version__}|transformers:{transformers.__version__}"
     )
 

@@ -12,6 +12,7 @@ from bertscore_tm.matching import MatchedPairs
 
 __all__ = [
     "DocumentFrequencies",
+    "accumulator",
     "best_of_references",
     "guarded_f1",
     "harmonic_mean",
@@ -74,7 +75,7 @@ def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
         >>> idf_weights(frequencies).exp()
         tensor([1.0000, 1.5000, 3.0000], dtype=torch.float64)
     """
-    dtype = _accumulator(frequencies.counts.device)
+    dtype = accumulator(frequencies.counts.device)
     documents = frequencies.num_documents.to(dtype)
     return torch.log((documents + 1) / (frequencies.counts.to(dtype) + 1))
 
@@ -94,7 +95,7 @@ def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: to
         >>> special_token_weights([0, 2], 4, torch.device("cpu")).tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    weights = torch.ones(vocab_size, dtype=_accumulator(device), device=device)
+    weights = torch.ones(vocab_size, dtype=accumulator(device), device=device)
     weights[unweighted_ids] = 0
     return weights
 
@@ -238,6 +239,6 @@ def _segment_sum(values: Tensor, lengths: Tensor) -> Tensor:
     return sums.index_add(0, segment_ids(lengths), values)
 
 
-def _accumulator(device: torch.device) -> torch.dtype:
-    """Sums run in float64 where the device has it (Apple's GPUs do not)."""
+def accumulator(device: torch.device) -> torch.dtype:
+    """Return the dtype in which weights and sums are held: float64 where the device has it (Apple's GPUs do not)."""
     return torch.float32 if device.type == "mps" else torch.float64

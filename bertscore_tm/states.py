@@ -1,7 +1,8 @@
 """What the metric keeps of its pairs, as flat tensors of fixed dtypes that every rank can gather.
 
-Without idf a pair leaves its scores. With idf its weights depend on the whole corpus, so each token leaves its id and
-best similarity, from which scores are computed when document frequencies are known.
+Where the weights of tokens are known, a pair leaves its scores, or only adds to sums. With idf over the references its
+weights depend on the whole corpus, so each token leaves its id and best similarity, from which scores are computed when
+document frequencies are known.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from torch import Tensor
 from bertscore_tm.corpus import Matched
 from bertscore_tm.embeddings import segment_ids
 from bertscore_tm.matching import MatchedPairs
+from bertscore_tm.reporting import count_zero
 
 __all__ = [
     "SCORE_STATES",
     "TOKEN_STATES",
+    "append",
     "first_occurrences",
     "indices_fit",
+    "mean_of_sums",
     "num_values",
     "pack_scores",
     "pack_tokens",
+    "sums_of_scores",
+    "unpack_scores",
     "unpack_tokens",
 ]
 
@@ -37,6 +43,74 @@ TOKEN_STATES = {
     "reference_best": torch.float32,
     "reference_lengths": torch.int32,
 }
+# Values of a part of a list state that grows no more.
+_FULL = 65_536
+# Scores lie in [-1, 1], so that sums of 2**31 pairs fit; a score is held to 1.2e-10.
+_FIXED_POINT = 2.0**32
+
+
+def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
+    """Return the parts of a list state with further values, joining small parts.
+
+    A tensor takes some hundred bytes beside its values, so that parts of single pairs would multiply the state. A part
+    is copied only when it at least doubles, hence a number of times that grows with the logarithm of the largest part.
+
+    Args:
+        parts: flat tensors.
+        values: another, of the same dtype and device.
+
+    Returns:
+        Fewer and larger parts with the same values.
+
+    Example:
+        >>> parts = []
+        >>> for number in range(7):
+        ...     parts = append(parts, torch.tensor([number]))
+        >>> parts
+        [tensor([0, 1, 2, 3]), tensor([4, 5]), tensor([6])]
+    """
+    joined = [*parts, values]
+    while len(joined) > 1 and len(joined[-2]) < _FULL and len(joined[-2]) < 2 * len(joined[-1]):
+        joined[-2:] = [torch.cat(joined[-2:])]
+    return joined
+
+
+def sums_of_scores(scores: Tensor) -> Tensor:
+    """Return the number of pairs, the number of those with F1 0, and the sums of all scores as integers.
+
+    Sums of integers are exact, so that they do not depend on the order of pairs, batches and ranks, and exist in equal
+    width on every device.
+
+    Args:
+        scores: shape (3, layers, pairs).
+
+    Returns:
+        Shape (2 + 3 * layers,), int64; the sums in units of 2**-32.
+
+    Example:
+        >>> sums_of_scores(torch.tensor([[[0.5, 1.0]], [[0.25, 0.0]], [[0.0, 0.0]]])).tolist()
+        [2, 2, 6442450944, 1073741824, 0]
+    """
+    sums = (scores * _FIXED_POINT).round().long().sum(-1)
+    counts = torch.stack([torch.tensor(scores.shape[-1], device=scores.device), count_zero(scores)])
+    return torch.cat([counts, sums.flatten()])
+
+
+def mean_of_sums(totals: Tensor) -> Tensor:
+    """Return the mean scores.
+
+    Args:
+        totals: sums of one or more calls of :func:`sums_of_scores`, added; at least one pair.
+
+    Returns:
+        Shape (3, layers), float64 on the CPU.
+
+    Example:
+        >>> mean_of_sums(sums_of_scores(torch.tensor([[[0.5, 1.0]], [[0.25, 0.0]], [[0.0, 0.0]]]))).flatten()
+        tensor([0.7500, 0.1250, 0.0000], dtype=torch.float64)
+    """
+    totals = totals.cpu()
+    return totals[2:].reshape(3, -1).double() / _FIXED_POINT / totals[0]
 
 
 def pack_scores(scores: Tensor) -> Tensor:
@@ -49,6 +123,19 @@ def pack_scores(scores: Tensor) -> Tensor:
         Shape (pairs * 3 * layers,).
     """
     return scores.permute(2, 0, 1).flatten()
+
+
+def unpack_scores(flat: Tensor, num_layers: int) -> Tensor:
+    """Undo :func:`pack_scores`.
+
+    Args:
+        flat: shape (pairs * 3 * layers,).
+        num_layers: number of layers.
+
+    Returns:
+        Shape (3, layers, pairs).
+    """
+    return flat.reshape(-1, 3, num_layers).permute(1, 2, 0)
 
 
 def pack_tokens(matched: Matched) -> dict[str, Tensor]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["TextPairs", "as_documents", "as_text_pairs"]
+import torch
+from torch import Tensor
+
+__all__ = ["TextPairs", "as_documents", "as_text_pairs", "text_tensor"]
+
+# Tensors of texts: what is behind a text's end, and what all numbers are raised by.
+_PADDING = -1
+_RAISED = 2**40
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     """Check candidates and references, and bring them into one form.
 
     Args:
-        preds: one text, or texts as a list, tuple, iterator, array or column of a data frame.
+        preds: one text, or texts as a list, tuple, iterator, array, column of a data frame or :func:`text_tensor`.
         target: one text beside one text; or a text, or a non-empty sequence of texts, per candidate; an array or data
             frame with several columns holds several references in each row.
 
@@ -77,8 +84,42 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     return TextPairs(candidates, checked)
 
 
+def text_tensor(texts: Sequence[str]) -> Tensor:
+    """Return texts as a tensor, for wrappers that resample tensors only, such as torchmetrics' ``BootStrapper``.
+
+    Args:
+        texts: the texts.
+
+    Returns:
+        Shape (texts, longest), int64; the metric takes it in place of texts. It holds code points, raised to a range
+        of their own so that token ids are not taken for texts.
+
+    Raises:
+        TypeError: something is no text.
+
+    Example:
+        >>> text_tensor(["ab", "c"]).shape
+        torch.Size([2, 2])
+    """
+    rows = [torch.tensor([ord(c) for c in text], dtype=torch.int64) for text in as_documents(texts, "texts")]
+    if not rows:
+        return torch.empty(0, 0, dtype=torch.int64)
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=_PADDING) + _RAISED
+
+
+def _texts_of_tensor(codes: Tensor, name: str) -> list[str]:
+    if codes.ndim != 2 or codes.dtype != torch.int64 or (codes < _RAISED + _PADDING).any():
+        raise TypeError(
+            f"{name} must be texts, got a tensor of shape {tuple(codes.shape)}: decode token ids with their tokenizer "
+            f"first, as with batch_decode"
+        )
+    return ["".join(chr(code) for code in row if code != _PADDING) for row in (codes - _RAISED).tolist()]
+
+
 def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     """List of what a sequence, an iterator, an array or a column holds, row by row."""
+    if isinstance(texts, Tensor):
+        return list(_texts_of_tensor(texts, name))
     if hasattr(texts, "to_numpy"):
         # Iterating over a data frame would give the names of its columns.
         texts = texts.to_numpy()
@@ -95,11 +136,12 @@ def _short(value: Any) -> str:
     return f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
 
 
-def as_documents(idf_sents: Any) -> list[str]:
-    """Check the texts that document frequencies are taken from.
+def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:
+    """Check texts that stand alone, such as those that document frequencies are taken from.
 
     Args:
         idf_sents: a sequence of texts.
+        name: what to call it in errors.
 
     Returns:
         The texts.
@@ -112,9 +154,9 @@ def as_documents(idf_sents: Any) -> list[str]:
         ['a', 'b']
     """
     if isinstance(idf_sents, str):
-        raise TypeError("idf_sents is a single string: pass a list of texts")
-    documents = _as_list(idf_sents, "idf_sents")
+        raise TypeError(f"{name} is a single string: pass a list of texts")
+    documents = _as_list(idf_sents, name)
     for i, document in enumerate(documents):
         if not isinstance(document, str):
-            raise TypeError(f"idf_sents[{i}] must be a string, got {_short(document)}")
+            raise TypeError(f"{name}[{i}] must be a string, got {_short(document)}")
     return documents

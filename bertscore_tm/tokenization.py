@@ -27,12 +27,17 @@ class TokenizedTexts:
     Args:
         ids: token ids of each text, special tokens included.
         has_content: whether the text has at least one token of its own that carries weight.
-        num_truncated: how many texts were cut at the limit.
+        truncated: whether the text was cut at the limit.
     """
 
     ids: list[list[int]]
     has_content: list[bool]
-    num_truncated: int
+    truncated: list[bool]
+
+    @property
+    def num_truncated(self) -> int:
+        """How many texts were cut at the limit."""
+        return sum(self.truncated)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class TextTokenizer:
         >>> hf_tokenizer = AutoTokenizer.from_pretrained(get_model_path())
         >>> tokenizer = TextTokenizer(hf_tokenizer, AutoConfig.from_pretrained(get_model_path()))
         >>> tokenizer(["a cat", " "])
-        TokenizedTexts(ids=[[101, 1037, 4937, 102], [101, 102]], has_content=[True, False], num_truncated=0)
+        TokenizedTexts(ids=[[101, 1037, 4937, 102], [101, 102]], has_content=[True, False], truncated=[False, False])
     """
 
     def __init__(
@@ -185,7 +190,7 @@ class TextTokenizer:
             ValueError: a text is too long and truncation is off.
         """
         if not texts:
-            return TokenizedTexts([], [], 0)
+            return TokenizedTexts([], [], [])
         prepared = [self.prepare(text) for text in texts]
         encoded = self._encode(prepared, truncate=False)
         long = [
@@ -199,11 +204,11 @@ class TextTokenizer:
                 f"the text {texts[long[0]][:40]!r}... has {len(encoded['input_ids'][long[0]])} tokens, the limit is "
                 f"{self.max_length}; long_text='truncate' cuts such texts, long_text='window' encodes them in parts"
             )
-        num_truncated = 0
+        truncated = [False] * len(texts)
         if long and self.long_text == "truncate":
-            num_truncated = len(long)
             cut = self._encode([prepared[i] for i in long], truncate=True)
             for row, i in enumerate(long):
+                truncated[i] = True
                 for key in ("input_ids", "special_tokens_mask"):
                     encoded[key][i] = cut[key][row]
         # A text may spell out "[CLS]"; such tokens carry no weight either.
@@ -212,7 +217,7 @@ class TextTokenizer:
             any(not special and token not in unweighted for token, special in zip(ids, mask, strict=True))
             for ids, mask in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
         ]
-        return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, num_truncated)
+        return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, truncated)
 
     def prepare(self, text: str) -> str:
         """Return what is tokenized of a text.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.scoring import DocumentFrequencies, idf_weights, special_token_weights
+from bertscore_tm.scoring import DocumentFrequencies, accumulator, idf_weights, special_token_weights
 from bertscore_tm.texts import as_documents
 from bertscore_tm.tokenization import TextTokenizer, TokenizedTexts
 
@@ -34,6 +34,12 @@ class TokenWeights:
     table: Tensor
     label: str
     num_truncated: int = 0
+
+    def to(self, device: torch.device) -> TokenWeights:
+        """Return the weights on a device."""
+        if self.table.device == device:
+            return self
+        return replace(self, table=self.table.to(accumulator(device)).to(device))
 
 
 def token_weights(
@@ -137,8 +143,7 @@ def _given(mapping: Mapping[int, float], tokenizer: TextTokenizer, device: torch
         if not 0 <= value < float("inf"):
             raise ValueError(f"idf[{token}]={weight!r} is no weight: weights are finite and at least 0")
         table[token] = value
-    dtype = torch.float32 if device.type == "mps" else torch.float64
-    return TokenWeights(table.to(device, dtype), "given#" + _digest(table))
+    return TokenWeights(table.to(accumulator(device)).to(device), "given#" + _digest(table))
 
 
 def _digest(values: Tensor) -> str:

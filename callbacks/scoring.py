@@ -63,8 +63,11 @@ class BERTScoreCallback(Callback):
         super().__init__()
         if not isinstance(metric, BERTScore):
             raise TypeError(f"metric must be a bertscore_tm.BERTScore, got a {type(metric).__name__}")
-        if metric.reduction != "mean" or metric.encoder.all_layers:
-            raise ValueError("the callback logs one number per score: pass a metric with reduction='mean', one layer")
+        if metric.reduction != "mean" or metric.all_layers or metric.score is not None:
+            raise ValueError(
+                "the callback logs one number for each of precision, recall and F1: pass a metric with "
+                "reduction='mean', one layer, and without score="
+            )
         if generate is not None and not callable(generate):
             raise TypeError(f"generate must be a function of (pl_module, batch), got {generate!r}")
         self.metric = metric
@@ -194,7 +197,9 @@ class BERTScoreCallback(Callback):
             )
         per_loader: list[dict[str, Tensor]] = [self._metrics[number].compute() for number in chosen]
         self._metrics = []
-        for score in ("precision", "recall", "f1"):
+        # The mean of several intervals is none.
+        interval = () if len(scored) > 1 else ("f1_low", "f1_high")
+        for score in ("precision", "recall", "f1", *(end for end in interval if end in per_loader[0])):
             key = f"{stage}_{self.name}_{score}"
             values = torch.stack([scores[score] for scores in per_loader])
             # Equal on all ranks already; `sync_dist` keeps Lightning from warning that they might not be.

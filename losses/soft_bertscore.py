@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from bertscore_tm.corpus import encode_texts
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import make_encoder
 from bertscore_tm.losses.expected_embedding import expected_embedding
 from bertscore_tm.losses.relaxation import softmax_relaxation
 from bertscore_tm.matching import Matching, match, similarity
 from bertscore_tm.scoring import guarded_f1
+from bertscore_tm.texts import TextPairs
 
 __all__ = ["SoftBERTScoreLoss"]
 
@@ -61,6 +63,9 @@ class SoftBERTScoreLoss(nn.Module):
         ignore_index: target id of positions that are no content, as in ``torch.nn.CrossEntropyLoss``.
         lang: language that chooses a model when none is given.
         dtype: precision of the encoder.
+        cache_bytes: how much CPU memory the token vectors of target texts may take, which are kept for the next epoch.
+            All metrics and losses on the same encoder share them, and fill them together. 0 keeps none, as training
+            sets are large and come shuffled; a set that fits is worth it. Labels are not kept, only texts.
 
     Raises:
         ValueError: a setting is not one of those named, or the generator's vocabulary is not the encoder's.
@@ -94,6 +99,7 @@ class SoftBERTScoreLoss(nn.Module):
         ignore_index: int = -100,
         lang: str = "en",
         dtype: str | torch.dtype = "float32",
+        cache_bytes: int = 0,
     ) -> None:
         super().__init__()
         for name, value, allowed in (
@@ -106,6 +112,9 @@ class SoftBERTScoreLoss(nn.Module):
         for name, number in (("temperature", temperature), ("matching_temperature", matching_temperature)):
             if not number > 0:
                 raise ValueError(f"{name} must be above 0, got {number}")
+        if cache_bytes < 0:
+            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
+        self.cache_bytes = cache_bytes
         self.encoder = make_encoder(model_name_or_path, None, None, lang, num_layers=num_layers, dtype=dtype)
         if self.encoder.all_layers:
             raise ValueError("the loss compares one layer: pass an encoder without all_layers=True")
@@ -251,20 +260,22 @@ class SoftBERTScoreLoss(nn.Module):
         return _Side(self.encoder.encode_soft(bank[rows, source], keys)[0], keys, is_content)
 
     def _encode_texts(self, texts: list[str], device: torch.device) -> _Side:
-        tokenized = self.encoder.tokenizer(texts)
-        if tokenized.num_truncated:
+        rows = TextPairs([], [[text] for text in texts])
+        encoded = encode_texts(rows, self.encoder, device, self.cache_bytes)
+        vectors = encoded.vectors
+        if vectors.num_truncated:
             warnings.warn(
-                f"{tokenized.num_truncated} target texts are longer than {self.encoder.tokenizer.max_length} tokens "
+                f"{vectors.num_truncated} target texts are longer than {self.encoder.tokenizer.max_length} tokens "
                 f"and were cut there",
                 stacklevel=4,
             )
-        encoded = self.encoder.encode(tokenized, device)
-        vectors, keys = encoded.pad(torch.arange(len(texts), device=device))
+        numbers = torch.tensor([encoded.numbers[text] for text in texts], device=device)
+        padded, keys = vectors.pad(numbers)
         unweighted = torch.tensor(self.encoder.tokenizer.unweighted_ids, device=device)
         steps = torch.arange(keys.shape[1], device=device)
-        ids = encoded.ids[torch.where(keys, encoded.offsets[:, None] + steps, 0)]
-        weighted = keys & ~torch.isin(ids, unweighted) & encoded.has_content[:, None]
-        return _Side(vectors[0], keys, weighted)
+        ids = vectors.ids[torch.where(keys, vectors.offsets[numbers][:, None] + steps, 0)]
+        weighted = keys & ~torch.isin(ids, unweighted) & vectors.has_content[numbers][:, None]
+        return _Side(padded[0], keys, weighted)
 
     def _scores(self, similarities: Tensor, candidate: _Side, reference: _Side, how: Matching) -> dict[str, Tensor]:
         both = candidate.weighted.any(1) & reference.weighted.any(1)

@@ -18,7 +18,8 @@ def packed(texts, has_content=None):
     lengths = torch.tensor([len(text) for text in texts])
     vectors = torch.cat([torch.tensor(text).reshape(-1, 2) for text in texts])[None]
     has_content = [True] * len(texts) if has_content is None else has_content
-    return TokenVectors(vectors, torch.arange(vectors.shape[1]), lengths, torch.tensor(has_content))
+    truncated = torch.zeros(len(lengths), dtype=torch.bool)
+    return TokenVectors(vectors, torch.arange(vectors.shape[1]), lengths, torch.tensor(has_content), truncated)
 
 
 def looped(vectors, pairs):

@@ -276,10 +276,20 @@ def test_reset(encoder, idf):
 def test_merge_state_appends(encoder, idf):
     metric = updated(BERTScore(encoder, idf=idf, reduction="none"), FIRST)
     metric.compute()
-    metric.merge_state(updated(BERTScore(encoder, idf=idf), SECOND))
-    metric.merge_state(updated(BERTScore(encoder, idf=idf), THIRD).metric_state)
+    metric.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), SECOND))
+    metric.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), THIRD).metric_state)
     assert metric.update_count == 3
-    assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
+    expected = per_pair(encoder, FIRST, SECOND, THIRD, idf=idf)
+    assert_equal(metric.compute(), expected)
+    # A mean takes pairs and means, in any order; nothing can take pairs out of a mean.
+    average = updated(BERTScore(encoder, idf=idf), FIRST)
+    average.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), THIRD))
+    average.merge_state(updated(BERTScore(encoder, idf=idf), SECOND))
+    assert_equal(average.compute(), mean(expected))
+    if not idf:
+        with pytest.raises(ValueError, match="kept sums only"):
+            metric.merge_state(average)
+        assert_equal(metric.compute(), expected)
 
 
 def test_merge_state_of_something_else(encoder):
@@ -420,17 +430,18 @@ def test_collection_keeps_ready_models_apart():
 
 
 def test_collection_of_equal_metrics_shares(encoder):
-    collection = MetricCollection({"a": BERTScore(encoder), "b": BERTScore(encoder, reduction="none")})
+    table = {"a": BERTScore(encoder), "b": BERTScore(encoder), "c": BERTScore(encoder, reduction="none")}
+    collection = MetricCollection(table)
     collection.update(*FIRST)
-    assert len(collection.compute_groups) == 1
+    assert sorted(map(sorted, collection.compute_groups.values())) == [["a", "b"], ["c"]]
     collection(*SECOND)
     collection.update(*THIRD)
     found, expected = collection.compute(), per_pair(encoder, FIRST, SECOND, THIRD)
-    assert_equal({name: found[f"a_{name}"] for name in SCORES}, mean(expected))
-    assert_equal({name: found[f"b_{name}"] for name in SCORES}, expected)
+    for kind, wanted in (("a", mean(expected)), ("b", mean(expected)), ("c", expected)):
+        assert_equal({name: found[f"{kind}_{name}"] for name in SCORES}, wanted)
     collection.reset()
     collection.update(*THIRD)
-    assert_equal({name: collection.compute()[f"b_{name}"] for name in SCORES}, per_pair(encoder, THIRD))
+    assert_equal({name: collection.compute()[f"c_{name}"] for name in SCORES}, per_pair(encoder, THIRD))
 
 
 # --- drawing

@@ -69,12 +69,10 @@ class Counted:
         encode, tokenize = FrozenEncoder.encode, TextTokenizer.__call__
 
         def counted_encode(encoder, given, *args, **kwargs):
-            # The same texts as tokenized just before, which the tokenizer's wrapper has noted.
-            self.encoded += self.last
+            self.encoded += list(given)
             return encode(encoder, given, *args, **kwargs)
 
         def counted_tokenize(tokenizer, given):
-            self.last = list(given)
             self.tokenized.append(len(given))
             return tokenize(tokenizer, given)
 
@@ -108,7 +106,7 @@ def score_all_kinds(rank: int, model: str, uneven: list[list[int]], both: dict[b
         data = both[several]
         encoder = FrozenEncoder(model, num_layers=LAYERS, all_layers=all_layers)
         counted.encoded.clear()
-        plain = BERTScore(encoder, reduction="none", idf=idf)
+        plain = BERTScore(encoder, reduction="none", idf=idf, cache_bytes=0)
         for numbers in (mine[:2], mine[2:]):
             plain.update(*part(data, numbers))
         report["encoded"].append(list(counted.encoded))

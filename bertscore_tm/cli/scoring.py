@@ -79,7 +79,10 @@ def score_texts(
     if scored is None:
         return None
     said = reporting.warning_texts(
-        scored.scores, scored.num_truncated, weights.label != "no", encoder.tokenizer.max_length
+        int(reporting.count_zero(scored.scores)),
+        scored.num_truncated,
+        weights.label != "no",
+        encoder.tokenizer.max_length,
     )
     if weights.num_truncated:
         said.append(f"{weights.num_truncated} texts of --idf-file are longer than that and were cut there")
