@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
@@ -319,13 +320,25 @@ def save_tiny_model(family: str, folder: Path) -> str:
     return str(folder)
 
 
+# What ranks import takes longer than most of them run, so that it is imported once for all.
+RANK_IMPORTS = [
+    "bertscore_tm.callbacks",
+    "tests.lightning_modules",
+    "tests.support",
+    "torch.distributed.fsdp",
+    "transformers.models.bert.modeling_bert",
+]
+
+
 def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout_s: int = 60) -> list[Any]:
     """Run ``function(rank, *args)`` in one gloo process per rank and return what the ranks returned.
 
     The function must be importable (defined at the top of a module). An exception in any rank fails the call.
     """
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank_main, args=(world_size, folder, timeout_s, function, args), nprocs=world_size)
+        multiprocessing.set_forkserver_preload(RANK_IMPORTS)
+        ranks = (world_size, folder, timeout_s, function, args)
+        mp.start_processes(_rank_main, args=ranks, nprocs=world_size, start_method="forkserver")
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
 
 
