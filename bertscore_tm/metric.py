@@ -6,8 +6,7 @@ import functools
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -18,6 +17,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedTokenizerBase
 
+from bertscore_tm.accumulation import AccumulatingMetric
 from bertscore_tm.batches import forget_batch, match_batch
 from bertscore_tm.corpus import weighted_scores
 from bertscore_tm.encoder import FrozenEncoder
@@ -29,7 +29,6 @@ from bertscore_tm.settling import Collectives, Settled, Share, settle
 from bertscore_tm.states import (
     SCORE_STATES,
     TOKEN_STATES,
-    append,
     indices_fit,
     mean_of_sums,
     num_values,
@@ -47,7 +46,7 @@ __all__ = ["BERTScore"]
 _INTERVAL = ("f1_low", "f1_high")
 
 
-class BERTScore(Metric):
+class BERTScore(AccumulatingMetric):
     r"""BERTScore of generated texts, accumulated over batches and ranks.
 
     .. math::
@@ -123,7 +122,6 @@ class BERTScore(Metric):
     totals: Tensor
     num_truncated: Tensor
     fingerprint: Tensor
-    _forward_cache: Any
 
     def __init__(
         self,
@@ -219,16 +217,14 @@ class BERTScore(Metric):
         self.idf = self._weights is None or self._weights.label != "no"
         self._keeps_pairs = self._weights is None or reduction == "none" or confidence is not None
 
-        self._list_states = SCORE_STATES | (TOKEN_STATES if self._weights is None else {})
-        for name in self._list_states:
-            self.add_state(name, default=[], dist_reduce_fx="cat")
+        self._add_list_states(SCORE_STATES | (TOKEN_STATES if self._weights is None else {}))
         totals = torch.zeros(2 + len(SCORES) * self._num_layers, dtype=torch.int64)
         self.add_state("totals", default=totals, dist_reduce_fx="sum")
         self.add_state("num_truncated", default=torch.tensor(0), dist_reduce_fx="sum")
         # MetricCollection merges metrics with equal states for good; states that came about differently must differ.
         weights = "references" if self._weights is None else self._weights.label
         digest = hashlib.sha256(f"{self.encoder.signature(self._layer)}|{weights}".encode()).digest()[:8]
-        self.add_state("fingerprint", default=torch.tensor([*digest, self._keeps_pairs]), dist_reduce_fx="max")
+        self.add_state("fingerprint", default=torch.tensor([*digest, self._keeps_pairs]), dist_reduce_fx=None)
 
     def update(
         self,
@@ -256,17 +252,16 @@ class BERTScore(Metric):
         matched = match_batch(texts, self.encoder, self._encodes_on, self._layer, self.cache_bytes)
         if self._weights is None:
             for name, values in pack_tokens(matched).items():
-                self._append(name, values)
+                self._add_values(name, values)
         else:
             scores = weighted_scores(matched, self._weights, self.encoder)[0]
             if self._keeps_pairs or numbers is not None:
-                self._append("scores", pack_scores(scores))
+                self._add_values("scores", pack_scores(scores))
             else:
-                # Out of place, here and below, since the state may have been reset inside inference mode.
-                self.totals = self.totals + sums_of_scores(scores).to(self.device)
+                self._add_up("totals", sums_of_scores(scores))
         if numbers is not None:
-            self._append("indices", numbers)
-        self.num_truncated = self.num_truncated + matched.num_truncated
+            self._add_values("indices", numbers)
+        self._add_up("num_truncated", torch.tensor(matched.num_truncated))
 
     def forward(
         self,
@@ -294,25 +289,10 @@ class BERTScore(Metric):
         texts = as_text_pairs(preds, target)
         # Against what was there before, which the update below does not see.
         self._checked_indices(indices, len(texts))
-        before: dict[str, Any] = {**self.metric_state}
-        batch: dict[str, Any] = {}
-        try:
-            for name in before:
-                setattr(self, name, [] if name in self._list_states else self._default(name))
+        with self._step():
             self.update(texts.candidates, texts.references, indices)
-            batch = {**self.metric_state}
-            # `_should_unsync` off is how torchmetrics tells the value of a step from that of an epoch.
-            self._to_sync, self._should_unsync = self.dist_sync_on_step, False
-            value = self.compute()
-        finally:
-            for name, state in before.items():
-                setattr(self, name, state)
-            if batch:
-                self._add(batch)
-            self._to_sync, self._should_unsync = self.sync_on_compute, True
-            self._is_synced, self._cache, self._computed = False, None, None
-        self._forward_cache = value
-        return value
+            self._forward_cache = self.compute()
+        return self._forward_cache
 
     def compute(self) -> Any:
         """Return the scores of all pairs of all ranks.
@@ -325,7 +305,11 @@ class BERTScore(Metric):
         """
         if self._is_synced:
             settled = Settled(
-                self._state("scores"), self._state("indices"), self.totals, self.num_truncated, self._num_references
+                self._values_of("scores"),
+                self._values_of("indices"),
+                self.totals,
+                self.num_truncated,
+                self._num_references,
             )
         else:
             settled = self._settle(Collectives(self.device))
@@ -396,7 +380,7 @@ class BERTScore(Metric):
         )
         if not indices_fit(torch.tensor([mine, theirs])):
             raise ValueError("one metric got indices and the other did not: both must, or none")
-        self._add(state)
+        self._add_states(state)
         self._update_count += incoming_state.update_count if isinstance(incoming_state, Metric) else 1
         self._computed = None
 
@@ -430,21 +414,6 @@ class BERTScore(Metric):
             drawn.set_xlabel("layer" if self.all_layers else "pair")
         return drawn.figure, drawn
 
-    @contextmanager
-    def sync_context(self, *args: Any, should_unsync: bool = True, **kwargs: Any) -> Generator[None, None, None]:
-        """Synchronise within a ``with`` block; the rank's own state comes back even when the block raises.
-
-        Args:
-            *args: as for ``torchmetrics.Metric.sync``.
-            should_unsync: whether to bring back the rank's own state.
-            **kwargs: as for ``torchmetrics.Metric.sync``.
-        """
-        self.sync(*args, **kwargs)
-        try:
-            yield
-        finally:
-            self.unsync(should_unsync=self._is_synced and should_unsync)
-
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
         group = process_group or self.process_group
         settled = self._settle(Collectives(self.device, dist_sync_fn, group))
@@ -455,19 +424,11 @@ class BERTScore(Metric):
         self.num_truncated, self._num_references = settled.num_truncated, settled.num_references
 
     def _settle(self, collectives: Collectives) -> Settled:
-        lists = {name: self._state(name) for name in self._list_states}
+        lists = {name: self._values_of(name) for name in self._list_states}
         share = Share(lists, self.totals, self.num_truncated, self.fingerprint)
         num_listed = self._num_pairs() - int(self.totals[0])
         vocab_size = self.encoder.tokenizer.vocab_size
         return settle(share, num_listed, self._num_layers, vocab_size, self._weights is None, collectives)
-
-    def _add(self, state: dict[str, Any]) -> None:
-        """Put the pairs of a state behind those of this one."""
-        for name in self._list_states:
-            for part in state[name]:
-                self._append(name, part)
-        self.totals = self.totals + state["totals"].to(self.device)
-        self.num_truncated = self.num_truncated + state["num_truncated"].to(self.device)
 
     def _require_fitting(self, state: dict[str, Any]) -> None:
         theirs = state.get("fingerprint")
@@ -492,24 +453,6 @@ class BERTScore(Metric):
     def _encodes_on(self) -> torch.device:
         return self.encoding_device or self.device
 
-    @property
-    def _keeps_on(self) -> torch.device:
-        return torch.device("cpu") if self.compute_on_cpu else self.device
-
-    def _state(self, name: str) -> Tensor:
-        empty = torch.empty(0, dtype=self._list_states[name], device=self._keeps_on)
-        return torch.cat([empty, *(part.to(self._keeps_on) for part in getattr(self, name))])
-
-    def _append(self, name: str, values: Tensor) -> None:
-        flat = values.detach().flatten().to(device=self._keeps_on, dtype=self._list_states[name])
-        # A list of its own, as metrics of one compute group share theirs.
-        setattr(self, name, append(getattr(self, name), flat))
-
-    def _default(self, name: str) -> Tensor:
-        default = self._defaults[name]
-        assert isinstance(default, Tensor)
-        return default.to(self.device)
-
     def _checked_indices(self, indices: Sequence[int] | Tensor | None, num_pairs: int) -> Tensor | None:
         before, indexed = self._num_pairs(), num_values(self.indices)
         if num_pairs and before and (indexed > 0) != (indices is not None):
@@ -524,10 +467,6 @@ class BERTScore(Metric):
                 f"indices must be {num_pairs} integers, one per pair; got {numbers.dtype}, shape {tuple(numbers.shape)}"
             )
         return numbers.long()
-
-    def _copy_state_dict(self) -> dict[str, Any]:
-        """What comes back after a synchronisation; not copied, since no state is ever changed in place."""
-        return {name: getattr(self, name) for name in self._defaults}
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = super()._wrap_compute(compute)
@@ -560,13 +499,3 @@ class BERTScore(Metric):
         if self._num_pairs():
             # Or `compute` would warn that there was no update.
             self._update_count = max(self._update_count, 1)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> BERTScore:
-        """Follow the owner's device but never its dtype, which would round scores and sums (bf16-true)."""
-
-        def keep_dtype(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        super()._apply(keep_dtype, exclude_state)
-        return self

@@ -240,5 +240,16 @@ def _segment_sum(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 def accumulator(device: torch.device) -> torch.dtype:
-    """Return the dtype in which weights and sums are held: float64 where the device has it (Apple's GPUs do not)."""
+    """Return the dtype in which weights and sums are held.
+
+    Args:
+        device: where they are held.
+
+    Returns:
+        float64 where the device has it, which Apple's GPUs do not.
+
+    Example:
+        >>> accumulator(torch.device("cpu")), accumulator(torch.device("mps"))
+        (torch.float64, torch.float32)
+    """
     return torch.float32 if device.type == "mps" else torch.float64
