@@ -77,6 +77,17 @@ class AccumulatingMetric(Metric):
             elif reduction is not None:
                 self._add_up(name, states[name])
 
+    def reset(self) -> None:
+        """Start again from empty states."""
+        # torchmetrics empties lists in place, which others, such as its Running wrapper, may still hold.
+        for name in self._list_states:
+            setattr(self, name, [])
+        super().reset()
+
+    def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
+        """Put other states behind these; torchmetrics' Running wrapper calls it."""
+        self._add_states(incoming_state)
+
     @contextmanager
     def _step(self) -> Generator[None, None, None]:
         """Work on empty states in a ``with`` block, and put what came in behind the earlier states at its end.
