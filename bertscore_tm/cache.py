@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertscore_tm.embeddings import TokenVectors, concatenate
 
-__all__ = ["VectorCache", "shared_cache"]
+__all__ = ["VectorCache", "check_cache_bytes", "shared_cache"]
 
 # Numbers that memory is taken for at a time, 64 MiB in float32. A power of two, to which pinned memory is rounded.
 _NUMBERS_PER_SLAB = 2**24
@@ -83,9 +83,10 @@ class VectorCache:
             The texts in the order of their vectors, those that were there first; and the vectors, on the cache's
             device.
         """
-        there = [text for text in texts if text in self._texts]
-        missing = [text for text in texts if text not in self._texts]
-        parts = [self._gather(there)] if there else []
+        # Looked up once, as another thread may add some meanwhile.
+        there = {text: kept for text in texts if (kept := self._texts.get(text)) is not None}
+        missing = [text for text in texts if text not in there]
+        parts = [self._gather(list(there.values()))] if there else []
         if missing or not texts:
             encoded = encode(missing)
             self._keep(missing, encoded, max_bytes)
@@ -98,8 +99,7 @@ class VectorCache:
             self._texts.clear()
             self._slab, self._used, self.num_bytes = torch.empty(0), 0, 0
 
-    def _gather(self, texts: Sequence[str]) -> TokenVectors:
-        found = [self._texts[text] for text in texts]
+    def _gather(self, found: Sequence[_Text]) -> TokenVectors:
         lengths = [len(text.ids) for text in found]
         num_layers, _, width = found[0].vectors.shape
         vectors = torch.empty(num_layers, sum(lengths), width, dtype=found[0].vectors.dtype, device=self.device)
@@ -119,6 +119,7 @@ class VectorCache:
         lengths, ids = encoded.lengths.tolist(), encoded.ids.cpu()
         has_content, truncated = encoded.has_content.tolist(), encoded.truncated.tolist()
         start = 0
+        new: dict[str, _Text] = {}
         with self._lock:
             for number, (text, length) in enumerate(zip(texts, lengths, strict=True)):
                 vectors = encoded.vectors[:, start : start + length]
@@ -127,11 +128,12 @@ class VectorCache:
                     room.copy_(vectors, non_blocking=True)
                     # The ids are copied too, or a view would hold those of the whole batch.
                     own = ids[start : start + length].clone()
-                    self._texts[text] = _Text(room, own, has_content[number], truncated[number])
+                    new[text] = _Text(room, own, has_content[number], truncated[number])
                 start += length
             if self.device.type == "cuda":
                 # Before this nobody may read what is written, on whatever stream.
                 torch.cuda.current_stream(self.device).synchronize()
+            self._texts.update(new)
 
     def _room(self, vectors: Tensor, max_bytes: int) -> Tensor | None:
         """Memory for the vectors of a text, or ``None`` where the cache is full."""
@@ -152,6 +154,25 @@ class VectorCache:
         room = self._slab[self._used : self._used + size].view(vectors.shape)
         self._used += math.prod(vectors.shape)
         return room
+
+
+def check_cache_bytes(cache_bytes: int) -> None:
+    """Make sure that a budget is one.
+
+    Args:
+        cache_bytes: what the caller has passed.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is negative.
+
+    Example:
+        >>> check_cache_bytes(2**30)
+    """
+    if not isinstance(cache_bytes, int):
+        raise TypeError(f"cache_bytes must be a whole number of bytes, got {cache_bytes!r}")
+    if cache_bytes < 0:
+        raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
 
 
 _pool: WeakValueDictionary[Hashable, VectorCache] = WeakValueDictionary()

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.accumulation import AccumulatingMetric
 from bertscore_tm.batches import forget_batch, match_batch
+from bertscore_tm.cache import check_cache_bytes
 from bertscore_tm.corpus import weighted_scores
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import SCORES, make_encoder
@@ -98,7 +99,7 @@ class BERTScore(AccumulatingMetric):
         **kwargs: further arguments of ``torchmetrics.Metric``; ``compute_on_cpu`` keeps states on the CPU.
 
     Raises:
-        TypeError: ``idf`` is neither a flag nor a mapping.
+        TypeError: ``idf`` is neither a flag nor a mapping, or ``cache_bytes`` no whole number.
         ValueError: a setting is impossible.
         OSError: the model cannot be loaded.
 
@@ -167,8 +168,7 @@ class BERTScore(AccumulatingMetric):
                 raise ValueError(f"score={score!r} computes one tensor, which leaves no place for {beside}: drop one")
         if confidence is not None and not 0 < confidence < 1:
             raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-        if cache_bytes < 0:
-            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
+        check_cache_bytes(cache_bytes)
         if verbose:
             warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
         if num_threads:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 __all__ = ["mean_interval"]
 
-# Values drawn at a time, which bounds memory; results do not depend on it.
+# Values drawn at a time, over all rows, which bounds memory; results do not depend on it.
 _DRAWS_PER_BATCH = 2_000_000
 
 
@@ -37,7 +37,7 @@ def mean_interval(values: Tensor, confidence: float, num_resamples: int = 1000, 
         return torch.zeros(values.shape[:-1]).double(), torch.zeros(values.shape[:-1]).double()
     # A generator of its own, so that the training's random numbers stay as they are.
     generator = torch.Generator().manual_seed(seed)
-    rows = max(_DRAWS_PER_BATCH // count, 1)
+    rows = max(_DRAWS_PER_BATCH // max(values.numel(), 1), 1)
     means = []
     for start in range(0, num_resamples, rows):
         drawn = torch.randint(count, (min(rows, num_resamples - start), count), generator=generator)

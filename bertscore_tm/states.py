@@ -45,8 +45,8 @@ TOKEN_STATES = {
 }
 # Values of a part of a list state that grows no more.
 _FULL = 65_536
-# Scores lie in [-1, 1], so that sums of 2**31 pairs fit; a score is held to 1.2e-10.
-_FIXED_POINT = 2.0**32
+# Scores lie in [-1, 1], so that sums of 2**31 pairs fit twice; a score is held to 2.3e-10.
+_FIXED_POINT = 2.0**31
 
 
 def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
@@ -85,11 +85,11 @@ def sums_of_scores(scores: Tensor) -> Tensor:
         scores: shape (3, layers, pairs).
 
     Returns:
-        Shape (2 + 3 * layers,), int64; the sums in units of 2**-32.
+        Shape (2 + 3 * layers,), int64; the sums in units of 2**-31.
 
     Example:
         >>> sums_of_scores(torch.tensor([[[0.5, 1.0]], [[0.25, 0.0]], [[0.0, 0.0]]])).tolist()
-        [2, 2, 6442450944, 1073741824, 0]
+        [2, 2, 3221225472, 536870912, 0]
     """
     sums = (scores * _FIXED_POINT).round().long().sum(-1)
     counts = torch.stack([torch.tensor(scores.shape[-1], device=scores.device), count_zero(scores)])

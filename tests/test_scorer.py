@@ -126,8 +126,10 @@ def test_other_malformed_idf(minilm):
         score(["a"], ["b"], minilm, 2, idf="yes")
     with pytest.raises(ValueError, match="mapping of weights already: leave idf_sents out"):
         score(["a"], ["b"], minilm, 2, idf={1: 1.0}, idf_sents=["a"])
-    with pytest.raises(TypeError, match="idf must be True or False in the metric"):
-        BERTScore(minilm, 2, idf={1: 1.0})
+    with pytest.raises(TypeError, match="idf must be True, False or a mapping"):
+        BERTScore(minilm, 2, idf="yes")
+    with pytest.raises(ValueError, match="idf_sents is empty"):
+        score(["a"], ["b"], minilm, 2, idf_sents=[])
 
 
 def test_a_scorer_keeps_encoder_and_corpus(minilm, corpus):
