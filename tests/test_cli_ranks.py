@@ -47,19 +47,19 @@ def score_and_count(rank: int, model: str) -> tuple[list[int], object]:
     """Score as the command does; returns which texts were encoded here, beside the result."""
     encoder = FrozenEncoder(model, num_layers=2)
     encoded: list[str] = []
-    encode, tokenizer = FrozenEncoder.encode, encoder.tokenizer
+    encode = FrozenEncoder.encode
 
-    def counted(self, tokenized, device):
-        encoded.extend(map(str, tokenized.ids))
-        return encode(self, tokenized, device)
+    def counted(self, texts, device):
+        encoded.extend(texts)
+        return encode(self, texts, device)
 
     FrozenEncoder.encode = counted
     texts = texts_of_test()
     references = list(chain.from_iterable(texts.references))
     weights = token_weights(encoder, True, references=references)
     scored = Team(rank, 2).score(texts, encoder, weights, torch.device("cpu"))
-    numbers = {str(ids): number for number, ids in enumerate(tokenizer(texts.candidates).ids)}
-    return [numbers[ids] for ids in encoded if ids in numbers], scored
+    numbers = {text: number for number, text in enumerate(texts.candidates)}
+    return [numbers[text] for text in encoded if text in numbers], scored
 
 
 @pytest.mark.slow
