@@ -29,13 +29,13 @@ from bertscore_tm.rescaling import baseline_rows, rescale_scores
 from bertscore_tm.settling import Collectives, Settled, Share, settle
 from bertscore_tm.states import (
     SCORE_STATES,
-    TOKEN_STATES,
     indices_fit,
     mean_of_sums,
     num_values,
     pack_scores,
     pack_tokens,
     sums_of_scores,
+    token_dtypes,
     unpack_scores,
 )
 from bertscore_tm.texts import as_text_pairs
@@ -217,7 +217,8 @@ class BERTScore(AccumulatingMetric):
         self.idf = self._weights is None or self._weights.label != "no"
         self._keeps_pairs = self._weights is None or reduction == "none" or confidence is not None
 
-        self._add_list_states(SCORE_STATES | (TOKEN_STATES if self._weights is None else {}))
+        vocab_size = self.encoder.tokenizer.vocab_size
+        self._add_list_states(SCORE_STATES | (token_dtypes(vocab_size) if self._weights is None else {}))
         totals = torch.zeros(2 + len(SCORES) * self._num_layers, dtype=torch.int64)
         self.add_state("totals", default=totals, dist_reduce_fx="sum")
         self.add_state("num_truncated", default=torch.tensor(0), dist_reduce_fx="sum")
@@ -251,7 +252,7 @@ class BERTScore(AccumulatingMetric):
             return
         matched = match_batch(texts, self.encoder, self._encodes_on, self._layer, self.cache_bytes)
         if self._weights is None:
-            for name, values in pack_tokens(matched).items():
+            for name, values in pack_tokens(matched, self.encoder.tokenizer.vocab_size).items():
                 self._add_values(name, values)
         else:
             scores = weighted_scores(matched, self._weights, self.encoder)[0]

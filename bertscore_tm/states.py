@@ -7,6 +7,7 @@ document frequencies are known.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 
 import torch
@@ -28,6 +29,7 @@ __all__ = [
     "pack_scores",
     "pack_tokens",
     "sums_of_scores",
+    "token_dtypes",
     "unpack_scores",
     "unpack_tokens",
 ]
@@ -43,8 +45,11 @@ TOKEN_STATES = {
     "reference_best": torch.float32,
     "reference_lengths": torch.int32,
 }
-# Values of a part of a list state that grows no more.
-_FULL = 65_536
+# Ids of two bytes are stored with a sign, as not every operation knows integers without.
+_SIGNED = 2**15
+# Parts of a list state below each of these sizes are joined when there are as many; the largest grow no more.
+_JOINED_AT_A_TIME = 64
+_SIZES = (16, 1024, 65_536)
 # Scores lie in [-1, 1], so that sums of 2**31 pairs fit twice; a score is held to 2.3e-10.
 _FIXED_POINT = 2.0**31
 
@@ -52,8 +57,8 @@ _FIXED_POINT = 2.0**31
 def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
     """Return the parts of a list state with further values, joining small parts.
 
-    A tensor takes some hundred bytes beside its values, so that parts of single pairs would multiply the state. A part
-    is copied only when it at least doubles, hence a number of times that grows with the logarithm of the largest part.
+    A tensor takes some hundred bytes beside its values, so that parts of single pairs would multiply the state. Parts
+    are joined many at a time, and large ones are never copied again.
 
     Args:
         parts: flat tensors.
@@ -64,15 +69,30 @@ def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
 
     Example:
         >>> parts = []
-        >>> for number in range(7):
+        >>> for number in range(200):
         ...     parts = append(parts, torch.tensor([number]))
-        >>> parts
-        [tensor([0, 1, 2, 3]), tensor([4, 5]), tensor([6])]
+        >>> [len(part) for part in parts]
+        [190, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
     """
     joined = [*parts, values]
-    while len(joined) > 1 and len(joined[-2]) < _FULL and len(joined[-2]) < 2 * len(joined[-1]):
-        joined[-2:] = [torch.cat(joined[-2:])]
+    for size in _SIZES:
+        start = len(joined)
+        while start and len(joined[start - 1]) < size:
+            start -= 1
+        if len(joined) - start >= _JOINED_AT_A_TIME:
+            values = torch.cat(joined[start:])
+            joined[start:] = [_on_pages_of_its_own(values) if len(values) >= _SIZES[-1] else values]
     return joined
+
+
+def _on_pages_of_its_own(values: Tensor) -> Tensor:
+    """Copy what stays away from what goes: between short-lived tensors it would tear the heap into unusable gaps."""
+    if values.device.type != "cpu":
+        return values
+    pages = mmap.mmap(-1, values.numel() * values.element_size(), access=mmap.ACCESS_COPY)
+    # Outside inference mode, as a validation's values may be read anywhere.
+    with torch.inference_mode(False):
+        return torch.frombuffer(pages, dtype=values.dtype).copy_(values)
 
 
 def sums_of_scores(scores: Tensor) -> Tensor:
@@ -138,17 +158,39 @@ def unpack_scores(flat: Tensor, num_layers: int) -> Tensor:
     return flat.reshape(-1, 3, num_layers).permute(1, 2, 0)
 
 
-def pack_tokens(matched: Matched) -> dict[str, Tensor]:
+def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
+    """Return the dtypes of the token states.
+
+    Args:
+        vocab_size: number of token ids.
+
+    Returns:
+        A dtype for each of ``TOKEN_STATES``; ids take two bytes where these hold the vocabulary.
+
+    Example:
+        >>> token_dtypes(30_522)["candidate_ids"], token_dtypes(250_002)["candidate_ids"]
+        (torch.int16, torch.int32)
+    """
+    of_ids = torch.int16 if vocab_size <= 2 * _SIGNED else torch.int32
+    return TOKEN_STATES | dict.fromkeys(("candidate_ids", "reference_ids"), of_ids)
+
+
+def pack_tokens(matched: Matched, vocab_size: int) -> dict[str, Tensor]:
     """Return the token states of matched pairs.
 
     Args:
         matched: matched pairs.
+        vocab_size: number of token ids.
 
     Returns:
         A tensor for each of ``TOKEN_STATES``.
     """
-    of_pairs = {name: getattr(matched.pairs, name) for name in TOKEN_STATES if name != "reference_counts"}
-    return {"reference_counts": matched.counts, **of_pairs}
+    packed = {"reference_counts": matched.counts}
+    for name, dtype in token_dtypes(vocab_size).items():
+        if name != "reference_counts":
+            values = getattr(matched.pairs, name)
+            packed[name] = (values - _SIGNED if dtype == torch.int16 else values).to(dtype)
+    return packed
 
 
 def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> Matched:
@@ -166,7 +208,8 @@ def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None
     pairs = None if keep is None else keep[segment_ids(counts)]
     sides: dict[str, Tensor] = {}
     for side in ("candidate", "reference"):
-        ids, lengths = state[f"{side}_ids"].long(), state[f"{side}_lengths"].long()
+        ids, lengths = state[f"{side}_ids"], state[f"{side}_lengths"].long()
+        ids = ids.long() + (_SIGNED if ids.dtype == torch.int16 else 0)
         best = state[f"{side}_best"].reshape(-1, num_layers)
         if pairs is not None:
             tokens = pairs[segment_ids(lengths)]

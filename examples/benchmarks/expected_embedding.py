@@ -1,0 +1,221 @@
+"""What ``linear_expected_embedding`` saves beside the plain way, which holds the logits of all positions.
+
+python -m examples.benchmarks.expected_embedding [--positions N] [--vocabulary N] [--width N] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
+from bertscore_tm.losses.relaxation import softmax_relaxation
+from examples.benchmarks.processes import resident_bytes, run_fresh
+from examples.benchmarks.tables import Record, table
+
+__all__ = ["COLUMNS", "WAYS", "Inputs", "compare_ways", "peak_growth"]
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_WARM_SIZES = (8, 500, 16)
+
+COLUMNS = {
+    "way": "",
+    "cross_entropy": "",
+    "peak": ",",
+    "beyond_weight_gradient": ",",
+    "memory_ratio": ".3f",
+    "time_ratio": ".2f",
+    "difference": ".1e",
+}
+
+
+class Inputs:
+    """Made-up hidden states, output layer, embeddings and targets, always the same ones.
+
+    Args:
+        positions: number of hidden states.
+        vocabulary: number of tokens.
+        width: of hidden states and of embeddings.
+    """
+
+    def __init__(self, positions: int, vocabulary: int, width: int) -> None:
+        random = torch.Generator().manual_seed(0)
+        self.hidden = torch.randn(positions, width, generator=random).requires_grad_()
+        # Logits of a standard deviation of 2, near those of language models.
+        self.weight = torch.randn(vocabulary, width, generator=random).mul_(2 / width**0.5).requires_grad_()
+        self.bias = torch.randn(vocabulary, generator=random).requires_grad_()
+        self.table = torch.randn(vocabulary, width, generator=random)
+        self.target = torch.randint(vocabulary, (positions,), generator=random)
+        # What the loss behind the embeddings would send back.
+        self.grad = torch.randn(positions, width, generator=random).div_(positions)
+
+
+def plain(inputs: Inputs, cross_entropy: bool) -> tuple[Tensor, Tensor | None]:
+    """Hold logits and probabilities of all positions.
+
+    Args:
+        inputs: what to compute with.
+        cross_entropy: compute it from the same logits.
+
+    Returns:
+        Expected embeddings and cross-entropy.
+    """
+    logits = F.linear(inputs.hidden, inputs.weight, inputs.bias)
+    loss = F.cross_entropy(logits, inputs.target) if cross_entropy else None
+    return expected_embedding(softmax_relaxation(logits), inputs.table), loss
+
+
+def in_parts(inputs: Inputs, cross_entropy: bool) -> tuple[Tensor, Tensor | None]:
+    """Hold logits of a part of the vocabulary at a time.
+
+    Args:
+        inputs: what to compute with.
+        cross_entropy: compute it in the same pass.
+
+    Returns:
+        Expected embeddings and cross-entropy.
+    """
+    if not cross_entropy:
+        y = linear_expected_embedding(inputs.hidden, inputs.weight, inputs.table, linear_bias=inputs.bias)
+        return y, None
+    return linear_expected_embedding(inputs.hidden, inputs.weight, inputs.table, inputs.target, linear_bias=inputs.bias)
+
+
+Way = Callable[[Inputs, bool], tuple[Tensor, Tensor | None]]
+WAYS: dict[str, Way] = {"plain": plain, "in parts": in_parts}
+
+
+def peak_growth(function: Callable[[], object]) -> int:
+    """Return by how much the memory of this process grew at most during a call.
+
+    Args:
+        function: what to call, without arguments.
+
+    Returns:
+        Largest resident set size during the call less that before it, in bytes.
+
+    Raises:
+        OSError: the system is not Linux.
+    """
+    before = resident_bytes()
+    # Forgets the largest size so far.
+    _CLEAR.write_text("5")
+    function()
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024 - before
+
+
+def compare_ways(positions: int, vocabulary: int, width: int, repeats: int = 5) -> list[Record]:
+    """Compute forward and backward pass in each way, with and without cross-entropy.
+
+    Args:
+        positions: number of hidden states.
+        vocabulary: number of tokens.
+        width: of hidden states and of embeddings.
+        repeats: how often to measure times; of those of a way the shortest counts.
+
+    Returns:
+        A record for each way: the ``peak`` of the memory that a process of its own needed, in bytes, and how much of it
+        was ``beyond_weight_gradient``; this and the wall time divided by those of the plain way; and the largest
+        ``difference`` of an embedding or gradient from the plain way's, divided by the largest number among them.
+    """
+    inputs = Inputs(positions, vocabulary, width)
+    records: list[Record] = []
+    for cross_entropy in (False, True):
+        shortest = dict.fromkeys(WAYS, float("inf"))
+        difference = dict.fromkeys(WAYS, 0.0)
+        for repeat in range(repeats):
+            results: dict[str, list[Tensor]] = {}
+            # Each goes first as often as the other.
+            for name in (list(WAYS), list(WAYS)[::-1])[repeat % 2]:
+                start = time.perf_counter()
+                results[name] = _pass(WAYS[name], inputs, cross_entropy)
+                shortest[name] = min(shortest[name], time.perf_counter() - start)
+            difference = {name: _distance(results[name], results["plain"]) for name in WAYS}
+        peaks = {name: run_fresh(_peak, name, positions, vocabulary, width, cross_entropy) for name in WAYS}
+        beyond = {name: peak - inputs.weight.nbytes for name, peak in peaks.items()}
+        records += [
+            {
+                "way": name,
+                "cross_entropy": cross_entropy,
+                "peak": peaks[name],
+                "beyond_weight_gradient": beyond[name],
+                "memory_ratio": beyond[name] / beyond["plain"],
+                "time_ratio": shortest[name] / shortest["plain"],
+                "difference": difference[name],
+            }
+            for name in WAYS
+        ]
+    return records
+
+
+def _pass(way: Way, inputs: Inputs, cross_entropy: bool) -> list[Tensor]:
+    """Return embeddings and gradients."""
+    leaves = (inputs.hidden, inputs.weight, inputs.bias)
+    y, loss = way(inputs, cross_entropy)
+    value = (y * inputs.grad).sum()
+    return [y.detach(), *torch.autograd.grad(value if loss is None else value + loss, leaves)]
+
+
+def _peak(name: str, positions: int, vocabulary: int, width: int, cross_entropy: bool) -> int:
+    # Loads what is loaded once.
+    _pass(WAYS[name], Inputs(*_WARM_SIZES), cross_entropy)
+    inputs = Inputs(positions, vocabulary, width)
+    return peak_growth(lambda: _pass(WAYS[name], inputs, cross_entropy))
+
+
+def _distance(results: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(results, others, strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command.
+
+    Args:
+        arguments: command line. Default: that of the process.
+    """
+    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.expected_embedding", description=__doc__)
+    parser.add_argument("--positions", type=int, default=2048, help="hidden states; default: 2048")
+    parser.add_argument("--vocabulary", type=int, default=50_265, help="tokens; default: 50265")
+    parser.add_argument("--width", type=int, default=768, help="of hidden states and embeddings; default: 768")
+    parser.add_argument("--repeats", type=int, default=5, help="of so many times the shortest counts; default: 5")
+    parser.add_argument("--threads", type=int, default=None, help="threads for times; default: PyTorch's")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
+    options = parser.parse_args(arguments)
+    for name in ("positions", "vocabulary", "width", "repeats", "threads"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1, got {getattr(options, name)}")
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+
+    setting: Record = {
+        "positions": options.positions,
+        "vocabulary": options.vocabulary,
+        "width": options.width,
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+    print(", ".join(f"{key} {value}" for key, value in setting.items()), flush=True)
+    records = compare_ways(options.positions, options.vocabulary, options.width, options.repeats)
+    print(table(records, COLUMNS))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"setting": setting, "ways": records}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""How much memory the state takes per pair and per token: in its tensors, and in the whole process."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bertscore_tm import BERTScore
+from examples.benchmarks.encoders import MadeUpEncoder
+from examples.benchmarks.metric.feeding import feed, make_metric
+from examples.benchmarks.processes import resident_bytes, run_fresh
+from examples.benchmarks.tables import Record
+
+__all__ = ["BYTES_PER_PAIR", "BYTES_PER_TOKEN", "COLUMNS", "growth_of_state", "state_bytes"]
+
+# What a metric may take for each pair, and with idf=True on top of it for each matched token.
+BYTES_PER_PAIR = 32
+BYTES_PER_TOKEN = 8
+
+_WARM_UPDATES = 20
+
+COLUMNS = {
+    "kind": "",
+    "indices": "",
+    "batch_size": "",
+    "pairs": ",",
+    "tokens": ",",
+    "state_per_pair": ".2f",
+    "state_per_token": ".2f",
+    "limit_per_pair": ".2f",
+    "process_per_pair": ".2f",
+    "over_limit": "+.1%",
+}
+
+
+def growth_of_state(
+    kind: str, indices: bool, batch_size: int, num_pairs: int, tokens: tuple[int, int] = (20, 60)
+) -> Record:
+    """Update a metric with made-up pairs in a fresh process and read what they have added.
+
+    Whatever is loaded or allocated once is there before the first reading: a tenth as many pairs go first, and at least
+    20 updates.
+
+    Args:
+        kind: one of ``feeding.KINDS``.
+        indices: pass an index with each pair.
+        batch_size: pairs per update.
+        num_pairs: number of pairs.
+        tokens: smallest and largest number of tokens per text.
+
+    Returns:
+        The arguments; how many ``tokens`` candidates and references had together; and in bytes the growth of the
+        ``state``, the storages of its tensors, of the ``process``, its resident memory, and the ``limit`` of both; each
+        per pair too, the state with ``kind="idf"`` also per token, and by what share the process is over the limit.
+    """
+    added_tokens, state, process = run_fresh(_grow, kind, indices, batch_size, num_pairs, tokens)
+    per_token = kind == "idf"
+    limit = BYTES_PER_PAIR * num_pairs + (BYTES_PER_TOKEN * added_tokens if per_token else 0)
+    return {
+        "kind": kind,
+        "indices": indices,
+        "batch_size": batch_size,
+        "pairs": num_pairs,
+        "tokens": added_tokens,
+        "state": state,
+        "process": process,
+        "limit": limit,
+        "state_per_pair": state / num_pairs,
+        "state_per_token": state / added_tokens if per_token else None,
+        "limit_per_pair": limit / num_pairs,
+        "process_per_pair": process / num_pairs,
+        "over_limit": process / limit - 1,
+    }
+
+
+def state_bytes(metric: BERTScore) -> int:
+    """Return the memory that the state's tensors hold, whole storages where a tensor shows a part of one.
+
+    Args:
+        metric: the metric.
+
+    Returns:
+        Bytes.
+    """
+    storages = {}
+    for state in metric.metric_state.values():
+        for tensor in [state] if isinstance(state, Tensor) else state:
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def _grow(kind: str, indices: bool, batch_size: int, num_pairs: int, tokens: tuple[int, int]) -> tuple[int, int, int]:
+    encoder = MadeUpEncoder(tokens)
+    metric = make_metric(kind, encoder)
+    first = max(num_pairs // 10, _WARM_UPDATES * batch_size)
+    feed(metric, range(first), batch_size, indices)
+    counts, state, process = encoder.counts, state_bytes(metric), resident_bytes()
+    feed(metric, range(first, first + num_pairs), batch_size, indices)
+    process = resident_bytes() - process
+    return (encoder.counts - counts).tokens, state_bytes(metric) - state, process

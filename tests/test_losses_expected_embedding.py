@@ -1,0 +1,538 @@
+"""linear_expected_embedding: the plain product of softmax and table, without the logits of all positions."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
+from bertscore_tm.losses.relaxation import softmax_relaxation
+from examples.benchmarks.expected_embedding import compare_ways, peak_growth
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+VOCABULARY = 23
+
+
+def noise(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def make(positions=(2, 3), vocabulary=VOCABULARY, features=8, width=5, dtype=torch.float32):
+    """Hidden states, weight and bias that want gradients, and a table."""
+    return (
+        noise(*positions, features, dtype=dtype).requires_grad_(),
+        noise(vocabulary, features, dtype=dtype, seed=1).requires_grad_(),
+        noise(vocabulary, dtype=dtype, seed=2).requires_grad_(),
+        noise(vocabulary, width, dtype=dtype, seed=3),
+    )
+
+
+def plain(hidden, weight, bias, table, temperature=1.0, excluded_ids=()):
+    return expected_embedding(softmax_relaxation(F.linear(hidden, weight, bias), temperature, excluded_ids), table)
+
+
+def plain_cross_entropy(hidden, weight, bias, target, **options):
+    logits = F.linear(hidden, weight, bias)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1), **options)
+
+
+def upstream(y):
+    return noise(*y.shape, dtype=y.dtype, seed=4)
+
+
+def gradients(y, leaves, *losses):
+    return torch.autograd.grad(sum(losses, (y * upstream(y)).sum()), leaves)
+
+
+def assert_close(found, expected, tolerance):
+    """To the tolerance, relative to the largest number where that is above 1."""
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    assert expected.isfinite().all()
+    if expected.numel():
+        largest = max(1.0, expected.abs().max().item())
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0, 30.0])
+@pytest.mark.parametrize("excluded", [(), (22, 0, 7, 8, 7)], ids=["all", "excluded"])
+@pytest.mark.parametrize("chunk_size", [1, 5, 22, 23, 2048])
+def test_equals_the_plain_product_with_gradients(dtype, temperature, excluded, chunk_size):
+    hidden, weight, bias, table = make(dtype=dtype)
+    expected = plain(hidden, weight, bias, table, temperature, excluded)
+    found = linear_expected_embedding(
+        hidden,
+        weight,
+        table,
+        linear_bias=bias,
+        temperature=temperature,
+        excluded_ids=excluded,
+        chunk_size=chunk_size,
+    )
+    leaves = (hidden, weight, bias)
+    # Float32 rounds z before it is divided by the temperature, in the plain way too.
+    tolerance = TOLERANCE[dtype] / min(temperature, 1.0)
+    assert_close(found, expected, tolerance)
+    for ours, theirs in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
+        assert_close(ours, theirs, tolerance)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_any_shape(data):
+    size = st.integers(1, 9)
+    positions = data.draw(st.lists(st.integers(0, 4), max_size=3), label="positions")
+    vocabulary, features, width = (data.draw(size, label=name) for name in ("vocabulary", "features", "width"))
+    chunk_size = data.draw(st.integers(1, 10), label="chunk_size")
+    excluded = data.draw(st.sets(st.integers(0, vocabulary - 1), max_size=vocabulary - 1), label="excluded")
+    hidden, weight, bias, table = make(positions, vocabulary, features, width, torch.float64)
+    target = noise(*positions, seed=5).mul(100).long().remainder(vocabulary)
+    expected = plain(hidden, weight, bias, table, 0.7, excluded)
+    loss = plain_cross_entropy(hidden, weight, bias, target, reduction="sum")
+    found, ours = linear_expected_embedding(
+        hidden,
+        weight,
+        table,
+        target,
+        linear_bias=bias,
+        temperature=0.7,
+        excluded_ids=[*excluded],
+        reduction="sum",
+        chunk_size=chunk_size,
+    )
+    assert_close(found, expected, 1e-11)
+    assert_close(ours, loss, 1e-11)
+    leaves = (hidden, weight, bias)
+    pairs = zip(gradients(found, leaves, ours), gradients(expected, leaves, loss), strict=True)
+    for grad, other in pairs:
+        assert_close(grad, other, 1e-11)
+
+
+def test_against_the_sum_written_out():
+    hidden, weight, bias, table = make((3,), 4, 2, 2, torch.float64)
+    found = linear_expected_embedding(hidden, weight, table, linear_bias=bias, temperature=0.5, excluded_ids=[1])
+    for row, y in zip(hidden, found, strict=True):
+        scores = {k: torch.exp((row @ weight[k] + bias[k]) / 0.5) for k in (0, 2, 3)}
+        torch.testing.assert_close(y, sum(score * table[k] for k, score in scores.items()) / sum(scores.values()))
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.3}, {"excluded_ids": [2, 3]}], ids=str)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_gradcheck(options, with_bias):
+    hidden, weight, bias, table = make((3,), 7, 3, 2, torch.float64)
+    target = torch.tensor([6, -100, 2])
+
+    def both(hidden, weight, bias=None):
+        return linear_expected_embedding(
+            hidden, weight, table, target, linear_bias=bias, reduction="none", chunk_size=3, **options
+        )
+
+    assert torch.autograd.gradcheck(both, (hidden, weight, bias) if with_bias else (hidden, weight))
+
+
+def test_gradcheck_of_the_embedding_alone():
+    hidden, weight, bias, table = make((2, 2), 7, 3, 2, torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda *args: linear_expected_embedding(*args[:2], table, linear_bias=args[2], chunk_size=2),
+        (hidden, weight, bias),
+    )
+
+
+@pytest.mark.parametrize("used", ["embedding", "square", "cross-entropy"])
+def test_can_not_be_differentiated_twice(used):
+    hidden, weight, _, table = make()
+    y, loss = linear_expected_embedding(hidden, weight, table, torch.full((2, 3), 4))
+    value = {"embedding": y.sum(), "square": y.square().sum(), "cross-entropy": loss}[used]
+    with pytest.raises(RuntimeError, match="can not be differentiated twice"):
+        torch.autograd.grad(value, hidden, create_graph=True)
+
+
+@pytest.mark.parametrize("chunk_size", [2, 5, 23])
+@pytest.mark.parametrize("excluded", [(), (3,)], ids=["all", "excluded"])
+def test_extreme_logits(chunk_size, excluded):
+    _, weight, bias, table = make()
+    # Among them each token as the winner, the excluded one too, and ties.
+    hidden = torch.cat([1e4 * noise(4, 8, seed=6), 1e4 * weight[:5].detach(), torch.zeros(1, 8)]).requires_grad_()
+    target = torch.tensor([-100, 1, 2, 3, 0, 1, 2, 3, 4, 22])
+    assert F.linear(hidden, weight).abs().max() > 5e4
+    expected = plain(hidden, weight, bias, table, 1.0, excluded)
+    loss = plain_cross_entropy(hidden, weight, bias, target)
+    found, ours = linear_expected_embedding(
+        hidden, weight, table, target, linear_bias=bias, excluded_ids=excluded, chunk_size=chunk_size
+    )
+    # Logits of this size are rounded to about 0.01, depending on the order of summation.
+    assert_close(found, expected, 1e-2)
+    assert_close(ours, loss, 1e-6)
+    leaves = (hidden, weight, bias)
+    for grad, other in zip(gradients(found, leaves, ours), gradients(expected, leaves, loss), strict=True):
+        assert_close(grad, other, 1e-2)
+
+
+def test_ties_and_certain_predictions_are_exact_however_large_the_logits():
+    # Near 16,777,216 float32 holds even numbers only, so a log-sum-exp would lose the log 2 of a tie.
+    hidden, weight = torch.eye(4) * 16_777_216, torch.eye(4)[[0, 1, 2, 3, 3]].requires_grad_()
+    table = noise(5, 3)
+    y, loss = linear_expected_embedding(hidden, weight, table, torch.arange(4), reduction="none", chunk_size=2)
+    assert torch.equal(y[:3], table[:3])
+    torch.testing.assert_close(y[3], table[3:].mean(0))
+    torch.testing.assert_close(loss, torch.tensor([1.0, 1.0, 1.0, 2.0]).log())
+    (grad,) = torch.autograd.grad(loss.sum(), weight)
+    assert torch.equal(grad, torch.outer(torch.tensor([0.0, 0.0, 0.0, -0.5, 0.5]), hidden[3]))
+
+
+@pytest.mark.parametrize("excluded", [(), (0, 1)], ids=["all", "excluded"])
+def test_tokens_masked_by_minus_infinity(excluded):
+    hidden, weight, bias, table = make()
+    mask = torch.zeros(VOCABULARY)
+    # A whole part, a part of one, and the first and last token.
+    mask[[0, 5, 6, 7, 8, 9, 12, 22]] = -torch.inf
+    barred = bias + mask
+    target = torch.full((2, 3), 3)
+    expected, loss = (
+        plain(hidden, weight, barred, table, 1.0, excluded),
+        plain_cross_entropy(hidden, weight, barred, target),
+    )
+    found, ours = linear_expected_embedding(
+        hidden, weight, table, target, linear_bias=barred, excluded_ids=excluded, chunk_size=5
+    )
+    assert_close(found, expected, 1e-5)
+    assert_close(ours, loss, 1e-5)
+    leaves = (hidden, weight, bias)
+    grads = gradients(found, leaves, ours)
+    for grad, other in zip(grads, gradients(expected, leaves, loss), strict=True):
+        assert_close(grad, other, 1e-5)
+    assert (grads[1][mask.isinf()] == 0).all()
+
+
+def test_no_token_but_excluded_ones_is_as_in_the_plain_way():
+    hidden, weight, _, table = make()
+    bias = torch.full((VOCABULARY,), -torch.inf).index_fill(0, torch.tensor([4, 20]), 0.0).requires_grad_()
+    expected = plain(hidden, weight, bias, table, 1.0, [4, 20])
+    found = linear_expected_embedding(hidden, weight, table, linear_bias=bias, excluded_ids=[4, 20], chunk_size=6)
+    assert_close(found, expected, 1e-6)
+    for grad in gradients(found, (hidden, weight, bias)):
+        assert (grad == 0).all()
+
+
+@pytest.mark.parametrize("positions", [(), (1,), (0,), (2, 0, 3)], ids=str)
+def test_one_row_and_none(positions):
+    hidden, weight, bias, table = make(positions)
+    target = torch.full(positions, 3)
+    found, loss = linear_expected_embedding(
+        hidden, weight, table, target, linear_bias=bias, reduction="none", chunk_size=9
+    )
+    assert_close(found, plain(hidden, weight, bias, table), 1e-5)
+    assert loss.shape == torch.Size(positions)
+    grads = gradients(found, (hidden, weight, bias), loss.sum())
+    assert [grad.shape for grad in grads] == [hidden.shape, weight.shape, bias.shape]
+    assert all(grad.isfinite().all() for grad in grads)
+    if 0 in positions:
+        assert not any(grad.any() for grad in grads)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignore_index", [-100, 0, 22])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.2, "excluded_ids": [0, 4, 21]}], ids=["usual", "relaxed"])
+def test_cross_entropy_is_that_of_torch(reduction, ignore_index, options):
+    hidden, weight, bias, table = make((4, 3), dtype=torch.float64)
+    target = torch.tensor([[4, 21, 22], [0, 0, 1], [10, ignore_index, 3], [ignore_index] * 3])
+    expected = plain_cross_entropy(hidden, weight, bias, target, reduction=reduction, ignore_index=ignore_index)
+    _, found = linear_expected_embedding(
+        hidden,
+        weight,
+        table,
+        target,
+        linear_bias=bias,
+        reduction=reduction,
+        ignore_index=ignore_index,
+        chunk_size=4,
+        **options,
+    )
+    assert_close(found, expected.view(4, 3) if reduction == "none" else expected, 1e-12)
+    factors = upstream(found)
+    ours = torch.autograd.grad((found * factors).sum(), (hidden, weight, bias))
+    theirs = torch.autograd.grad((expected.view_as(found) * factors).sum(), (hidden, weight, bias))
+    for grad, other in zip(ours, theirs, strict=True):
+        assert_close(grad, other, 1e-12)
+
+
+def test_mean_over_no_target_is_nan_without_gradient_as_in_torch():
+    hidden, weight, bias, table = make((2,))
+    target = torch.full((2,), -100)
+    expected = plain_cross_entropy(hidden, weight, bias, target)
+    _, loss = linear_expected_embedding(hidden, weight, table, target, linear_bias=bias)
+    assert expected.isnan()
+    assert loss.isnan()
+    for ours, theirs in zip(*(torch.autograd.grad(x, (hidden, weight, bias)) for x in (loss, expected)), strict=True):
+        assert torch.equal(ours, theirs)
+        assert not ours.any()
+
+
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="this PyTorch has no linear_cross_entropy")
+def test_arguments_are_those_of_torch():
+    hidden, weight, bias, table = make((6,))
+    options = {"linear_bias": bias, "reduction": "sum", "ignore_index": 3}
+    target = torch.tensor([3, 1, 2, 3, 22, 0])
+    expected = F.linear_cross_entropy(hidden, weight, target, **options)
+    _, found = linear_expected_embedding(input=hidden, linear_weight=weight, table=table, target=target, **options)
+    assert_close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    hidden, weight, bias, table = (tensor.detach().to(dtype) for tensor in make((20,), 500, 16, 8))
+    halves = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
+    floats = [tensor.detach().float().requires_grad_() for tensor in halves]
+    target = torch.arange(20) * 7
+    found, ours = linear_expected_embedding(*halves[:2], table, target, linear_bias=halves[2], chunk_size=64)
+    expected, loss = plain(*floats, table.float()), plain_cross_entropy(*floats, target)
+    assert_close(found, expected, 1e-5)
+    assert_close(ours, loss, 1e-5)
+    grads = gradients(found, halves, ours)
+    for grad, other in zip(grads, gradients(expected, floats, loss), strict=True):
+        # Rounded once, at the end.
+        assert_close(grad, other.to(dtype), torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("double", range(4))
+def test_float64_is_never_cast_down(double):
+    tensors = [tensor.detach() for tensor in make()]
+    mixed = [tensor.double() if i == double else tensor for i, tensor in enumerate(tensors)]
+    hidden, weight, bias, table = mixed
+    leaves = [tensor.requires_grad_() for tensor in mixed[:3]]
+    found = linear_expected_embedding(hidden, weight, table, linear_bias=bias, chunk_size=7)
+    expected = plain(*(tensor.double() for tensor in mixed))
+    assert_close(found, expected, 1e-12)
+    for grad, leaf, other in zip(gradients(found, leaves), leaves, gradients(expected, leaves), strict=True):
+        assert grad.dtype == leaf.dtype
+        assert_close(grad, other, 1e-12 if leaf.dtype == torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_does_not_lower_the_precision(dtype):
+    hidden, weight, bias, table = make((20,), 500, 16, 8)
+    target = torch.arange(20)
+    results = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype, enabled=enabled):
+            y, loss = linear_expected_embedding(hidden, weight, table, target, linear_bias=bias, chunk_size=64)
+            results.append([y, loss, *gradients(y, (hidden, weight, bias), loss)])
+            assert (hidden @ weight.t()).dtype == (dtype if enabled else torch.float32)
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype == torch.float32
+        assert torch.equal(ours, theirs)
+
+
+class Largest(TorchDispatchMode):
+    """Keeps how many numbers the largest storage had that an operation made or wrote to, and their shapes."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+                storage = tensor.untyped_storage().nbytes() // tensor.element_size()
+                self.numbers = max(self.numbers, storage, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("with_target", [False, True])
+def test_no_tensor_of_positions_times_vocabulary(dtype, with_target):
+    positions, vocabulary, features, chunk_size = 300, 2000, 16, 100
+    hidden, weight, bias, table = make((3, 100), vocabulary, features, 8, dtype)
+    target = torch.zeros(3, 100, dtype=torch.long)
+    with Largest() as largest:
+        y = plain(hidden, weight, bias, table)
+        gradients(y, (hidden, weight, bias))
+    assert largest.numbers == positions * vocabulary
+    with Largest() as largest:
+        y = linear_expected_embedding(
+            hidden, weight, table, target if with_target else None, linear_bias=bias, chunk_size=chunk_size
+        )
+        y, losses = (y[0], [y[1]]) if with_target else (y, [])
+        gradients(y, (hidden, weight, bias), *losses)
+    # Three buffers for a part of the vocabulary, in one storage; the weight's gradient has 32,000 numbers.
+    assert largest.numbers == 3 * positions * chunk_size
+
+
+@pytest.mark.parametrize("wanted", [(), (0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
+def test_only_gradients_that_are_wanted_are_computed(wanted):
+    positions, vocabulary, features, chunk_size = 4, 5000, 16, 50
+    tensors = make((positions,), vocabulary, features, 4)
+    names = ("hidden", "weight", "bias")
+    full = gradients(plain(*tensors), tensors[:3])
+    leaves = [tensor.detach().requires_grad_(i in wanted) for i, tensor in enumerate(tensors[:3])]
+    hidden, weight, bias = leaves
+    with Largest(*leaves, tensors[3]) as largest:
+        y = linear_expected_embedding(hidden, weight, tensors[3], linear_bias=bias, chunk_size=chunk_size)
+        assert y.requires_grad == bool(wanted)
+        if wanted:
+            (y * upstream(y)).sum().backward()
+    for i, leaf in enumerate(leaves):
+        assert (leaf.grad is None) == (i not in wanted), names[i]
+        if leaf.grad is not None:
+            assert_close(leaf.grad, full[i], 1e-5)
+    expected = vocabulary * features if 1 in wanted else vocabulary if 2 in wanted else 3 * positions * chunk_size
+    assert largest.numbers <= max(expected, chunk_size * features)
+
+
+def test_rows_without_gradient_change_nothing():
+    hidden, weight, bias, table = make((6,), dtype=torch.float64)
+    target = torch.tensor([1, -100, 2, -100, -100, 5])
+    needed = torch.tensor([True, False, True, False, True, True])
+    with torch.no_grad():
+        hidden[~needed] *= 1e6
+    found, loss = linear_expected_embedding(hidden, weight, table, target, linear_bias=bias, chunk_size=4)
+    ours = torch.autograd.grad(found[needed].sum() + loss, (hidden, weight, bias))
+    alone = hidden[needed].detach().requires_grad_()
+    found, loss = linear_expected_embedding(alone, weight, table, target[needed], linear_bias=bias, chunk_size=4)
+    theirs = torch.autograd.grad(found.sum() + loss, (alone, weight, bias))
+    assert (ours[0][~needed] == 0).all()
+    assert_close(ours[0][needed], theirs[0], 1e-12)
+    for grad, other in zip(ours[1:], theirs[1:], strict=True):
+        assert_close(grad, other, 1e-12)
+
+
+@pytest.mark.parametrize("used", ["embedding", "cross-entropy"])
+def test_one_of_both_results_alone(used):
+    hidden, weight, bias, table = make()
+    target = torch.full((2, 3), 9)
+    leaves = (hidden, weight, bias)
+    y, loss = linear_expected_embedding(hidden, weight, table, target, linear_bias=bias, excluded_ids=[1], chunk_size=6)
+    if used == "embedding":
+        ours, theirs = gradients(y, leaves), gradients(plain(hidden, weight, bias, table, 1.0, [1]), leaves)
+    else:
+        ours = torch.autograd.grad(loss, leaves)
+        theirs = torch.autograd.grad(plain_cross_entropy(hidden, weight, bias, target), leaves)
+    for grad, other in zip(ours, theirs, strict=True):
+        assert_close(grad, other, 1e-5)
+
+
+def test_arguments_of_any_layout_are_left_as_they_are():
+    hidden, weight, bias, table = make((4, 6))
+    views = [hidden.detach()[:, ::2], weight.detach().t().contiguous().t(), bias.detach().flip(0), table.flip(1)]
+    before = [view.clone() for view in views]
+    leaves = [view.requires_grad_() for view in views[:3]]
+    y = linear_expected_embedding(views[0], views[1], views[3], linear_bias=views[2], chunk_size=6)
+    expected = plain(*views)
+    assert_close(y, expected, 1e-5)
+    for grad, other in zip(gradients(y, leaves), gradients(expected, leaves), strict=True):
+        assert_close(grad, other, 1e-5)
+    for view, copy in zip(views, before, strict=True):
+        assert torch.equal(view, copy)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_under_gradient_checkpointing(use_reentrant):
+    hidden, weight, bias, table = make()
+
+    def forward(hidden):
+        return linear_expected_embedding(hidden.tanh(), weight, table, linear_bias=bias, chunk_size=6)
+
+    leaves = (hidden, weight, bias)
+    y, again = forward(hidden), checkpoint(forward, hidden, use_reentrant=use_reentrant)
+    expected = gradients(y, leaves)
+    (again * upstream(again)).sum().backward()
+    for leaf, other in zip(leaves, expected, strict=True):
+        assert torch.equal(leaf.grad, other)
+
+
+def test_under_torch_compile_without_graph_breaks():
+    hidden, weight, bias, table = make()
+    target = torch.tensor([[3, -100, 2], [22, 1, 9]])
+    torch.compiler.reset()
+
+    def both(hidden, weight, bias):
+        return linear_expected_embedding(
+            hidden, weight, table, target, linear_bias=bias, temperature=0.7, excluded_ids=[0, 22], chunk_size=12
+        )
+
+    y, loss = both(hidden, weight, bias)
+    compiled, compiled_loss = torch.compile(both, fullgraph=True, backend="aot_eager")(hidden, weight, bias)
+    assert torch.equal(compiled, y)
+    assert torch.equal(compiled_loss, loss)
+    leaves = (hidden, weight, bias)
+    for grad, other in zip(gradients(compiled, leaves, compiled_loss), gradients(y, leaves, loss), strict=True):
+        assert_close(grad, other, 1e-6)
+
+
+def test_with_the_encoders_table(encoder):
+    table = encoder.embedding_table("cpu")
+    control = encoder.tokenizer.control_ids
+    ids = torch.tensor([[2054, 1037, 4937]])
+    # A head that has each token's own embedding as weight, as in models that tie both.
+    hidden, weight = (200 * table[ids]).requires_grad_(), table.clone().requires_grad_()
+    y = linear_expected_embedding(hidden, weight, table, excluded_ids=control)
+    expected = plain(hidden, weight, None, table, 1.0, control)
+    assert_close(y, expected, 1e-5)
+    assert (y - table.mean(0)).norm() > 1
+    for grad, other in zip(gradients(y, (hidden, weight)), gradients(expected, (hidden, weight)), strict=True):
+        assert_close(grad, other, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"temperature": 0.0}, ValueError, "temperature must be above 0, got 0"),
+        ({"temperature": float("nan")}, ValueError, "temperature must be above 0, got nan"),
+        ({"chunk_size": 0}, ValueError, "chunk_size must be at least 1, got 0"),
+        ({"reduction": "max"}, ValueError, "reduction='max' is not one of 'mean', 'sum', 'none'"),
+        ({"excluded_ids": [3, 23]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
+        ({"excluded_ids": [-1]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
+        ({"input": torch.zeros(2, 3, 7)}, ValueError, r"input and linear_weight must have shapes .*\(2, 3, 7\)"),
+        ({"input": torch.tensor(0.0)}, ValueError, "input and linear_weight must have shapes"),
+        ({"linear_weight": torch.zeros(8)}, ValueError, "input and linear_weight must have shapes"),
+        ({"input": torch.zeros(2, 3, 8, dtype=torch.long)}, TypeError, "input must be a floating-point tensor"),
+        ({"linear_weight": torch.zeros(22, 8)}, ValueError, "table must have a row for each of the 22 tokens"),
+        ({"table": torch.zeros(23)}, ValueError, "table must have a row for each of the 23 tokens"),
+        ({"table": torch.zeros(23, 5, requires_grad=True)}, ValueError, "table.detach()"),
+        ({"linear_bias": torch.zeros(22)}, ValueError, r"linear_bias must have shape \(23,\), got \(22,\)"),
+        ({"target": torch.zeros(2, 2, dtype=torch.long)}, ValueError, r"target must have the shape \(2, 3\)"),
+        ({"target": torch.zeros(2, 3)}, TypeError, "target must hold token ids as int64, got torch.float32"),
+        ({"target": torch.full((2, 3), 23)}, ValueError, "target holds ids outside the vocabulary of 23"),
+        ({"target": torch.full((2, 3), -1)}, ValueError, "marked with ignore_index=-100"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(changes, error, message):
+    hidden, weight, bias, table = make()
+    arguments = {"input": hidden, "linear_weight": weight, "table": table, "linear_bias": bias}
+    with pytest.raises(error, match=message):
+        linear_expected_embedding(**(arguments | changes))
+
+
+def test_a_table_that_wants_gradients_is_fine_where_none_are_computed():
+    hidden, weight, bias, table = make()
+    with torch.no_grad():
+        y = linear_expected_embedding(hidden, weight, table.requires_grad_(), linear_bias=bias)
+    assert_close(y, plain(hidden, weight, bias, table).detach(), 1e-5)
+
+
+def test_benchmark_measures_memory_at_its_peak():
+    # 64 MB at a time, freed before the end.
+    assert 60e6 < peak_growth(lambda: [torch.ones(16_000_000).sum() for _ in range(3)]) < 75e6
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_memory_stays_below_a_quarter():
+    records = compare_ways(positions=512, vocabulary=50_000, width=16, repeats=1)
+    assert [(record["way"], record["cross_entropy"]) for record in records] == [
+        (way, cross_entropy) for cross_entropy in (False, True) for way in ("plain", "in parts")
+    ]
+    for plainly, in_parts in (records[:2], records[2:]):
+        assert plainly["beyond_weight_gradient"] > 2 * 512 * 50_000 * 4
+        assert in_parts["memory_ratio"] < 0.25
+        assert in_parts["difference"] < 1e-5
