@@ -17,7 +17,7 @@ from bertscore_tm.texts import as_text_pairs
 
 
 @settings(deadline=None)
-@given(sizes=st.lists(st.sampled_from([0, 1, 2, 15, 16, 17, 500, 1023, 1024, 3000, 70_000]), max_size=120))
+@given(sizes=st.lists(st.sampled_from([0, 1, 2, 15, 16, 17, 500, 1023, 1024, 3000, 70_000]), max_size=80))
 def test_append_keeps_all_values_in_order(sizes):
     parts: list[torch.Tensor] = []
     given_out: list[torch.Tensor] = []
@@ -35,7 +35,7 @@ def test_append_keeps_all_values_in_order(sizes):
 @pytest.mark.parametrize("size", [1, 40, 2000])
 def test_parts_stay_few(size):
     parts: list[torch.Tensor] = []
-    count = 150_000 // size
+    count = max(80_000 // size, 100)
     for number in range(count):
         parts = append(parts, torch.full((size,), number))
     assert torch.equal(torch.cat(parts), torch.arange(count).repeat_interleave(size))
