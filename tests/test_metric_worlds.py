@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 TOLERANCE = 1e-6
-LAYERS = 1
+LAYERS = 2
 SIZES = (1, 7, 100, 101)
 # Whether idf, several references, all layers.
 KINDS = list(product((False, True), repeat=3))
