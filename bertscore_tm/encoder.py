@@ -160,7 +160,9 @@ class FrozenEncoder:
             "stride": stride,
             "prefix_space": prefix_space,
         }
-        self._backbones: dict[torch.device, nn.Module] = {}
+        # By the device's name, since torch.compile cannot look things up by device.
+        self._backbones: dict[str, nn.Module] = {}
+        self._takes_positions = False
         self._caches: dict[torch.device, VectorCache] = {}
         self.num_layers = self._resolve_layer(num_layers)
         if self._ready is not None:
@@ -361,18 +363,25 @@ class FrozenEncoder:
             self._caches[device] = shared_cache(settings, device)
         return self._caches[device]
 
-    def encode_soft(self, inputs_embeds: Tensor, mask: Tensor) -> Tensor:
+    def encode_soft(self, inputs_embeds: Tensor, mask: Tensor, log_presence: Tensor | None = None) -> Tensor:
         """Return the unit vectors of soft tokens, keeping the gradient to them.
 
         Args:
             inputs_embeds: input embeddings in the place of token ids, shape (batch, positions, embedding width); texts
                 start at position 0, special tokens included.
             mask: real positions, shape (batch, positions), bool; each row is real up to its end and padding after it.
+            log_presence: logarithm of how much of each position there is for the others' attention, shape (batch,
+                positions), finite. Default: all of it.
 
         Returns:
             Shape (layers, batch, positions, width), float32 at least.
+
+        Raises:
+            ValueError: the family does not take tokens that are there in part.
         """
         device = inputs_embeds.device
+        if log_presence is not None:
+            self.require_graded_presence()
         if self.family.mixes_padding and not bool(mask.all()):
             # As in encode, only texts of one length share a batch.
             lengths = mask.sum(-1)
@@ -386,12 +395,26 @@ class FrozenEncoder:
             assert vectors is not None
             return vectors
         extra: dict[str, Tensor] = {}
-        if "position_ids" in signature(self._backbone(device).forward).parameters:
+        self._backbone(device)
+        if self._takes_positions:
             first = self.family.first_position(self.config)
             positions = torch.arange(first, first + inputs_embeds.shape[1], device=device)
             extra["position_ids"] = positions.expand(inputs_embeds.shape[:2])
         embeds = inputs_embeds.to(self.resolve_dtype(device))
-        return unit(self._hidden(device, mask, inputs_embeds=embeds, **extra))
+        attention = None if log_presence is None else _additive_mask(mask, log_presence.to(embeds.dtype))
+        return unit(self._hidden(device, mask, attention, inputs_embeds=embeds, **extra))
+
+    def require_graded_presence(self) -> None:
+        """Make sure that soft tokens may be there in part.
+
+        Raises:
+            ValueError: the family does not take such tokens.
+        """
+        if not self.family.additive_mask:
+            able = ", ".join(sorted(name for name, family in FAMILIES.items() if family.additive_mask))
+            raise ValueError(
+                f"models of type {self.config.model_type!r} take no tokens that are there in part; these do: {able}"
+            )
 
     def embedding_table(self, device: torch.device | str) -> Tensor:
         """Return the input embedding of every token, as the embedding module gives it out.
@@ -425,7 +448,9 @@ class FrozenEncoder:
             return self.dtype
         return torch.bfloat16 if has_native_bfloat16(torch.device(device)) else torch.float32
 
-    def _hidden(self, device: torch.device, mask: Tensor, **inputs: Tensor) -> Tensor:
+    def _hidden(
+        self, device: torch.device, mask: Tensor, attention_mask: Tensor | None = None, **inputs: Tensor
+    ) -> Tensor:
         """Run the model; shape (layers, batch, positions, width)."""
         backbone = self._backbone(device)
         if self._forward_fn is not None:
@@ -442,8 +467,9 @@ class FrozenEncoder:
         wants_states = self.all_layers or before_layers
         length = mask.shape[1]
         choose_attention(backbone, self.config, length)
+        inputs["attention_mask"] = mask.long() if attention_mask is None else attention_mask
         with torch.autocast(device_type=device.type, enabled=False):
-            output = backbone(**inputs, attention_mask=mask.long(), output_hidden_states=wants_states, return_dict=True)
+            output = backbone(**inputs, output_hidden_states=wants_states, return_dict=True)
         if wants_states:
             # BigBird pads texts to whole blocks and leaves the padding on its states.
             return torch.stack([states[:, :length] for states in output.hidden_states[: self.num_layers + 1]])
@@ -453,11 +479,13 @@ class FrozenEncoder:
     def _backbone(self, device: torch.device) -> Any:
         """Return the frozen model on a device, from the pool of this process where it is there already."""
         device = _indexed(device)
-        if device not in self._backbones:
+        name = str(device)
+        if name not in self._backbones:
             kept, dtype = self._layers_kept, self.resolve_dtype(device)
             weights = Weights(self._source, self.revision, self.trust_remote_code, kept, dtype)
-            self._backbones[device] = shared_model(weights, device, lambda: self._load(kept, dtype))
-        model = self._backbones[device]
+            self._backbones[name] = shared_model(weights, device, lambda: self._load(kept, dtype))
+            self._takes_positions = "position_ids" in signature(self._backbones[name].forward).parameters
+        model = self._backbones[name]
         if model.training:  # someone who got hold of it called .train()
             nn.Module.eval(model)
         return model
@@ -567,6 +595,13 @@ def unit(vectors: Tensor) -> Tensor:
     """
     wide = vectors.to(torch.promote_types(torch.float32, vectors.dtype))
     return nn.functional.normalize(wide, dim=-1, eps=1e-12)
+
+
+def _additive_mask(mask: Tensor, log_presence: Tensor) -> Tensor:
+    """What is added to the attention of every position to the others, shape (batch, 1, positions, positions)."""
+    positions = mask.shape[1]
+    lowest = torch.finfo(log_presence.dtype).min
+    return log_presence.masked_fill(~mask, lowest)[:, None, None].expand(-1, 1, positions, -1)
 
 
 def _encoder_within(model: nn.Module, forward_fn: ForwardFunction | None) -> nn.Module:

@@ -5,7 +5,7 @@ A family is chosen by the model's configuration (``config.model_type``), never b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 from transformers import PretrainedConfig
@@ -32,6 +32,8 @@ class Family:
         mixes_padding: padding reaches real tokens, through convolutions or blocks of attention, so that only texts of
             one length may share a batch.
         always_pools: the forward pass calls the pooler without asking whether there is one.
+        additive_mask: every layer takes a mask of shape (batch, 1, queries, keys) that is added to its attention, so
+            that tokens may be there in part.
     """
 
     layers: tuple[str, ...] = ("encoder.layer",)
@@ -45,6 +47,7 @@ class Family:
     prefix_space: bool = False
     mixes_padding: bool = False
     always_pools: bool = False
+    additive_mask: bool = False
 
     def first_position(self, config: PretrainedConfig) -> int:
         """Return the position id of a text's first token.
@@ -102,25 +105,32 @@ class Family:
         return max(num_layers, 1)
 
 
-_ROBERTA = Family(positions_after_padding=True, prefix_space=True)
-_BART = Family(encoder="encoder", layers=("layers",))
-_BART_WITH_FINAL_NORM = Family(encoder="encoder", layers=("layers",), final_norm=True)
-_T5 = Family(encoder="encoder", encoder_class=True, layers=("block",), final_norm=True, absolute_positions=None)
+_ROBERTA = Family(positions_after_padding=True, prefix_space=True, additive_mask=True)
+_BART = Family(encoder="encoder", layers=("layers",), additive_mask=True)
+_BART_WITH_FINAL_NORM = replace(_BART, final_norm=True)
+_T5 = Family(
+    encoder="encoder",
+    encoder_class=True,
+    layers=("block",),
+    final_norm=True,
+    absolute_positions=None,
+    additive_mask=True,
+)
 _LLAMA = Family(layers=("layers",), final_norm=True)
 
 FAMILIES: dict[str, Family] = {
-    "albert": Family(layers=(), counter="config.num_hidden_layers"),
+    "albert": Family(layers=(), counter="config.num_hidden_layers", additive_mask=True),
     "bart": _BART,
-    "bert": Family(),
+    "bert": Family(additive_mask=True),
     "big_bird": Family(mixes_padding=True),
     "blenderbot": _BART_WITH_FINAL_NORM,
     "blenderbot-small": _BART,
-    "camembert": Family(positions_after_padding=True),
+    "camembert": Family(positions_after_padding=True, additive_mask=True),
     "convbert": Family(mixes_padding=True),
     "deberta": Family(),
     "deberta-v2": Family(),
-    "distilbert": Family(layers=("transformer.layer",)),
-    "electra": Family(),
+    "distilbert": Family(layers=("transformer.layer",), additive_mask=True),
+    "electra": Family(additive_mask=True),
     "gemma": _LLAMA,
     "gemma2": _LLAMA,
     "gpt2": Family(layers=("h",), final_norm=True, prefix_space=True),
@@ -128,25 +138,25 @@ FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
     "longformer": Family(positions_after_padding=True),
     "mbart": _BART_WITH_FINAL_NORM,
-    "megatron-bert": Family(final_norm=True),
+    "megatron-bert": Family(final_norm=True, additive_mask=True),
     "mistral": _LLAMA,
     "modernbert": _LLAMA,
-    "mpnet": Family(positions_after_padding=True, padding_id=1),
+    "mpnet": Family(positions_after_padding=True, padding_id=1, additive_mask=True),
     "mt5": _T5,
     "olmo2": _LLAMA,
     "opt": Family(layers=("decoder.layers",), final_norm=True, prefix_space=True),
     "pegasus": _BART_WITH_FINAL_NORM,
     "phi3": _LLAMA,
-    "prophetnet": _BART,
+    "prophetnet": replace(_BART, additive_mask=False),
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "roberta": _ROBERTA,
-    "squeezebert": Family(layers=("encoder.layers",), always_pools=True),
+    "squeezebert": Family(layers=("encoder.layers",), always_pools=True, additive_mask=True),
     "t5": _T5,
     "umt5": _T5,
     "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers"),
-    "xlm-roberta": Family(positions_after_padding=True),
-    "xlm-roberta-xl": Family(positions_after_padding=True, final_norm=True),
+    "xlm-roberta": Family(positions_after_padding=True, additive_mask=True),
+    "xlm-roberta-xl": Family(positions_after_padding=True, final_norm=True, additive_mask=True),
     "xlnet": Family(layers=("layer",), absolute_positions=None),
 }
 

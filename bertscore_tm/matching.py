@@ -46,6 +46,7 @@ def match(
     keys: Tensor,
     how: Matching = "max",
     temperature: float = 0.1,
+    log_presence: Tensor | None = None,
 ) -> Tensor:
     r"""Return how well each query token is matched by the key tokens of the other text.
 
@@ -59,7 +60,9 @@ def match(
         similarities: shape (..., queries, keys).
         keys: real keys, shape (..., keys), bool. Other keys take no part.
         how: the kind of matching.
-        temperature: v, above 0; not used by ``"max"``.
+        temperature: v, above 0; not used by ``"max"`` alone.
+        log_presence: logarithm of how much of each key there is, shape (..., keys), finite: added to s/v, or v times it
+            to s before the maximum. Default: all of each.
 
     Returns:
         Shape (..., queries). 0 where there is no key.
@@ -73,16 +76,20 @@ def match(
         >>> round(match(s, keys).item(), 4), round(match(s, keys, "softmax", 0.1).item(), 4)
         (0.9, 0.8994)
     """
-    if how != "max" and not temperature > 0:
+    if (how != "max" or log_presence is not None) and not temperature > 0:
         raise ValueError(f"the matching temperature must be above 0, got {temperature}")
     keys = keys.unsqueeze(-2)
     any_key = keys.any(-1)
     # Rows without keys are computed over all cells and dropped afterwards, as a softmax over nothing is NaN.
     allowed = keys | ~any_key.unsqueeze(-1)
     if how == "max":
+        if log_presence is not None:
+            similarities = similarities + temperature * log_presence.unsqueeze(-2)
         matched = similarities.masked_fill(~allowed, -torch.inf).amax(-1)
     elif how in ("softmax", "logsumexp"):
         scaled = similarities / temperature
+        if log_presence is not None:
+            scaled = scaled + log_presence.unsqueeze(-2)
         scaled = scaled.masked_fill(~allowed, -torch.inf)
         if how == "softmax":
             matched = (scaled.softmax(-1) * similarities).sum(-1)

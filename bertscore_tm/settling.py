@@ -78,6 +78,7 @@ class Settled:
         totals: sums over pairs that have left nothing else.
         num_truncated: texts that were cut, shape ().
         num_references: number of documents, with idf.
+        frequencies: in how many of them each token occurs, with idf.
     """
 
     scores: Tensor
@@ -85,6 +86,7 @@ class Settled:
     totals: Tensor
     num_truncated: Tensor
     num_references: int | None
+    frequencies: DocumentFrequencies | None = None
 
 
 def settle(
@@ -134,18 +136,17 @@ def settle(
         keep = kept[start : start + len(indices)]
         everyone = everyone[kept]
 
-    num_references = None
+    num_references, frequencies = None, None
     if idf:
         matched = unpack_tokens({name: share.lists[name] for name in TOKEN_STATES}, num_layers, keep)
         local = DocumentFrequencies.of(matched.pairs.reference_ids, matched.pairs.reference_lengths, vocab_size)
-        frequencies = collectives.add(torch.cat([local.counts, local.num_documents[None]]))
-        num_references = int(frequencies[-1])
-        weights = idf_weights(DocumentFrequencies(frequencies[:-1], frequencies[-1]))
-        scores = pack_scores(best_scores(matched, weights)[0])
+        summed = collectives.add(torch.cat([local.counts, local.num_documents[None]]))
+        num_references, frequencies = int(summed[-1]), DocumentFrequencies(summed[:-1], summed[-1])
+        scores = pack_scores(best_scores(matched, idf_weights(frequencies))[0])
     else:
         scores = share.lists["scores"]
         if keep is not None:
             scores = scores.reshape(len(keep), 3 * num_layers)[keep].flatten()
     if table[:, 1].any():
         scores = torch.cat(collectives.gather(scores))
-    return Settled(scores, everyone, totals.sum(0), table[:, 3].sum(), num_references)
+    return Settled(scores, everyone, totals.sum(0), table[:, 3].sum(), num_references, frequencies)

@@ -140,19 +140,19 @@ class TextTokenizer:
         """Token strings and their ids."""
         return dict(self.tokenizer.get_vocab())
 
-    @property
+    @cached_property
     def num_special_tokens(self) -> int:
         """How many special tokens the tokenizer adds to a text."""
         before, after = self.special_affixes
         return len(before) + len(after)
 
-    @property
+    @cached_property
     def unweighted_ids(self) -> list[int]:
         """Ids that carry weight 0 without idf: the tokenizer's cls and sep tokens, no others."""
         ids = (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id)
         return sorted({i for i in ids if i is not None})
 
-    @property
+    @cached_property
     def control_ids(self) -> list[int]:
         """Ids that are no content when a generator predicts them: beginning, end, padding, cls and sep."""
         tokenizer = self.tokenizer
@@ -165,14 +165,14 @@ class TextTokenizer:
         )
         return sorted({i for i in ids if i is not None})
 
-    @property
+    @cached_property
     def end_ids(self) -> list[int]:
         """Ids that end a text: the eos token, and sep for tokenizers that end texts with it."""
         tokenizer = self.tokenizer
         ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {tokenizer.bos_token_id, tokenizer.cls_token_id}
         return sorted(i for i in ends if i is not None)
 
-    @property
+    @cached_property
     def pad_id(self) -> int:
         """The padding id; 0 for tokenizers without one (padding is masked, so its id never matters)."""
         return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0

