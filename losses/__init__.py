@@ -8,7 +8,7 @@ from bertscore_tm.losses.sequence_level import (
     minimum_risk_loss,
     self_critical_loss,
 )
-from bertscore_tm.losses.soft_bertscore import SoftBERTScoreLoss
+from bertscore_tm.losses.soft_bertscore import SoftBERTScoreLoss, soft_bertscore_loss
 
 __all__ = [
     "BERTScoreReward",
@@ -19,4 +19,5 @@ __all__ = [
     "linear_expected_embedding",
     "minimum_risk_loss",
     "self_critical_loss",
+    "soft_bertscore_loss",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, Literal, get_args
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,9 @@ Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
 _FIDELITY_TO_WARN, _FIDELITY_TO_REFUSE = 0.95, 0.85
 # What the usual texts have scored, so that they are tried once.
 _self_scores: WeakKeyDictionary[VocabularyBridge, float] = WeakKeyDictionary()
+# The losses of this process by their numbers, for torch.compile.
+_living: WeakValueDictionary[int, SoftBERTScoreLoss] = WeakValueDictionary()
+_numbers = count()
 
 
 class SoftBERTScoreLoss(nn.Module):
@@ -193,6 +197,8 @@ class SoftBERTScoreLoss(nn.Module):
             self._require_graded_ends()
         if self.bridge is not None and self.bridge.mode != "identity":
             self._try_bridge(self.bridge, fidelity_texts, allow_low_fidelity)
+        self._number = next(_numbers)
+        _living[self._number] = self
 
     def forward(
         self,
@@ -416,7 +422,19 @@ class SoftBERTScoreLoss(nn.Module):
     def _vocabulary(self, device: torch.device) -> tuple[OutputVocabulary, Tensor]:
         """Return the generator's tokens and the weights of the encoder's, on a device."""
         name = str(device)
+        if torch.compiler.is_compiling():
+            _load(self._number, name)
+        else:
+            self._make_ready(device)
+        return self._vocabularies[name]
+
+    def _make_ready(self, device: torch.device) -> None:
+        """Load the encoder and all that :meth:`forward` looks up."""
+        name = str(device)
         if name not in self._vocabularies:
+            tokenizer = self.encoder.tokenizer
+            # Found out now, by asking the tokenizer, and kept.
+            _ = tokenizer.special_affixes, tokenizer.unweighted_ids
             with torch.inference_mode(False), torch.no_grad():
                 own = self.weights.to(device).table
                 weights = None if self.weights.label == "no" else own
@@ -432,7 +450,6 @@ class SoftBERTScoreLoss(nn.Module):
                 ends = self._end_ids if self.length == "eos" else []
                 excluded = [token for token in self._control_ids if token not in ends]
                 self._vocabularies[name] = OutputVocabulary(table, weights, excluded, ends), own
-        return self._vocabularies[name]
 
     def _require_vocabulary(self, given: int, expected: int, who: str) -> int:
         """Return how many of the generator's tokens count; output layers may be padded beyond the tokenizer."""
@@ -479,6 +496,18 @@ class SoftBERTScoreLoss(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         # Tables are taken from the encoder again.
         return {**self.__dict__, "_vocabularies": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._number = next(_numbers)
+        _living[self._number] = self
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _load(number: int, device: str) -> bool:
+    """Load a loss's encoder and tables while torch.compile traces it, rather than trace the loading."""
+    _living[number]._make_ready(torch.device(device))
+    return True
 
 
 def soft_bertscore_loss(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import torch
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 from bertscore_tm import FrozenEncoder
@@ -90,7 +90,7 @@ def train(
         seed: of the references; the same ones are drawn with and without a loss.
         generator: whose tokenizer and vocabulary the logits have.
         judge: the encoder of the score against unseen references.
-        loss: added to cross-entropy, with ``reduction="none"``.
+        loss: added to cross-entropy, with ``references="mean"``.
         weight: of the loss.
 
     Returns:
@@ -108,17 +108,14 @@ def train(
     optimizer = torch.optim.Adam([logits], lr=0.05, eps=1e-12)
     for _ in range(STEPS):
         drawn = torch.multinomial(shares, SAMPLES, replacement=True, generator=random)
-        # A reference that was drawn twice is computed once.
-        counts = one_hot(drawn, 3).sum(1)
-        template, word = counts.nonzero(as_tuple=True)
-        target, mask = labels[template, word], content[template]
-        surprisal = cross_entropy(logits[template].mT, target, reduction="none").sum(1) / mask.sum(1)
-        values = surprisal
+        targets = labels.gather(1, drawn[..., None].expand(-1, -1, labels.shape[-1]))
+        surprisal = cross_entropy(logits.mT[..., None].expand(-1, -1, -1, SAMPLES), targets.mT, reduction="none")
+        value = (surprisal.mean(-1).sum(1) / content.sum(1)).mean()
         if loss is not None:
-            texts = [said[i][j] for i, j in zip(template.tolist(), word.tolist(), strict=True)]
-            values = values + weight * loss(logits[template], texts, mask)
+            texts = [[known[j] for j in draws] for known, draws in zip(said, drawn.tolist(), strict=True)]
+            value = value + weight * loss(logits, texts, content)
         optimizer.zero_grad()
-        (values * counts[template, word] / SAMPLES).sum().backward()
+        value.backward()
         optimizer.step()
 
     likeliest = logits.detach().clone()

@@ -1,5 +1,6 @@
 """The training examples run, what they report is BERTScore as bert-score computes it, and their losses train."""
 
+import importlib
 import json
 import os
 import re
@@ -352,6 +353,13 @@ def test_bertscore_loss_of_the_lightning_example_reaches_the_model(generator, en
     alone = model.get_output_embeddings().weight.grad
     assert alone.abs().max() > 1e-6
     torch.testing.assert_close(gradient(1.0) - gradient(0.0), alone, atol=1e-7, rtol=1e-3)
+
+
+def test_trl_example_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "trl", None)
+    monkeypatch.delitem(sys.modules, "examples.trl_grpo", raising=False)
+    with pytest.raises(ImportError, match=r'needs TRL: pip install "bertscore-tm\[trl\]"'):
+        importlib.import_module("examples.trl_grpo")
 
 
 def test_trl_example_rewards_completions_by_bertscore(docstrings, monkeypatch, capsys, bert_score_f1):

@@ -1,0 +1,342 @@
+"""What the docstring demo trains: the generator, its batches, and a module that adds one of three losses."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EncoderDecoderModel, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.losses import BERTScoreReward, MinimumRiskLoss, SelfCriticalLoss, SoftBERTScoreLoss
+from examples.docstrings import DocstringPair
+
+__all__ = ["LOSSES", "AddedLoss", "Collate", "Summarizer", "load_generator", "quieten"]
+
+SOURCE_TOKENS = 64
+TARGET_TOKENS = 24
+# Samples must come from the model's own distribution, which is what their log-probabilities are of.
+UNALTERED = {
+    "num_beams": 1,
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+}
+
+
+class Summarizer(pl.LightningModule):
+    """A sequence-to-sequence model trained with cross-entropy, and another loss on top where one is given.
+
+    Args:
+        model: the generator.
+        tokenizer: its tokenizer.
+        encoder: the frozen encoder that scores.
+        learning_rate: of AdamW, after a linear warm-up.
+        added: the loss that is added to cross-entropy. Default: none.
+        weight: its weight.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        encoder: FrozenEncoder,
+        learning_rate: float,
+        added: AddedLoss | None = None,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.model = model.train()  # loaded models come in evaluation mode
+        self.tokenizer = tokenizer
+        self.per_pair = BERTScore(encoder, reduction="none")
+        self.learning_rate = learning_rate
+        self.added = added
+        self.weight = weight
+        self.scores: dict[str, Tensor] = {}
+        self.summaries: dict[int, str] = {}
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """Return the loss of a batch."""
+        output = self.model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"]
+        )
+        loss: Tensor = output.loss
+        self.log("train_cross_entropy", loss, prog_bar=True)
+        if self.added is not None:
+            added, figures = self.added(self, batch, output.logits)
+            loss = loss + self.weight * added
+            self.log_dict({f"train_{name}": figure for name, figure in figures.items()}, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, list[str]]:
+        """Generate; the callback scores what this returns."""
+        return {"preds": self.summarize(batch), "target": batch["summary"]}
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        """Generate and score pair by pair, for the bootstrap."""
+        summaries = self.summarize(batch)
+        self.per_pair.update(summaries, batch["summary"], indices=batch["index"])
+        self.summaries.update(zip(batch["index"].tolist(), summaries, strict=True))
+
+    def on_test_epoch_start(self) -> None:
+        """Forget the last run."""
+        self.summaries = {}
+
+    def on_test_epoch_end(self) -> None:
+        """Keep the score of every pair, in the order of the data."""
+        self.scores = {name: score.cpu() for name, score in self.per_pair.compute().items()}
+        self.per_pair.reset()
+
+    def summarize(self, batch: dict[str, Any]) -> list[str]:
+        """Return the model's summaries of a batch, decoded greedily."""
+        with evaluating(self.model):
+            generated = self.model.generate(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                max_new_tokens=TARGET_TOKENS,
+                num_beams=1,
+                do_sample=False,
+                no_repeat_ngram_size=3,
+            )
+        texts: list[str] = self.tokenizer.batch_decode(generated, skip_special_tokens=True)
+        return texts
+
+    def sample(self, batch: dict[str, Any], count: int) -> tuple[list[str], Tensor, Tensor]:
+        """Sample summaries, and return what the sequence-level losses need of them.
+
+        Args:
+            batch: documents.
+            count: samples of each.
+
+        Returns:
+            The texts, all samples of the first document first; the log-probabilities of their tokens, with gradient,
+            and the mask of the tokens up to the end of each text, both of shape (batch, count, tokens).
+        """
+        model, rows = self.model, len(batch["input_ids"])
+        # Without dropout, so that the pass with gradient is over the distribution that was sampled from.
+        with evaluating(model):
+            sampled = model.generate(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                max_new_tokens=TARGET_TOKENS,
+                do_sample=True,
+                num_return_sequences=count,
+                **UNALTERED,
+            )
+            logits = model(
+                input_ids=batch["input_ids"].repeat_interleave(count, 0),
+                attention_mask=batch["attention_mask"].repeat_interleave(count, 0),
+                decoder_input_ids=sampled[:, :-1],
+            ).logits
+        tokens = sampled[:, 1:]
+        log_probs = -torch.nn.functional.cross_entropy(logits.float().mT, tokens, reduction="none")
+        ends = torch.isin(tokens, torch.tensor(model.generation_config.eos_token_id, device=tokens.device))
+        mask = ends.cumsum(1) - ends.long() == 0  # no end before this token
+        texts: list[str] = self.tokenizer.batch_decode(sampled, skip_special_tokens=True)
+        return texts, log_probs.view(rows, count, -1), mask.view(rows, count, -1)
+
+    def configure_optimizers(self) -> Any:
+        """AdamW with a short linear warm-up."""
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=self.learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class AddedLoss(ABC):
+    """A loss that is added to cross-entropy.
+
+    Args:
+        encoder: the frozen encoder that scores.
+        tokenizer: the generator's tokenizer.
+    """
+
+    title: str
+    """What the report calls it."""
+    weight: float
+    """Weight beside cross-entropy, where the user gives none."""
+
+    @abstractmethod
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None: ...
+
+    @abstractmethod
+    def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch, and figures to log.
+
+        Args:
+            module: what is trained.
+            batch: the batch.
+            logits: its teacher-forced logits, aligned with the labels.
+
+        Returns:
+            Loss with gradient, and detached figures by name.
+        """
+
+
+class Soft(AddedLoss):
+    """BERTScore of the soft predictions; the generator shares the encoder's tokenizer."""
+
+    title = "BERTScore loss"
+    weight = 1.0
+
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None:
+        self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+
+    def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and the score that it stands for."""
+        loss, parts = self.loss(logits, batch["labels"], return_components=True)
+        return loss, {"hard_f1": parts["hard_f1"]}
+
+
+class SelfCritical(AddedLoss):
+    """True BERTScore of one sampled summary per document, above or below that of the greedy one; any tokenizer."""
+
+    title = "self-critical loss"
+    weight = 0.2
+
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None:
+        self.reward, self.loss = BERTScoreReward(encoder), SelfCriticalLoss()
+
+    def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and the mean rewards of sampled and greedy summaries."""
+        texts, log_probs, mask = module.sample(batch, 1)
+        sampled, greedy = rewards(self.reward, [*texts, *module.summarize(batch)], batch["summary"] * 2, logits).chunk(
+            2
+        )
+        loss = self.loss(log_probs[:, 0], sampled, mask[:, 0], baseline=greedy)
+        return loss, {"sampled_f1": sampled.mean(), "greedy_f1": greedy.mean()}
+
+
+class MinimumRisk(AddedLoss):
+    """Expected 1 - BERTScore over several sampled summaries per document; any tokenizer."""
+
+    title = "minimum-risk loss"
+    samples = 4
+    # The log-probabilities of samples lie some 30 apart: at this alpha the likeliest of four gets about 0.4 of Q. The
+    # gradient is alpha * weight * Q * (reward - mean): alpha * weight stands where the self-critical weight does.
+    alpha = 0.02
+    weight = 10.0
+
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None:
+        self.reward, self.loss = BERTScoreReward(encoder), MinimumRiskLoss(self.alpha)
+
+    def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and the mean reward of the samples."""
+        texts, log_probs, mask = module.sample(batch, self.samples)
+        references = [summary for summary in batch["summary"] for _ in range(self.samples)]
+        sampled = rewards(self.reward, texts, references, logits).view(-1, self.samples)
+        # The candidates are a set: one that was sampled twice counts once.
+        for row in range(len(sampled)):
+            candidates = texts[row * self.samples : (row + 1) * self.samples]
+            for i, text in enumerate(candidates):
+                mask[row, i] &= text not in candidates[:i]
+        return self.loss(log_probs, sampled, mask), {"sampled_f1": sampled.mean()}
+
+
+LOSSES: dict[str, type[AddedLoss] | None] = {
+    "soft": Soft,
+    "self-critical": SelfCritical,
+    "minimum-risk": MinimumRisk,
+    "none": None,
+}
+"""What ``--loss`` chooses from."""
+
+
+def rewards(reward: BERTScoreReward, texts: Sequence[str], references: Sequence[str], like: Tensor) -> Tensor:
+    """Score texts on the device of a tensor, and return their rewards there."""
+    reward.device = like.device
+    return torch.tensor(reward(texts, references), device=like.device)
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Generator[None, None, None]:
+    """Turn dropout off for a while."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@dataclass(frozen=True)
+class Collate:
+    """Turn pairs into a batch: tokenized documents, labels padded with -100, the summaries, and the pairs' numbers.
+
+    Args:
+        tokenizer: the generator's tokenizer.
+        decoder_start: the token that decoding starts with; labels that begin with it lose it.
+    """
+
+    tokenizer: Any
+    decoder_start: int
+
+    def __call__(self, items: Sequence[tuple[int, DocstringPair]]) -> dict[str, Any]:
+        """Return the batch."""
+        numbers, pairs = zip(*items, strict=True)
+        documents = self.tokenizer(
+            [pair.document for pair in pairs],
+            max_length=SOURCE_TOKENS,
+            truncation=True,
+            padding=True,
+            return_tensors="pt",
+        )
+        summaries = [pair.summary for pair in pairs]
+        ids = self.tokenizer(summaries, max_length=TARGET_TOKENS, truncation=True)["input_ids"]
+        labels = [torch.tensor(row[1:] if row[0] == self.decoder_start else row) for row in ids]
+        return {
+            "input_ids": documents["input_ids"],
+            "attention_mask": documents["attention_mask"],
+            "labels": torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100),
+            "summary": summaries,
+            "index": torch.tensor(numbers),
+        }
+
+
+def load_generator(name: str) -> tuple[PreTrainedModel, Any]:
+    """Return a sequence-to-sequence model and its tokenizer.
+
+    Args:
+        name: a sequence-to-sequence model, or an encoder from which both halves of an encoder-decoder are started.
+
+    Returns:
+        Model and tokenizer.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    try:
+        return AutoModelForSeq2SeqLM.from_pretrained(name), tokenizer
+    except ValueError:
+        # Not a sequence-to-sequence model: its weights start both halves, only the attention between them is new. The
+        # half that reads is good as it is; leaving it alone makes steps cheaper and the first results better.
+        model = EncoderDecoderModel.from_encoder_decoder_pretrained(name, name)
+        model.encoder.requires_grad_(False)
+    start, end, padding = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
+    for config in (model.config, model.generation_config):
+        config.decoder_start_token_id, config.eos_token_id, config.pad_token_id = start, end, padding
+    return model, tokenizer
+
+
+def quieten() -> None:
+    """Silence messages that repeat for each of the trainers or do not concern small runs."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
+    warnings.filterwarnings("ignore", message=".*better way to train encoder-decoder models.*")
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
+    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists and is not empty.*")
+    warnings.filterwarnings("ignore", message=".*Experiment logs directory .* exists and is not empty.*")
