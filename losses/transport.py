@@ -67,7 +67,8 @@ def transported_similarity(
         log_rows, log_columns = _log(rows), _log(columns)
         gain = s / temperature
         log_plan = torch.zeros_like(s)
-        to_columns = torch.zeros_like(log_columns)
+        # Padding takes no part from the start.
+        to_columns = torch.where(columns > 0, 0.0, _LOG_OF_NOTHING).to(dtype)
         for _ in range(steps):
             log_plan = log_plan + gain
             to_rows = (log_rows - (log_plan + to_columns[:, None, :]).logsumexp(2)).clamp(max=0)

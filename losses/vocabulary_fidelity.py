@@ -79,8 +79,8 @@ def corrupt(texts: Sequence[str]) -> list[str]:
         As many texts, always the same ones.
 
     Example:
-        >>> corrupt(["a cat sat on the mat", "it rains in Spain"])
-        ['a cat sat on the mat', 'it rains in Spain']
+        >>> corrupt(["a cat sat on the mat"] * 8)[-1]
+        'a cat on on the sat'
     """
     chosen = random.Random(0)
     pool = [word for text in texts for word in text.split()]

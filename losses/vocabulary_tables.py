@@ -7,8 +7,11 @@ and sentencepiece tokenizers and whole words all work.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,6 +34,8 @@ _STEMS = {
     _BEHIND_WORD: ("q7", "x3", "qx", "zj", "vq"),
     _BEHIND_OTHER: ('"', "(", "%", "]", "~"),
 }
+# So many words tell whether a tokenizer cuts texts otherwise behind a space than at their start.
+_WORDS_ASKED = 1000
 # Tokenizers with fewer strings in common than this share of either vocabulary are not asked to cut any text.
 _LEAST_COMMON = 0.9
 # What normalisers, space marks and digits of tokenizers that look alike differ in.
@@ -80,20 +85,28 @@ class PieceTable:
         """Return the mean of values of the encoder's tokens over each token's pieces.
 
         Args:
-            values: shape (encoder's vocabulary, width).
+            values: on the table's device, shape (encoder's vocabulary, width).
 
         Returns:
-            Shape (vocabulary, width), in the same precision and on the same device; 0 for tokens without pieces.
+            Shape (vocabulary, width), in the same precision; 0 for tokens without pieces.
         """
+        offsets, pieces, shares = self._mean
         averaged: Tensor = torch.nn.functional.embedding_bag(
-            self.pieces.to(values.device),
+            pieces,
             values,
-            self.offsets[::_CONTEXTS].to(values.device),
+            offsets,
             mode="sum",
-            per_sample_weights=self.shares.to(values.device, values.dtype),
+            per_sample_weights=shares.to(values.dtype),
             include_last_offset=True,
         )
         return averaged
+
+    @cached_property
+    def _mean(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The entries that take part in the mean, and where each token's start."""
+        taken = self.shares > 0
+        before = torch.nn.functional.pad(taken.cumsum(0), (1, 0))
+        return before[self.offsets[::_CONTEXTS]], self.pieces[taken], self.shares[taken]
 
     def to(self, device: torch.device) -> PieceTable:
         """Return the table on a device."""
@@ -228,57 +241,49 @@ def same_pieces(generator: PreTrainedTokenizerBase, encoder: TextTokenizer, text
     for token, i in ours.items():
         if i < len(texts):
             known[i] = theirs.get(token, -1)
-    if ours == theirs and _pipeline(generator) == _pipeline(encoder.tokenizer) is not None:
-        return known
-    common = sum(token in theirs for token in ours)
-    if common < _LEAST_COMMON * max(len(ours), len(theirs)) or not _same_models(generator, encoder.tokenizer):
+    if sum(token in theirs for token in ours) < _LEAST_COMMON * max(len(ours), len(theirs)):
         return None
-    own_words = {*map(str, generator.all_special_tokens), *map(str, encoder.tokenizer.all_special_tokens)}
-    own_words |= {*generator.get_added_vocab(), *encoder.tokenizer.get_added_vocab()}
-    words = [text for text in texts if text and not any(word in text for word in own_words)]
-    words += [
-        text
-        for text in token_texts(encoder.tokenizer, sorted(theirs.values()))
-        if text and not any(word in text for word in own_words)
-    ]
+    ways = _way_of_cutting(generator), _way_of_cutting(encoder.tokenizer)
+    if ours == theirs and ways[0] == ways[1]:
+        return known
+    if not _same_models(*ways, {*generator.all_special_tokens, *encoder.tokenizer.all_special_tokens}):
+        return None
+    # Texts in which one of the tokenizers would find an added token that the other has not.
+    added = {*generator.get_added_vocab()} ^ {*encoder.tokenizer.get_added_vocab()}
+    foreign = re.compile("|".join(map(re.escape, added)) or "(?!)")
+    words = [*texts, *token_texts(encoder.tokenizer, sorted(theirs.values()))]
+    words = [word for word in words if not foreign.search(word)]
     step = _TOKENS_PER_PROBE
     # A space first, since some tokenizers put one before every text themselves.
     probes = [*_PROBES, *(" " + "".join(words[i : i + step]) for i in range(0, len(words), step))]
-    names = {i: token for token, i in ours.items()}
-    specials = _roles(generator, encoder.tokenizer)
+    names = {i: theirs.get(token, -1) for token, i in ours.items()}
+    if generator.unk_token_id is not None and encoder.tokenizer.unk_token_id is not None:
+        names[generator.unk_token_id] = encoder.tokenizer.unk_token_id
     for our_cut, their_cut in zip(_cut(generator, probes), _cut(encoder.tokenizer, probes), strict=True):
-        if [specials.get(i, theirs.get(names[i], -1)) for i in our_cut] != their_cut:
+        if [names[i] for i in our_cut] != their_cut:
             return None
     return known
 
 
-def _pipeline(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | None:
-    """What tells how texts are cut, where the tokenizer is of a kind that tells it."""
+def _way_of_cutting(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What tells how texts are cut, as far as tokenizers of its kind tell it."""
     if not tokenizer.is_fast:
-        return None
+        return {"class": type(tokenizer).__name__, "options": tokenizer.init_kwargs}
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     return {key: content[key] for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
 
 
-def _same_models(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
-    """Compare how words are cut, as far as it is told."""
-    ours, theirs = _pipeline(a), _pipeline(b)
-    if ours is None or theirs is None:
-        return type(a) is type(b)
+def _same_models(ours: dict[str, Any], theirs: dict[str, Any], specials: set[str]) -> bool:
+    """Compare what probes might not show."""
+    if "model" not in ours or "model" not in theirs:
+        return ours == theirs
     first, second = ours["model"], theirs["model"]
     if first["type"] != second["type"] or first.get("merges") != second.get("merges"):
         return False
     if first["type"] != "Unigram":
         return True
     scores = dict(map(tuple, first["vocab"]))
-    specials = {*map(str, a.all_special_tokens), *map(str, b.all_special_tokens)}
     return all(scores.get(token, score) == score for token, score in second["vocab"] if token not in specials)
-
-
-def _roles(generator: PreTrainedTokenizerBase, encoder: PreTrainedTokenizerBase) -> dict[int, int]:
-    """The encoder's unknown token for the generator's, as they may differ in name."""
-    unknown, their_unknown = generator.unk_token_id, encoder.unk_token_id
-    return {} if unknown is None or their_unknown is None else {unknown: their_unknown}
 
 
 def _pieces_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[list[list[int]]]:
@@ -288,7 +293,12 @@ def _pieces_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[li
     """
     first = _cut(encoder.tokenizer, [encoder.prepare(text) for text in texts])
     words = [text.strip() for text in texts]
-    behind_space = _behind(_STEMS[_BEHIND_SPACE], words, encoder)
+    sample = slice(None, None, len(texts) // _WORDS_ASKED + 1)
+    if _behind(_STEMS[_BEHIND_SPACE], words[sample], encoder) == first[sample]:
+        # Many tokenizers put a space before every text themselves, or do not mark spaces.
+        behind_space = first
+    else:
+        behind_space = _behind(_STEMS[_BEHIND_SPACE], words, encoder)
     pieces = [[start, *[spaced or start] * (_CONTEXTS - 1)] for start, spaced in zip(first, behind_space, strict=True)]
     attached = [i for i, text in enumerate(texts) if not text[0].isspace()]
     for context in (_BEHIND_WORD, _BEHIND_OTHER):
@@ -337,16 +347,27 @@ def _cut(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[
     """Token ids of texts as they are, without special tokens around them."""
     if not texts:
         return []
-    encoded: Any = tokenizer(
-        list(texts),
-        add_special_tokens=False,
-        padding=False,
-        truncation=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
+    if tokenizer.is_fast:
+        # Without what transformers wraps around each text, which takes longer than the work.
+        with _whole_texts(tokenizer.backend_tokenizer) as backend:
+            return [encoding.ids for encoding in backend.encode_batch(list(texts), add_special_tokens=False)]
+    encoded: Any = tokenizer(list(texts), add_special_tokens=False, verbose=False)
     return [list(row) for row in encoded["input_ids"]]
+
+
+@contextmanager
+def _whole_texts(backend: Any) -> Iterator[Any]:
+    """Switch off truncation and padding that an earlier call has left on."""
+    truncation, padding = backend.truncation, backend.padding
+    backend.no_truncation()
+    backend.no_padding()
+    try:
+        yield backend
+    finally:
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, rows: Sequence[list[int]]) -> list[str]:

@@ -189,3 +189,51 @@ def test_transport_prices_what_is_said_twice(encoder):
     assert 0.55 < scores["transport"][1] < 0.7  # half of the candidate finds its matches taken
     assert scores["transport"][2] < 0.75 * scores["max"][2]
     print(scores)
+
+
+RELAXATIONS = ["softmax", "gumbel", "straight-through", "straight-through-gumbel", "sparsemax", "entmax15"]
+
+
+@pytest.mark.parametrize("matching", ALL_MATCHINGS)
+@pytest.mark.parametrize("relaxation", RELAXATIONS)
+def test_finite_for_all_logits_and_targets(relaxation, matching):
+    encoder = tiny("bert", "float32")
+    random = noise(encoder, *TARGET.shape)
+    largest = torch.finfo(torch.float32).max
+    one_hot = torch.nn.functional.one_hot(random.argmax(-1), random.shape[-1])
+    nothing, half = torch.full_like(TARGET, IGNORE), TARGET.masked_fill(torch.tensor([[True], [False]]), IGNORE)
+    for length in ("target", "eos"):
+        loss = SoftBERTScoreLoss(
+            encoder, relaxation=relaxation, matching=matching, length=length, matching_temperature=0.01
+        )
+        for z in (random, torch.zeros_like(random), 1e4 * one_hot, random.sign() * largest, random * 1e30):
+            for args in ((TARGET,), (nothing,), (half,), (["", "a cat"],), (TARGET, torch.zeros_like(TARGET))):
+                value, gradient = grad_of(loss, z.float(), *args)
+                assert value.isfinite()
+                assert -0.5 <= value <= 2
+                assert gradient.isfinite().all()
+                if args[0] is nothing or len(args) == 2:
+                    assert value == 1
+                    assert (gradient == 0).all()
+                if args[0] is half:
+                    assert (gradient[0] == 0).all()
+
+
+@pytest.mark.parametrize("matching", ALL_MATCHINGS)
+@pytest.mark.parametrize(
+    "options", [{}, {"relaxation": "sparsemax"}, {"top_k": 4}, {"length": "eos"}, {"idf": ["a b", "c"]}], ids=str
+)
+def test_padding_and_neighbours_change_nothing(matching, options):
+    encoder = tiny("bert", "float32")
+    loss = SoftBERTScoreLoss(encoder, matching=matching, reduction="none", **options)
+    z = noise(encoder, *TARGET.shape)
+    together, gradient = grad_of(loss, z, TARGET)
+    wide_target = torch.full((3, 12), IGNORE)
+    wide = noise(encoder, 3, 12, seed=4)
+    wide_target[0, ::2][:5], wide_target[2, 6:11] = TARGET[1], TARGET[0]
+    wide_target[1, :2] = 99
+    wide[0, ::2][:5], wide[2, 6:11] = z[1], z[0]
+    value, wide_gradient = grad_of(loss, wide, wide_target)
+    torch.testing.assert_close(value[[2, 0]], together, atol=1e-6, rtol=0)
+    torch.testing.assert_close(wide_gradient[2, 6:11], gradient[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(wide_gradient[0, ::2][:5], gradient[1], atol=1e-6, rtol=0)

@@ -1,12 +1,27 @@
-"""softmax_relaxation and expected_embedding: from logits to the embedding that an encoder sees on average."""
+"""Relaxations and expected_embedding: from logits to the embedding that an encoder sees on average."""
+
+import pickle
+import sys
+from typing import get_args
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bertscore_tm.losses.relaxation as relaxation_module
 from bertscore_tm.losses.expected_embedding import expected_embedding
-from bertscore_tm.losses.relaxation import softmax_relaxation
+from bertscore_tm.losses.relaxation import (
+    Entmax15,
+    GumbelSoftmax,
+    RelaxationName,
+    Softmax,
+    Sparsemax,
+    StraightThrough,
+    TopK,
+    relaxation_named,
+    softmax_relaxation,
+)
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -146,3 +161,136 @@ def test_expected_embedding_gradient():
     p = noise(2, 5, dtype=torch.float64).requires_grad_()
     table = noise(5, 4, dtype=torch.float64, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(expected_embedding, (p, table))
+
+
+# The other relaxations.
+
+
+def plain_entmax(row, alpha):
+    """The maximiser of p z + Tsallis entropy over the simplex, by bisection on the threshold (Peters et al. 2019)."""
+    z = [(alpha - 1) * x for x in row]
+    low, high = max(z) - 1, max(z)
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = sum(max(x - middle, 0) ** (1 / (alpha - 1)) for x in z)
+        low, high = (middle, high) if total >= 1 else (low, middle)
+    return [max(x - low, 0) ** (1 / (alpha - 1)) for x in z]
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize("excluded", [(), (0, 6)])
+@pytest.mark.parametrize(("relaxation", "alpha"), [(Sparsemax(), 2.0), (Entmax15(), 1.5)], ids=str)
+def test_sparse_relaxations_by_bisection(relaxation, alpha, excluded, temperature):
+    z = 2 * noise(4, 9, dtype=torch.float64)
+    p = relaxation(z, temperature, excluded)
+    content = [k for k in range(9) if k not in excluded]
+    for row, found in zip(z.tolist(), p, strict=True):
+        expected = plain_entmax([row[k] / temperature for k in content], alpha)
+        assert found[content].tolist() == pytest.approx(expected, abs=1e-9)
+        assert (found[list(excluded)] == 0).all()
+    assert (p == 0).any()
+
+
+def test_wide_rows_are_sorted_as_far_as_needed():
+    """More tokens share the probability than are sorted at first."""
+    z = 1e-3 * noise(2, 2000, dtype=torch.float64)
+    for relaxation, alpha in ((Sparsemax(), 2.0), (Entmax15(), 1.5)):
+        p = relaxation(z)
+        assert (p > 0).sum(-1).min() > 256
+        assert p[0].tolist() == pytest.approx(plain_entmax(z[0].tolist(), alpha), abs=1e-9)
+
+
+def test_gumbel_samples_are_distributed_as_the_softmax():
+    z = noise(6)
+    torch.manual_seed(0)
+    sampled = GumbelSoftmax()(z.expand(20000, 6), 0.5, [2])
+    shares = torch.bincount(sampled.argmax(-1), minlength=6) / 20000
+    expected = softmax_relaxation(z, 1.0, [2])
+    assert torch.allclose(shares, expected, atol=4 * (0.25 / 20000) ** 0.5)
+    assert torch.allclose(sampled.sum(-1), torch.ones(20000))
+    assert (sampled[:, 2] == 0).all()
+
+
+def test_gumbel_depends_on_the_seed_and_on_nothing_else():
+    z = noise(3, 5)
+    torch.manual_seed(1)
+    first, other = GumbelSoftmax()(z), GumbelSoftmax()(z)
+    torch.manual_seed(1)
+    assert torch.equal(GumbelSoftmax()(z), first)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("relaxation", [StraightThrough(), StraightThrough(GumbelSoftmax())], ids=str)
+def test_straight_through_is_one_hot_to_the_bit(relaxation):
+    z = noise(50, 7)
+    p = relaxation(z, 0.7, [3])
+    assert ((p == 0) | (p == 1)).all()
+    assert torch.equal(p.sum(-1), torch.ones(50))
+    assert (p[:, 3] == 0).all()
+
+
+@pytest.mark.parametrize("inner", [Softmax(), Sparsemax(), StraightThrough()], ids=str)
+@pytest.mark.parametrize("k", [1, 3, 100])
+def test_top_k_by_hand(inner, k):
+    z = noise(4, 8, dtype=torch.float64)
+    p = TopK(k, inner)(z, 0.5, [1])
+    for row, found in zip(z, p, strict=True):
+        kept = sorted((i for i in range(8) if i != 1), key=lambda i: -row[i].item())[:k]
+        alone = torch.full_like(row, -1e30)
+        alone[kept] = row[kept]
+        torch.testing.assert_close(found, inner(alone, 0.5), atol=1e-12, rtol=0)
+    assert ((p > 0).sum(-1) <= k).all()
+
+
+ALL = [
+    Softmax(),
+    GumbelSoftmax(),
+    StraightThrough(),
+    StraightThrough(GumbelSoftmax()),
+    Sparsemax(),
+    Entmax15(),
+    TopK(2),
+]
+
+
+@pytest.mark.parametrize("relaxation", ALL, ids=str)
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
+def test_every_relaxation_gives_probabilities_of_any_logits(relaxation, dtype):
+    largest = torch.finfo(dtype).max
+    rows = [[0.0] * 5, [1e4, -1e4, 3.0, 0.0, 1.0], [largest, -largest, 0.0, largest, 1.0], [-torch.inf] * 4 + [1.0]]
+    z = torch.tensor(rows, dtype=torch.float64).to(dtype).requires_grad_()
+    for temperature in (1.0, 0.01):
+        p = relaxation(z, temperature, [4])
+        assert p.dtype == torch.promote_types(dtype, torch.float32)
+        assert torch.allclose(p.sum(-1), torch.ones(4, dtype=p.dtype), atol=1e-5)
+        assert (p >= 0).all()
+        assert (p[:3, 4] == 0).all()
+        (gradient,) = torch.autograd.grad((p * torch.arange(5)).sum(), z)
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("relaxation", ALL, ids=str)
+def test_objects_are_values(relaxation):
+    assert pickle.loads(pickle.dumps(relaxation)) == relaxation
+    assert relaxation != TopK(77)
+    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
+        relaxation(torch.zeros(3), 0)
+
+
+def test_names_of_relaxations():
+    for name in get_args(RelaxationName):
+        assert relaxation_named(name) in ALL
+    mine = lambda logits, temperature=1.0, excluded_ids=(): logits.sigmoid()  # noqa: E731
+    assert relaxation_named(mine) is mine
+    with pytest.raises(ValueError, match="relaxation='argmax' is neither a callable nor one of 'softmax', 'gumbel'"):
+        relaxation_named("argmax")
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        TopK(0)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "entmax", None)
+    monkeypatch.setattr(relaxation_module, "_mappings", {})
+    for name in ("sparsemax", "entmax15"):
+        with pytest.raises(ImportError, match=rf"{name} needs the entmax package: pip install .bertscore-tm\[entmax\]"):
+            relaxation_named(name)

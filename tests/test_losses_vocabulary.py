@@ -17,6 +17,7 @@ from bertscore_tm.losses.soft_tokens import encode_soft_tokens
 from bertscore_tm.losses.vocabulary import VocabularyBridge
 from bertscore_tm.losses.vocabulary_alignment import contiguous, overlap_shares, token_spans
 from bertscore_tm.losses.vocabulary_tables import token_texts
+from examples.benchmarks import vocabularies
 from tests.support import EVERY_FAMILY, FAMILIES, KINDS, real_pairs, tiny_config, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -620,6 +621,17 @@ class TestObject:
         with pytest.raises(ValueError, match="vocab_size=10 is below the"):
             VocabularyBridge(generator("words"), encoder, vocab_size=10)
 
+    @pytest.mark.parametrize("mode", ["mean", "expand", "retokenize"])
+    def test_made_in_inference_mode_and_trained_with(self, mode):
+        with torch.inference_mode():
+            bridge = VocabularyBridge(generator("words"), tiny("bert"), mode)
+            bridge.soft_tokens(TEXTS)
+        ids, content = labels(bridge)
+        logits = torch.zeros(*ids.shape, bridge.vocab_size, dtype=torch.float64, requires_grad=True)
+        soft = bridge.soften(logits.softmax(-1) @ bridge.table(CPU), ids, content)
+        encode_soft_tokens(soft, bridge.encoder).vectors.sum().backward()
+        assert logits.grad.any()
+
 
 class TestAlignment:
     def test_shares_of_a_piece_sum_to_one(self):
@@ -630,3 +642,20 @@ class TestAlignment:
 
     def test_first_blank_has_a_character(self):
         assert token_spans([1, 2], "cat", [" ", "cat"], lambda ids: "") == [(0, 1), (0, 3)]
+
+
+def test_benchmark(tmp_path, capsys):
+    candidates, references = real_pairs(240)
+    lines = [f"{c}\t{r}" for c, r in zip(candidates, references, strict=True)]
+    (tmp_path / "texts.tsv").write_text("\n".join(lines), encoding="utf-8")
+    arguments = ["--texts", str(tmp_path / "texts.tsv"), "--count", "4", "--json", str(tmp_path / "figures.json")]
+    vocabularies.main([*arguments, "--kinds", "words and punctuation", "--unseen"])
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert (figures["setting"]["scored"], figures["setting"]["unseen"]) == (4, True)
+    found = {record["mode"]: record for record in figures["fidelity"]}
+    assert list(found) == ["mean", "expand", "retokenize"]
+    assert [record["auto"] for record in found.values()] == [False, True, False]
+    # Words that are not in the vocabulary can not be told by any mode.
+    assert 0 < found["mean"]["self_score"] < found["expand"]["self_score"] < 1
+    assert found["retokenize"]["self_score"] == pytest.approx(found["expand"]["self_score"], abs=1e-5)
+    assert "words and punctuation" in capsys.readouterr().out

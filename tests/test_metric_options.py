@@ -27,7 +27,7 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.resampling import mean_interval
 from bertscore_tm.states import mean_of_sums, sums_of_scores
 from bertscore_tm.texts import as_text_pairs, text_tensor
-from tests.support import real_pairs, several_references, tiny_model
+from tests.support import real_pairs, run_ranks, several_references, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -769,3 +769,39 @@ def test_what_is_no_sequence_of_texts_makes_no_tensor():
     for wrong in ("a cat", [1], [None], [["a"]], 5, None, b"a"):
         with pytest.raises(TypeError, match="texts"):
             text_tensor(wrong)
+
+
+def weights_on_a_rank(rank, folder):
+    metric = BERTScore(FrozenEncoder(folder, num_layers=LAYERS), idf=True)
+    # The last pair on both ranks, as a sampler would repeat it; the second rank has nothing else.
+    numbers = list(range(COUNT)) if rank == 0 else [COUNT - 1]
+    metric.update([PREDS[i] for i in numbers], [TARGET[i] for i in numbers], indices=numbers)
+    weights = metric.token_weights()
+    return weights.table, weights.label, metric.compute()["f1"]
+
+
+@pytest.mark.distributed
+def test_weights_for_a_loss_are_those_of_all_ranks(minilm):
+    encoder = FrozenEncoder(minilm, num_layers=LAYERS)
+    expected = BERTScore(encoder, idf_sents=TARGET)
+    expected.update(PREDS, TARGET)
+    for table, label, f1 in run_ranks(weights_on_a_rank, 2, str(minilm)):
+        assert torch.equal(table, expected.token_weights().table)
+        assert label == expected.token_weights().label
+        assert f1.item() == pytest.approx(expected.compute()["f1"].item(), abs=1e-6)
+
+
+def test_weights_for_a_loss(encoder):
+    metric = BERTScore(encoder, idf=True)
+    with pytest.raises(ValueError, match="there are none yet: call update first"):
+        metric.token_weights()
+    metric.update(PREDS, TARGET)
+    before = {name: score.item() for name, score in metric.compute().items()}
+    table = metric.token_weights().table
+    references = encoder.tokenizer(TARGET).ids
+    for token in {i for row in references for i in row}:
+        count = sum(token in row for row in references)
+        assert table[token].item() == pytest.approx(math.log((COUNT + 1) / (count + 1)))
+    assert {name: score.item() for name, score in metric.compute().items()} == before
+    given = BERTScore(encoder, idf=weights()).token_weights().table
+    assert all(given[token].item() == pytest.approx(weight) for token, weight in weights().items())
