@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from examples.docstrings import collect_pairs
@@ -168,6 +168,14 @@ FAMILIES = (
 )
 
 
+_DECODERS: dict[str, Any] = {
+    "bytes": decoders.ByteLevel,
+    "wordpiece": decoders.WordPiece,
+    "unigram": decoders.Metaspace,
+    "pieces": decoders.Metaspace,
+}
+
+
 @cache
 def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """A small tokenizer of a kind, trained on real texts; the same in every process."""
@@ -207,6 +215,8 @@ def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         tokenizer.train_from_iterator(texts, trainer)
+    if made.algorithm in _DECODERS:
+        tokenizer.decoder = _DECODERS[made.algorithm]()
     around = sorted(set(made.template.split()) - {"$A"})
     tokenizer.post_processor = processors.TemplateProcessing(
         single=made.template, special_tokens=[(token, tokenizer.token_to_id(token)) for token in around]

@@ -54,6 +54,7 @@ def test_the_score_prefers_synonyms_in_every_template(judge):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_beats_cross_entropy(generator, judge):
     loss = SoftBERTScoreLoss(generator, references="mean", cache_bytes=2**22)
     gains = []

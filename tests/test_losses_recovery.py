@@ -74,6 +74,7 @@ def decoded_f1(logits: Tensor, texts: Texts, tokenizer, encoder) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_recovers_damaged_sentences(encoder, minilm):
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     texts = short_sentences(tokenizer)
