@@ -404,6 +404,18 @@ class FrozenEncoder:
         attention = None if log_presence is None else _additive_mask(mask, log_presence.to(embeds.dtype))
         return unit(self._hidden(device, mask, attention, inputs_embeds=embeds, **extra))
 
+    def require_soft_tokens(self) -> None:
+        """Make sure that input embeddings may stand in the place of token ids.
+
+        Raises:
+            ValueError: the forward function is the caller's own, which takes ids.
+        """
+        if self._forward_fn is not None:
+            raise ValueError(
+                f"soft tokens are given to a model as inputs_embeds, and the forward function of {self.name!r} takes "
+                f"input_ids: pass a model that transformers knows, or use a sequence-level loss"
+            )
+
     def require_graded_presence(self) -> None:
         """Make sure that soft tokens may be there in part.
 

@@ -13,12 +13,12 @@ __all__ = ["LossIdf", "loss_weights"]
 LossIdf = Sequence[str] | Mapping[int, float] | BERTScore | TokenWeights
 
 
-def loss_weights(encoder: FrozenEncoder, idf: LossIdf | None) -> TokenWeights:
+def loss_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) -> TokenWeights:
     """Return the weights that a caller of a loss asks for.
 
     Args:
         encoder: the encoder, whose tokenizer counts.
-        idf: ``None`` for weight 1, 0 for the cls and sep tokens; texts whose document frequencies count; a mapping from
+        idf: ``None`` or ``False`` for weight 1, 0 for the cls and sep tokens; texts whose document frequencies count; a mapping from
             token id to weight; a metric, whose weights are taken as they are now; or weights.
 
     Returns:

@@ -374,7 +374,7 @@ def _mapping(name: str) -> Callable[..., Tensor]:
             import entmax
         except ImportError as error:
             raise ImportError(f'{name} needs the entmax package: pip install "bertscore-tm[entmax]"') from error
-        _mappings[name] = torch.compiler.allow_in_graph(getattr(entmax, name))
+        _mappings[name] = torch.compiler.allow_in_graph(getattr(entmax, name))  # type: ignore[no-untyped-call]
     return _mappings[name]
 
 

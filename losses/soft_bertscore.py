@@ -181,6 +181,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.encoder = make_encoder(model_name_or_path, None, None, lang, num_layers=num_layers, dtype=dtype)
         if self.encoder.all_layers:
             raise ValueError("the loss compares one layer: pass an encoder without all_layers=True")
+        self.encoder.require_soft_tokens()
         self.weights = loss_weights(self.encoder, idf)
         # By the device's name, since torch.compile cannot look things up by device.
         self._vocabularies: dict[str, tuple[OutputVocabulary, Tensor]] = {}
@@ -498,7 +499,7 @@ class SoftBERTScoreLoss(nn.Module):
         return {**self.__dict__, "_vocabularies": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._number = next(_numbers)
         _living[self._number] = self
 

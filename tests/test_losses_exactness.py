@@ -26,7 +26,7 @@ from tests.soft_predictions import (
     scores_of_certain_predictions,
     tiny,
 )
-from tests.support import EVERY_FAMILY, several_references
+from tests.support import EVERY_FAMILY, several_references, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -384,6 +384,27 @@ def test_gradcheck_of_ends():
 def test_encoders_without_ends_are_named(family, said):
     with pytest.raises(ValueError, match=said):
         SoftBERTScoreLoss(tiny(family, "float32"), length="eos")
+
+
+def test_forward_functions_of_ids_are_refused():
+    model, tokenizer = tiny_model("bert")
+    encoder = FrozenEncoder(model, tokenizer, forward_fn=lambda net, batch: net(**batch).last_hidden_state)
+    with pytest.raises(ValueError, match="takes input_ids: pass a model that transformers knows"):
+        SoftBERTScoreLoss(encoder)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("options", [{}, {"length": "eos"}, {"top_k": 8}, {"matching": "transport"}], ids=str)
+def test_same_loss_on_a_gpu(minilm, options):
+    labels = labels_of(FrozenEncoder(minilm, num_layers=5))
+    results = []
+    for device in ("cpu", "cuda"):
+        loss = SoftBERTScoreLoss(minilm, 5, **options)
+        z = noise(loss.encoder, *labels.shape).to(device).requires_grad_()
+        value = loss(z, labels.to(device))
+        value.backward()
+        results.append((value.detach().cpu(), z.grad.cpu()))
+    torch.testing.assert_close(results[0], results[1], atol=1e-4, rtol=1e-3)
 
 
 def test_text_of_padding_does_not_matter_to_ends(encoder):
