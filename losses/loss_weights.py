@@ -18,8 +18,8 @@ def loss_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) -> TokenWei
 
     Args:
         encoder: the encoder, whose tokenizer counts.
-        idf: ``None`` or ``False`` for weight 1, 0 for the cls and sep tokens; texts whose document frequencies count; a mapping from
-            token id to weight; a metric, whose weights are taken as they are now; or weights.
+        idf: ``None`` or ``False`` for weight 1, 0 for the cls and sep tokens; texts whose document frequencies count; a
+            mapping from token id to weight; a metric, whose weights are taken as they are now; or weights.
 
     Returns:
         The weights; every token has one.
