@@ -187,7 +187,7 @@ class AddedLoss(ABC):
 
 
 class Soft(AddedLoss):
-    """BERTScore of the soft predictions; the generator shares the encoder's tokenizer."""
+    """BERTScore of the soft predictions, through a bridge where the tokenizers differ."""
 
     title = "BERTScore loss"
     weight = 1.0

@@ -75,7 +75,7 @@ class VocabularyBridge:
         cache_dir: folder for tables. Default: that of the environment variable ``BERTSCORE_TM_CACHE``, or
             ``~/.cache/bertscore_tm``.
         vocab_size: number of the generator's logits, where its output layer is padded beyond the tokenizer. Default:
-            that of the tokenizer.
+            as many as the tokenizer has ids.
 
     Raises:
         TypeError: the tokenizer is not one of transformers.
@@ -110,17 +110,15 @@ class VocabularyBridge:
                 f"generator_tokenizer must be a tokenizer of transformers, got a {type(generator_tokenizer).__name__}; "
                 f"transformers.PreTrainedTokenizerFast(tokenizer_object=...) makes one of the tokenizers package's"
             )
-        if vocab_size is not None and vocab_size < len(generator_tokenizer):
-            raise ValueError(
-                f"vocab_size={vocab_size} is below the {len(generator_tokenizer)} tokens of the generator's tokenizer"
-            )
+        # Numbers may have gaps, and so be more than there are tokens.
+        self._num_ids = max(generator_tokenizer.get_vocab().values()) + 1
+        if vocab_size is not None and vocab_size < self._num_ids:
+            raise ValueError(f"vocab_size={vocab_size} is below the {self._num_ids} ids of the generator's tokenizer")
         self.encoder = encoder
         self.generator_tokenizer = generator_tokenizer
         # What is kept must serve training, even where it is made during a validation.
         with torch.inference_mode(False):
-            self._pieces = load_table(
-                generator_tokenizer, encoder.tokenizer, vocab_size or len(generator_tokenizer), cache_dir
-            )
+            self._pieces = load_table(generator_tokenizer, encoder.tokenizer, vocab_size or self._num_ids, cache_dir)
         if mode == "identity" and not self._pieces.identity:
             raise ValueError(
                 f"mode='identity' wants tokenizers that cut texts into the same tokens, and that of the encoder "
@@ -265,7 +263,7 @@ class VocabularyBridge:
             One text per row: up to the first end token, without special tokens.
         """
         rows = ids.tolist() if isinstance(ids, Tensor) else ids
-        ends, limit = set(self.end_ids), len(self.generator_tokenizer)
+        ends, limit = set(self.end_ids), self._num_ids
         until = (takewhile(lambda i: i not in ends, row) for row in rows)
         return self._decode([[i for i in row if 0 <= i < limit] for row in until])
 

@@ -256,6 +256,7 @@ def same_pieces(generator: PreTrainedTokenizerBase, encoder: TextTokenizer, text
     step = _TOKENS_PER_PROBE
     # A space first, since some tokenizers put one before every text themselves.
     probes = [*_PROBES, *(" " + "".join(words[i : i + step]) for i in range(0, len(words), step))]
+    probes = [probe for probe in probes if not foreign.search(probe)]
     names = {i: theirs.get(token, -1) for token, i in ours.items()}
     if generator.unk_token_id is not None and encoder.tokenizer.unk_token_id is not None:
         names[generator.unk_token_id] = encoder.tokenizer.unk_token_id

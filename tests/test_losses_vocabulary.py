@@ -240,6 +240,14 @@ class TestIdentity:
         assert changed.get_vocab() == tiny(family).tokenizer.vocabulary
         assert VocabularyBridge(changed, tiny(family)).mode != "identity"
 
+    def test_merges_in_another_order(self):
+        def swap(content):
+            merges = content["model"]["merges"]
+            merges[-2:] = merges[-2:][::-1]
+
+        assert VocabularyBridge(like("deberta"), tiny("deberta")).mode == "identity"
+        assert VocabularyBridge(like("deberta", swap), tiny("deberta")).mode != "identity"
+
     def test_spaces_written_otherwise(self):
         def without_spaces(content):
             content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}]}
@@ -280,6 +288,15 @@ class TestTables:
         counts = bridge.weights(torch.ones(len(table)))
         torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
 
+    def test_weights_that_are_not_known_do_not_spread(self, encoder):
+        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+        pieces = bridge._pieces
+        elsewhere = {*pieces.pieces[pieces.shares == 0].tolist()} - {*pieces.pieces[pieces.shares > 0].tolist()}
+        weights = torch.ones(len(encoder.embedding_table(CPU)))
+        weights[list(elsewhere)] = torch.nan
+        assert elsewhere
+        assert bridge.weights(weights).isfinite().all()
+
     def test_parts_of_words_are_continuations(self, encoder):
         tokenizer = generator("byte-bpe")
         bridge = VocabularyBridge(tokenizer, encoder, "expand")
@@ -303,7 +320,19 @@ class TestTables:
         ids = torch.tensor([[names["Ġlist"], names["("], names["Ġlist"], names["("], names["list"]]])
         found, _, real = bridge._pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
         decoded = "".join(encoder.tokenizer.tokens(found[real].tolist())).replace("Ġ", "▁")
-        assert decoded.removeprefix("▁") == "list(▁list(list"
+        # At the start of a text there is a space only where the encoder's tokenizer puts one.
+        assert decoded == ("list(▁list(list" if family == "deberta" else "▁list(▁list(list")
+
+    def test_numbers_with_gaps(self, encoder):
+        tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "<pad>": 1, "cat": 4, "handcuffed": 7}, "<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        wrapped_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
+        assert len(wrapped_tokenizer) == 4
+        bridge = VocabularyBridge(wrapped_tokenizer, encoder)
+        assert bridge.vocab_size == 8
+        assert bridge.control_ids == [0, 1, 2, 3, 5, 6]
+        assert_certain_value_of_the_text(bridge, ["cat handcuffed cat"])
+        assert bridge.decode([[4, 7, 3, 8]]) == ["cat handcuffed"]
 
     def test_slow_tokenizers(self, encoder):
         tokenizer = ByT5Tokenizer()
@@ -422,7 +451,7 @@ class TestExpand:
             y = mean[ids]
         texts = token_texts(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
         encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        weights = probabilities @ bridge.weights(encoder_weights)
+        weights = probabilities @ bridge.weights(encoder_weights) - 0.3
         soft = bridge.soften(y, ids, content, weights, encoder_weights)
         pieces = bridge._pieces
         for row in range(len(ids)):
@@ -585,15 +614,15 @@ class TestFidelity:
         assert found["retokenize"].correlation == pytest.approx(1, abs=1e-5)
         assert all(fidelity.correlation < 1 - 1e-5 for mode, fidelity in found.items() if mode != "retokenize")
 
-    def test_identity_with_long_texts_and_made_pairs(self, encoder, minilm):
-        bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
+    def test_identity_with_long_texts_and_made_pairs(self):
+        bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
         with pytest.warns(UserWarning, match="longer than"):
-            fidelity = bridge.fidelity([*TEXTS, "a long text " * 200])
+            fidelity = bridge.fidelity([*TEXTS, "a long text " * 40])
         assert fidelity.self_score == pytest.approx(1, abs=1e-5)
         assert fidelity.correlation == pytest.approx(1, abs=1e-5)
 
-    def test_wrong_arguments(self, encoder, minilm):
-        bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
+    def test_wrong_arguments(self):
+        bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
         with pytest.raises(ValueError, match="at least one text"):
             bridge.fidelity([])
         with pytest.raises(ValueError, match="at least one text, got 'a cat'"):
@@ -618,7 +647,7 @@ class TestObject:
             VocabularyBridge(generator("words"), encoder, "merge")
         with pytest.raises(TypeError, match="must be a tokenizer of transformers, got a Tokenizer"):
             VocabularyBridge(Tokenizer(models.BPE()), encoder)
-        with pytest.raises(ValueError, match="vocab_size=10 is below the"):
+        with pytest.raises(ValueError, match=r"vocab_size=10 is below the [0-9]+ ids"):
             VocabularyBridge(generator("words"), encoder, vocab_size=10)
 
     @pytest.mark.parametrize("mode", ["mean", "expand", "retokenize"])

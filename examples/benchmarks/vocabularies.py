@@ -247,8 +247,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "python": platform.python_version(),
     }
     print(", ".join(f"{key} {value}" for key, value in setting.items()), flush=True)
-    records = [record for kind in options.kinds for record in measure(kind, corpus, encoder)]
-    print(table(records, COLUMNS))
+    records: list[Record] = []
+    for kind in options.kinds:
+        measured = measure(kind, corpus, encoder)
+        records += measured
+        print(table(measured, COLUMNS), flush=True)
     if options.json is not None:
         text = json.dumps({"setting": setting, "fidelity": records}, indent=1) + "\n"
         options.json.write_text(text, encoding="utf-8")
