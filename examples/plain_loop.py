@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20, help="training steps")
-    parser.add_argument("--generator", default=str(get_model_path()), help="model to train, with MiniLM's tokenizer")
+    parser.add_argument("--generator", default=str(get_model_path()), help="model to train")
     options = parser.parse_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
