@@ -438,7 +438,7 @@ class TestRetokenize:
 
 
 class TestExpand:
-    @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+    @pytest.mark.parametrize("family", ["bert", "deberta", "xlm-roberta"])
     @pytest.mark.parametrize("certain", [True, False])
     def test_plain_loop(self, family, certain):
         encoder = tiny(family)
