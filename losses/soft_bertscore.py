@@ -351,13 +351,14 @@ class SoftBERTScoreLoss(nn.Module):
         return_components: bool,
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         shape, statistics = content.shape, None
-        makes_text = self.bridge is not None and self.bridge.mode in ("expand", "retokenize")
-        if makes_text or return_components:
+        expanding = None if self.bridge is None or self.bridge.mode in ("identity", "mean") else self.bridge
+        if expanding is not None or return_components:
             statistics = predictive_statistics(logits, content.numel(), self._control_ids)
         tokens = SoftTokens(predictions.embeddings, content, predictions.weights, predictions.ends)
-        if self.bridge is not None and statistics is not None:
+        if expanding is not None:
+            assert statistics is not None
             own = None if self.weights.label == "no" else special_weights
-            tokens = self.bridge.soften(tokens.embeddings, statistics[2].view(shape), content, tokens.weights, own)
+            tokens = expanding.soften(tokens.embeddings, statistics[2].view(shape), content, tokens.weights, own)
         with torch.autocast(device_type=content.device.type, enabled=False):
             candidate, reference = encode_soft_tokens(tokens, self.encoder, special_weights), references.tokens
             if references.items is not None:

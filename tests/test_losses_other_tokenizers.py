@@ -186,6 +186,16 @@ def test_too_few_logits_are_refused(encoder):
         loss(torch.zeros(1, 2, 10), ["a"])
 
 
+def test_components_do_not_change_the_loss(encoder):
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
+    z = certain(labels, len(tokenizer), 5.0)
+    z[:, 1:, tokenizer.eos_token_id] = 4.0
+    for options in ({"bridge": "mean", "length": "eos"}, {"bridge": "mean"}, {"bridge": "expand"}):
+        loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, allow_low_fidelity=True, **options)
+        assert torch.equal(loss(z, labels), loss(z, labels, return_components=True)[0])
+
+
 def test_ends_need_a_position_for_each_token(encoder):
     with pytest.raises(ValueError, match=r"length='eos' needs a position for each token.*bridge='mean'"):
         SoftBERTScoreLoss(encoder, generator_tokenizer=whole_words(), length="eos")
