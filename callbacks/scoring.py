@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import deepcopy
-from typing import Any
+from inspect import signature
+from typing import Any, get_args, get_origin
 
 import lightning.pytorch as pl
 import torch
@@ -13,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
+from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.generation import Generate, undisturbed
 from bertscore_tm.callbacks.sharding import sample_numbers
@@ -33,12 +35,16 @@ class BERTScoreCallback(Callback):
     repeats count once.
 
     Args:
-        metric: the metric; its encoder is shared with every loss and metric that uses the same.
+        metric: the metric; its encoder is shared with every loss and metric that uses the same. Or several by name,
+            which score the same generated texts: BERTScores, and text metrics of torchmetrics with
+            ``update(preds, target)``. Each logs under its name: ``{"rouge": ROUGEScore()}`` as
+            ``val_rouge_rouge1_fmeasure`` and so on, a metric of one number as ``val_bleu``.
         generate: a function of the module and a batch that returns ``(preds, target)``; called without gradients, in
             evaluation mode and the trainer's precision. Default: the texts that the step returns.
         preds_key: key of the predictions in the step's returned dictionary.
         target_key: key of the references there: a text, or a list of texts, per prediction.
-        name: what the logged keys contain after the stage.
+        name: what the logged keys contain after the stage, of a single metric.
+        max_batches: score only so many batches of each loader, on each rank, to save time. Default: all.
         prog_bar: show F1 in the progress bar.
 
     Raises:
@@ -52,31 +58,31 @@ class BERTScoreCallback(Callback):
 
     def __init__(
         self,
-        metric: BERTScore,
+        metric: BERTScore | Mapping[str, Metric | MetricCollection],
         generate: Generate | None = None,
         *,
         preds_key: str = "preds",
         target_key: str = "target",
         name: str = "bertscore",
+        max_batches: int | None = None,
         prog_bar: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(metric, BERTScore):
-            raise TypeError(f"metric must be a bertscore_tm.BERTScore, got a {type(metric).__name__}")
-        if metric.reduction != "mean" or metric.all_layers or metric.score is not None:
+        self.metrics = _checked_metrics(metric, name)
+        if max_batches is not None and max_batches < 1:
             raise ValueError(
-                "the callback logs one number for each of precision, recall and F1: pass a metric with "
-                "reduction='mean', one layer, and without score="
+                f"max_batches must be at least 1, got {max_batches}; leave the callback out to score nothing"
             )
         if generate is not None and not callable(generate):
             raise TypeError(f"generate must be a function of (pl_module, batch), got {generate!r}")
-        self.metric = metric
         self.generate = generate
         self.preds_key = preds_key
         self.target_key = target_key
         self.name = name
+        self.max_batches = max_batches
         self.prog_bar = prog_bar
-        self._metrics: list[BERTScore] = []
+        # Those of each loader.
+        self._metrics: list[dict[str, Metric]] = []
         self._seen: list[int] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -86,12 +92,14 @@ class BERTScoreCallback(Callback):
                 "BERTScoreCallback scores the validation loop, and this run has none: define validation_step, pass "
                 "validation data, and leave limit_val_batches above 0"
             )
-        same = [c for c in trainer.callbacks if isinstance(c, BERTScoreCallback) and c.name == self.name]  # type: ignore[attr-defined]
-        if len(same) > 1:
-            raise MisconfigurationException(
-                f"{len(same)} BERTScoreCallbacks log under the name {self.name!r}, which would mix their scores: give "
-                f"each a name= of its own"
-            )
+        callbacks = [c for c in trainer.callbacks if isinstance(c, BERTScoreCallback)]  # type: ignore[attr-defined]
+        for name in self.metrics:
+            same = sum(name in callback.metrics for callback in callbacks)
+            if same > 1:
+                raise MisconfigurationException(
+                    f"{same} BERTScoreCallbacks log under the name {name!r}, which would mix their scores: give each a "
+                    f"name= of its own"
+                )
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start anew."""
@@ -111,7 +119,7 @@ class BERTScoreCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Score a batch."""
-        self._update(trainer, pl_module, outputs, batch, dataloader_idx)
+        self._update(trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
 
     def on_test_batch_end(
         self,
@@ -123,7 +131,7 @@ class BERTScoreCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Score a batch."""
-        self._update(trainer, pl_module, outputs, batch, dataloader_idx)
+        self._update(trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the scores."""
@@ -139,10 +147,14 @@ class BERTScoreCallback(Callback):
         num_loaders = len(loaders.flattened) if loaders._mode == "sequential" else 1
         # All metrics exist on all ranks from the start, so that a rank without batches joins every collective.
         # Copies, which share the encoder, so that a metric which its owner updates too is left alone.
-        self._metrics = [deepcopy(self.metric).to(pl_module.device) for _ in range(num_loaders)]
+        self._metrics = [
+            {name: deepcopy(metric).to(pl_module.device) for name, metric in self.metrics.items()}
+            for _ in range(num_loaders)
+        ]
         self._seen = [0] * num_loaders
-        for metric in self._metrics:
-            metric.reset()
+        for metrics in self._metrics:
+            for metric in metrics.values():
+                metric.reset()
 
     def _update(
         self,
@@ -150,8 +162,11 @@ class BERTScoreCallback(Callback):
         pl_module: pl.LightningModule,
         outputs: Any,
         batch: Any,
+        batch_idx: int,
         dataloader_idx: int,
     ) -> None:
+        if self.max_batches is not None and batch_idx >= self.max_batches:
+            return
         if self.generate is None:
             preds, target = self._returned_texts(trainer, outputs)
         else:
@@ -166,14 +181,25 @@ class BERTScoreCallback(Callback):
             if isinstance(texts, (str, Mapping, Set)) or not isinstance(texts, Iterable):
                 raise MisconfigurationException(f"{name} must be a list with one text per example, got {_short(texts)}")
         preds, target = list(preds), list(target)
-        indices = None
+        if len(preds) != len(target):
+            raise MisconfigurationException(
+                f"preds and target must have equal lengths, got {len(preds)} and {len(target)}: give one target, or a "
+                f"list of them, for each prediction"
+            )
+        samples = None
         loaders = _loaders(trainer)
         if trainer.world_size > 1 and loaders._mode == "sequential":
-            indices = sample_numbers(loaders.flattened[dataloader_idx], self._seen[dataloader_idx], len(preds))
-        try:
-            self._metrics[dataloader_idx].update(preds, target, indices=indices)
-        except (TypeError, ValueError) as error:
-            raise MisconfigurationException(f"the texts of a batch cannot be scored: {error}") from error
+            samples = sample_numbers(loaders.flattened[dataloader_idx], self._seen[dataloader_idx], len(preds))
+        repeated = [False] * len(preds) if samples is None else samples.repeated
+        own = [i for i, again in enumerate(repeated) if not again]
+        for name, metric in self._metrics[dataloader_idx].items():
+            try:
+                if isinstance(metric, BERTScore):
+                    metric.update(preds, target, indices=None if samples is None else samples.numbers)
+                elif own:
+                    metric.update([preds[i] for i in own], _targets_for(metric, [target[i] for i in own]))
+            except (TypeError, ValueError) as error:
+                raise MisconfigurationException(f"{name} cannot score the texts of a batch: {error}") from error
         self._seen[dataloader_idx] += len(preds)
 
     def _returned_texts(self, trainer: pl.Trainer, outputs: Any) -> tuple[Any, Any]:
@@ -195,18 +221,75 @@ class BERTScoreCallback(Callback):
             raise MisconfigurationException(
                 f"no text was scored in the whole {stage} run: every batch gave empty lists of predictions"
             )
-        per_loader: list[dict[str, Tensor]] = [self._metrics[number].compute() for number in chosen]
+        per_loader = [
+            {key: value for name, metric in self._metrics[number].items() for key, value in _results(name, metric)}
+            for number in chosen
+        ]
         self._metrics = []
-        # The mean of several intervals is none.
-        interval = () if len(scored) > 1 else ("f1_low", "f1_high")
-        for score in ("precision", "recall", "f1", *(end for end in interval if end in per_loader[0])):
-            key = f"{stage}_{self.name}_{score}"
-            values = torch.stack([scores[score] for scores in per_loader])
+        shown = next((f"{name}_f1" for name, metric in self.metrics.items() if isinstance(metric, BERTScore)), None)
+        for key in per_loader[0]:
+            if len(scored) > 1 and key.endswith(("_f1_low", "_f1_high")):
+                # The mean of several intervals is none.
+                continue
+            values = torch.stack([results[key].to(pl_module.device) for results in per_loader])
             # Equal on all ranks already; `sync_dist` keeps Lightning from warning that they might not be.
-            pl_module.log(key, values.mean(), prog_bar=self.prog_bar and score == "f1", sync_dist=True)
+            in_bar = self.prog_bar and key == shown
+            pl_module.log(f"{stage}_{key}", values.mean(), prog_bar=in_bar, sync_dist=True)
             if len(scored) > 1:
                 for number, value in zip(chosen, values, strict=True):
-                    pl_module.log(f"{key}_dataloader_idx_{number}", value, sync_dist=True)
+                    pl_module.log(f"{stage}_{key}_dataloader_idx_{number}", value, sync_dist=True)
+
+
+def _checked_metrics(metric: Any, name: str) -> dict[str, Metric]:
+    """Return the metrics by name, those of a collection with its name in front."""
+    metrics: dict[str, Any] = {}
+    for key, one in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
+        if isinstance(metric, Mapping) and isinstance(one, MetricCollection):
+            metrics |= {f"{key}_{member}": part for member, part in one.items(keep_base=True)}
+        else:
+            metrics[key] = one
+    if not metrics:
+        raise ValueError("metric is an empty dictionary: pass at least one metric")
+    for key, one in metrics.items():
+        if not isinstance(one, Metric if isinstance(metric, Mapping) else BERTScore):
+            raise TypeError(
+                f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by "
+                f"name; got a {type(one).__name__}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
+            )
+        if isinstance(one, BERTScore) and (one.reduction != "mean" or one.all_layers or one.score is not None):
+            raise ValueError(
+                "the callback logs one number for each of precision, recall and F1: pass a metric with "
+                "reduction='mean', one layer, and without score="
+            )
+    return metrics
+
+
+def _targets_for(metric: Metric, target: list[Any]) -> list[Any]:
+    """Give a metric that wants lists of references only, as BLEU does, no plain texts, which it would take apart."""
+    wanted = signature(type(metric).update).parameters.get("target")
+    hint = None if wanted is None else wanted.annotation
+    if get_origin(hint) is Sequence and get_origin(get_args(hint)[0]) is Sequence:
+        return [[one] if isinstance(one, str) else one for one in target]
+    return target
+
+
+def _results(name: str, metric: Metric) -> list[tuple[str, Tensor]]:
+    """The numbers that a metric computes, with the names that they are logged under."""
+    computed = metric.compute()
+    if not isinstance(computed, Mapping):
+        computed = {"": computed}
+    results = []
+    for key, value in computed.items():
+        if isinstance(value, str):  # a signature
+            continue
+        number = torch.as_tensor(value, dtype=torch.float32)
+        if number.numel() != 1:
+            raise MisconfigurationException(
+                f"{name} computes {key or 'a tensor'} of shape {tuple(number.shape)}, and one number can be logged: "
+                f"choose the metric's mean"
+            )
+        results.append((f"{name}_{key}" if key else name, number.reshape(())))
+    return results
 
 
 def _loaders(trainer: pl.Trainer) -> CombinedLoader:

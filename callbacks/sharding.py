@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader, DistributedSampler
 
-__all__ = ["sample_numbers"]
+__all__ = ["SampleNumbers", "sample_numbers"]
 
 
-def sample_numbers(dataloader: Iterable[Any], start: int, count: int) -> list[int] | None:
+@dataclass(frozen=True)
+class SampleNumbers:
+    """Which examples of the data set a batch holds.
+
+    Args:
+        numbers: their numbers in the order of the sampler, equal for the copies that a sampler adds.
+        repeated: which of them are such copies.
+    """
+
+    numbers: list[int]
+    repeated: list[bool]
+
+
+def sample_numbers(dataloader: Iterable[Any], start: int, count: int) -> SampleNumbers | None:
     """Return the numbers of the next examples of this rank, equal for the copies that a sampler adds.
 
     ``DistributedSampler`` deals out the data set in turn and repeats its beginning until all ranks have equally many.
@@ -22,7 +36,7 @@ def sample_numbers(dataloader: Iterable[Any], start: int, count: int) -> list[in
         count: how many come now.
 
     Returns:
-        Their numbers in the order of the sampler, or ``None`` where no sampler adds duplicates.
+        Their numbers, or ``None`` where no sampler adds duplicates.
 
     Raises:
         MisconfigurationException: the batch holds more or fewer examples than the loader gives out.
@@ -42,4 +56,5 @@ def sample_numbers(dataloader: Iterable[Any], start: int, count: int) -> list[in
                 f"distributed sampler repeats cannot be told apart: give one prediction per example"
             )
     size = len(sampler.dataset)  # type: ignore[arg-type]  # sized, or the sampler could not have been made
-    return [(sampler.rank + position * sampler.num_replicas) % size for position in range(start, start + count)]
+    places = [sampler.rank + position * sampler.num_replicas for position in range(start, start + count)]
+    return SampleNumbers([place % size for place in places], [place >= size for place in places])

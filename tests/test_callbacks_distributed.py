@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
+from torchmetrics.text import BLEUScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
@@ -43,6 +44,7 @@ def scoring_callbacks(encoder):
         BERTScoreCallback(BERTScore(encoder, idf=True), name="returned_idf"),
         BERTScoreCallback(BERTScore(encoder), generate, name="generated"),
         BERTScoreCallback(BERTScore(encoder, idf=True), generate, name="generated_idf"),
+        BERTScoreCallback({"several": BERTScore(encoder), "bleu": BLEUScore(n_gram=1)}, generate),
     ]
 
 
@@ -112,7 +114,7 @@ def alone(pairs, minilm, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["fit", "validate", "test"])
 def test_two_processes_score_what_one_does(ranks, alone, call):
-    assert len(alone[call]) == 4 * 3 * (3 if call == "validate" else 1)
+    assert len(alone[call]) == (5 * 3 + 1) * (3 if call == "validate" else 1)
     for rank in ranks:
         assert rank[call] == pytest.approx(alone[call], abs=1e-6)
     assert ranks[0][call] == ranks[1][call]
