@@ -36,7 +36,7 @@ def scheduled_value(start: float, end: float, progress: float, shape: Shape = "l
     """
     t = min(max(progress, 0.0), 1.0)
     if shape == "exponential":
-        return start ** (1 - t) * end**t
+        return math.pow(start, 1 - t) * math.pow(end, t)
     share = t if shape == "linear" else (1 - math.cos(math.pi * t)) / 2
     return start + (end - start) * share
 

@@ -500,10 +500,12 @@ def test_impossible_settings(encoder, settings, said):
         SoftBERTScoreLoss(encoder, **settings)
 
 
-def test_generator_with_another_vocabulary_is_refused(encoder):
-    SoftBERTScoreLoss(encoder, generator_tokenizer=encoder.tokenizer.tokenizer)
-    with pytest.raises(ValueError, match=r"800 tokens.*30522 tokens"):
-        SoftBERTScoreLoss(encoder, generator_tokenizer=tiny_model("bert")[1])
+def test_generator_with_the_same_vocabulary_needs_no_other_table(encoder):
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=encoder.tokenizer.tokenizer)
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    assert torch.equal(loss(z, labels), SoftBERTScoreLoss(encoder)(z, labels))
+    assert loss._vocabulary(CPU)[0].table.data_ptr() == encoder.embedding_table(CPU).data_ptr()
 
 
 def test_all_layers_is_refused(minilm):
@@ -583,40 +585,6 @@ def test_settings_can_be_annealed(encoder):
     assert torch.equal(loss(z, labels), expected)
 
 
-# --- 8. it trains
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"matching": "max"}], ids=["default", "max"])
-def test_gradient_steps_raise_the_score_of_the_decoded_text(encoder, pairs, settings):
-    hf_tokenizer = encoder.tokenizer.tokenizer
-    texts = [text for text in pairs[0] if 8 <= len(content_ids(encoder, [text])[0]) <= 16][:8]
-    labels = labels_of(encoder, texts)
-    generator = torch.Generator().manual_seed(0)
-    wrong = torch.randint(2000, 29000, labels.shape, generator=generator)
-    start = torch.where(torch.arange(labels.shape[1]) % 3 == 1, wrong, labels)
-    logits = (certain(encoder, start, 9.0) + noise(encoder, *labels.shape, scale=1.0)).requires_grad_()
-
-    def hard_f1():
-        decoded = [
-            hf_tokenizer.decode(row[kept]) for row, kept in zip(logits.argmax(-1), labels != IGNORE, strict=True)
-        ]
-        return bert_score(decoded, texts, encoder)["f1"].mean().item()
-
-    loss = SoftBERTScoreLoss(encoder, **settings)
-    optimizer = torch.optim.Adam([logits], lr=0.3)
-    before, values = hard_f1(), []
-    for _ in range(40):
-        optimizer.zero_grad()
-        value, components = loss(logits, labels, return_components=True)
-        value.backward()
-        optimizer.step()
-        values.append(value.item())
-        assert max(components.values()) <= 1 + 1e-6
-    assert values[-1] < values[0] - 0.2
-    assert hard_f1() > before + 0.08
-
-
 def test_bad_targets_say_what_is_wrong(encoder):
     loss = SoftBERTScoreLoss(encoder)
     logits = torch.zeros(1, 3, 30522)
@@ -625,7 +593,7 @@ def test_bad_targets_say_what_is_wrong(encoder):
     with pytest.raises(ValueError, match="ignore_index=-100"):
         loss(logits, torch.tensor([[1000, -1, 1001]]))
     with pytest.raises(TypeError, match=r"target\[0\] must be a string"):
-        loss(logits, [["a"]])
+        loss(logits, [[1]])
     with pytest.raises(ValueError, match="at least one row"):
         loss(logits[:0], torch.empty(0, 3, dtype=torch.long))
 
