@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
+
+from bertscore_tm.callbacks.scoring import BERTScoreCallback
+from bertscore_tm.metric import BERTScore
+from bertscore_tm.resampling import mean_interval
 
 __all__ = ["BERTScoreEarlyStopping"]
 
@@ -16,7 +23,13 @@ class BERTScoreEarlyStopping(EarlyStopping):
     The trainer keeps the last value of every logged key. When a score is not computed at every validation, the plain
     callback takes the old value for a new one without improvement and stops too early; this one waits for a new value.
 
-    All arguments are those of ``lightning.pytorch.callbacks.EarlyStopping``, in its order.
+    With ``significance`` a score counts as an improvement only where the paired bootstrap over the pairs of texts says
+    so (Koehn, EMNLP 2004): the difference to the best epoch so far, resampled over pairs, is above 0 in all but that
+    share of the resamples. Noise around a plateau then no longer restarts the patience, while small steps that add up
+    still do, since each is compared with the last epoch that counted.
+
+    All arguments but the last are those of ``lightning.pytorch.callbacks.EarlyStopping``, in its order. A run that is
+    resumed keeps the patience that it was given now.
 
     Args:
         monitor: the logged key.
@@ -30,8 +43,12 @@ class BERTScoreEarlyStopping(EarlyStopping):
         divergence_threshold: stop as soon as the score is worse than this.
         check_on_train_epoch_end: ``False``: checked after validation, where the score is logged.
         log_rank_zero_only: let the first rank alone say what was decided.
+        significance: share of the resamples that may be against an improvement, between 0 and 0.5, such as 0.05. Needs
+            a :class:`BERTScoreCallback` that logs ``monitor`` with a metric of ``reduction="none"``, over data that
+            come in the same order each time. The F1 of the best epoch's pairs are kept, 4 bytes each.
 
     Raises:
+        MisconfigurationException: ``significance`` is given, and no callback keeps the pairs of ``monitor``.
         RuntimeError: at the first check, when nobody logs the monitored key and ``strict`` is on.
 
     Example:
@@ -52,7 +69,14 @@ class BERTScoreEarlyStopping(EarlyStopping):
         divergence_threshold: float | None = None,
         check_on_train_epoch_end: bool | None = False,
         log_rank_zero_only: bool = False,
+        *,
+        significance: float | None = None,
     ) -> None:
+        if significance is not None:
+            if not 0 < significance < 0.5:
+                raise ValueError(f"significance must be between 0 and 0.5, got {significance}")
+            if mode != "max":
+                raise ValueError(f"significance is for scores of which higher is better, and mode={mode!r}")
         super().__init__(
             monitor=monitor,
             min_delta=min_delta,
@@ -66,12 +90,51 @@ class BERTScoreEarlyStopping(EarlyStopping):
             check_on_train_epoch_end=check_on_train_epoch_end,
             log_rank_zero_only=log_rank_zero_only,
         )
+        self.significance = significance
         self._last_checked: Tensor | None = None
+        self._pairs: Tensor | None = None
+        self._best_pairs: Tensor | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Check that there are pairs to compare."""
+        super().setup(trainer, pl_module, stage)
+        if self.significance is None or stage != "fit":
+            return
+        kept = [
+            f"val_{name}_f1"
+            for callback in _scorers(trainer)
+            for name, metric in callback.metrics.items()
+            if isinstance(metric, BERTScore) and metric.reduction == "none"
+        ]
+        if self.monitor.split("_dataloader_idx_")[0] not in kept:
+            raise MisconfigurationException(
+                f"significance={self.significance} compares the pairs behind {self.monitor!r}, and the pairs that are "
+                f"kept are those of {kept or 'no score'}: add BERTScoreCallback(BERTScore(..., reduction='none')), or "
+                f"monitor one of these"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps; with ``significance`` the best epoch's pairs too."""
+        state: dict[str, Any] = super().state_dict()
+        return state if self._best_pairs is None else {**state, "best_pairs": self._best_pairs}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint, with this run's own patience."""
+        super().load_state_dict({**state_dict, "patience": self.patience})
+        self._best_pairs = state_dict.get("best_pairs")
 
     def _should_skip_check(self, trainer: pl.Trainer) -> bool:
         return super()._should_skip_check(trainer) or self._is_stale(trainer.callback_metrics.get(self.monitor))
 
     def _run_early_stopping_check(self, trainer: pl.Trainer) -> None:
+        if self.significance is not None:
+            found = [callback.pairs[self.monitor] for callback in _scorers(trainer) if self.monitor in callback.pairs]
+            if not found:
+                raise MisconfigurationException(
+                    f"there are no pairs behind {self.monitor!r}: with several validation loaders monitor one of them, "
+                    f"such as '{self.monitor}_dataloader_idx_0'"
+                )
+            self._pairs = found[0]
         super()._run_early_stopping_check(trainer)
         self._last_checked = trainer.callback_metrics.get(self.monitor)
 
@@ -83,3 +146,30 @@ class BERTScoreEarlyStopping(EarlyStopping):
         # last is held here, so the same address means the same logging event.
         last = self._last_checked
         return last is not None and current.data_ptr() == last.data_ptr()
+
+    def _evaluate_stopping_criteria(self, current: Tensor) -> tuple[bool, str | None]:
+        best = self.best_score.to(current.device)
+        reached = self.stopping_threshold is not None and bool(self.monitor_op(current, self.stopping_threshold))
+        better = bool(torch.isfinite(current)) and bool(self.monitor_op(current - self.min_delta, best))
+        by_chance = better and not reached and not self._is_significant()
+        # The best score is no better than itself.
+        result = super()._evaluate_stopping_criteria(best if by_chance else current)
+        if better and not by_chance:
+            self._best_pairs = self._pairs
+        return result
+
+    def _is_significant(self) -> bool:
+        """Whether the current pairs beat the best ones; without either there is nothing to doubt."""
+        if self.significance is None or self._pairs is None or self._best_pairs is None:
+            return True
+        if self._pairs.shape != self._best_pairs.shape:
+            raise MisconfigurationException(
+                f"{self.monitor!r} is now of {len(self._pairs)} pairs and was of {len(self._best_pairs)} in the best "
+                f"epoch, so that they cannot be compared: validate on the same data each time"
+            )
+        low, _ = mean_interval(self._pairs - self._best_pairs, 1 - 2 * self.significance)
+        return bool(low > 0)
+
+
+def _scorers(trainer: pl.Trainer) -> list[BERTScoreCallback]:
+    return [one for one in trainer.callbacks if isinstance(one, BERTScoreCallback)]  # type: ignore[attr-defined]

@@ -38,7 +38,8 @@ class BERTScoreCallback(Callback):
         metric: the metric; its encoder is shared with every loss and metric that uses the same. Or several by name,
             which score the same generated texts: BERTScores, and text metrics of torchmetrics with
             ``update(preds, target)``. Each logs under its name: ``{"rouge": ROUGEScore()}`` as
-            ``val_rouge_rouge1_fmeasure`` and so on, a metric of one number as ``val_bleu``.
+            ``val_rouge_rouge1_fmeasure`` and so on, a metric of one number as ``val_bleu``. Of a BERTScore with
+            ``reduction="none"`` the means are logged, and ``pairs`` keeps the F1 of every pair.
         generate: a function of the module and a batch that returns ``(preds, target)``; called without gradients, in
             evaluation mode and the trainer's precision. Default: the texts that the step returns.
         preds_key: key of the predictions in the step's returned dictionary.
@@ -46,6 +47,11 @@ class BERTScoreCallback(Callback):
         name: what the logged keys contain after the stage, of a single metric.
         max_batches: score only so many batches of each loader, on each rank, to save time. Default: all.
         prog_bar: show F1 in the progress bar.
+
+    Attributes:
+        pairs: F1 of each pair of the last runs, in the order of the data, float32 on the CPU, by the logged key of its
+            mean, such as ``val_bertscore_f1``; of metrics with ``reduction="none"``. With several loaders each has its
+            own.
 
     Raises:
         MisconfigurationException: there is no validation loop, or the texts are missing or malformed.
@@ -81,6 +87,7 @@ class BERTScoreCallback(Callback):
         self.name = name
         self.max_batches = max_batches
         self.prog_bar = prog_bar
+        self.pairs: dict[str, Tensor] = {}
         # Those of each loader.
         self._metrics: list[dict[str, Metric]] = []
         self._seen: list[int] = []
@@ -221,10 +228,16 @@ class BERTScoreCallback(Callback):
             raise MisconfigurationException(
                 f"no text was scored in the whole {stage} run: every batch gave empty lists of predictions"
             )
-        per_loader = [
-            {key: value for name, metric in self._metrics[number].items() for key, value in _results(name, metric)}
-            for number in chosen
-        ]
+        per_loader = []
+        for number in chosen:
+            results: dict[str, Tensor] = {}
+            for name, metric in self._metrics[number].items():
+                numbers, pairs = _results(name, metric)
+                results |= numbers
+                if pairs is not None:
+                    suffix = f"_dataloader_idx_{number}" if len(scored) > 1 else ""
+                    self.pairs[f"{stage}_{name}_f1{suffix}"] = pairs
+            per_loader.append(results)
         self._metrics = []
         shown = next((f"{name}_f1" for name, metric in self.metrics.items() if isinstance(metric, BERTScore)), None)
         for key in per_loader[0]:
@@ -256,10 +269,10 @@ def _checked_metrics(metric: Any, name: str) -> dict[str, Metric]:
                 f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by "
                 f"name; got a {type(one).__name__}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
             )
-        if isinstance(one, BERTScore) and (one.reduction != "mean" or one.all_layers or one.score is not None):
+        if isinstance(one, BERTScore) and (one.all_layers or one.score is not None):
             raise ValueError(
-                "the callback logs one number for each of precision, recall and F1: pass a metric with "
-                "reduction='mean', one layer, and without score="
+                "the callback logs one number for each of precision, recall and F1: pass a metric with one layer and "
+                "without score="
             )
     return metrics
 
@@ -273,12 +286,16 @@ def _targets_for(metric: Metric, target: list[Any]) -> list[Any]:
     return target
 
 
-def _results(name: str, metric: Metric) -> list[tuple[str, Tensor]]:
-    """The numbers that a metric computes, with the names that they are logged under."""
+def _results(name: str, metric: Metric) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The numbers that a metric computes, by the names that they are logged under, and the F1 of every pair."""
     computed = metric.compute()
     if not isinstance(computed, Mapping):
         computed = {"": computed}
-    results = []
+    pairs = None
+    if isinstance(metric, BERTScore) and metric.reduction == "none":
+        pairs = computed["f1"].float().cpu()
+        computed = {key: value if isinstance(value, str) else value.double().mean() for key, value in computed.items()}
+    results = {}
     for key, value in computed.items():
         if isinstance(value, str):  # a signature
             continue
@@ -288,8 +305,8 @@ def _results(name: str, metric: Metric) -> list[tuple[str, Tensor]]:
                 f"{name} computes {key or 'a tensor'} of shape {tuple(number.shape)}, and one number can be logged: "
                 f"choose the metric's mean"
             )
-        results.append((f"{name}_{key}" if key else name, number.reshape(())))
-    return results
+        results[f"{name}_{key}" if key else name] = number.reshape(())
+    return results, pairs
 
 
 def _loaders(trainer: pl.Trainer) -> CombinedLoader:

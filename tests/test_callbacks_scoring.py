@@ -328,7 +328,6 @@ def test_the_callback_pickles_without_the_encoders_weights(encoder, pairs, tmp_p
     ("options", "error", "said"),
     [
         ({"metric": "f1"}, TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and"),
-        ({"metric": {"reduction": "none"}}, ValueError, "reduction='mean'"),
         ({"metric": {"all_layers": True}}, ValueError, "one layer"),
         ({"metric": {}, "generate": "f"}, TypeError, "generate must be a function of (pl_module, batch), got 'f'"),
     ],

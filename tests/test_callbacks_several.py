@@ -108,8 +108,8 @@ def test_metrics_that_cannot_be(metric, error, said):
 def test_settings_that_cannot_be(encoder):
     with pytest.raises(ValueError, match="max_batches must be at least 1, got 0"):
         BERTScoreCallback(BERTScore(encoder), max_batches=0)
-    with pytest.raises(ValueError, match="reduction='mean'"):
-        BERTScoreCallback({"a": BERTScore(encoder), "b": BERTScore(encoder, reduction="none")})
+    with pytest.raises(ValueError, match="one layer and without score="):
+        BERTScoreCallback({"a": BERTScore(encoder), "b": BERTScore(encoder, score="f1")})
 
 
 def test_names_must_not_meet(pairs, encoder, tmp_path):
@@ -129,3 +129,18 @@ def test_a_metric_that_cannot_score_the_texts_is_named(pairs, encoder, tmp_path)
     callback = BERTScoreCallback({"bleu": BLEUScore()})
     with pytest.raises(MisconfigurationException, match="equal lengths, got 2 and 1: give one target"):
         trainer(tmp_path, [callback]).validate(module, verbose=False)
+
+
+def test_pairs_are_kept_where_the_metric_keeps_them(pairs, encoder, tmp_path):
+    module = chooser(pairs)
+    callback = BERTScoreCallback({"bertscore": BERTScore(encoder, reduction="none"), "mean": BERTScore(encoder)})
+    run = trainer(tmp_path, [callback])
+    run.validate(module, verbose=False)
+    preds = [text for _, texts, _ in module.seen for text in texts]
+    target = [text for _, _, texts in module.seen for text in texts]
+    assert callback.pairs.keys() == {"val_bertscore_f1"}
+    expected = bert_score(preds, target, encoder)["f1"]
+    assert torch.allclose(callback.pairs["val_bertscore_f1"], expected, atol=1e-6)
+    for score in ("precision", "recall", "f1"):
+        both = [run.callback_metrics[f"val_{name}_{score}"].item() for name in ("bertscore", "mean")]
+        assert both[0] == pytest.approx(both[1], abs=1e-6)
