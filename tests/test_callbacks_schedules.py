@@ -159,7 +159,6 @@ def test_two_schedules_keep_their_own_state():
         (LossWeightSchedule(attribute="bertscore_loss"), "which is no plain number but"),
         (LossWeightSchedule(attribute="automatic_optimization"), "which is no plain number but True"),
     ],
-    ids=str,
 )
 def test_a_missing_number_is_an_error_before_training(encoder, schedule, said):
     module = Watched(encoder)
