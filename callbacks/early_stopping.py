@@ -10,6 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
+from bertscore_tm.callbacks.requirements import require_lightning
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.resampling import mean_interval
@@ -97,6 +98,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that there are pairs to compare."""
+        require_lightning(trainer, self)
         super().setup(trainer, pl_module, stage)
         if self.significance is None or stage != "fit":
             return

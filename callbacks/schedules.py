@@ -9,6 +9,8 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 
+from bertscore_tm.callbacks.requirements import require_lightning
+
 __all__ = ["LossWeightSchedule", "TemperatureAnnealing", "scheduled_value"]
 
 Shape = Literal["linear", "cosine", "exponential"]
@@ -76,6 +78,7 @@ class _Schedule(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the module has what is to be set."""
+        require_lightning(trainer, self)
         if stage != "fit":
             return
         try:

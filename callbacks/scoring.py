@@ -17,6 +17,7 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.generation import Generate, undisturbed
+from bertscore_tm.callbacks.requirements import require_lightning
 from bertscore_tm.callbacks.sharding import sample_numbers
 from bertscore_tm.metric import BERTScore
 
@@ -94,6 +95,7 @@ class BERTScoreCallback(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that there is something to score."""
+        require_lightning(trainer, self)
         if stage == "fit" and not trainer.enable_validation:
             raise MisconfigurationException(
                 "BERTScoreCallback scores the validation loop, and this run has none: define validation_step, pass "

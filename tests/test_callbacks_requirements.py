@@ -1,0 +1,38 @@
+"""Callbacks in the trainer of another package."""
+
+import pytest
+import pytorch_lightning
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch.utils.data import DataLoader
+
+from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, LossWeightSchedule, TemperatureAnnealing
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Module(pytorch_lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+
+    validation_step = training_step
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.mark.parametrize("kind", [BERTScoreCallback, BERTScoreEarlyStopping, LossWeightSchedule, TemperatureAnnealing])
+def test_the_other_lightning_is_named(encoder, kind):
+    callback = kind(BERTScore(encoder)) if kind is BERTScoreCallback else kind()
+    trainer = pytorch_lightning.Trainer(
+        callbacks=[callback], max_epochs=1, logger=False, enable_checkpointing=False, accelerator="cpu"
+    )
+    data = DataLoader(torch.zeros(2, 1))
+    said = rf"{kind.__name__} runs in a lightning\.pytorch\.Trainer, and this is a pytorch_lightning\.Trainer"
+    with pytest.raises(MisconfigurationException, match=said):
+        trainer.fit(Module(), data, data)
