@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from transformers import BertConfig, BertLMHeadModel
+from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses import SoftBERTScoreLoss, soft_bertscore_loss
@@ -186,6 +186,31 @@ def test_two_processes_share_a_batch(kind):
     value.backward()
     assert value.item() == pytest.approx((first[0] + second[0]) / 2, abs=1e-6)
     torch.testing.assert_close(first[1], gradients(model), atol=1e-6, rtol=1e-4)
+
+
+def hidden_step_on_a_rank(rank, shares):
+    """The path without logits, with an output layer that may be sharded."""
+    torch.set_num_threads(1)
+    loss = SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=2))
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=800, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config).eval()
+    target = TARGET.masked_fill(TARGET == IGNORE, 55)
+    if shares > 1:
+        target = target[rank : rank + 1]
+        for layer in model.transformer.h:
+            fully_shard(layer)
+        fully_shard(model)
+    hidden = model(target, output_hidden_states=True).hidden_states[-1]
+    loss.forward_hidden(hidden, model.lm_head, target).backward()
+    return gradients(model)
+
+
+@pytest.mark.distributed
+def test_hidden_states_of_a_sharded_generator():
+    first, second = run_ranks(hidden_step_on_a_rank, 2, 2)
+    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(first, hidden_step_on_a_rank(0, 1), atol=1e-6, rtol=1e-4)
 
 
 def test_function_and_module_are_one(encoder):
