@@ -75,6 +75,7 @@ class BERTScoreCallback(Callback):
         prog_bar: bool = True,
     ) -> None:
         super().__init__()
+        self.metric = metric
         self.metrics = _checked_metrics(metric, name)
         if max_batches is not None and max_batches < 1:
             raise ValueError(
