@@ -125,14 +125,14 @@ def encode_soft_tokens(
     weights = torch.ones_like(embeddings[..., 0]) if tokens.weights is None else tokens.weights.to(dtype)
     weights = weights.gather(1, order)
     has_content = lengths.squeeze(1) > 0
-    presence = torch.empty_like(weights)
+    presence: Tensor | None = None
     if tokens.ends is not None:
         require_graded_ends(encoder)
         is_own = torch.arange(positions, device=device) < lengths
         # A text that has certainly ended would be gone for the gradient too.
         ends = tokens.ends.to(dtype).gather(1, order).clamp(max=1 - torch.finfo(dtype).eps)
         stays = torch.log1p(-ends.masked_fill(~is_own, 0.0))
-        presence = torch.cat([torch.zeros_like(stays[:, :1]), stays.cumsum(1)], dim=1)
+        presence = torch.nn.functional.pad(stays.cumsum(1), (1, 0))
         own = own + ends[..., None] * special[len(before)]
         exists, goes_on = presence.exp()[:, :-1], stays.exp()
         there = exists * goes_on >= _ABSENT
@@ -151,7 +151,7 @@ def encode_soft_tokens(
     source = torch.where((within >= lengths) & keys, len(before) + within - lengths, source)
     inputs = bank.gather(1, source[..., None].expand(-1, -1, bank.shape[-1]))
     row_weights = weight_bank.gather(1, source)
-    if tokens.ends is None:
+    if presence is None:
         return EncodedTokens(encoder.encode_soft(inputs, keys)[0], keys, row_weights, has_content)
     # The special tokens in front are there for certain, the one at the end where the text has not ended before.
     log_presence = torch.cat([presence.new_zeros(batch, len(before)), presence], dim=1)

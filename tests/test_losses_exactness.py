@@ -333,6 +333,7 @@ def test_an_end_at_once_scores_0(encoder):
     for matching in (*MATCHINGS, "transport"):
         loss = SoftBERTScoreLoss(encoder, length="eos", matching=matching)
         assert loss(certain(encoder, labels), ["a cat"]).item() == pytest.approx(1, abs=1e-6)
+        assert loss(certain(encoder, labels[:, :0]), ["a cat"]).item() == 1
 
 
 def test_probability_of_the_end_is_trained(encoder):
