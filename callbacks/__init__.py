@@ -1,7 +1,8 @@
-"""Lightning callbacks that score generated text during validation, stop on the score, and steer the losses."""
+"""Lightning callbacks that score generated text during validation, show it, stop on the score, and steer the losses."""
 
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
+from bertscore_tm.callbacks.sample_logger import SampleLogger
 from bertscore_tm.callbacks.schedules import LossWeightSchedule, TemperatureAnnealing
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 
@@ -10,6 +11,7 @@ __all__ = [
     "BERTScoreEarlyStopping",
     "CausalGenerate",
     "LossWeightSchedule",
+    "SampleLogger",
     "Seq2SeqGenerate",
     "TemperatureAnnealing",
 ]

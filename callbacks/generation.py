@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-__all__ = ["CausalGenerate", "Generate", "Seq2SeqGenerate", "undisturbed"]
+__all__ = ["CausalGenerate", "Generate", "HuggingFaceGenerate", "Seq2SeqGenerate", "same_random_states", "undisturbed"]
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
 """A function of the module and a batch that returns generated texts and their references."""
@@ -37,20 +37,33 @@ def undisturbed(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator
         pl_module: the module that generates.
     """
     modes = [(module, module.training) for module in pl_module.modules()]
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = [pl_module.device] if pl_module.device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices), torch.no_grad(), trainer.precision_plugin.forward_context():
+        with same_random_states(pl_module), torch.no_grad(), trainer.precision_plugin.forward_context():
             pl_module.eval()
             yield
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def same_random_states(pl_module: pl.LightningModule) -> Generator[None, None, None]:
+    """Run code that may draw random numbers, and bring all random states back.
+
+    Args:
+        pl_module: the module, whose CUDA device's state comes back too.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    devices = [pl_module.device] if pl_module.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
 
 
-class _HuggingFaceGenerate(ABC):
+class HuggingFaceGenerate(ABC):
     """What generating with a Hugging Face model has in common."""
 
     def __init__(
@@ -99,6 +112,17 @@ class _HuggingFaceGenerate(ABC):
             options.setdefault("synced_gpus", True)
         return self._generate(model, batch, options), self._targets(batch[self.target_key])
 
+    @abstractmethod
+    def inputs(self, batch: Mapping[str, Any]) -> list[str]:
+        """Return what the model is given, as texts.
+
+        Args:
+            batch: a mapping with the inputs and the target.
+
+        Returns:
+            One text per example.
+        """
+
     @property
     @abstractmethod
     def _input_key(self) -> str: ...
@@ -133,7 +157,7 @@ class _HuggingFaceGenerate(ABC):
         return texts
 
 
-class Seq2SeqGenerate(_HuggingFaceGenerate):
+class Seq2SeqGenerate(HuggingFaceGenerate):
     """Generate with a Hugging Face encoder-decoder, for :class:`BERTScoreCallback`.
 
     The batch's tensors that the model's forward pass knows go into ``generate``, except labels and what the decoder is
@@ -155,6 +179,17 @@ class Seq2SeqGenerate(_HuggingFaceGenerate):
         {'max_new_tokens': 20}
     """
 
+    def inputs(self, batch: Mapping[str, Any]) -> list[str]:
+        """Return what the model is given, as texts.
+
+        Args:
+            batch: a mapping with the inputs and the target.
+
+        Returns:
+            One text per example.
+        """
+        return self._decode(batch["input_ids"])
+
     @property
     def _input_key(self) -> str:
         return "input_ids"
@@ -169,7 +204,7 @@ class Seq2SeqGenerate(_HuggingFaceGenerate):
         return self._decode(model.generate(**inputs, **options))
 
 
-class CausalGenerate(_HuggingFaceGenerate):
+class CausalGenerate(HuggingFaceGenerate):
     """Generate with a Hugging Face decoder, for :class:`BERTScoreCallback`.
 
     Prompts are padded on the left, whatever side the tokenizer pads, which is left as it is; what is returned begins
@@ -205,6 +240,18 @@ class CausalGenerate(_HuggingFaceGenerate):
     ) -> None:
         super().__init__(tokenizer, target_key=target_key, model=model, ignore_index=ignore_index, **generate_kwargs)
         self.prompt_key = prompt_key
+
+    def inputs(self, batch: Mapping[str, Any]) -> list[str]:
+        """Return the prompts as texts.
+
+        Args:
+            batch: a mapping with the prompts and the target.
+
+        Returns:
+            One text per example.
+        """
+        prompts = batch[self.prompt_key]
+        return self._decode(self._prompt_ids(prompts, batch)) if isinstance(prompts, Tensor) else list(prompts)
 
     @property
     def _input_key(self) -> str:

