@@ -27,7 +27,7 @@ SCORES = ("precision", "recall", "f1")
 
 
 def make_encoder(
-    model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None,
+    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None,
     model: torch.nn.Module | None,
     user_tokenizer: PreTrainedTokenizerBase | None,
     lang: str,
@@ -125,7 +125,7 @@ def score_texts(
 def bert_score(
     preds: str | Sequence[str],
     target: str | Sequence[str] | Sequence[Sequence[str]],
-    model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
     num_layers: int | None = None,
     all_layers: bool = False,
     model: torch.nn.Module | None = None,

@@ -101,6 +101,7 @@ class BERTScore(AccumulatingMetric):
         stride: tokens from one window to the next.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
+        compute_with_cache: keep the result until the next update; on several ranks all must update equally often then.
         **kwargs: further arguments of ``torchmetrics.Metric``; ``compute_on_cpu`` keeps states on the CPU.
 
     Raises:
@@ -131,7 +132,7 @@ class BERTScore(AccumulatingMetric):
 
     def __init__(
         self,
-        model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+        model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
         num_layers: int | None = None,
         all_layers: bool = False,
         model: torch.nn.Module | None = None,
@@ -158,11 +159,11 @@ class BERTScore(AccumulatingMetric):
         stride: int | None = None,
         dtype: str | torch.dtype = "float32",
         reduction: Literal["mean", "none"] = "mean",
+        # Unlike torchmetrics' default: a rank with a cached result would skip the collectives that the others wait in.
+        compute_with_cache: bool = False,
         **kwargs: Any,
     ) -> None:
-        # A rank with a cached result would skip the collectives that the others wait in.
-        kwargs.setdefault("compute_with_cache", False)
-        super().__init__(**kwargs)
+        super().__init__(compute_with_cache=compute_with_cache, **kwargs)
         if reduction not in ("mean", "none"):
             raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
         if score is not None:
@@ -442,9 +443,9 @@ class BERTScore(AccumulatingMetric):
             >>> print(figure.axes[0].get_title(loc="left"))
             P 0.733   R 0.733   F1 0.733
         """
-        from bertscore_tm.plotting import draw_alignment, require_matplotlib
+        from bertscore_tm.plotting import draw_alignment
         from bertscore_tm.plotting.fonts import lettering_for
-        from bertscore_tm.plotting.pictures import Picture, caption_of
+        from bertscore_tm.plotting.pictures import Picture, caption_of, require_matplotlib
 
         require_matplotlib("plot_alignment")
         weights = self.token_weights() if weights is None else weights

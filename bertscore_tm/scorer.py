@@ -32,7 +32,7 @@ Scores = tuple[Tensor, Tensor, Tensor]
 def score(
     cands: Sequence[str],
     refs: Sequence[str] | Sequence[Sequence[str]],
-    model_type: str | os.PathLike[str] | FrozenEncoder | None = None,
+    model_type: FrozenEncoder | str | os.PathLike[str] | None = None,
     num_layers: int | None = None,
     verbose: bool = False,
     idf: Idf = False,
@@ -144,7 +144,7 @@ class BERTScorer:
 
     def __init__(
         self,
-        model_type: str | os.PathLike[str] | FrozenEncoder | None = None,
+        model_type: FrozenEncoder | str | os.PathLike[str] | None = None,
         num_layers: int | None = None,
         batch_size: int | None = None,
         nthreads: int | None = None,

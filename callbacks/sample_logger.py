@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +12,9 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from torchmetrics.utilities.prints import rank_zero_warn
+from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate, same_random_states
 from bertscore_tm.callbacks.listening import ScoredBatch, TextListener
@@ -23,6 +25,7 @@ from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.sharding import num_scored_loaders
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.tokenization import tokenizer_of
 from bertscore_tm.weighting import TokenWeights
 
 __all__ = ["SampleLogger"]
@@ -83,7 +86,7 @@ class SampleLogger(TextListener):
         *,
         name: str | None = None,
         inputs: str | Callable[[Any], Sequence[str]] | None = None,
-        tokenizer: PreTrainedTokenizerBase | str | None = None,
+        tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
         follow: Sequence[int] = (),
         every_n_validations: int = 1,
     ) -> None:
@@ -99,7 +102,7 @@ class SampleLogger(TextListener):
         self.num_alignments = num_alignments
         self.name = name
         self.inputs = inputs
-        self.tokenizer = AutoTokenizer.from_pretrained(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        self.tokenizer = None if tokenizer is None else tokenizer_of(tokenizer, "tokenizer")
         self.follow = list(follow)
         self.every_n_validations = every_n_validations
         self._shares: list[_Share] = []
@@ -110,11 +113,11 @@ class SampleLogger(TextListener):
         require_lightning(trainer, self)
         self._scorer(trainer)
         if self.num_alignments or self.follow:
-            from bertscore_tm.plotting import require_matplotlib
+            from bertscore_tm.plotting.pictures import require_matplotlib
 
             require_matplotlib("SampleLogger (unless num_alignments=0, without follow=)")
         known = [logger for logger in trainer.loggers if writer_for(logger) is not None]
-        if not known and not trainer.fast_dev_run:
+        if not known and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             have = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
             raise MisconfigurationException(
                 f"SampleLogger writes to a TensorBoardLogger, a WandbLogger or a CSVLogger, and of the trainer's "
@@ -274,7 +277,7 @@ class SampleLogger(TextListener):
     def _write(
         self, trainer: pl.Trainer, key: str, samples: list[Sample], metric: BERTScore, weights: TokenWeights
     ) -> None:
-        drawn = {}
+        drawn: dict[str, Sample] = {}
         for kind in ("worst", "median", "best", "followed"):
             of_kind = [one for one in samples if one.kind == kind and one.alignment is not None]
             if kind == "followed":
@@ -282,7 +285,12 @@ class SampleLogger(TextListener):
             else:
                 # The same names after each run, so that loggers show them as a series.
                 drawn |= {f"{kind}_{place + 1}": one for place, one in enumerate(of_kind[: self.num_alignments])}
-        pictures = {name: metric.plot_alignment(one.prediction, one.closest, weights) for name, one in drawn.items()}
+        with warnings.catch_warnings():
+            # A model writes what it likes; characters that no font has are drawn as a sign.
+            warnings.filterwarnings("ignore", "no installed font has")
+            pictures = {
+                name: metric.plot_alignment(one.prediction, one.closest, weights) for name, one in drawn.items()
+            }
         page = Page(key, trainer.fit_loop.epoch_loop._batches_that_stepped, samples, pictures)
         for logger in trainer.loggers:
             write = writer_for(logger)

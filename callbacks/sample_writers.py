@@ -68,7 +68,11 @@ def writer_for(logger: Logger) -> Callable[[Any, Page], None] | None:
     Returns:
         A function of the logger and the page, or ``None`` for loggers of other kinds.
     """
-    writers = {TensorBoardLogger: _write_tensorboard, WandbLogger: _write_wandb, CSVLogger: _write_csv}
+    writers: dict[type[Logger], Callable[[Any, Page], None]] = {
+        TensorBoardLogger: _write_tensorboard,
+        WandbLogger: _write_wandb,
+        CSVLogger: _write_csv,
+    }
     return next((write for kind, write in writers.items() if isinstance(logger, kind)), None)
 
 

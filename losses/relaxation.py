@@ -6,6 +6,7 @@ leave out; a callable of your own that takes the same fits in their place.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
@@ -18,6 +19,7 @@ __all__ = [
     "GumbelSoftmax",
     "Relaxation",
     "RelaxationName",
+    "RelaxationObject",
     "Softmax",
     "Sparsemax",
     "StraightThrough",
@@ -55,6 +57,14 @@ class Relaxation(Protocol):
             The same shape, float32 at least; each row sums to 1.
         """
         ...
+
+
+class RelaxationObject(ABC):
+    """A relaxation that is an object, by which configuration files know it."""
+
+    @abstractmethod
+    def __call__(self, logits: Tensor, temperature: float = 1.0, excluded_ids: Sequence[int] = ()) -> Tensor:
+        """Return probabilities; see :meth:`Relaxation.__call__`."""
 
 
 def softmax_relaxation(logits: Tensor, temperature: float = 1.0, excluded_ids: Sequence[int] = ()) -> Tensor:
@@ -210,7 +220,7 @@ def top_k_relaxation(
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(RelaxationObject):
     """Softmax with temperature; see :func:`softmax_relaxation`.
 
     Example:
@@ -224,7 +234,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class GumbelSoftmax:
+class GumbelSoftmax(RelaxationObject):
     """Relaxed random samples; see :func:`gumbel_softmax_relaxation`.
 
     Example:
@@ -238,7 +248,7 @@ class GumbelSoftmax:
 
 
 @dataclass(frozen=True)
-class Sparsemax:
+class Sparsemax(RelaxationObject):
     """Sparse probabilities; see :func:`sparsemax_relaxation`. Needs the extra ``[entmax]``.
 
     Raises:
@@ -259,7 +269,7 @@ class Sparsemax:
 
 
 @dataclass(frozen=True)
-class Entmax15:
+class Entmax15(RelaxationObject):
     """Probabilities between softmax and sparsemax; see :func:`entmax15_relaxation`. Needs the extra ``[entmax]``.
 
     Raises:
@@ -280,7 +290,7 @@ class Entmax15:
 
 
 @dataclass(frozen=True)
-class StraightThrough:
+class StraightThrough(RelaxationObject):
     """One-hot values with the gradient of another relaxation; see :func:`straight_through`.
 
     Args:
@@ -291,7 +301,7 @@ class StraightThrough:
         tensor([0., 1., 0.])
     """
 
-    relaxation: Relaxation = field(default_factory=Softmax)
+    relaxation: RelaxationObject | Relaxation = field(default_factory=Softmax)
 
     def __call__(self, logits: Tensor, temperature: float = 1.0, excluded_ids: Sequence[int] = ()) -> Tensor:
         """Return probabilities; see :meth:`Relaxation.__call__`."""
@@ -299,7 +309,7 @@ class StraightThrough:
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(RelaxationObject):
     """Another relaxation over the k likeliest tokens alone; see :func:`top_k_relaxation`.
 
     The loss's own ``top_k`` gives the same in less memory.
@@ -317,7 +327,7 @@ class TopK:
     """
 
     k: int
-    relaxation: Relaxation = field(default_factory=Softmax)
+    relaxation: RelaxationObject | Relaxation = field(default_factory=Softmax)
 
     def __post_init__(self) -> None:
         if self.k < 1:

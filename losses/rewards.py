@@ -83,7 +83,7 @@ class BERTScoreReward:
 
     def __init__(
         self,
-        model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+        model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
         num_layers: int | None = None,
         *,
         component: Literal["f1", "precision", "recall"] = "f1",

@@ -26,7 +26,7 @@ from bertscore_tm.losses.predictions import (
     predictive_statistics,
 )
 from bertscore_tm.losses.reductions import Reduction, reduce_batch, require_reduction
-from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, Softmax, relaxation_named
+from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, RelaxationObject, Softmax, relaxation_named
 from bertscore_tm.losses.soft_scores import SoftMatching, best_or_mean, soft_precision_recall_f1
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens, require_graded_ends
 from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, label_content, reference_lists
@@ -75,7 +75,7 @@ class SoftBERTScoreLoss(nn.Module):
             Default: the language's model.
         num_layers: layer of the encoder that is compared; a shallower one than the metric's is cheaper and often
             trains as well. Default: the model's tuned layer.
-        generator_tokenizer: the generator's tokenizer, or a :class:`VocabularyBridge` made of it. Without it, the
+        generator_tokenizer: the generator's tokenizer or its name, or a :class:`VocabularyBridge`. Without it, the
             generator must have the encoder's vocabulary.
         relaxation: how logits become probabilities: ``"softmax"``; ``"gumbel"``, relaxed samples;
             ``"straight-through"`` and ``"straight-through-gumbel"``, one-hot with the gradient of the former;
@@ -129,11 +129,11 @@ class SoftBERTScoreLoss(nn.Module):
 
     def __init__(
         self,
-        model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+        model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
         num_layers: int | None = None,
-        generator_tokenizer: PreTrainedTokenizerBase | VocabularyBridge | None = None,
+        generator_tokenizer: PreTrainedTokenizerBase | VocabularyBridge | str | os.PathLike[str] | None = None,
         *,
-        relaxation: RelaxationName | Relaxation = "softmax",
+        relaxation: RelaxationName | RelaxationObject | Relaxation = "softmax",
         temperature: float = 1.0,
         matching: SoftMatching = "softmax",
         matching_temperature: float = 0.1,

@@ -22,7 +22,7 @@ from bertscore_tm.losses.vocabulary_cache import load_table
 from bertscore_tm.losses.vocabulary_fidelity import Fidelity, measure_fidelity
 from bertscore_tm.losses.vocabulary_tables import PieceTable, token_texts
 from bertscore_tm.scoring import special_token_weights
-from bertscore_tm.tokenization import TextTokenizer
+from bertscore_tm.tokenization import TextTokenizer, tokenizer_of
 
 __all__ = ["Fidelity", "Mode", "VocabularyBridge"]
 
@@ -68,7 +68,7 @@ class VocabularyBridge:
         end_ids: tokens that end a text.
 
     Args:
-        generator_tokenizer: the generator's tokenizer.
+        generator_tokenizer: the generator's tokenizer, or its name.
         encoder: the encoder.
         mode: one of those above. ``"auto"`` is identity where it fits, and expand otherwise; the mean only where it is
             the same as expand, each token being one piece.
@@ -96,7 +96,7 @@ class VocabularyBridge:
 
     def __init__(
         self,
-        generator_tokenizer: PreTrainedTokenizerBase,
+        generator_tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
         encoder: FrozenEncoder,
         mode: Mode = "auto",
         *,
@@ -105,11 +105,7 @@ class VocabularyBridge:
     ) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f"mode={mode!r} is not one of {', '.join(map(repr, get_args(Mode)))}")
-        if not isinstance(generator_tokenizer, PreTrainedTokenizerBase):
-            raise TypeError(
-                f"generator_tokenizer must be a tokenizer of transformers, got a {type(generator_tokenizer).__name__}; "
-                f"transformers.PreTrainedTokenizerFast(tokenizer_object=...) makes one of the tokenizers package's"
-            )
+        generator_tokenizer = tokenizer_of(generator_tokenizer, "generator_tokenizer")
         # Numbers may have gaps, and so be more than there are tokens.
         self._num_ids = max(generator_tokenizer.get_vocab().values()) + 1
         if vocab_size is not None and vocab_size < self._num_ids:

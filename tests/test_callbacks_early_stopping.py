@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import pickle
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from tests.lightning_modules import Logs, Quality, Record, chooser, trainer
+from tests.lightning_modules import Logs, Quality, Record, chooser, loader, trainer
 
 NAN = float("nan")
 
@@ -65,6 +67,27 @@ def test_old_values_burn_patience_in_lightning_and_not_here(tmp_path, checkpoint
     assert stopping.best_score.item() == pytest.approx(0.8)
 
 
+@pytest.mark.parametrize(
+    ("hook", "lightnings", "ours"),
+    [
+        ("on_train_epoch_end", (4, 5), (6, 1)),  # the third and fourth epochs log nothing
+        ("on_train_end", (6, 1), (6, 0)),
+    ],
+)
+def test_old_values_do_not_count_where_a_subclass_checks_either(tmp_path, hook, lightnings, ours):
+    """The check is moved, as in Lightning's guide, and made twice."""
+
+    def check(self, trainer, pl_module):
+        self._run_early_stopping_check(trainer)
+        self._run_early_stopping_check(trainer)
+
+    for kind, expected in ((EarlyStopping, lightnings), (BERTScoreEarlyStopping, ours)):
+        moved = type("Moved", (kind,), {"on_validation_end": lambda self, trainer, pl_module: None, hook: check})
+        stopping = moved("val_bertscore_f1", mode="max", patience=4, check_on_train_epoch_end=False)
+        module = fitted(tmp_path, stopping, [0.5, 0.6, None, None, None, 0.5])
+        assert (module.epochs, stopping.wait_count) == expected
+
+
 def test_every_argument_has_lightnings_name_and_default():
     given = {
         "monitor": "x",
@@ -110,8 +133,11 @@ def test_a_key_that_nobody_logs(tmp_path, strict):
     if not strict:
         assert fitted(tmp_path, stopping, [0, 0], module=module).epochs == 2
         return
-    with pytest.raises(RuntimeError, match=r"`val_bertscore_f1` which is not available.*`val_bertscore_recall`"):
+    with pytest.raises(
+        RuntimeError, match=r"`val_bertscore_f1` which is not available.*`val_bertscore_recall`"
+    ) as error:
         fitted(tmp_path, stopping, [0, 0], module=module)
+    assert "add BERTScoreCallback, which logs 'val_bertscore_f1', or log 'val_bertscore_f1' in the" in str(error.value)
     assert module.epochs == 0
 
 
@@ -154,6 +180,99 @@ def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first,
     resumed = BERTScoreEarlyStopping(patience=3)
     assert fitted(tmp_path, resumed, values, ckpt_path=tmp_path / "first.ckpt").epochs == epochs - first
     assert resumed.state_dict() == unbroken.state_dict()
+
+
+def test_a_resumed_run_takes_the_new_patience(tmp_path):
+    values = [0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1]
+    run = trainer(tmp_path, [BERTScoreEarlyStopping(patience=2)], max_epochs=8)
+    run.fit(Logs(values))
+    assert run.current_epoch == 3
+    run.save_checkpoint(tmp_path / "stopped.ckpt")
+    for patience, epochs in ((3, 1), (5, 3)):
+        resumed = BERTScoreEarlyStopping(patience=patience)
+        assert fitted(tmp_path, resumed, values, ckpt_path=tmp_path / "stopped.ckpt").epochs == epochs
+        assert resumed.state_dict()["patience"] == resumed.wait_count == patience
+
+
+class NoValidation(Logs):
+    validation_step = None
+
+
+@pytest.mark.parametrize("kind", [Logs, NoValidation])
+def test_without_validation_it_says_that_it_would_never_check(tmp_path, kind):
+    # With None, Lightning's would choose to check after validation.
+    options = {"val_check_interval": 0.5} | ({"limit_val_batches": 0} if kind is Logs else {})
+    for check in (False, None, True):
+        for strict in (True, False):
+            stopping = BERTScoreEarlyStopping("score", check_on_train_epoch_end=check, strict=strict, patience=1)
+            module = kind([0.5, 0.5, 0.5], key="score", hook="training_step")
+            if check is False and strict:
+                with pytest.raises(
+                    MisconfigurationException, match=r"'score' is to be checked after validation.*=True"
+                ):
+                    fitted(tmp_path, stopping, module.values, module=module, **options)
+                assert module.epochs == 0
+            else:
+                # Where a missing key is allowed, so is a missing check.
+                fitted(tmp_path, stopping, module.values, module=module, **options)
+                assert module.epochs == (3 if check is False else 2)
+    # It is training that needs it.
+    trainer(tmp_path, [BERTScoreEarlyStopping()]).validate(Logs([0.5]), verbose=False)
+
+
+class Timed(Logs):
+    """Each step takes a second of a clock of its own; logs the next value at each validation."""
+
+    def __init__(self, values, monkeypatch, **arguments):
+        super().__init__(values, **arguments)
+        self.now, self.steps_at_validation = 0.0, []
+        for loop in ("training_epoch_loop", "fit_loop", "evaluation_loop"):
+            monkeypatch.setattr(f"lightning.pytorch.loops.{loop}.time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def training_step(self, batch, batch_idx):
+        self.now += 1
+        return super().training_step(batch, batch_idx)
+
+    def on_validation_epoch_end(self):
+        self.steps_at_validation.append(self.global_step)
+        if self.hook == "on_validation_epoch_end":
+            self.log(self.key, torch.tensor(self.values[len(self.steps_at_validation) - 1]))
+
+    def train_dataloader(self):
+        return loader(4, batch_size=1)
+
+
+@pytest.mark.parametrize("every", [3, 6])  # more and less often than once an epoch
+@pytest.mark.parametrize(
+    "write",
+    [lambda s: f"00:00:00:{s:02}", lambda s: timedelta(seconds=s), lambda s: {"seconds": s}],
+    ids=["text", "timedelta", "dictionary"],
+)
+@pytest.mark.parametrize("on_train_epoch_end", [False, None])
+def test_validation_by_the_clock(tmp_path, monkeypatch, every, write, on_train_epoch_end):
+    module = Timed([0.5, 0.6, 0.4, 0.6, 0.9], monkeypatch)
+    stopping = BERTScoreEarlyStopping(patience=2, check_on_train_epoch_end=on_train_epoch_end)
+    run = trainer(tmp_path, [stopping], max_epochs=20, val_check_interval=write(every))
+    run.fit(module)
+    assert module.steps_at_validation == [every, 2 * every, 3 * every, 4 * every]
+    assert run.global_step == 4 * every
+    assert stopping.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
+    assert stopping.best_score.item() == pytest.approx(0.6)
+
+
+def test_validation_by_the_clock_and_a_key_of_training(tmp_path, monkeypatch):
+    module = Timed([0.5, 0.6, 0.4, 0.6, 0.9], monkeypatch, key="score", hook="training_step")
+    stopping = BERTScoreEarlyStopping("score", patience=1, check_on_train_epoch_end=None)
+    run = trainer(tmp_path, [stopping], max_epochs=5, val_check_interval=timedelta(seconds=3))
+    run.fit(module)
+    # Steps of the epochs 0, 1, 2: a better value, then a worse one.
+    assert module.steps_at_validation == [3, 6, 9]
+    assert stopping.best_score.item() == pytest.approx(0.6)
+    # The choice of a run without validation: at the end of the epoch.
+    alone = BERTScoreEarlyStopping("score", patience=1, check_on_train_epoch_end=None)
+    run = trainer(tmp_path, [alone], max_epochs=5, val_check_interval=timedelta(seconds=3), limit_val_batches=0)
+    run.fit(Timed([0.5, 0.6, 0.4, 0.6, 0.9], monkeypatch, key="score", hook="training_step"))
+    assert run.current_epoch == 3
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -501,3 +501,11 @@ def test_two_processes_show_what_one_does(pairs, encoder, tmp_path, idf):
         assert len([one for one in files(tmp_path / name) if one.endswith(".png")]) == 4
     assert len(tables[0]) == 10
     assert tables[0] == tables[1]
+
+
+@pytest.mark.filterwarnings("error:no installed font has")
+def test_characters_without_a_font_do_not_warn(pairs, encoder, tmp_path):
+    undrawable = "\U000e0fff \U00013000 \U0001f9ff"
+    few = tuple([f"{text} {undrawable}" for text in side] for side in pairs)
+    run_with(tmp_path, chooser(few, count=COUNT, val_sizes=(COUNT,)), encoder)
+    assert any(name.endswith(".png") for name in files(tmp_path))

@@ -645,7 +645,7 @@ class TestObject:
     def test_wrong_arguments(self, encoder):
         with pytest.raises(ValueError, match="mode='merge' is not one of 'auto', 'identity'"):
             VocabularyBridge(generator("words"), encoder, "merge")
-        with pytest.raises(TypeError, match="must be a tokenizer of transformers, got a Tokenizer"):
+        with pytest.raises(TypeError, match="must be a tokenizer of transformers or its name, got a Tokenizer"):
             VocabularyBridge(Tokenizer(models.BPE()), encoder)
         with pytest.raises(ValueError, match=r"vocab_size=10 is below the [0-9]+ ids"):
             VocabularyBridge(generator("words"), encoder, vocab_size=10)

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+from lightning.pytorch.callbacks import Callback
+from torch import nn
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, BertConfig, EncoderDecoderConfig, EncoderDecoderModel
 
@@ -22,7 +26,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text(enco
 def test_the_two_commands_come_first():
     body = (ROOT / "README.md").read_text(encoding="utf-8").split("\n", 1)[1].lstrip()
     assert body.startswith("```console\nmake demo\nmake test\n```")
-    assert {language for language, _ in BLOCKS} == {"console", "python"}
+    assert {language for language, _ in BLOCKS} == {"console", "python", "yaml"}
 
 
 def tiny_generator(minilm):
@@ -57,8 +61,28 @@ def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch, capsys):
     metrics = names["trainer"].callback_metrics
     assert metrics["val_f1"] == pytest.approx(metrics["val_bertscore_f1"].item(), abs=1e-6)
     assert names["scores"]["f1"].shape == (2,)
-    assert len(list(tmp_path.rglob("*.ckpt"))) == 1
+    assert len(list(tmp_path.rglob("*.ckpt"))) == 2
+    assert len(list(tmp_path.glob("outputs/**/samples/*.csv"))) == 2
+    assert {"val_idf_f1", "val_rouge_rougeL_fmeasure", "bertscore_loss_temperature"} <= metrics.keys()
     assert "tensor(" in capsys.readouterr().out
+
+
+def test_the_configuration_is_valid():
+    (content,) = (block for language, block in BLOCKS if language == "yaml")
+    config = yaml.safe_load(content)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--loss", type=nn.Module)
+    parser.add_argument("--callbacks", type=list[Callback])
+    # Not instantiated, since its models are on the hub.
+    given = {"loss": config["model"]["loss"], "callbacks": config["trainer"]["callbacks"]}
+    parsed = parser.parse_object(given)
+    assert parsed.loss.init_args.model_name_or_path == "roberta-large"
+    assert parsed.loss.init_args.matching == "softmax"  # a default, read from the signature
+    assert [one.class_path for one in parsed.callbacks] == [one["class_path"] for one in given["callbacks"]]
+    assert parsed.callbacks[0].init_args.generate.dict_kwargs == {"max_new_tokens": 60}
+    given["callbacks"][1]["init_args"]["patienc"] = 3
+    with pytest.raises(ArgumentError, match="patienc"):
+        parser.parse_object(given)
 
 
 COMMANDS = [line for kind, block in BLOCKS if kind == "console" for line in block.splitlines()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +15,15 @@ from bertscore_tm.functional import default_device, make_encoder
 from bertscore_tm.plotting.contributions import draw_sentences, sentences_html, sentences_size
 from bertscore_tm.plotting.fonts import Lettering, lettering_for
 from bertscore_tm.plotting.heatmap import draw_matrix, matrix_size
-from bertscore_tm.plotting.pictures import Picture, axes_of_size, caption_of, figure_of, fit_figure, size_of
+from bertscore_tm.plotting.pictures import (
+    Picture,
+    axes_of_size,
+    caption_of,
+    figure_of,
+    fit_figure,
+    require_matplotlib,
+    size_of,
+)
 from bertscore_tm.rescaling import baseline_rows
 from bertscore_tm.weighting import Idf, token_weights
 
@@ -24,13 +31,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["contributions_html", "draw_alignment", "plot_alignment", "plot_contributions", "require_matplotlib"]
+__all__ = ["contributions_html", "draw_alignment", "plot_alignment", "plot_contributions"]
 
 
 def plot_alignment(
     candidate: str,
     reference: str,
-    model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
     num_layers: int | None = None,
     *,
     lang: str = "en",
@@ -125,7 +132,7 @@ def draw_alignment(picture: Picture, lettering: Lettering, ax: Axes | None = Non
 def plot_contributions(
     candidate: str,
     reference: str,
-    model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
     num_layers: int | None = None,
     *,
     lang: str = "en",
@@ -198,7 +205,7 @@ def plot_contributions(
 def contributions_html(
     candidate: str,
     reference: str,
-    model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None = None,
+    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
     num_layers: int | None = None,
     *,
     lang: str = "en",
@@ -257,7 +264,7 @@ def contributions_html(
 def _picture(
     candidate: str,
     reference: str,
-    model_name_or_path: str | os.PathLike[str] | FrozenEncoder | None,
+    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None,
     num_layers: int | None,
     *,
     lang: str,
@@ -294,16 +301,3 @@ def _picture(
                 stacklevel=3,
             )
     return Picture(alignment, caption_of(encoder, encoder.num_layers, weights, rescaled), weighted)
-
-
-def require_matplotlib(name: str) -> None:
-    """Make sure that matplotlib is installed.
-
-    Args:
-        name: what needs it, for the error.
-
-    Raises:
-        ImportError: it is not.
-    """
-    if find_spec("matplotlib") is None:
-        raise ImportError(f'{name} needs matplotlib: pip install "bertscore-tm[plot]"')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "caption_of",
     "figure_of",
     "fit_figure",
+    "require_matplotlib",
     "size_of",
     "write_title",
 ]
@@ -91,6 +93,19 @@ def caption_of(encoder: FrozenEncoder, layer: int, weights: TokenWeights, rescal
     if rescaled != "no":
         facts.append(f"rescaled ({rescaled.partition('#')[0]})")
     return ", ".join(facts)
+
+
+def require_matplotlib(name: str) -> None:
+    """Make sure that matplotlib is installed.
+
+    Args:
+        name: what needs it, for the error.
+
+    Raises:
+        ImportError: it is not.
+    """
+    if find_spec("matplotlib") is None:
+        raise ImportError(f'{name} needs matplotlib: pip install "bertscore-tm[plot]"')
 
 
 def axes_of_size(size: Size) -> Axes:
