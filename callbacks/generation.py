@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
+from bertscore_tm.callbacks.progress import GenerationProgress
 from bertscore_tm.tokenization import tokenizer_of
 
 __all__ = ["CausalGenerate", "Generate", "HuggingFaceGenerate", "Seq2SeqGenerate", "same_random_states", "undisturbed"]
@@ -113,7 +114,10 @@ class HuggingFaceGenerate(ABC):
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
             # Ranks that have finished their texts go on with the others, who need their shards.
             options.setdefault("synced_gpus", True)
-        return self._generate(model, batch, options), self._targets(batch[self.target_key])
+        with GenerationProgress(pl_module, options.get("max_new_tokens")) as progress:
+            options["stopping_criteria"] = StoppingCriteriaList([*options.get("stopping_criteria", ()), progress])
+            preds = self._generate(model, batch, options)
+        return preds, self._targets(batch[self.target_key])
 
     @abstractmethod
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:

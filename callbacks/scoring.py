@@ -101,6 +101,13 @@ class BERTScoreCallback(Callback):
                 "BERTScoreCallback scores the validation loop, and this run has none: define validation_step, pass "
                 "validation data, and leave limit_val_batches above 0"
             )
+        if stage in ("validate", "test"):
+            limit = "limit_val_batches" if stage == "validate" else "limit_test_batches"
+            if getattr(trainer, limit) == 0:
+                raise MisconfigurationException(
+                    f"BERTScoreCallback scores this run, and {limit}=0 leaves it nothing: raise it, or leave the "
+                    f"callback out"
+                )
         callbacks = [c for c in trainer.callbacks if isinstance(c, BERTScoreCallback)]  # type: ignore[attr-defined]
         for name in self.metrics:
             same = sum(name in callback.metrics for callback in callbacks)

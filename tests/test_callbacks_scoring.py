@@ -359,6 +359,15 @@ def test_no_validation_loop_is_an_error_before_training(pairs, encoder, tmp_path
     assert torch.equal(weights(module), before)
 
 
+@pytest.mark.parametrize("stage", ["validate", "test"])
+@pytest.mark.parametrize("limit", [0, 0.0])
+def test_runs_without_batches_are_an_error(pairs, encoder, tmp_path, stage, limit):
+    argument = "limit_val_batches" if stage == "validate" else "limit_test_batches"
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **{argument: limit})
+    with pytest.raises(MisconfigurationException, match=f"{argument}=0 leaves it nothing: raise it"):
+        getattr(run, stage)(chooser(pairs))
+
+
 NO_TEXTS = "return {'preds': [...], 'target': [...]} with one text per example"
 
 
