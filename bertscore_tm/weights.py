@@ -21,6 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm.families import Family
+from bertscore_tm.packing import pack_linears
 
 __all__ = [
     "Weights",
@@ -89,6 +90,7 @@ def shared_model(weights: Weights, device: torch.device, load: Callable[[], nn.M
                 nn.Module.to(model, device)
             model.requires_grad_(False)
             nn.Module.eval(model)
+            pack_linears(model)
             _pool[weights, device] = model
         return model
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
@@ -67,6 +67,29 @@ def same_random_states(pl_module: pl.LightningModule) -> Generator[None, None, N
         np.random.set_state(numpy_state)
 
 
+@contextmanager
+def _gathered(pl_module: pl.LightningModule, model: Any) -> Generator[Any, None, None]:
+    """Yield the model with those weights at hand that only a forward pass of the whole module gathers.
+
+    ``generate`` calls parts of the model by themselves, such as the encoder, and what FSDP wraps it enters from within.
+    """
+    trainer = pl_module._trainer
+    wholes = [model] if trainer is None else [trainer.strategy.model, model]
+    sharded = isinstance(model, FSDPModule) and "generate" not in vars(model)
+    wrapper = next((whole for whole in wholes if isinstance(whole, FullyShardedDataParallel)), None)
+    if wrapper is not None:
+        with FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False):
+            yield model.module if isinstance(model, FullyShardedDataParallel) else model
+    elif sharded:
+        register_fsdp_forward_method(model, "generate")
+        try:
+            yield model
+        finally:
+            del model.generate
+    else:
+        yield model
+
+
 class HuggingFaceGenerate(ABC):
     """What generating with a Hugging Face model has in common."""
 
@@ -116,7 +139,8 @@ class HuggingFaceGenerate(ABC):
             options.setdefault("synced_gpus", True)
         with GenerationProgress(pl_module, options.get("max_new_tokens")) as progress:
             options["stopping_criteria"] = StoppingCriteriaList([*options.get("stopping_criteria", ()), progress])
-            preds = self._generate(model, batch, options)
+            with _gathered(pl_module, model) as whole:
+                preds = self._generate(whole, batch, options)
         return preds, self._targets(batch[self.target_key])
 
     @abstractmethod

@@ -155,7 +155,7 @@ class SampleLogger(TextListener):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
     ) -> None:
         """Keep the texts of a batch, and their scores."""
-        if not self._shares or scorer is not self._scorer(trainer)[0]:
+        if not self._shares or scorer is not self._scorer(trainer)[0] or all(scored.repeated):
             return
         share = self._shares[scored.dataloader_idx]
         # Encoded a moment ago by the callback's own metric.

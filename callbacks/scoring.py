@@ -17,7 +17,7 @@ from torchmetrics import Metric, MetricCollection
 from bertscore_tm.callbacks.generation import Generate, undisturbed
 from bertscore_tm.callbacks.listening import ScoredBatch, TextListener
 from bertscore_tm.callbacks.requirements import require_lightning
-from bertscore_tm.callbacks.sharding import loaders_of, num_scored_loaders, sample_numbers
+from bertscore_tm.callbacks.sharding import holds_copies, loaders_of, num_scored_loaders, sample_numbers
 from bertscore_tm.metric import BERTScore
 
 __all__ = ["BERTScoreCallback"]
@@ -205,12 +205,16 @@ class BERTScoreCallback(Callback):
         if trainer.world_size > 1 and loaders._mode == "sequential":
             samples = sample_numbers(loaders.flattened[dataloader_idx], self._seen[dataloader_idx], len(preds))
         repeated = [False] * len(preds) if samples is None else samples.repeated
+        if holds_copies(pl_module):
+            repeated = [True] * len(preds)
         own = [i for i, again in enumerate(repeated) if not again]
         for name, metric in self._metrics[dataloader_idx].items():
             try:
+                if not own:
+                    continue
                 if isinstance(metric, BERTScore):
                     metric.update(preds, target, indices=None if samples is None else samples.numbers)
-                elif own:
+                else:
                     metric.update([preds[i] for i in own], _targets_for(metric, [target[i] for i in own]))
             except (TypeError, ValueError) as error:
                 raise MisconfigurationException(f"{name} cannot score the texts of a batch: {error}") from error

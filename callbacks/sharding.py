@@ -12,7 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import DataLoader, DistributedSampler
 
-__all__ = ["SampleNumbers", "loaders_of", "num_scored_loaders", "sample_numbers"]
+__all__ = ["SampleNumbers", "holds_copies", "loaders_of", "num_scored_loaders", "sample_numbers"]
 
 
 def loaders_of(trainer: pl.Trainer) -> CombinedLoader:
@@ -46,6 +46,19 @@ def num_scored_loaders(trainer: pl.Trainer) -> int:
     """
     loaders = loaders_of(trainer)
     return len(loaders.flattened) if loaders._mode == "sequential" else 1
+
+
+def holds_copies(pl_module: pl.LightningModule) -> bool:
+    """Whether an earlier rank gets the same batches, as ranks do that hold parts of the same layers.
+
+    Args:
+        pl_module: the module, which knows the mesh of ``ModelParallelStrategy``.
+
+    Returns:
+        Whether the texts of this rank are to count on another one.
+    """
+    mesh = pl_module.device_mesh
+    return mesh is not None and bool(mesh["tensor_parallel"].get_local_rank() > 0)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from lightning.pytorch.utilities import CombinedLoader
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, scoring
 from bertscore_tm.callbacks.generation import undisturbed
+from tests.callback_runs import numpy_state
 from tests.lightning_modules import (
     Chooser,
     Plateau,
@@ -195,7 +196,7 @@ def test_validate_before_fit_and_other_data_after_it(pairs, encoder, tmp_path):
 
 def fitted(module, folder, callbacks):
     trainer(folder, callbacks, max_epochs=3, val_check_interval=1).fit(module)
-    return weights(module), torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    return weights(module), torch.get_rng_state(), random.getstate(), numpy_state()
 
 
 def same(one, other):
@@ -232,7 +233,7 @@ def test_everything_comes_back_after_an_error(pairs, tmp_path):
     module.train()
     module.net[0].eval()
     flags = [part.training for part in module.modules()]
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    states = torch.get_rng_state(), random.getstate(), numpy_state()
 
     def fail():
         with undisturbed(trainer(tmp_path), module):
@@ -244,7 +245,7 @@ def test_everything_comes_back_after_an_error(pairs, tmp_path):
     with pytest.raises(KeyError):
         fail()
     assert [part.training for part in module.modules()] == flags
-    assert same((torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()), states) == [True] * 3
+    assert same((torch.get_rng_state(), random.getstate(), numpy_state()), states) == [True] * 3
     assert torch.is_grad_enabled()
 
 
