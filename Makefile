@@ -4,14 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
 TEST_ARGS ?=
+BENCHMARK_ARGS ?=
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test benchmark lint types check clean
 
 demo: $(VENV)/ready
 	$(BIN)/python -m examples.summarize_docstrings $(DEMO_ARGS)
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 25 $(TEST_ARGS)
+
+benchmark: $(VENV)/ready
+	$(BIN)/python -m examples.benchmarks $(BENCHMARK_ARGS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -29,8 +29,10 @@ __all__ = [
     "weighted_scores",
 ]
 
-# Numbers in the token vectors of one step, all layers together: 128 MB in float32.
-_NUMBERS_PER_STEP = 32_000_000
+# Numbers in the token vectors of one step, all layers together: 48 MB in float32, several times as much while they are
+# made and matched. An accelerator has more memory, and wants large batches.
+_NUMBERS_PER_STEP = 12_000_000
+_TIMES_ON_ACCELERATORS = 8
 # Few tokens are shorter, so that a step holds no more tokens than planned.
 _CHARACTERS_PER_TOKEN = 2
 
@@ -181,7 +183,7 @@ def weighted_scores(matched: Matched, weights: TokenWeights, encoder: FrozenEnco
     return best_scores(matched, weights.table)
 
 
-def plan_steps(texts: TextPairs, encoder: FrozenEncoder) -> list[list[int]]:
+def plan_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str = "cpu") -> list[list[int]]:
     """Cut a corpus into steps whose token vectors fit into memory together.
 
     Candidates with equal references go into the same step, where each distinct text is encoded once, and so do texts
@@ -190,6 +192,7 @@ def plan_steps(texts: TextPairs, encoder: FrozenEncoder) -> list[list[int]]:
     Args:
         texts: the corpus.
         encoder: the encoder.
+        device: where they will be scored.
 
     Returns:
         The numbers of the candidates of each step; every candidate is in one.
@@ -201,7 +204,8 @@ def plan_steps(texts: TextPairs, encoder: FrozenEncoder) -> list[list[int]]:
         [[1, 0, 2]]
     """
     width = int(encoder.config.hidden_size) * encoder.num_outputs
-    budget = _NUMBERS_PER_STEP // width * _CHARACTERS_PER_TOKEN
+    numbers = _NUMBERS_PER_STEP * (1 if torch.device(device).type == "cpu" else _TIMES_ON_ACCELERATORS)
+    budget = numbers // width * _CHARACTERS_PER_TOKEN
     order = sorted(range(len(texts)), key=lambda i: (len(texts.references[i][0]), texts.references[i]))
     steps: list[list[int]] = []
     step: list[int] = []
@@ -251,7 +255,7 @@ def score_corpus(
         >>> [round(score.item(), 3) for score in scored.scores], scored.best_reference.item()
         ([0.965, 0.965, 0.965], 1)
     """
-    steps = plan_steps(texts, encoder) if steps is None else steps
+    steps = plan_steps(texts, encoder, device) if steps is None else steps
     rows = [i for step in steps for i in step]
     parts, best, num_truncated = [], [], 0
     for step in steps:
@@ -261,6 +265,7 @@ def score_corpus(
         parts.append(scores.cpu())
         best.append(best_reference.cpu())
         num_truncated += matched.num_truncated
+        del matched  # or it would still be there while the next step is made
         if progress is not None:
             progress(len(step))
     scores = torch.cat([torch.zeros(3, encoder.num_outputs, 0), *parts], dim=-1)

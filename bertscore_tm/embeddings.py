@@ -8,6 +8,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+# How many tokens there may be with padding for each one without.
+_PADDED = 1.2
+
 __all__ = ["TokenVectors", "concatenate", "segment_ids", "token_batches"]
 
 
@@ -57,7 +60,8 @@ class TokenVectors:
         steps = torch.arange(int(lengths.max()), device=lengths.device)
         mask = steps < lengths[:, None]
         index = torch.where(mask, self.offsets[texts][:, None] + steps, 0)
-        return self.vectors[:, index] * mask[..., None], mask
+        padded = self.vectors.index_select(1, index.flatten()).view(len(self.vectors), *index.shape, -1)
+        return padded.masked_fill_(~mask[..., None], 0.0), mask
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
@@ -101,7 +105,11 @@ def segment_ids(lengths: Tensor) -> Tensor:
 
 
 def token_batches(
-    lengths: Sequence[int], budget: int, max_items: int | None = None, equal: bool = False
+    lengths: Sequence[int],
+    budget: int,
+    max_items: int | None = None,
+    equal: bool = False,
+    least: int | None = None,
 ) -> Iterator[list[int]]:
     """Cut items into batches of similar length whose padded size stays within a budget.
 
@@ -110,6 +118,8 @@ def token_batches(
         budget: largest padded size of a batch, in tokens; an item larger than that gets a batch of its own.
         max_items: largest number of items in a batch.
         equal: put only items of equal length together.
+        least: padded size from which on a batch ends rather than grow to more than 1.2 times its items' tokens.
+            Default: batches are as large as the budget allows.
 
     Returns:
         An iterator over lists of item numbers, longest items first, equal lengths in their given order.
@@ -120,11 +130,16 @@ def token_batches(
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batch: list[int] = []
+    total = 0
     for i in order:
-        full = batch and ((len(batch) + 1) * lengths[batch[0]] > budget or len(batch) == max_items)
-        if full or (equal and batch and lengths[i] != lengths[batch[0]]):
-            yield batch
-            batch = []
+        if batch:
+            longest, padded = lengths[batch[0]], (len(batch) + 1) * lengths[batch[0]]
+            full = padded > budget or len(batch) == max_items or (equal and lengths[i] != longest)
+            wasteful = least is not None and padded - longest >= least and padded > _PADDED * (total + lengths[i])
+            if full or wasteful:
+                yield batch
+                batch, total = [], 0
         batch.append(i)
+        total += lengths[i]
     if batch:
         yield batch

@@ -24,7 +24,6 @@ from transformers import (
     AutoModelForTextEncoding,
     AutoTokenizer,
     PretrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
@@ -56,6 +55,8 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 # Padded tokens per forward pass: small enough to stay in a processor's caches, large enough to fill an accelerator.
 _TOKENS_PER_BATCH = {"cpu": 2048}
 _TOKENS_PER_BATCH_ACCELERATOR = 32768
+# A batch is cut short to save padding from this part of the budget on.
+_FEWEST_BATCHES = 8
 
 
 class FrozenEncoder:
@@ -308,24 +309,28 @@ class FrozenEncoder:
         vectors: Tensor | None = None
         budget = _TOKENS_PER_BATCH.get(device.type, _TOKENS_PER_BATCH_ACCELERATOR)
         sizes = [len(window.ids) for window in windows]
-        batches = token_batches(sizes, budget, self.batch_size, equal=self.family.mixes_padding)
+        batches = token_batches(
+            sizes, budget, self.batch_size, equal=self.family.mixes_padding, least=budget // _FEWEST_BATCHES
+        )
+        packed = torch.tensor([i for window in windows for i in window.ids], dtype=torch.long)
+        # Of each window: its size, where it begins among all of them, and which of its vectors go where.
+        facts = [(len(window.ids), window.first, window.last) for window in windows]
+        size, first, last = torch.tensor(facts, dtype=torch.long).view(-1, 3).unbind(1)
+        begin, place = size.cumsum(0) - size, torch.tensor(places, dtype=torch.long)
         with quiet(), torch.no_grad():
             for batch in batches:
-                padded = torch.nn.utils.rnn.pad_sequence(
-                    [torch.tensor(windows[i].ids) for i in batch],
-                    batch_first=True,
-                    padding_value=self.tokenizer.pad_id,
-                )
-                position = torch.arange(padded.shape[1])
-                real = position < torch.tensor([sizes[i] for i in batch])[:, None]
-                first = torch.tensor([windows[i].first for i in batch])[:, None]
-                last = torch.tensor([windows[i].last for i in batch])[:, None]
-                taken = (position >= first) & (position < last)
-                where = (torch.tensor([places[i] for i in batch])[:, None] - first + position)[taken].to(device)
-                hidden = unit(self._hidden(device, real.to(device), input_ids=padded.to(device)))
+                rows = torch.tensor(batch)[:, None]
+                position = torch.arange(sizes[batch[0]])
+                real = position < size[rows]
+                padded = torch.full(real.shape, self.tokenizer.pad_id)
+                padded[real] = packed[(begin[rows] + position)[real]]
+                taken = (position >= first[rows]) & (position < last[rows])
+                where = (place[rows] - first[rows] + position)[taken].to(device)
+                hidden = self._hidden(device, real.to(device), input_ids=padded.to(device))
+                found = unit(hidden.flatten(1, 2).index_select(1, taken.flatten().nonzero().squeeze(1).to(device)))
                 if vectors is None:
-                    vectors = hidden.new_empty(self.num_outputs, total, hidden.shape[-1])
-                vectors[:, where] = hidden[:, taken.to(device)]
+                    vectors = found.new_empty(self.num_outputs, total, found.shape[-1])
+                vectors.index_copy_(1, where, found)
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
@@ -620,6 +625,9 @@ def _encoder_within(model: nn.Module, forward_fn: ForwardFunction | None) -> nn.
     """The part of a ready model that is compared."""
     if forward_fn is not None:
         return model
+    # Takes a second to import, and whoever has a model of transformers has done so.
+    from transformers import PreTrainedModel
+
     if not isinstance(model, PreTrainedModel):
         raise ValueError(
             f"a {type(model).__name__} is no model of transformers: pass user_forward_fn= too, a function of the model "

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 __all__ = ["PackedLinear", "pack_linears"]
 
-# Rows that the arrangement is made for; it fits all others too.
-_ROWS = 2048
+# oneDNN compiles code for every number of rows that it meets, about half a megabyte, and keeps it. So products are of
+# at most so many rows, and of a multiple of the other number, padded where there are fewer.
+_MOST_ROWS, _ROWS_STEP = 512, 32
 
 
 class PackedLinear(nn.Linear):
@@ -42,9 +43,22 @@ class PackedLinear(nn.Linear):
         packed = self.__dict__.get("_packed")
         if packed is None:
             with torch.inference_mode(False), torch.no_grad():
-                packed = self.__dict__["_packed"] = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(input, packed, self.bias, "none", [], "")
-        return product
+                packed = self.__dict__["_packed"] = torch.ops.mkldnn._reorder_linear_weight(weight, _MOST_ROWS)
+        rows = input.reshape(-1, self.in_features)
+        product = rows.new_empty(len(rows), self.out_features)
+        start = 0
+        while start < len(rows):
+            count = min(len(rows) - start, _MOST_ROWS)
+            part = rows[start : start + count]
+            if count > _ROWS_STEP:
+                count -= count % _ROWS_STEP
+                part = part[:count]
+            elif count < _ROWS_STEP:
+                part = nn.functional.pad(part, (0, 0, 0, _ROWS_STEP - count))
+            found = torch.ops.mkldnn._linear_pointwise(part, packed, self.bias, "none", [], "")
+            product[start : start + count] = found[:count]
+            start += count
+        return product.view(*input.shape[:-1], self.out_features)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies make an arrangement of their own, since they may go to another device or precision.

@@ -182,7 +182,7 @@ class BERTScoreReward:
         device = default_device(self.device)
         scores = torch.zeros(len(SCORES), 1, len(texts))
         num_truncated = 0
-        for step in plan_steps(texts, self.encoder):
+        for step in plan_steps(texts, self.encoder, device):
             part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
             matched = match_encoded(part, encode_texts(part, self.encoder, device, self.cache_bytes))
             scores[..., step] = weighted_scores(matched, self._weights, self.encoder)[0].cpu()

@@ -173,7 +173,8 @@ def live_vectors() -> list[TokenVectors]:
 
 
 def bytes_of_tensors(things: Iterable[Any], integers: bool = False) -> int:
-    tensors = [thing for thing in things if issubclass(type(thing), Tensor)]
+    # Packed weights lie outside of torch's storages.
+    tensors = [thing for thing in things if issubclass(type(thing), Tensor) and not thing.is_mkldnn]
     storages = [tensor.untyped_storage() for tensor in tensors if tensor.is_floating_point() != integers]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 

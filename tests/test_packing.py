@@ -28,7 +28,9 @@ def is_packed(layer):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(24,), (1, 24), (7, 24), (3, 5, 24), (4096, 24), (2, 2, 2, 24)])
+@pytest.mark.parametrize(
+    "shape", [(24,), (1, 24), (7, 24), (31, 24), (32, 24), (33, 24), (3, 5, 24), (1111, 24), (4096, 24), (2, 2, 2, 24)]
+)
 def test_the_numbers_are_the_same(shape, bias):
     plain, packed = layers(bias=bias)
     x = torch.randn(shape)
@@ -38,6 +40,21 @@ def test_the_numbers_are_the_same(shape, bias):
     assert is_packed(packed)
     assert found.shape == exact.shape
     assert (found - exact).abs().max() < 2e-6
+
+
+def test_few_numbers_of_rows_reach_onednn(monkeypatch):
+    _, packed = layers()
+    rows, product = set(), torch.ops.mkldnn._linear_pointwise
+
+    def watched(part, *args):
+        rows.add(len(part))
+        return product(part, *args)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", watched)
+    with torch.no_grad():
+        for count in range(1, 1500, 7):
+            packed(torch.randn(count, 24))
+    assert rows == {*range(32, 513, 32)}
 
 
 def test_bfloat16():

@@ -123,7 +123,7 @@ class Team:
         from bertscore_tm.reporting import progress_bar
 
         def work() -> CorpusScores:
-            steps = plan_steps(texts, encoder)
+            steps = plan_steps(texts, encoder, device)
             if device.type == "cpu":
                 steps = _pieces(steps, texts)
             mine = shares(steps, texts, self.size)[self.rank]

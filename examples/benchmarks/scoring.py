@@ -1,0 +1,205 @@
+"""The whole scoring call against the bert-score package, and where its time goes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.utils import logging as transformers_logging
+
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.weights import has_native_bfloat16
+from examples.benchmarks.options import Options, Texts
+from examples.benchmarks.rounds import Figure, in_turn, ratios
+
+__all__ = ["matrix_rate", "measure", "seconds_inside"]
+
+_SHORT_PAIRS, _MIXED_CANDIDATES, _MIXED_REFERENCES = 600, 24, 11
+_LONGEST_OF_MIXED = 6  # texts put together
+_VALIDATION_BATCH = 16
+
+
+def measure(options: Options) -> list[Figure]:
+    """Score short texts, and texts of mixed length with several references, in turn with the peer.
+
+    Args:
+        options: texts, encoder, rounds and threads.
+
+    Returns:
+        How many times faster each precision is, how far its scores are, which share of the machine's matrix-product
+        rate the useful tokens take, which share of the time is not the encoder's, what idf adds, and how much faster
+        the second validation with the same references is.
+    """
+    torch.set_num_threads(options.threads)
+    figures = []
+    texts = {"short texts": _short(options), "mixed texts, several references": _mixed(options)}
+    dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(torch.device("cpu")) else [])]
+    encoders = {dtype: FrozenEncoder(options.model, num_layers=options.num_layers, dtype=dtype) for dtype in dtypes}
+    peer = _peer(options)
+    for name, chosen in texts.items():
+        ways: dict[str, Callable[[], Any]] = {
+            dtype: partial(_ours, chosen, encoder) for dtype, encoder in encoders.items()
+        }
+        ways["bert-score"] = partial(_theirs, chosen, peer)
+        found = {way: call() for way, call in ways.items()}
+        seconds = in_turn(ways, options.rounds)
+        target = {"float32": 1.7 if name == "short texts" else 2.0, "bfloat16": 5.0}
+        for dtype in dtypes:
+            faster = ratios(seconds["bert-score"], seconds[dtype])
+            figures.append(Figure(f"{name}: {dtype}, faster than bert-score", faster, "times", target[dtype]))
+            deviation = float((found[dtype] - found["bert-score"]).abs().max())
+            figures.append(Figure(f"{name}: {dtype}, largest difference in F1", [deviation], ""))
+        if name == "short texts":
+            figures += _parts(options, chosen, encoders)
+            figures += _idf(options, chosen, encoders["float32"])
+    return [*figures, *_epochs(options, texts["short texts"], encoders["float32"])]
+
+
+def matrix_rate(tokens: int, width: int, inner: int, dtype: torch.dtype, rounds: int) -> float:
+    """Measure how fast the machine multiplies matrices of an encoder's shapes.
+
+    Args:
+        tokens: rows.
+        width: of the encoder.
+        inner: width within its feed-forward layers.
+        dtype: of the matrices.
+        rounds: how often to measure; the best counts.
+
+    Returns:
+        Floating-point operations per second.
+    """
+    rows = torch.randn(tokens, width).to(dtype)
+    columns = torch.randn(width, inner).to(dtype)
+    best = float("inf")
+    for _ in range(2 * rounds):
+        began = time.perf_counter()
+        for _ in range(5):
+            rows @ columns
+        best = min(best, (time.perf_counter() - began) / 5)
+    return 2 * tokens * width * inner / best
+
+
+@contextmanager
+def seconds_inside(encoder: FrozenEncoder) -> Iterator[list[float]]:
+    """Time every pass through an encoder's model.
+
+    Args:
+        encoder: the encoder, which nobody else uses meanwhile.
+
+    Yields:
+        A list that grows by the seconds of each pass.
+    """
+    passes: list[float] = []
+    model = encoder._backbone(torch.device("cpu"))
+    began: list[float] = []
+    before = model.register_forward_pre_hook(lambda *_: began.append(time.perf_counter()))
+    after = model.register_forward_hook(lambda *_: passes.append(time.perf_counter() - began.pop()))
+    try:
+        yield passes
+    finally:
+        before.remove()
+        after.remove()
+
+
+def _ours(texts: Texts, encoder: FrozenEncoder, idf: bool = False) -> Tensor:
+    f1: Tensor = bert_score([one for one, _ in texts], [several for _, several in texts], encoder, idf=idf)["f1"]
+    return f1
+
+
+def _theirs(texts: Texts, peer: Any) -> Tensor:
+    f1: Tensor = peer.score([one for one, _ in texts], [several for _, several in texts])[2]
+    return f1
+
+
+def _parts(options: Options, texts: Texts, encoders: dict[str, FrozenEncoder]) -> list[Figure]:
+    figures = []
+    distinct = list(dict.fromkeys(chain.from_iterable((one, *several) for one, several in texts)))
+    for dtype, encoder in encoders.items():
+        config = encoder.config
+        width, inner = int(config.hidden_size), int(config.intermediate_size)
+        tokens = sum(map(len, encoder.tokenizer(distinct).ids))
+        # The products with weights; those of attention are few for short texts.
+        operations = 2 * tokens * encoder.num_layers * (4 * width**2 + 2 * width * inner)
+        shares, others = [], []
+        for _ in range(options.rounds):
+            rate = matrix_rate(2048, width, inner, getattr(torch, dtype), 1)
+            with seconds_inside(encoder) as passes:
+                began = time.perf_counter()
+                _ours(texts, encoder)
+                whole = time.perf_counter() - began
+            shares.append(operations / whole / rate)
+            others.append(1 - sum(passes) / whole)
+        least = 0.85 if dtype == "float32" else 0.65
+        figures.append(Figure(f"{dtype}, share of the matrix-product rate", shares, "share", least))
+        figures.append(Figure(f"{dtype}, time that is not the encoder's", others, "share", 0.06, at_most=True))
+    return figures
+
+
+def _idf(options: Options, texts: Texts, encoder: FrozenEncoder) -> list[Figure]:
+    ways = {"plain": partial(_ours, texts, encoder), "idf": partial(_ours, texts, encoder, idf=True)}
+    seconds = in_turn(ways, options.rounds)
+    added = [ratio - 1 for ratio in ratios(seconds["idf"], seconds["plain"])]
+    return [Figure("time that idf adds", added, "share", 0.03, at_most=True)]
+
+
+def _epochs(options: Options, texts: Texts, encoder: FrozenEncoder) -> list[Figure]:
+    """Validate twice with candidates as long as the references, which the second time are known."""
+    references = [several[0] for _, several in texts]
+    # Like a generator's texts: other words than the reference's, as many, and others in each epoch.
+    words = [reference.split() for reference in references]
+    faster = []
+    for number in range(options.rounds):
+        metric = BERTScore(encoder)
+        encoder.cache("cpu").clear()
+        seconds = []
+        for epoch in range(2):
+            candidates = [" ".join(one[::-1][epoch:] + one[:epoch] + [str(number)]) for one in words]
+            began = time.perf_counter()
+            for start in range(0, len(references), _VALIDATION_BATCH):
+                stop = start + _VALIDATION_BATCH
+                metric.update(candidates[start:stop], references[start:stop])
+            metric.compute()
+            metric.reset()
+            seconds.append(time.perf_counter() - began)
+        faster.append(seconds[0] / seconds[1])
+    return [Figure("second validation, faster than the first", faster, "times", 1.8)]
+
+
+def _short(options: Options) -> Texts:
+    """Pairs spread over all texts, with one reference each."""
+    count = min(options.pairs or _SHORT_PAIRS, len(options.texts))
+    every = max(len(options.texts) // count, 1)
+    return [(candidate, references[:1]) for candidate, references in options.texts[::every][:count]]
+
+
+def _mixed(options: Options) -> Texts:
+    """Texts with several references where there are some, else texts put together to different lengths."""
+    count = min(options.pairs or _MIXED_CANDIDATES, _MIXED_CANDIDATES, len(options.texts))
+    several = [one for one in options.texts if len(one[1]) >= _MIXED_REFERENCES]
+    if several:
+        return several[:: max(len(several) // count, 1)][:count]
+    flat = [text for candidate, references in options.texts for text in (candidate, *references)]
+    made, place = [], 0
+    for _ in range(count):
+        parts = []
+        for number in range(1 + _MIXED_REFERENCES):
+            length = 1 + (place + number) % _LONGEST_OF_MIXED
+            parts.append(" ".join(flat[(place + step) % len(flat)] for step in range(length)))
+            place += length
+        made.append((parts[0], parts[1:]))
+    return made
+
+
+def _peer(options: Options) -> Any:
+    from bert_score import BERTScorer
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity(logging.ERROR)
+    return BERTScorer(model_type=options.model, num_layers=options.num_layers, device="cpu")

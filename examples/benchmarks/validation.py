@@ -1,0 +1,197 @@
+"""The metric in Lightning's validation beside torchmetrics' own, and what each of two ranks encodes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import transformers
+from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchmetrics import Metric
+from torchmetrics.text import BERTScore as TorchmetricsBERTScore
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from examples.benchmarks.encoders import CountingEncoder
+from examples.benchmarks.options import Options, Texts
+from examples.benchmarks.processes import run_fresh, run_ranks
+from examples.benchmarks.rounds import Figure, in_turn, ratios
+
+__all__ = ["Validation", "distinct_pairs", "make_metric", "measure", "texts_per_rank"]
+
+_PAIRS = 1_000
+_BATCH_SIZE = 16
+# More than most sentences have, as torchmetrics' metric pads every text to it.
+_MAX_LENGTH = 128
+_OURS, _KNOWN, _PEER = "ours", "ours, references known", "torchmetrics"
+
+
+class Validation(pl.LightningModule):
+    """Validates fixed texts in batches of 16 and does nothing else.
+
+    Args:
+        metric: what scores them.
+        pairs: candidates with a reference each.
+
+    Attributes:
+        scores: what the metric computed in the last validation.
+    """
+
+    def __init__(self, metric: Metric, pairs: Sequence[tuple[str, str]]) -> None:
+        super().__init__()
+        self.metric = metric
+        self.pairs = list(pairs)
+        self.scores: dict[str, Tensor] = {}
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        """Return batches of candidates and references."""
+        return DataLoader(self.pairs, batch_size=_BATCH_SIZE)  # type: ignore[arg-type]
+
+    def validation_step(self, batch: list[tuple[str, ...]], batch_idx: int) -> None:
+        """Give a batch to the metric."""
+        candidates, references = batch
+        self.metric.update(list(candidates), list(references))
+
+    def on_validation_epoch_end(self) -> None:
+        """Compute the scores."""
+        self.scores = self.metric.compute()
+        self.metric.reset()
+
+
+def measure(options: Options) -> list[Figure]:
+    """Time validations with our metric and with torchmetrics', and count what two ranks encode.
+
+    Both take the same layer of the same encoder and at most 128 tokens of a text, and give a score per pair. Each is
+    made once and validates again and again, as in training. Torchmetrics' metric tokenizes in ``update``, loads the
+    model and encodes in ``compute``. It leaves special tokens out of the matching, and compares each candidate with its
+    own reference only where all texts come in the order of their lengths; neither makes it faster or slower.
+
+    Args:
+        options: settings; ``pairs`` is 1,000 by default.
+
+    Returns:
+        How many times longer torchmetrics' metric takes than ours, without references kept from one validation to the
+        next and with them; and which share of all texts each of two ranks encodes.
+
+    Raises:
+        ValueError: there are too few distinct texts.
+    """
+    pairs = distinct_pairs(options.texts, _PAIRS if options.pairs is None else options.pairs)
+    seconds = run_fresh(_times, options, pairs)
+    ours = f"validation of {len(pairs):,} pairs, torchmetrics by ours"
+    figures = [
+        Figure(ours, ratios(seconds[_PEER], seconds[_OURS]), "times", 2.0),
+        Figure(f"{ours}, references known", ratios(seconds[_PEER], seconds[_KNOWN]), "times"),
+    ]
+    counts = texts_per_rank(pairs, options.model, options.num_layers)
+    return [
+        *figures,
+        *(
+            Figure(f"texts that rank {rank} of two encodes", [count / (2 * len(pairs))], "share", 0.52, at_most=True)
+            for rank, count in enumerate(counts)
+        ),
+    ]
+
+
+def distinct_pairs(texts: Texts, count: int) -> list[tuple[str, str]]:
+    """Choose pairs with one reference in which no text occurs twice.
+
+    Args:
+        texts: to choose from.
+        count: how many pairs.
+
+    Returns:
+        The first such pairs.
+
+    Raises:
+        ValueError: there are too few.
+
+    Example:
+        >>> distinct_pairs([("a", ["b", "c"]), ("d", ["b"]), ("e", ["f"])], 2)
+        [('a', 'b'), ('e', 'f')]
+    """
+    chosen: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    for candidate, (reference, *_) in texts:
+        if len(chosen) < count and candidate != reference and not seen & {candidate, reference}:
+            chosen.append((candidate, reference))
+            seen |= {candidate, reference}
+    if len(chosen) < count:
+        raise ValueError(f"the texts give {len(chosen)} pairs of distinct texts, not {count}: ask for fewer")
+    return chosen
+
+
+def make_metric(way: str, model: str, num_layers: int) -> Metric:
+    """Make a metric that gives a score for each pair.
+
+    Args:
+        way: ``"ours"``, which encodes everything anew in each validation; ``"ours, references known"``, which keeps the
+            references' vectors; or ``"torchmetrics"``.
+        model: name or folder of the encoder.
+        num_layers: its layer.
+
+    Returns:
+        The metric.
+    """
+    if way == _PEER:
+        return TorchmetricsBERTScore(model, num_layers=num_layers, max_length=_MAX_LENGTH, truncation=True)
+    encoder = FrozenEncoder(model, num_layers=num_layers, max_length=_MAX_LENGTH)
+    kept: dict[str, Any] = {} if way == _KNOWN else {"cache_bytes": 0}
+    return BERTScore(encoder, reduction="none", **kept)
+
+
+def texts_per_rank(pairs: Sequence[tuple[str, str]], model: str, num_layers: int) -> list[int]:
+    """Validate on two ranks and count.
+
+    Args:
+        pairs: candidates with a reference each.
+        model: name or folder of the encoder.
+        num_layers: its layer.
+
+    Returns:
+        How many texts have gone through the encoder of each rank.
+    """
+    return run_ranks(_texts_of_rank, 2, list(pairs), model, num_layers)
+
+
+def _times(options: Options, pairs: list[tuple[str, str]]) -> dict[str, list[float]]:
+    torch.set_num_threads(options.threads)
+    trainer = _quiet_trainer()
+    modules = {
+        way: Validation(make_metric(way, options.model, options.num_layers), pairs) for way in (_OURS, _KNOWN, _PEER)
+    }
+    return in_turn(
+        {way: lambda module=module: trainer.validate(module, verbose=False) for way, module in modules.items()},  # type: ignore[misc]
+        options.rounds,
+    )
+
+
+def _texts_of_rank(rank: int, pairs: list[tuple[str, str]], model: str, num_layers: int) -> int:
+    # How Lightning knows a process that it has not started itself.
+    os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0")
+    encoder = CountingEncoder(model, num_layers=num_layers, max_length=_MAX_LENGTH)
+    trainer = _quiet_trainer(devices=2, strategy=DDPStrategy(process_group_backend="gloo"))
+    trainer.validate(Validation(BERTScore(encoder, cache_bytes=0), pairs), verbose=False)
+    return encoder.counts.texts
+
+
+def _quiet_trainer(**options: Any) -> pl.Trainer:
+    """Make a trainer on the processor; this process then says nothing but errors."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore", PossibleUserWarning)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return pl.Trainer(
+        **{"accelerator": "cpu", "devices": 1} | options,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
