@@ -504,7 +504,8 @@ def test_generator_with_the_same_vocabulary_needs_no_other_table(encoder):
     loss = SoftBERTScoreLoss(encoder, generator_tokenizer=encoder.tokenizer.tokenizer)
     labels = labels_of(encoder)
     z = near_labels(encoder, labels)
-    assert torch.equal(loss(z, labels), SoftBERTScoreLoss(encoder)(z, labels))
+    # The same vectors; the last digit of a product may depend on where they lie in memory.
+    assert loss(z, labels).item() == pytest.approx(SoftBERTScoreLoss(encoder)(z, labels).item(), abs=1e-7)
     assert loss._vocabulary(CPU)[0].table.data_ptr() == encoder.embedding_table(CPU).data_ptr()
 
 
