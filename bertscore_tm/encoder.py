@@ -326,8 +326,10 @@ class FrozenEncoder:
                 padded[real] = packed[(begin[rows] + position)[real]]
                 taken = (position >= first[rows]) & (position < last[rows])
                 where = (place[rows] - first[rows] + position)[taken].to(device)
+                picked = taken.flatten().nonzero().squeeze(1).to(device)
+                # Nothing is copied to an accelerator behind this, so that the next batch is made while it computes.
                 hidden = self._hidden(device, real.to(device), input_ids=padded.to(device))
-                found = unit(hidden.flatten(1, 2).index_select(1, taken.flatten().nonzero().squeeze(1).to(device)))
+                found = unit(hidden.flatten(1, 2).index_select(1, picked))
                 if vectors is None:
                     vectors = found.new_empty(self.num_outputs, total, found.shape[-1])
                 vectors.index_copy_(1, where, found)

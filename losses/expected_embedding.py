@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.losses.reductions import Reduction, require_reduction
+from bertscore_tm.losses.vocabulary_parts import over_temperature, vocabulary_parts
+from bertscore_tm.products import FrozenProduct, product, serves, transposed_product
 
 __all__ = ["expected_embedding", "linear_expected_embedding"]
 
@@ -33,7 +35,12 @@ def expected_embedding(probabilities: Tensor, table: Tensor) -> Tensor:
         tensor([2., 1.])
     """
     with torch.autocast(device_type=probabilities.device.type, enabled=False):
-        return probabilities @ table.to(probabilities.dtype)
+        table = table.to(probabilities.dtype)
+        if table.requires_grad or not serves(probabilities, table):
+            return probabilities @ table
+        rows = probabilities.reshape(-1, len(table))
+        y: Tensor = FrozenProduct.apply(rows, table.t(), None, None)  # type: ignore[no-untyped-call]
+        return y.view(*probabilities.shape[:-1], table.shape[1])
 
 
 @overload
@@ -233,7 +240,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         """Return y, shape (rows, width), and the surprisals, shape (rows, 1)."""
         dtype, lowest = hidden.dtype, torch.finfo(hidden.dtype).min
-        parts = _parts(len(weight), chunk_size, excluded, hidden.device)
+        parts = vocabulary_parts(len(weight), chunk_size, excluded, hidden.device)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             y = hidden.new_zeros(len(hidden), table.shape[1])
             peak = full_peak = hidden.new_full((len(hidden), 1), lowest)
@@ -252,10 +259,10 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                     # The lowest finite number rather than -inf, so that a row that is -inf elsewhere stays defined.
                     logits.index_fill_(1, columns, lowest)
                 before, peak = peak, torch.maximum(peak, logits.amax(1, keepdim=True))
-                weights = _over(logits.sub_(peak), temperature).exp_()
-                rescale = _over(before - peak, temperature).exp_()
+                weights = over_temperature(logits.sub_(peak), temperature).exp_()
+                rescale = over_temperature(before - peak, temperature).exp_()
                 total = total * rescale + weights.sum(1, keepdim=True)
-                y.mul_(rescale).addmm_(weights, table[part].to(dtype))
+                y.mul_(rescale).add_(product(weights, table[part].to(dtype).t()))
             y.div_(total)
             surprisal = None if target is None else full_peak - target_logit + full_total.log()
         ctx.set_materialize_grads(False)
@@ -277,7 +284,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
-        parts = _parts(len(weight), ctx.chunk_size, ctx.excluded, hidden.device)
+        parts = vocabulary_parts(len(weight), ctx.chunk_size, ctx.excluded, hidden.device)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             if grad_y is not None:
                 # Divided here, in few numbers, rather than in each probability.
@@ -293,33 +300,17 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                     grad.copy_(logits).sub_(full_peak).exp_().mul_(grad_surprisal / full_total)
                     grad.scatter_add_(1, column, torch.where(inside, -grad_surprisal, 0.0))
                 if grad_y is not None:
-                    weights = _over(logits.sub_(peak), ctx.temperature).exp_()
+                    weights = over_temperature(logits.sub_(peak), ctx.temperature).exp_()
                     if columns is not None:
                         weights.index_fill_(1, columns, 0.0)
-                    gain = _view(work[2], logits.shape).copy_(-mean).addmm_(grad_y, table[part].to(dtype).t())
-                    grad.addcmul_(weights, gain)
+                    grad.addcmul_(weights, product(grad_y, table[part].to(dtype)).sub_(mean))
                 if grad_hidden is not None:
-                    grad_hidden.addmm_(grad, head)
-                if grad_weight is not None and grad_weight.dtype == dtype:
-                    grad_weight[part].addmm_(grad.t(), hidden, beta=0)
-                elif grad_weight is not None:
-                    grad_weight[part] = grad.t() @ hidden
+                    grad_hidden.add_(product(grad, head.t()))
+                if grad_weight is not None:
+                    grad_weight[part] = transposed_product(grad, hidden)
                 if grad_bias is not None:
                     grad_bias[part] = grad.sum(0)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
-
-
-def _parts(
-    vocab_size: int, chunk_size: int, excluded: list[int], device: torch.device
-) -> list[tuple[slice, Tensor | None]]:
-    """Return the parts of the vocabulary, and which of their columns are excluded; ``excluded`` is sorted."""
-    indices = torch.tensor(excluded, device=device)
-    parts: list[tuple[slice, Tensor | None]] = []
-    for start in range(0, vocab_size, chunk_size):
-        stop = min(start + chunk_size, vocab_size)
-        first, last = (sum(token < end for token in excluded) for end in (start, stop))
-        parts.append((slice(start, stop), indices[first:last] - start if first < last else None))
-    return parts
 
 
 def _view(memory: Tensor, shape: Sequence[int]) -> Tensor:
@@ -327,16 +318,14 @@ def _view(memory: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _logits(memory: Tensor, hidden: Tensor, head: Tensor, bias: Tensor | None, part: slice) -> Tensor:
-    """Return the logits of a part of the vocabulary, written to the memory."""
+    """Return the logits of a part of the vocabulary, written to the memory where that saves making new."""
+    own_bias = None if bias is None else bias[part]
+    if serves(hidden, head):
+        return product(hidden, head, own_bias)
     logits = _view(memory, (len(hidden), len(head)))
-    if bias is None:
+    if own_bias is None:
         return logits.addmm_(hidden, head.t(), beta=0)
-    return logits.copy_(bias[part]).addmm_(hidden, head.t())
-
-
-def _over(differences: Tensor, temperature: float) -> Tensor:
-    """Divide in place, where it makes a difference."""
-    return differences if temperature == 1 else differences.div_(temperature)
+    return logits.copy_(own_bias).addmm_(hidden, head.t())
 
 
 def _locate(target: Tensor, part: slice) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
-from bertscore_tm.losses.relaxation import Relaxation, exclude
+from bertscore_tm.losses.relaxation import Relaxation, Softmax, exclude
+from bertscore_tm.losses.softmax_expectation import softmax_expectation
+from bertscore_tm.products import runs_as_it_stands
 
 __all__ = [
     "OutputVocabulary",
@@ -78,6 +80,9 @@ def predictions_of_logits(
         tensor([[[2., 1.]]])
     """
     table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
+    if top_k is None and type(relaxation) is Softmax and runs_as_it_stands():
+        columns = _columns(vocabulary)
+        return _of_columns(softmax_expectation(logits, columns, temperature, vocabulary.excluded_ids), vocabulary)
     if top_k is None:
         p = relaxation(logits, temperature, vocabulary.excluded_ids)
         embeddings = expected_embedding(p, table)
@@ -101,46 +106,54 @@ def predictions_of_logits(
 
 
 def predictions_of_hidden(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, vocabulary: OutputVocabulary, temperature: float
-) -> SoftPredictions:
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    vocabulary: OutputVocabulary,
+    temperature: float,
+    labels: Tensor | None = None,
+    ignore_index: int = -100,
+) -> tuple[SoftPredictions, Tensor | None]:
     """Return expectations over softmax probabilities, without ever holding the logits of all positions.
 
     Args:
         hidden: the generator's last hidden states, shape (batch, positions, features).
-        weight: of its output layer, shape (vocabulary, features).
-        bias: of its output layer, shape (vocabulary,), or none.
+        weight: of its output layer, shape (outputs, features), with at least as many outputs as there are tokens.
+        bias: of its output layer, shape (outputs,), or none.
         vocabulary: the tokens.
         temperature: of the softmax.
+        labels: token ids, shape (batch, positions); then cross-entropy is computed too, in the same pass.
+        ignore_index: label that does not count.
 
     Returns:
-        The expectations.
+        The expectations, and the mean cross-entropy over the labels that count, or none.
 
     Example:
         >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
-        >>> predictions_of_hidden(torch.zeros(1, 1, 4), torch.ones(3, 4), None, vocabulary, 1.0).embeddings
+        >>> predictions, _ = predictions_of_hidden(torch.zeros(1, 1, 4), torch.ones(3, 4), None, vocabulary, 1.0)
+        >>> predictions.embeddings
         tensor([[[2., 1.]]])
     """
-    end_ids, columns = list(vocabulary.end_ids), [vocabulary.table]
-    if vocabulary.weights is not None:
-        columns.append(vocabulary.weights[:, None].to(vocabulary.table.dtype))
-    if end_ids:
-        is_end = torch.zeros_like(vocabulary.table[:, :1])
-        is_end[end_ids] = 1
-        columns = [*(column * (1 - is_end) for column in columns), is_end]
-    # Whatever is expected of the tokens comes from one pass over the vocabulary.
-    table = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
-    expected = linear_expected_embedding(
+    columns, excluded = _columns(vocabulary), [*vocabulary.excluded_ids]
+    size = len(columns)
+    if labels is None:
+        weight, bias = weight[:size], None if bias is None else bias[:size]
+    elif size < len(weight):
+        # Outputs that are no token have a share in the cross-entropy, as in that of the logits.
+        columns = nn.functional.pad(columns, (0, 0, 0, len(weight) - size))
+        excluded += range(size, len(weight))
+    found = linear_expected_embedding(
         hidden,
         weight,
-        table,
+        columns,
+        labels,  # type: ignore[arg-type]  # a tensor or none, which have a signature each
         linear_bias=bias,
         temperature=temperature,
-        excluded_ids=vocabulary.excluded_ids,
+        excluded_ids=excluded,
+        ignore_index=ignore_index,
     )
-    width = vocabulary.table.shape[1]
-    weights = expected[..., width].detach() if vocabulary.weights is not None else None
-    ends = expected[..., -1] if end_ids else None
-    return SoftPredictions(expected[..., :width], _of_content(weights, ends), ends)
+    expected, cross_entropy = (found, None) if labels is None else found
+    return _of_columns(expected, vocabulary), cross_entropy
 
 
 @torch.no_grad()
@@ -174,6 +187,26 @@ def predictive_statistics(
         nothing = rows(slice(0, 0)).float().sum(-1)
         return nothing, nothing, nothing.long()
     return torch.cat(entropy), torch.cat(special), torch.cat(likeliest)
+
+
+def _columns(vocabulary: OutputVocabulary) -> Tensor:
+    """Whatever is expected of the tokens, side by side, so that it comes from one pass over the vocabulary."""
+    end_ids, columns = list(vocabulary.end_ids), [vocabulary.table]
+    if vocabulary.weights is not None:
+        columns.append(vocabulary.weights[:, None].to(vocabulary.table.dtype))
+    if end_ids:
+        is_end = torch.zeros_like(vocabulary.table[:, :1])
+        is_end[end_ids] = 1
+        columns = [*(column * (1 - is_end) for column in columns), is_end]
+    return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
+
+
+def _of_columns(expected: Tensor, vocabulary: OutputVocabulary) -> SoftPredictions:
+    """Tell the expected columns apart."""
+    width = vocabulary.table.shape[1]
+    weights = expected[..., width].detach() if vocabulary.weights is not None else None
+    ends = expected[..., -1] if vocabulary.end_ids else None
+    return SoftPredictions(expected[..., :width], _of_content(weights, ends), ends)
 
 
 def _of_content(weights: Tensor | None, ends: Tensor | None) -> Tensor | None:

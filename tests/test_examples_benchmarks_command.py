@@ -82,10 +82,19 @@ def test_time_inside_the_encoder_is_counted_once_per_pass(encoder):
     assert len(passes) == 2
 
 
-def test_the_rate_is_that_of_the_machine():
-    assert scoring.matrix_rate(64, 32, 48, torch.float32, 1) > 1e6
+@pytest.fixture
+def quick(monkeypatch):
+    """The command with one part that takes no time, and the GPU's."""
+
+    def measure(options):
+        return [Figure("nothing", [0.1] * options.rounds, "s", 0.15, at_most=True)]
+
+    parts = {"importing": ("importing the package", measure), "gpu": command.PARTS["gpu"]}
+    monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_command_prints_and_writes(tmp_path, capsys):
     path = tmp_path / "figures.json"
     command.main(["importing", "--rounds", "1", "--threads", "1", "--json", str(path)])
@@ -94,8 +103,27 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert "importing: importing the package" in printed
     content = json.loads(path.read_text(encoding="utf-8"))
     assert content["figures"].keys() == {"importing"}
+    (record,) = content["figures"]["importing"]
+    assert record["what"] == "nothing"
+    assert record["median"] == 0.1
+    assert record["met"] is True
     assert content["settings"]["rounds"] == "1"
     assert content["settings"]["encoder"].endswith("layer 5")
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_a_gpu_its_part_is_left_out(tmp_path, capsys):
+    path = tmp_path / "figures.json"
+    command.main(["--rounds", "1", "--threads", "1", "--json", str(path)])
+    assert "gpu: left out, as there is no CUDA device" in capsys.readouterr().out.splitlines()
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert content["figures"].keys() == {"importing"}
+    assert "accelerator" not in content["settings"]
+    with pytest.raises(SystemExit):
+        command.main(["importing", "gpu"])
+    captured = capsys.readouterr()
+    assert "the part gpu needs a CUDA device, and torch finds none" in captured.err
+    assert captured.out == ""
 
 
 @pytest.mark.parametrize(

@@ -369,7 +369,7 @@ def test_no_tensor_of_positions_times_vocabulary(dtype, with_target):
 
 @pytest.mark.parametrize("wanted", [(), (0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
 def test_only_gradients_that_are_wanted_are_computed(wanted):
-    positions, vocabulary, features, chunk_size = 4, 5000, 16, 50
+    positions, vocabulary, features, chunk_size = 32, 5000, 16, 50
     tensors = make((positions,), vocabulary, features, 4)
     names = ("hidden", "weight", "bias")
     full = gradients(plain(*tensors), tensors[:3])
@@ -461,8 +461,9 @@ def test_under_torch_compile_without_graph_breaks():
 
     y, loss = both(hidden, weight, bias)
     compiled, compiled_loss = torch.compile(both, fullgraph=True, backend="aot_eager")(hidden, weight, bias)
-    assert torch.equal(compiled, y)
-    assert torch.equal(compiled_loss, loss)
+    # Compiled code multiplies matrices in its own way.
+    assert_close(compiled, y, 1e-6)
+    assert_close(compiled_loss, loss, 1e-6)
     leaves = (hidden, weight, bias)
     for grad, other in zip(gradients(compiled, leaves, compiled_loss), gradients(y, leaves, loss), strict=True):
         assert_close(grad, other, 1e-6)
@@ -473,7 +474,7 @@ def test_with_the_encoders_table(encoder):
     control = encoder.tokenizer.control_ids
     ids = torch.tensor([[2054, 1037, 4937]])
     # A head that has each token's own embedding as weight, as in models that tie both.
-    hidden, weight = (200 * table[ids]).requires_grad_(), table.clone().requires_grad_()
+    hidden, weight = (100 * table[ids]).requires_grad_(), table.clone().requires_grad_()
     y = linear_expected_embedding(hidden, weight, table, excluded_ids=control)
     expected = plain(hidden, weight, None, table, 1.0, control)
     assert_close(y, expected, 1e-5)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoTokenizer
 
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.losses.relaxation import TopK
@@ -102,6 +103,39 @@ def test_hidden_states_give_what_logits_give(options, length, temperature, bias)
         results.append([value.detach(), *components.values(), leaf.grad, *(p.grad.clone() for p in head.parameters())])
         assert leaf.grad.abs().max() > 1e-6
     torch.testing.assert_close(results[0], results[1], atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("padded", [0, 5])
+@pytest.mark.parametrize("components", [False, True])
+def test_cross_entropy_of_the_same_pass(components, padded, encoder):
+    """That of torch, also with output layers that are padded beyond the tokenizer's vocabulary."""
+    tokenizer = AutoTokenizer.from_pretrained(encoder.name)
+    bridge = {"generator_tokenizer": tokenizer} if padded else {}
+    loss = SoftBERTScoreLoss(encoder, **bridge)
+    head = output_layer(encoder, 16, dtype=torch.float32)
+    if padded:
+        wider = torch.nn.Linear(16, len(tokenizer) + padded)
+        with torch.no_grad():
+            wider.weight[: len(tokenizer)], wider.bias[: len(tokenizer)] = head.weight, head.bias
+        head = wider
+    labels = torch.nn.functional.pad(labels_of(encoder), (0, 1), value=IGNORE)
+    hidden = torch.randn(3, 8, 16, generator=torch.Generator().manual_seed(1))
+    results = []
+    for together in (False, True):
+        leaf = hidden.clone().requires_grad_()
+        head.zero_grad()
+        if together:
+            value, cross_entropy, *rest = loss.forward_hidden(leaf, head, labels, None, components, True)
+            assert len(rest) == components
+        else:
+            value = loss.forward_hidden(leaf, head, labels)
+            cross_entropy = torch.nn.functional.cross_entropy(head(leaf).flatten(0, 1), labels.flatten())
+        (value + 0.5 * cross_entropy).backward()
+        gradients = [leaf.grad, *(parameter.grad.clone() for parameter in head.parameters())]
+        results.append([value.detach(), cross_entropy.detach(), *gradients])
+    torch.testing.assert_close(results[0], results[1], atol=2e-6, rtol=1e-5)
+    with pytest.raises(TypeError, match="return_cross_entropy=True needs labels as the target, got a list"):
+        loss.forward_hidden(hidden, head, ["a", "b", "c"], return_cross_entropy=True)
 
 
 def test_hidden_states_with_the_weight_alone(encoder):

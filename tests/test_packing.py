@@ -72,12 +72,22 @@ def test_other_precisions_stay_as_they_are(dtype):
     assert type(layers(dtype)[1]) is nn.Linear
 
 
-def test_the_gradient_goes_the_usual_way():
+def test_the_gradient_of_the_input():
     plain, packed = layers()
-    x = torch.randn(6, 24, requires_grad=True)
+    x = torch.randn(2, 3, 24, requires_grad=True)
     (expected,) = torch.autograd.grad(plain(x).square().sum(), x)
     (found,) = torch.autograd.grad(packed(x).square().sum(), x)
-    assert torch.equal(found, expected)
+    assert torch.allclose(found, expected, atol=1e-5)
+    assert is_packed(packed)
+
+
+def test_a_weight_that_is_trained_after_all_gets_its_gradient():
+    plain, packed = layers()
+    x = torch.randn(6, 24)
+    for layer in (plain, packed):
+        layer.weight.requires_grad_()
+        layer(x).square().sum().backward()
+    assert torch.equal(packed.weight.grad, plain.weight.grad)
     assert not is_packed(packed)
 
 

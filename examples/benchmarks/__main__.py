@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from examples.benchmarks import importing, loss_step, peak_memory, scoring, validation
+from examples.benchmarks import accelerator, importing, loss_step, peak_memory, scoring, validation
+from examples.benchmarks.devices import describe_gpu
 from examples.benchmarks.encoders import packaged_model
 from examples.benchmarks.options import Options, Texts
 from examples.benchmarks.rounds import COLUMNS, Figure
@@ -21,6 +22,7 @@ from examples.meta_evaluation.readers import read
 
 _FEWEST_ROUNDS = 5
 _LAYER = 5
+_GPU = "gpu"
 
 PARTS: dict[str, tuple[str, Callable[[Options], list[Figure]]]] = {
     "scoring": ("scoring texts, against bert-score", scoring.measure),
@@ -28,6 +30,7 @@ PARTS: dict[str, tuple[str, Callable[[Options], list[Figure]]]] = {
     "memory": ("peak memory over the loaded model", peak_memory.measure),
     "importing": ("importing the package", importing.measure),
     "loss": ("a training step with the loss", loss_step.measure),
+    _GPU: ("roberta-large's shape at layer 17, random weights, on a GPU", accelerator.measure),
 }
 
 
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: command line. Default: that of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m examples.benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"what to measure: {', '.join(PARTS)}; default: all of them")
+    parser.add_argument("parts", nargs="*", help=f"what to measure: {', '.join(PARTS)}; default: all that can be")
     parser.add_argument("--texts", type=Path, help="JSON lines as examples.meta_evaluation reads; default: docstrings")
     parser.add_argument("--pairs", type=int, help="pairs to score; default: each part's own number")
     parser.add_argument("--rounds", type=int, default=_FEWEST_ROUNDS, help="how often each way is timed")
@@ -50,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = [name for name in options.parts if name not in PARTS]
     if unknown:
         parser.error(f"unknown parts {', '.join(unknown)}: choose from {', '.join(PARTS)}")
+    if _GPU in options.parts and not torch.cuda.is_available():
+        parser.error(f"the part {_GPU} needs a CUDA device, and torch finds none: leave it out, or see to the driver")
     for name in ("rounds", "threads", "pairs"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -68,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\n".join(f"{name}: {value}" for name, value in facts.items()))
     records: dict[str, list[Record]] = {}
     for name in options.parts or PARTS:
+        if name == _GPU and not torch.cuda.is_available():
+            print(f"\n{name}: left out, as there is no CUDA device")
+            continue
         heading, measure = PARTS[name]
         records[name] = [figure.record() for figure in measure(settings)]
         print(f"\n{name}: {heading}\n{table(records[name], COLUMNS)}", flush=True)
@@ -83,13 +91,14 @@ def _texts(path: Path | None) -> Texts:
 
 def _facts(options: Options, path: Path | None) -> dict[str, str]:
     packages = ("torch", "transformers", "torchmetrics", "lightning", "bert-score")
-    return {
+    facts = {
         "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {options.threads} threads",
         "versions": ", ".join(f"{name} {version(name)}" for name in packages) + f", Python {platform.python_version()}",
         "encoder": f"{_name(options.model)}, layer {options.num_layers}",
         "texts": "docstrings of the standard library" if path is None else path.name,
         "rounds": str(options.rounds),
     }
+    return facts | ({"accelerator": describe_gpu()} if torch.cuda.is_available() else {})
 
 
 def _name(model: str) -> str:

@@ -117,11 +117,11 @@ def _scoring(way: str, model: str) -> Scoring:
         from bert_score import BERTScorer
 
         transformers.utils.logging.disable_progress_bar()
-        scorer = BERTScorer(model, num_layers=_NUM_LAYERS)
+        scorer = BERTScorer(model, num_layers=_NUM_LAYERS, device="cpu")
         return lambda candidates, references: scorer.score(candidates, references)
     encoder = FrozenEncoder(model, num_layers=_NUM_LAYERS)
     if way == "function":
-        return lambda candidates, references: bert_score(candidates, references, encoder)
+        return lambda candidates, references: bert_score(candidates, references, encoder, device="cpu")
     if way != "metric":
         raise ValueError(f"way={way!r} is not one of 'function', 'metric', 'bert-score'")
     # References that do not come again are not worth keeping.

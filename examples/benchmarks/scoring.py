@@ -16,14 +16,16 @@ from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.weights import has_native_bfloat16
+from examples.benchmarks.devices import matrix_rate
 from examples.benchmarks.options import Options, Texts
 from examples.benchmarks.rounds import Figure, in_turn, ratios
 
-__all__ = ["matrix_rate", "measure", "seconds_inside"]
+__all__ = ["measure", "seconds_inside"]
 
 _SHORT_PAIRS, _MIXED_CANDIDATES, _MIXED_REFERENCES = 600, 24, 11
 _LONGEST_OF_MIXED = 6  # texts put together
 _VALIDATION_BATCH = 16
+_CPU = torch.device("cpu")
 
 
 def measure(options: Options) -> list[Figure]:
@@ -40,7 +42,7 @@ def measure(options: Options) -> list[Figure]:
     torch.set_num_threads(options.threads)
     figures = []
     texts = {"short texts": _short(options), "mixed texts, several references": _mixed(options)}
-    dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(torch.device("cpu")) else [])]
+    dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(_CPU) else [])]
     encoders = {dtype: FrozenEncoder(options.model, num_layers=options.num_layers, dtype=dtype) for dtype in dtypes}
     peer = _peer(options)
     for name, chosen in texts.items():
@@ -62,30 +64,6 @@ def measure(options: Options) -> list[Figure]:
     return [*figures, *_epochs(options, texts["short texts"], encoders["float32"])]
 
 
-def matrix_rate(tokens: int, width: int, inner: int, dtype: torch.dtype, rounds: int) -> float:
-    """Measure how fast the machine multiplies matrices of an encoder's shapes.
-
-    Args:
-        tokens: rows.
-        width: of the encoder.
-        inner: width within its feed-forward layers.
-        dtype: of the matrices.
-        rounds: how often to measure; the best counts.
-
-    Returns:
-        Floating-point operations per second.
-    """
-    rows = torch.randn(tokens, width).to(dtype)
-    columns = torch.randn(width, inner).to(dtype)
-    best = float("inf")
-    for _ in range(2 * rounds):
-        began = time.perf_counter()
-        for _ in range(5):
-            rows @ columns
-        best = min(best, (time.perf_counter() - began) / 5)
-    return 2 * tokens * width * inner / best
-
-
 @contextmanager
 def seconds_inside(encoder: FrozenEncoder) -> Iterator[list[float]]:
     """Time every pass through an encoder's model.
@@ -97,7 +75,7 @@ def seconds_inside(encoder: FrozenEncoder) -> Iterator[list[float]]:
         A list that grows by the seconds of each pass.
     """
     passes: list[float] = []
-    model = encoder._backbone(torch.device("cpu"))
+    model = encoder._backbone(_CPU)
     began: list[float] = []
     before = model.register_forward_pre_hook(lambda *_: began.append(time.perf_counter()))
     after = model.register_forward_hook(lambda *_: passes.append(time.perf_counter() - began.pop()))
@@ -109,7 +87,8 @@ def seconds_inside(encoder: FrozenEncoder) -> Iterator[list[float]]:
 
 
 def _ours(texts: Texts, encoder: FrozenEncoder, idf: bool = False) -> Tensor:
-    f1: Tensor = bert_score([one for one, _ in texts], [several for _, several in texts], encoder, idf=idf)["f1"]
+    candidates, references = [one for one, _ in texts], [several for _, several in texts]
+    f1: Tensor = bert_score(candidates, references, encoder, idf=idf, device=_CPU)["f1"]
     return f1
 
 
@@ -129,7 +108,7 @@ def _parts(options: Options, texts: Texts, encoders: dict[str, FrozenEncoder]) -
         operations = 2 * tokens * encoder.num_layers * (4 * width**2 + 2 * width * inner)
         shares, others = [], []
         for _ in range(options.rounds):
-            rate = matrix_rate(2048, width, inner, getattr(torch, dtype), 1)
+            rate = matrix_rate(2048, width, inner, getattr(torch, dtype), _CPU, rounds=2)
             with seconds_inside(encoder) as passes:
                 began = time.perf_counter()
                 _ours(texts, encoder)

@@ -1,0 +1,179 @@
+"""An encoder in the shape of roberta-large with random weights, and texts of given lengths, all made on the spot."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+from tokenizers import pre_tokenizers, processors
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from examples.benchmarks.options import Texts
+from examples.benchmarks.vocabularies import train
+
+if TYPE_CHECKING:
+    from transformers import RobertaConfig
+
+__all__ = ["Shape", "flat_texts", "save_encoder", "texts_of_length"]
+
+# Beginning and end of a text.
+_SPECIAL_TOKENS = 2
+# RoBERTa counts positions from behind the padding id on.
+_POSITIONS_NOT_USED = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shape of an encoder of RoBERTa's family; the defaults are those of roberta-large.
+
+    Args:
+        layers: layers.
+        width: of token vectors.
+        heads: of attention.
+        inner: width within feed-forward layers.
+        vocabulary: input embeddings, at least as many as the tokenizer has tokens.
+        compared: the layer whose vectors are compared.
+        positions: position embeddings.
+        tokenizer: kind of the tokenizer, one of byte-level BPE of ``examples.benchmarks.vocabularies.KINDS``.
+    """
+
+    layers: int = 24
+    width: int = 1024
+    heads: int = 16
+    inner: int = 4096
+    vocabulary: int = 50_265
+    compared: int = 17
+    positions: int = 514
+    tokenizer: str = "byte-BPE 50k"
+
+    @property
+    def operations_per_token(self) -> int:
+        """Multiplications and additions of a token with weights, up to the compared layer; attention has few more."""
+        return 2 * self.compared * (4 * self.width**2 + 2 * self.width * self.inner)
+
+
+def flat_texts(texts: Texts) -> list[str]:
+    """Return candidates and references alike.
+
+    Args:
+        texts: candidates and their references.
+
+    Returns:
+        Each text as often as it occurs.
+
+    Example:
+        >>> flat_texts([("a", ["b", "c"]), ("d", ["b"])])
+        ['a', 'b', 'c', 'd', 'b']
+    """
+    return list(chain.from_iterable((candidate, *references) for candidate, references in texts))
+
+
+def save_encoder(shape: Shape, texts: Sequence[str], folder: str | os.PathLike[str]) -> None:
+    """Write a model with random weights, always the same ones, and a tokenizer trained on texts to a folder.
+
+    Args:
+        shape: of the model.
+        texts: what to train the tokenizer on.
+        folder: where to write to, in the format of transformers.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the shape's vocabulary.
+    """
+    from transformers import RobertaModel
+
+    tokenizer = _tokenizer(shape, texts)
+    if len(tokenizer) > shape.vocabulary:
+        raise ValueError(
+            f"tokenizer={shape.tokenizer!r} has {len(tokenizer)} tokens, vocabulary={shape.vocabulary} must hold them"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = RobertaModel(_config(shape, tokenizer))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def texts_of_length(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, tokens: int, count: int) -> list[str]:
+    """Cut texts into pieces of whole words that have a number of tokens each, to the token.
+
+    Args:
+        texts: what to cut; gone through again in another order of words where they are too short.
+        tokenizer: one made by :func:`save_encoder`.
+        tokens: of each piece, special ones included.
+        count: how many pieces.
+
+    Returns:
+        The pieces, no two of them equal.
+
+    Raises:
+        ValueError: there are too few words.
+    """
+    # A text may spell out a special token, which takes the space before it.
+    words = [
+        word for text in texts for word in text.split() if not any(s in word for s in tokenizer.all_special_tokens)
+    ]
+    distinct = list(dict.fromkeys(words))
+    ids = tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
+    # Byte-level BPE never joins two words, so that a piece has the tokens of its words.
+    sizes = {word: len(row) for word, row in zip(distinct, ids, strict=True)}
+    chooser = random.Random(0)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        known = len(found)
+        found |= dict.fromkeys(_pieces(words, sizes, tokens - _SPECIAL_TOKENS))
+        if len(found) == known:
+            raise ValueError(f"count={count} different pieces of {tokens} tokens need more words than {len(words)}")
+        chooser.shuffle(words)
+    return list(found)[:count]
+
+
+def _pieces(words: Sequence[str], sizes: dict[str, int], tokens: int) -> Iterator[str]:
+    piece: list[str] = []
+    room = tokens
+    for word in words:
+        # A word that does not fit any more is left out.
+        if sizes[word] <= room:
+            piece.append(word)
+            room -= sizes[word]
+        if room == 0:
+            yield " ".join(piece)
+            piece, room = [], tokens
+
+
+def _tokenizer(shape: Shape, texts: Sequence[str]) -> PreTrainedTokenizerFast:
+    trained = train(shape.tokenizer, texts)
+    backend = trained.backend_tokenizer
+    begin, end = ((token, trained.convert_tokens_to_ids(token)) for token in ("<s>", "</s>"))
+    # With a space before each text, as bert-score used to ask RoBERTa's tokenizer for; newer ones take no notice.
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.post_processor = processors.RobertaProcessing(end, begin, add_prefix_space=True)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        add_prefix_space=True,
+        model_max_length=shape.positions - _POSITIONS_NOT_USED,
+        mask_token="<mask>",
+        pad_token="<pad>",
+        **{f"{role}_token": begin[0] for role in ("bos", "cls")},
+        **{f"{role}_token": end[0] for role in ("eos", "sep")},
+    )
+
+
+def _config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> RobertaConfig:
+    from transformers import RobertaConfig
+
+    return RobertaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.inner,
+        max_position_embeddings=shape.positions,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        **{f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")},
+    )
