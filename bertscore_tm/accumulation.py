@@ -44,38 +44,35 @@ class AccumulatingMetric(Metric):
         empty = torch.empty(0, dtype=self._list_states[name], device=self._keeps_on)
         return torch.cat([empty, *(part.to(self._keeps_on) for part in getattr(self, name))])
 
-    def _add_values(self, name: str, values: Tensor) -> None:
-        """Put values behind those of a list state.
+    def _joined(self, states: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+        """Return states with further values behind them, without changing any.
 
         Args:
-            name: the state.
-            values: any shape.
-        """
-        flat = values.detach().flatten().to(device=self._keeps_on, dtype=self._list_states[name])
-        # A list of its own, as metrics of one compute group share theirs.
-        setattr(self, name, append(getattr(self, name), flat))
+            states: as in ``metric_state``.
+            added: by the names of states, values of any shape, or several such tensors.
 
-    def _add_up(self, name: str, values: Tensor) -> None:
-        """Add to a state that is a sum.
-
-        Args:
-            name: the state.
-            values: what to add.
+        Returns:
+            The new states, for the names in ``added``.
         """
-        setattr(self, name, getattr(self, name) + values.to(self.device))
+        joined: dict[str, Any] = {}
+        for name, values in added.items():
+            if name in self._list_states:
+                # A list of its own, as metrics of one compute group share theirs.
+                joined[name] = states[name]
+                for part in [values] if isinstance(values, Tensor) else values:
+                    flat = part.detach().flatten().to(device=self._keeps_on, dtype=self._list_states[name])
+                    joined[name] = append(joined[name], flat)
+            elif self._reductions[name] is not None:
+                joined[name] = states[name] + values.to(self.device)
+        return joined
 
     def _add_states(self, states: Mapping[str, Any]) -> None:
-        """Put the states of another metric behind those of this one.
+        """Put the states of another metric behind those of this one: all of them or, on an error, none.
 
         Args:
             states: as in ``metric_state``.
         """
-        for name, reduction in self._reductions.items():
-            if name in self._list_states:
-                for part in states[name]:
-                    self._add_values(name, part)
-            elif reduction is not None:
-                self._add_up(name, states[name])
+        self.__dict__.update(self._joined(self.metric_state, {name: states[name] for name in self._reductions}))
 
     def reset(self) -> None:
         """Start again from empty states."""

@@ -256,22 +256,23 @@ def score_corpus(
         ([0.965, 0.965, 0.965], 1)
     """
     steps = plan_steps(texts, encoder, device) if steps is None else steps
-    rows = [i for step in steps for i in step]
-    parts, best, num_truncated = [], [], 0
+    rows = sorted(i for step in steps for i in step)
+    # Written to in place: small results kept between large blocks would keep the allocator from using their memory
+    # again.
+    scores = torch.zeros(3, encoder.num_outputs, len(rows))
+    best_reference = torch.zeros(encoder.num_outputs, len(rows), dtype=torch.long)
+    places, num_truncated = torch.tensor(rows, dtype=torch.long), 0
     for step in steps:
         part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
         matched = match_texts(part, encoder, device)
-        scores, best_reference = weighted_scores(matched, weights, encoder)
-        parts.append(scores.cpu())
-        best.append(best_reference.cpu())
+        where = torch.searchsorted(places, torch.tensor(step, dtype=torch.long))
+        found = weighted_scores(matched, weights, encoder)
+        scores[..., where], best_reference[:, where] = found[0].cpu(), found[1].cpu()
         num_truncated += matched.num_truncated
         del matched  # or it would still be there while the next step is made
         if progress is not None:
             progress(len(step))
-    scores = torch.cat([torch.zeros(3, encoder.num_outputs, 0), *parts], dim=-1)
-    best_reference = torch.cat([torch.zeros(encoder.num_outputs, 0, dtype=torch.long), *best], dim=-1)
-    order = torch.tensor(rows, dtype=torch.long).argsort()
-    return CorpusScores(sorted(rows), scores[..., order], best_reference[..., order], num_truncated)
+    return CorpusScores(rows, scores, best_reference, num_truncated)
 
 
 def _numbered(texts: list[str], first: int = 0) -> dict[str, int]:

@@ -46,11 +46,12 @@ class TokenVectors:
         """Return the vectors of one layer only, shape (1, tokens, width)."""
         return replace(self, vectors=self.vectors[layer : layer + 1])
 
-    def pad(self, texts: Tensor) -> tuple[Tensor, Tensor]:
+    def pad(self, texts: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Gather the vectors of some texts into one padded batch.
 
         Args:
             texts: numbers of the texts, shape (batch,).
+            memory: where to write the vectors if they fit, shape (numbers,). Default: new memory.
 
         Returns:
             Vectors of shape (layers, batch, longest, width), zeros behind each text's end, and the mask of real
@@ -60,8 +61,13 @@ class TokenVectors:
         steps = torch.arange(int(lengths.max()), device=lengths.device)
         mask = steps < lengths[:, None]
         index = torch.where(mask, self.offsets[texts][:, None] + steps, 0)
-        padded = self.vectors.index_select(1, index.flatten()).view(len(self.vectors), *index.shape, -1)
-        return padded.masked_fill_(~mask[..., None], 0.0), mask
+        layers, _, width = self.vectors.shape
+        size = layers * index.numel() * width
+        if memory is None or len(memory) < size:
+            memory = self.vectors.new_empty(size)
+        padded = memory[:size].view(layers, -1, width)
+        torch.index_select(self.vectors, 1, index.flatten(), out=padded)
+        return padded.view(layers, *index.shape, width).masked_fill_(~mask[..., None], 0.0), mask
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:

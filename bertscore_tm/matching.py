@@ -18,8 +18,10 @@ __all__ = ["MatchedPairs", "Matching", "match", "match_pairs", "similarity"]
 
 Matching = Literal["max", "softmax", "logsumexp"]
 
-# Numbers per matching step, similarities and padded vectors of all layers: bounds memory at a few dozen megabytes.
-_NUMBERS_PER_STEP = 8_000_000
+# Numbers per matching step, similarities and padded vectors of all layers: 4 MB in float32, which stay in a processor's
+# caches. An accelerator wants large steps.
+_NUMBERS_PER_STEP = 1_000_000
+_TIMES_ON_ACCELERATORS = 64
 
 
 def similarity(candidate: Tensor, reference: Tensor) -> Tensor:
@@ -165,11 +167,14 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
     scored = (vectors.has_content[candidates] & vectors.has_content[references]).nonzero().squeeze(1)
     longer = torch.maximum(candidate_lengths, reference_lengths)[scored]
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
-    for batch in token_batches(costs, _NUMBERS_PER_STEP):
+    limit = _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
+    # Used again and again, where the allocator would be left with holes in many places.
+    memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
+    for batch in token_batches(costs, limit):
         pairs = scored[torch.tensor(batch, device=device)]
-        candidate, candidate_mask = vectors.pad(candidates[pairs])
-        reference, reference_mask = vectors.pad(references[pairs])
-        of_candidates, of_references = _best_of_both(candidate, candidate_mask, reference, reference_mask)
+        candidate, candidate_mask = vectors.pad(candidates[pairs], memory[0])
+        reference, reference_mask = vectors.pad(references[pairs], memory[1])
+        of_candidates, of_references = _best_of_both(candidate, candidate_mask, reference, reference_mask, limit)
         for best, starts, mask, matched in (
             (candidate_best, candidate_starts, candidate_mask, of_candidates),
             (reference_best, reference_starts, reference_mask, of_references),
@@ -187,11 +192,11 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
 
 
 def _best_of_both(
-    candidate: Tensor, candidate_mask: Tensor, reference: Tensor, reference_mask: Tensor
+    candidate: Tensor, candidate_mask: Tensor, reference: Tensor, reference_mask: Tensor, limit: int
 ) -> tuple[Tensor, Tensor]:
     """Match both ways; every text has a token. The matrix of two long texts never exists as a whole."""
     num_layers, batch, length, _ = candidate.shape
-    rows = max(_NUMBERS_PER_STEP // (num_layers * batch * reference.shape[2]), 1)
+    rows = max(limit // (num_layers * batch * reference.shape[2]), 1)
     # Written in place: small results kept between large blocks would keep the allocator from using their memory again.
     of_candidates = candidate.new_empty(num_layers, batch, length)
     of_references = candidate.new_full((num_layers, batch, reference.shape[2]), -torch.inf)

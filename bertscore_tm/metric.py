@@ -1,4 +1,4 @@
-"""BERTScore as a torchmetrics metric: encodes at update, keeps small numbers, synchronises exactly."""
+"""BERTScore as a torchmetrics metric: encodes as texts come, keeps small numbers, synchronises exactly."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -18,9 +19,8 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.accumulation import AccumulatingMetric
 from bertscore_tm.alignment import Alignment, align
-from bertscore_tm.batches import forget_batch, match_batch
+from bertscore_tm.batches import Waiting, forget_batch, match_batch
 from bertscore_tm.cache import check_cache_bytes
 from bertscore_tm.corpus import weighted_scores
 from bertscore_tm.encoder import FrozenEncoder
@@ -31,6 +31,7 @@ from bertscore_tm.rescaling import baseline_rows, rescale_scores
 from bertscore_tm.settling import Collectives, Settled, Share, settle
 from bertscore_tm.states import (
     SCORE_STATES,
+    TOKEN_STATES,
     indices_fit,
     mean_of_sums,
     num_values,
@@ -40,9 +41,10 @@ from bertscore_tm.states import (
     token_dtypes,
     unpack_scores,
 )
-from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.texts import TextPairs, as_text_pairs
 from bertscore_tm.tokenization import LongText
-from bertscore_tm.weighting import Idf, TokenWeights, token_weights, weights_of_corpus
+from bertscore_tm.waiting import WaitingMetric
+from bertscore_tm.weighting import Idf, TokenWeights, require_known, token_weights, weights_of_corpus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +54,7 @@ __all__ = ["BERTScore"]
 _INTERVAL = ("f1_low", "f1_high")
 
 
-class BERTScore(AccumulatingMetric):
+class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "num_truncated")):
     r"""BERTScore of generated texts, accumulated over batches and ranks.
 
     .. math::
@@ -60,10 +62,11 @@ class BERTScore(AccumulatingMetric):
         R = \frac{1}{|x|} \sum_{x_j} \max_{\hat x_i} \mathbf{x}_j^\top \mathbf{\hat x}_i, \quad
         F_1 = \frac{2PR}{P+R}
 
-    (Zhang et al., ICLR 2020, section 3.) ``update`` encodes its texts at once, each rank its own, and keeps sums, or
-    three numbers per pair where pairs are asked for; with ``idf=True`` the id and best similarity of each token, since
-    weights depend on the whole corpus. ``compute`` runs no encoder. The result on any number of ranks equals that of
-    one process. The encoder is shared with every other metric, loss and callback that uses the same, and is no part of
+    (Zhang et al., ICLR 2020, section 3.) Each rank encodes its own texts, during ``update``: those of small batches
+    together, when they are enough for a large one or when something is read, at the latest in ``compute``. What stays
+    are sums, or three numbers per pair where pairs are asked for; with ``idf=True`` the id and best similarity of each
+    token, since weights depend on the whole corpus. The result on any number of ranks equals that of one process. The
+    encoder is shared with every other metric, loss and callback that uses the same, and is no part of
     ``parameters()``, ``state_dict()`` or checkpoints. Metrics that get the same batch one after the other, as in a
     ``MetricCollection``, encode it once. References that come again, as in the next validation, are not encoded again.
 
@@ -237,7 +240,9 @@ class BERTScore(AccumulatingMetric):
         target: str | Sequence[str] | Sequence[Sequence[str]],
         indices: Sequence[int] | Tensor | None = None,
     ) -> None:
-        """Encode and match texts, and keep what their scores need.
+        """Take texts, and encode and match them as soon as there are enough, keeping what their scores need.
+
+        An update that fails leaves the pairs as they were.
 
         Args:
             preds: candidate texts, or a single one. Empty sequences change nothing. Also a tensor of
@@ -248,25 +253,14 @@ class BERTScore(AccumulatingMetric):
 
         Raises:
             TypeError: something is no text, or a single text stands beside a list.
-            ValueError: lengths differ, indices come only now and then, or a text is too long.
+            ValueError: lengths differ, indices come only now and then, a text is too long, or a token has no weight.
         """
         texts = as_text_pairs(preds, target)
         numbers = self._checked_indices(indices, len(texts))
         if len(texts) == 0:
             return
-        matched = match_batch(texts, self.encoder, self._encodes_on, self._layer, self.cache_bytes)
-        if self._weights is None:
-            for name, values in pack_tokens(matched, self.encoder.tokenizer.vocab_size).items():
-                self._add_values(name, values)
-        else:
-            scores = weighted_scores(matched, self._weights, self.encoder)[0]
-            if self._keeps_pairs or numbers is not None:
-                self._add_values("scores", pack_scores(scores))
-            else:
-                self._add_up("totals", sums_of_scores(scores))
-        if numbers is not None:
-            self._add_values("indices", numbers)
-        self._add_up("num_truncated", torch.tensor(matched.num_truncated))
+        self._check_tokens(texts)
+        self._put(texts, numbers)
 
     def forward(
         self,
@@ -469,8 +463,8 @@ class BERTScore(AccumulatingMetric):
     def reset(self) -> None:
         """Forget all pairs."""
         self._num_references = None
-        forget_batch(self.encoder, self._encodes_on)
         super().reset()
+        forget_batch(self.encoder, self._encodes_on)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the pairs of another metric, or of its ``metric_state``, behind those of this one.
@@ -552,7 +546,8 @@ class BERTScore(AccumulatingMetric):
             )
 
     def _num_pairs(self, state: dict[str, Any] | None = None) -> int:
-        state = {**self.metric_state} if state is None else state
+        if state is None:
+            return self._num_pairs(self.__dict__) + len(self._waiting.texts)
         if self._weights is None:
             return num_values(state["reference_counts"])
         return num_values(state["scores"]) // (len(SCORES) * self._num_layers) + int(state["totals"][0])
@@ -570,8 +565,32 @@ class BERTScore(AccumulatingMetric):
     def _encodes_on(self) -> torch.device:
         return self.encoding_device or self.device
 
+    def _additions(self, waiting: Waiting) -> dict[str, Tensor]:
+        matched = waiting.matched
+        if matched is None:
+            matched = match_batch(waiting.texts, self.encoder, self._encodes_on, self._layer, self.cache_bytes)
+        added = {"num_truncated": torch.tensor(matched.num_truncated)}
+        if self._weights is None:
+            return added | pack_tokens(matched, self.encoder.tokenizer.vocab_size)
+        scores = weighted_scores(matched, self._weights, self.encoder)[0]
+        if self._keeps_pairs or waiting.indices:
+            return added | {"scores": pack_scores(scores)}
+        return added | {"totals": sums_of_scores(scores)}
+
+    def _check_tokens(self, texts: TextPairs) -> None:
+        """Refuse in the update that brings them texts which encoding or weighting would refuse later."""
+        weights, tokenizer = self._weights, self.encoder.tokenizer
+        knows_all = weights is None or not weights.table.isnan().any()
+        if knows_all and tokenizer.long_text != "error":
+            return
+        tokenized = tokenizer(list(dict.fromkeys(chain(texts.candidates, *texts.references))))
+        if weights is not None:
+            require_known(weights, torch.tensor(list(chain(*tokenized.ids)), dtype=torch.long), tokenizer)
+
     def _checked_indices(self, indices: Sequence[int] | Tensor | None, num_pairs: int) -> Tensor | None:
-        before, indexed = self._num_pairs(), num_values(self.indices)
+        # Those that wait need not be encoded for this.
+        before = self._num_pairs()
+        indexed = num_values(self.__dict__["indices"]) + num_values(self._waiting.indices)
         if num_pairs and before and (indexed > 0) != (indices is not None):
             raise ValueError("indices must be passed to every update or to none")
         if indices is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -142,17 +143,12 @@ def predictions_of_hidden(
         # Outputs that are no token have a share in the cross-entropy, as in that of the logits.
         columns = nn.functional.pad(columns, (0, 0, 0, len(weight) - size))
         excluded += range(size, len(weight))
-    found = linear_expected_embedding(
-        hidden,
-        weight,
-        columns,
-        labels,  # type: ignore[arg-type]  # a tensor or none, which have a signature each
-        linear_bias=bias,
-        temperature=temperature,
-        excluded_ids=excluded,
-        ignore_index=ignore_index,
+    options: dict[str, Any] = {"linear_bias": bias, "temperature": temperature, "excluded_ids": excluded}
+    if labels is None:
+        return _of_columns(linear_expected_embedding(hidden, weight, columns, **options), vocabulary), None
+    expected, cross_entropy = linear_expected_embedding(
+        hidden, weight, columns, labels, ignore_index=ignore_index, **options
     )
-    expected, cross_entropy = (found, None) if labels is None else found
     return _of_columns(expected, vocabulary), cross_entropy
 
 

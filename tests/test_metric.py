@@ -408,7 +408,8 @@ def test_collection_keeps_different_metrics_apart(encoder, first, how):
     assert len(collection.compute_groups) == 3
     found = collection.compute()
     for kind, metric in kinds.items():
-        assert_equal({name: found[f"{kind}_{name}"] for name in SCORES}, metric.compute(), 0)
+        # Other texts are encoded together.
+        assert_equal({name: found[f"{kind}_{name}"] for name in SCORES}, metric.compute())
     assert found["plain_f1"] != found["layer_f1"]
 
 

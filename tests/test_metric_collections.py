@@ -90,6 +90,7 @@ def test_each_has_its_own_numbers_from_one_encoding(minilm, how, cached):
     encoder = collection["plain"].encoder
     for epoch in range(2):
         known: set[tuple[int, ...]] = set()
+        waiting: set[tuple[int, ...]] = set()
         for numbers in BATCHES:
             preds, target = workshop.batch(kind(), numbers)
             with counted_texts() as encoded:
@@ -99,12 +100,16 @@ def test_each_has_its_own_numbers_from_one_encoding(minilm, how, cached):
                 references = ids_of(encoder, target)
                 expected -= references if epoch else references & known
                 known |= references
-            assert encoded == Counter(dict.fromkeys(expected, ENCODERS))
+            # torchmetrics looks for equal states after the first update, and reads them after every update in groups
+            # of several, which those on the encoder of all layers are not in.
+            waits = how == "update" and (epoch > 0 or numbers != BATCHES[0])
+            assert encoded == Counter(dict.fromkeys(expected, ENCODERS - waits))
+            waiting |= expected if waits else set()
             if how == "forward":
                 check(workshop, found, numbers)
         with counted_texts() as encoded:
             found = collection.compute()
-        assert not encoded
+        assert encoded == Counter(dict.fromkeys(waiting, 1))
         check(workshop, found, list(chain(*BATCHES)))
         collection.reset()
 
@@ -195,17 +200,15 @@ def in_ranks(
     """The first rank has three batches and then one, the other one and then none."""
     report: dict[str, Any] = {"steps": [], "epochs": []}
     for mine in ([[0, 1, 2], [3]][rank], [[1], []][rank]):
-        for number in mine:
-            with counted_texts() as encoded:
+        with counted_texts() as encoded:
+            for number in mine:
                 if number == 1:
                     report["steps"].append(collection(*batches[number]))
                 else:
                     collection.update(*batches[number])
-            assert set(encoded) <= counts[number]
-            assert set(encoded.values()) <= {ENCODERS}
-        with counted_texts() as encoded:
             report["epochs"].append(collection.compute())
-        assert not encoded
+        come = Counter(chain(*(counts[number] for number in mine)))
+        assert all(times <= ENCODERS * come[text] for text, times in encoded.items())
         collection.reset()
     return report
 
