@@ -158,7 +158,7 @@ class SampleLogger(TextListener):
         if not self._shares or scorer is not self._scorer(trainer)[0] or all(scored.repeated):
             return
         share = self._shares[scored.dataloader_idx]
-        # Encoded a moment ago by the callback's own metric.
+        # Encoded once, for the callback's own metric too.
         share.metric.update(scored.preds, scored.target, indices=scored.numbers)
         references = as_text_pairs(scored.preds, scored.target).references
         inputs = self._inputs_of(scorer, scored)
