@@ -9,6 +9,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from bertscore_tm.allocation import return_freed_memory
 from bertscore_tm.embeddings import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.matching import MatchedPairs, match_pairs
@@ -270,6 +271,7 @@ def score_corpus(
         scores[..., where], best_reference[:, where] = found[0].cpu(), found[1].cpu()
         num_truncated += matched.num_truncated
         del matched  # or it would still be there while the next step is made
+        return_freed_memory()
         if progress is not None:
             progress(len(step))
     return CorpusScores(rows, scores, best_reference, num_truncated)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.accumulation import AccumulatingMetric
+from bertscore_tm.allocation import return_freed_memory
 from bertscore_tm.batches import Waiting, expect_batch
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.texts import TextPairs
@@ -93,7 +94,7 @@ class WaitingMetric(AccumulatingMetric):
             self._encode_waiting()
         indices = None if indices is None else indices.to(self._keeps_on)
         waiting = self._waiting.followed_by(texts, indices, self._layer)
-        limit = _CHARACTERS.get(self._encodes_on.type, _CHARACTERS_ON_ACCELERATORS) // self.encoder.num_outputs
+        limit = self._limit
         # The value of a step is computed at once.
         if waiting.num_characters < limit and self._should_unsync:
             expect_batch(waiting, self.encoder, self._encodes_on)
@@ -112,6 +113,13 @@ class WaitingMetric(AccumulatingMetric):
         if waiting.indices:
             added["indices"] = torch.cat(waiting.indices)
         self.__dict__.update(self._joined(self.__dict__, added), _waiting=Waiting())
+        if waiting.num_characters >= self._limit:
+            return_freed_memory()
+
+    @property
+    def _limit(self) -> int:
+        """How many characters are encoded together."""
+        return _CHARACTERS.get(self._encodes_on.type, _CHARACTERS_ON_ACCELERATORS) // self.encoder.num_outputs
 
     def reset(self) -> None:
         """Start again from empty states, without encoding what waits."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoModel
 
 from bertscore_tm import FrozenEncoder
+from bertscore_tm.weights import quiet_loading
 from examples.benchmarks.expected_embedding import MADE_UP_SIZES, peak_beyond_gradient, peak_growth
 from examples.benchmarks.loss_ways import ADDED, LossSteps
 from examples.benchmarks.options import Options
@@ -40,7 +41,8 @@ class Steps(LossSteps):
         texts = list(chain.from_iterable((text, *references) for text, references in options.texts))
         super().__init__(encoder, texts, torch.device("cpu"), batch, positions)
         # Frozen, with as many layers.
-        self._encoder = AutoModel.from_pretrained(options.model, num_hidden_layers=options.num_layers)
+        with quiet_loading("weights", options.model, options.model):
+            self._encoder = AutoModel.from_pretrained(options.model, num_hidden_layers=options.num_layers)
         self._encoder.eval().requires_grad_(False)
         around = [torch.tensor(special).expand(batch, -1) for special in encoder.tokenizer.special_affixes]
         ids = torch.cat([around[0], self.labels, around[1]], dim=1).long()
