@@ -207,13 +207,18 @@ def plan_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | 
     width = int(encoder.config.hidden_size) * encoder.num_outputs
     numbers = _NUMBERS_PER_STEP * (1 if torch.device(device).type == "cpu" else _TIMES_ON_ACCELERATORS)
     budget = numbers // width * _CHARACTERS_PER_TOKEN
+    special = encoder.tokenizer.num_special_tokens * _CHARACTERS_PER_TOKEN
+
+    def length(texts: Sequence[str]) -> int:
+        return sum(map(len, texts)) + len(texts) * special
+
     order = sorted(range(len(texts)), key=lambda i: (len(texts.references[i][0]), texts.references[i]))
     steps: list[list[int]] = []
     step: list[int] = []
     size = 0
     for i in order:
         shared = bool(step) and texts.references[i] == texts.references[step[-1]]
-        added = len(texts.candidates[i]) + (0 if shared else sum(map(len, texts.references[i])))
+        added = length(texts.candidates[i : i + 1]) + (0 if shared else length(texts.references[i]))
         if step and size + added > budget:
             steps.append(step)
             step, size = [], 0
