@@ -28,6 +28,7 @@ from torchmetrics import MetricCollection
 from transformers import AutoTokenizer, BertModel
 
 import bertscore_tm.cache
+import bertscore_tm.waiting
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.cache import VectorCache
 from bertscore_tm.callbacks import BERTScoreCallback
@@ -37,9 +38,19 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.lightning_modules import Chooser, chooser, loader, trainer
 from tests.support import real_pairs, save_tiny_model, tiny_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "batch_by_batch")
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def batch_by_batch() -> Iterator[None]:
+    """Encode each batch when it comes, so that what the cache saves can be told batch by batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bertscore_tm.waiting, "_CHARACTERS", {"cpu": 0})
+        yield
+
+
 TOLERANCE = 1e-6
 COUNT = 9
 # Real texts, cut short, as they are encoded many times.

@@ -178,6 +178,13 @@ def encoded_per_batch(candidates: list[str], references: list[str], epoch: int, 
     return left
 
 
+@pytest.fixture
+def batch_by_batch(monkeypatch):
+    """Encode each batch when it comes."""
+    monkeypatch.setattr("bertscore_tm.waiting._CHARACTERS", {"cpu": 0})
+
+
+@pytest.mark.usefixtures("batch_by_batch")
 def test_epochs_encode_new_candidates_only(minilm):
     preds, target = ([" ".join(text.split()[:5]) for text in side] for side in real_pairs(40))
     # References that come twice in a batch and in another; candidates that repeat, and that equal a reference.
@@ -218,6 +225,7 @@ def test_candidates_move_on():
     assert changing_candidates([pair], 3) == [["one two three"], ["two three four"], ["three four five"]]
 
 
+@pytest.mark.usefixtures("batch_by_batch")
 def test_a_collection_encodes_once_for_all(minilm):
     preds, target = ([" ".join(text.split()[:5]) for text in side] for side in real_pairs(40))
     together, *alone = compare_collection(minilm, preds, target, repeats=1)
