@@ -1009,7 +1009,8 @@ def test_refused_texts_leave_nothing_half_done(encoded):
             metric.update(good[0], good[1][:1])
     encoded.clear()
     metrics[1].update(*good)
-    assert encoded == candidates_alone(encoder, [good])
+    # Refused before anything was encoded, so that the good batch still serves.
+    assert not encoded
     for metric in metrics:
         assert_close(metric.compute(), of_function(encoder, good))
 
