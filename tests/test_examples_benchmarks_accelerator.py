@@ -16,10 +16,10 @@ from transformers import AutoModel, AutoTokenizer
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses import SoftBERTScoreLoss
 from examples.benchmarks import accelerator
-from examples.benchmarks.accelerator_inputs import Shape, flat_texts, save_encoder, texts_of_length
+from examples.benchmarks.accelerator_inputs import Shape, save_encoder, texts_of_length
 from examples.benchmarks.devices import describe_gpu, matrix_rate, peak_megabytes
 from examples.benchmarks.loss_ways import WAYS, LossSteps
-from examples.benchmarks.options import Options
+from examples.benchmarks.options import Options, flat_texts
 from tests.support import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import FrozenEncoder, bert_score
-from examples.benchmarks.accelerator_inputs import Shape, flat_texts, save_encoder, texts_of_length
+from examples.benchmarks.accelerator_inputs import Shape, save_encoder, texts_of_length
 from examples.benchmarks.devices import matrix_rate, peak_megabytes, waited
 from examples.benchmarks.loss_ways import LossSteps, measure_loss
-from examples.benchmarks.options import Options
+from examples.benchmarks.options import Options, flat_texts
 from examples.benchmarks.rounds import Figure, in_turn, ratios
 
 __all__ = ["FASTER", "PAPER_RATE", "SHARE", "measure", "measure_on"]

@@ -6,20 +6,18 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 from tokenizers import pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from examples.benchmarks.options import Texts
 from examples.benchmarks.vocabularies import train
 
 if TYPE_CHECKING:
     from transformers import RobertaConfig
 
-__all__ = ["Shape", "flat_texts", "save_encoder", "texts_of_length"]
+__all__ = ["Shape", "save_encoder", "texts_of_length"]
 
 # Beginning and end of a text.
 _SPECIAL_TOKENS = 2
@@ -55,22 +53,6 @@ class Shape:
     def operations_per_token(self) -> int:
         """Multiplications and additions of a token with weights, up to the compared layer; attention has few more."""
         return 2 * self.compared * (4 * self.width**2 + 2 * self.width * self.inner)
-
-
-def flat_texts(texts: Texts) -> list[str]:
-    """Return candidates and references alike.
-
-    Args:
-        texts: candidates and their references.
-
-    Returns:
-        Each text as often as it occurs.
-
-    Example:
-        >>> flat_texts([("a", ["b", "c"]), ("d", ["b"])])
-        ['a', 'b', 'c', 'd', 'b']
-    """
-    return list(chain.from_iterable((candidate, *references) for candidate, references in texts))
 
 
 def save_encoder(shape: Shape, texts: Sequence[str], folder: str | os.PathLike[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from bertscore_tm import FrozenEncoder
 from bertscore_tm.weights import quiet_loading
 from examples.benchmarks.expected_embedding import MADE_UP_SIZES, peak_beyond_gradient, peak_growth
 from examples.benchmarks.loss_ways import ADDED, LossSteps
-from examples.benchmarks.options import Options
+from examples.benchmarks.options import Options, flat_texts
 from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.rounds import Figure, in_turn, ratios
 
@@ -38,8 +37,7 @@ class Steps(LossSteps):
     def __init__(self, options: Options, positions: int = _POSITIONS) -> None:
         encoder = FrozenEncoder(options.model, num_layers=options.num_layers)
         batch = _BATCH_SIZE if options.pairs is None else min(options.pairs, _BATCH_SIZE)
-        texts = list(chain.from_iterable((text, *references) for text, references in options.texts))
-        super().__init__(encoder, texts, torch.device("cpu"), batch, positions)
+        super().__init__(encoder, flat_texts(options.texts), torch.device("cpu"), batch, positions)
         # Frozen, with as many layers.
         with quiet_loading("weights", options.model, options.model):
             self._encoder = AutoModel.from_pretrained(options.model, num_hidden_layers=options.num_layers)

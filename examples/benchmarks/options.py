@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-__all__ = ["Options", "Texts"]
+__all__ = ["Options", "Texts", "flat_texts"]
 
 # A candidate and its references.
 Texts = Sequence[tuple[str, list[str]]]
@@ -30,3 +31,19 @@ class Options:
     model: str
     num_layers: int
     texts: Texts
+
+
+def flat_texts(texts: Texts) -> list[str]:
+    """Return candidates and references alike.
+
+    Args:
+        texts: candidates and their references.
+
+    Returns:
+        Each text as often as it occurs.
+
+    Example:
+        >>> flat_texts([("a", ["b", "c"]), ("d", ["b"])])
+        ['a', 'b', 'c', 'd', 'b']
+    """
+    return list(chain.from_iterable((candidate, *references) for candidate, references in texts))

@@ -10,7 +10,7 @@ import transformers
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from examples.benchmarks.expected_embedding import peak_growth
-from examples.benchmarks.options import Options, Texts
+from examples.benchmarks.options import Options, flat_texts
 from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.rounds import Figure
 
@@ -50,7 +50,7 @@ def measure(options: Options) -> list[Figure]:
     if pairs < 2:
         raise ValueError(f"pairs must be at least 2, to compare fewer with more, got {pairs}")
     fewer = max(pairs // 10, 1)
-    words = sorted({word for text in _all_texts(options.texts) for word in text.split()})
+    words = sorted({word for text in flat_texts(options.texts) for word in text.split()})
     figures: list[Figure] = []
     for way in ("function", "metric"):
         few, many = (
@@ -138,7 +138,3 @@ def _scoring(way: str, model: str) -> Scoring:
 def _per_pair(way: str, few: int, many: int, fewer: int, more: int) -> Figure:
     what = f"{way}: growth per pair from {fewer:,} to {more:,} pairs"
     return Figure(what, [(many - few) / (more - fewer) / 1e3], "kB")
-
-
-def _all_texts(texts: Texts) -> list[str]:
-    return [text for candidate, references in texts for text in (candidate, *references)]

@@ -22,7 +22,8 @@ class Figure:
     Args:
         what: what was measured.
         values: one value per round.
-        unit: of the values: ``"times"``, ``"share"``, ``"MB"``, ``"s"`` or ``""``.
+        unit: of the values: ``"times"``, ``"share"``, ``"pairs/s"``, ``"TFLOP/s"``, ``"MB"``, ``"kB"``, ``"s"``,
+            ``"ms"`` or ``""``.
         target: what its median should reach; ``None`` where nothing is asked for.
         at_most: whether the target is an upper bound.
     """

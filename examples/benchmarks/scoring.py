@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.weights import has_native_bfloat16
 from examples.benchmarks.devices import matrix_rate
-from examples.benchmarks.options import Options, Texts
+from examples.benchmarks.options import Options, Texts, flat_texts
 from examples.benchmarks.rounds import Figure, in_turn, ratios
 
 __all__ = ["measure", "seconds_inside"]
@@ -164,7 +164,7 @@ def _mixed(options: Options) -> Texts:
     several = [one for one in options.texts if len(one[1]) >= _MIXED_REFERENCES]
     if several:
         return several[:: max(len(several) // count, 1)][:count]
-    flat = [text for candidate, references in options.texts for text in (candidate, *references)]
+    flat = flat_texts(options.texts)
     made, place = [], 0
     for _ in range(count):
         parts = []
