@@ -290,7 +290,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                 # Divided here, in few numbers, rather than in each probability.
                 grad_y = grad_y / total / ctx.temperature
                 mean = (grad_y * y).sum(1, keepdim=True)
-            work = hidden.new_empty(3, len(hidden) * min(ctx.chunk_size, len(weight)))
+            work = hidden.new_empty(2, len(hidden) * min(ctx.chunk_size, len(weight)))
             for part, columns in parts:
                 head = weight[part].to(dtype)
                 logits = _logits(work[0], hidden, head, bias, part)
