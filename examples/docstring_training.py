@@ -49,6 +49,9 @@ class Summarizer(pl.LightningModule):
         weight: its weight.
     """
 
+    no_repeat_ngram_size = 3
+    """Runs of so many tokens are not generated twice; 0 generates freely."""
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -109,7 +112,7 @@ class Summarizer(pl.LightningModule):
                 max_new_tokens=TARGET_TOKENS,
                 num_beams=1,
                 do_sample=False,
-                no_repeat_ngram_size=3,
+                no_repeat_ngram_size=self.no_repeat_ngram_size,
             )
         texts: list[str] = self.tokenizer.batch_decode(generated, skip_special_tokens=True)
         return texts
@@ -187,13 +190,13 @@ class AddedLoss(ABC):
 
 
 class Soft(AddedLoss):
-    """BERTScore of the soft predictions, through a bridge where the tokenizers differ."""
+    """BERTScore of the soft predictions, through a bridge where the tokenizers differ; settings are the loss's."""
 
     title = "BERTScore loss"
     weight = 1.0
 
-    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None:
-        self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any, **settings: Any) -> None:
+        self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, **settings)
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss, and the score that it stands for."""
@@ -335,6 +338,7 @@ def quieten() -> None:
     transformers_logging.disable_progress_bar()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*but have no `val_dataloader`.*")
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     warnings.filterwarnings("ignore", message=".*better way to train encoder-decoder models.*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated.*")
