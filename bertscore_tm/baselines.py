@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -257,5 +258,12 @@ def _save(path: Path, settings: dict[str, Any], known: Sums) -> None:
     }
     # Replaced as a whole, so that an interruption leaves the state before or the state after.
     partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(state), encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(json.dumps(state), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise OSError(
+            f"{path}: {error.strerror or error}; what it held before is kept, and the same call goes on from there"
+        ) from error

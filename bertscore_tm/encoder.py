@@ -29,11 +29,13 @@ from transformers import (
 
 from bertscore_tm import catalog
 from bertscore_tm.cache import VectorCache, shared_cache
-from bertscore_tm.embeddings import TokenVectors, token_batches
+from bertscore_tm.embeddings import TokenVectors
+from bertscore_tm.encoding import encode_in_batches
 from bertscore_tm.families import FAMILIES, Family, OwnModelConfig, family_of
 from bertscore_tm.tokenization import LongText, TextTokenizer, TokenizedTexts
 from bertscore_tm.weights import (
     Weights,
+    absent_parameters,
     as_dtype,
     choose_attention,
     cut,
@@ -44,6 +46,7 @@ from bertscore_tm.weights import (
     quiet,
     quiet_loading,
     ready_source,
+    require_loaded,
     shared_model,
 )
 
@@ -55,8 +58,6 @@ ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 # Padded tokens per forward pass: small enough to stay in a processor's caches, large enough to fill an accelerator.
 _TOKENS_PER_BATCH = {"cpu": 2048}
 _TOKENS_PER_BATCH_ACCELERATOR = 32768
-# A batch is cut short to save padding from this part of the budget on.
-_FEWEST_BATCHES = 8
 
 
 class FrozenEncoder:
@@ -85,7 +86,9 @@ class FrozenEncoder:
             has most context, in time and memory linear in the text's length, ``"error"`` refuses them.
         stride: tokens from the start of one window to the next. Default: half a window.
         prefix_space: put a space before each text. Default: as the model's family needs it.
-        batch_size: largest number of texts per forward pass. Default: bounded by a token budget alone.
+        batch_size: largest number of texts per forward pass. Default: bounded by a token budget alone. Batches for
+            which memory does not suffice are halved, with a warning and the same scores; not those of a loss, which
+            keeps a gradient to all of them.
         forward_fn: gives token vectors, shape (batch, tokens, width), from a ready model and a dictionary of
             ``input_ids`` and ``attention_mask``; for models that transformers does not know. ``num_layers`` then only
             chooses the row of the baseline.
@@ -163,6 +166,8 @@ class FrozenEncoder:
         }
         # By the device's name, since torch.compile cannot look things up by device.
         self._backbones: dict[str, nn.Module] = {}
+        # Tokens per batch that memory has been found to suffice for.
+        self._budgets: dict[torch.device, int] = {}
         self._takes_positions = False
         self._caches: dict[torch.device, VectorCache] = {}
         self.num_layers = self._resolve_layer(num_layers)
@@ -293,6 +298,7 @@ class FrozenEncoder:
 
         Raises:
             ValueError: the model gives numbers that are not finite, as some do in half or double precision.
+            OutOfMemoryError: memory does not suffice for a single text.
         """
         device = torch.device(device)
         tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
@@ -307,32 +313,40 @@ class FrozenEncoder:
                 places.append(start + window.start)
         total = int(lengths.sum())
         vectors: Tensor | None = None
-        budget = _TOKENS_PER_BATCH.get(device.type, _TOKENS_PER_BATCH_ACCELERATOR)
         sizes = [len(window.ids) for window in windows]
-        batches = token_batches(
-            sizes, budget, self.batch_size, equal=self.family.mixes_padding, least=budget // _FEWEST_BATCHES
-        )
         packed = torch.tensor([i for window in windows for i in window.ids], dtype=torch.long)
         # Of each window: its size, where it begins among all of them, and which of its vectors go where.
         facts = [(len(window.ids), window.first, window.last) for window in windows]
         size, first, last = torch.tensor(facts, dtype=torch.long).view(-1, 3).unbind(1)
         begin, place = size.cumsum(0) - size, torch.tensor(places, dtype=torch.long)
+
+        def encode_batch(batch: list[int]) -> None:
+            nonlocal vectors
+            rows = torch.tensor(batch)[:, None]
+            position = torch.arange(sizes[batch[0]])
+            real = position < size[rows]
+            padded = torch.full(real.shape, self.tokenizer.pad_id)
+            padded[real] = packed[(begin[rows] + position)[real]]
+            taken = (position >= first[rows]) & (position < last[rows])
+            where = (place[rows] - first[rows] + position)[taken].to(device)
+            picked = taken.flatten().nonzero().squeeze(1).to(device)
+            # Nothing is copied to an accelerator behind this, so that the next batch is made while it computes.
+            hidden = self._hidden(device, real.to(device), input_ids=padded.to(device))
+            found = unit(hidden.flatten(1, 2).index_select(1, picked))
+            if vectors is None:
+                vectors = found.new_empty(self.num_outputs, total, found.shape[-1])
+            vectors.index_copy_(1, where, found)
+
+        budget = self._budgets.get(device) or _TOKENS_PER_BATCH.get(device.type, _TOKENS_PER_BATCH_ACCELERATOR)
+        if windows:
+            # Before any batch, as halving one helps no model that is too large itself.
+            self._backbone(device)
         with quiet(), torch.no_grad():
-            for batch in batches:
-                rows = torch.tensor(batch)[:, None]
-                position = torch.arange(sizes[batch[0]])
-                real = position < size[rows]
-                padded = torch.full(real.shape, self.tokenizer.pad_id)
-                padded[real] = packed[(begin[rows] + position)[real]]
-                taken = (position >= first[rows]) & (position < last[rows])
-                where = (place[rows] - first[rows] + position)[taken].to(device)
-                picked = taken.flatten().nonzero().squeeze(1).to(device)
-                # Nothing is copied to an accelerator behind this, so that the next batch is made while it computes.
-                hidden = self._hidden(device, real.to(device), input_ids=padded.to(device))
-                found = unit(hidden.flatten(1, 2).index_select(1, picked))
-                if vectors is None:
-                    vectors = found.new_empty(self.num_outputs, total, found.shape[-1])
-                vectors.index_copy_(1, where, found)
+            suffices = encode_in_batches(
+                encode_batch, sizes, budget, device, batch_size=self.batch_size, equal=self.family.mixes_padding
+            )
+        if suffices < budget:
+            self._budgets[device] = suffices
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
@@ -512,6 +526,7 @@ class FrozenEncoder:
     def _load(self, layers_kept: int, dtype: torch.dtype) -> nn.Module:
         # A held copy in another precision has lost digits; only a ready model has no other place to come from.
         model: Any
+        absent: dict[Tensor, str] = {}
         held = next((model for model in self._backbones.values() if _first_parameter(model).dtype == dtype), None)
         if held is None and is_ready(self._source):
             held = next(iter(self._backbones.values()), self._ready)
@@ -520,16 +535,19 @@ class FrozenEncoder:
         else:
             loader = AutoModelForTextEncoding if self.family.encoder_class else AutoModel
             with self._loading("weights"):
-                model = loader.from_pretrained(
+                model, found = loader.from_pretrained(
                     self._source,
                     config=deepcopy(self.config),
                     dtype=dtype,
                     revision=self.revision,
                     trust_remote_code=self.trust_remote_code,
+                    output_loading_info=True,
                 )
+            absent = absent_parameters(model, found["missing_keys"])
             model = self.family.encoder_of(model)
         if self._forward_fn is None:
             cut(model, self.family, layers_kept)
+        require_loaded(model, absent, self.name)
         loaded: nn.Module = nn.Module.to(model, dtype)
         return loaded
 
@@ -565,7 +583,7 @@ class FrozenEncoder:
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         backbones = state.pop("_backbones")
-        del state["_caches"]
+        del state["_caches"], state["_budgets"]
         if self._forward_fn is not None:
             state["_module"] = next(iter(backbones.values()))
         elif is_ready(self._source):
@@ -577,7 +595,7 @@ class FrozenEncoder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         rebuild, module = state.pop("_rebuild", None), state.pop("_module", None)
         self.__dict__.update(state)
-        self._backbones, self._caches = {}, {}
+        self._backbones, self._caches, self._budgets = {}, {}, {}
         if module is not None:
             self._ready, self._source = module, ready_source(module) + " whole"
             self._backbone(_first_parameter(module).device)

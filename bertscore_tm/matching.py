@@ -6,6 +6,7 @@ function of the same similarities. Everything here runs in float32 at least, wit
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.embeddings import TokenVectors, segment_ids, token_batches
+from bertscore_tm.encoding import free_unused, is_out_of_memory
 
 __all__ = ["MatchedPairs", "Matching", "match", "match_pairs", "similarity"]
 
@@ -22,6 +24,8 @@ Matching = Literal["max", "softmax", "logsumexp"]
 # caches. An accelerator wants large steps.
 _NUMBERS_PER_STEP = 1_000_000
 _TIMES_ON_ACCELERATORS = 64
+# Steps are not halved below this where memory does not suffice.
+_FEWEST_NUMBERS = 10_000
 
 
 def similarity(candidate: Tensor, reference: Tensor) -> Tensor:
@@ -128,7 +132,8 @@ class MatchedPairs:
 def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
     """Match pairs of texts greedily.
 
-    Pairs in which either text has no token of its own get similarity 0 everywhere, hence score 0.
+    Pairs in which either text has no token of its own get similarity 0 everywhere, hence score 0. Where memory does not
+    suffice, it is done in smaller steps, with a warning.
 
     Args:
         vectors: token vectors of all texts.
@@ -137,6 +142,9 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
 
     Returns:
         Ids and best similarities of all tokens.
+
+    Raises:
+        OutOfMemoryError: memory does not suffice for the smallest steps.
 
     Example:
         >>> vectors = TokenVectors(
@@ -150,6 +158,33 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         >>> matched.candidate_best.T, matched.reference_best.T
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
+    device = vectors.vectors.device
+    limit = first = _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
+    while True:
+        try:
+            matched = _match_in_steps(vectors, candidates, references, limit)
+            break
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if limit < _FEWEST_NUMBERS:
+                raise torch.OutOfMemoryError(
+                    f"memory on {device} does not suffice to match {len(candidates)} pairs of texts beside the vectors "
+                    f"of their tokens: pass fewer at a time. The cause: {error}"
+                ) from error
+        # Outside of the handler, since the error holds what had been computed.
+        free_unused(device)
+        limit //= 2
+    if limit < first:
+        warnings.warn(
+            f"memory on {device} did not suffice to match {len(candidates)} pairs of texts in steps of {first} "
+            f"numbers, so it was done in steps of {limit}, with the same scores; fewer pairs at a time need less",
+            stacklevel=2,
+        )
+    return matched
+
+
+def _match_in_steps(vectors: TokenVectors, candidates: Tensor, references: Tensor, limit: int) -> MatchedPairs:
     device = vectors.vectors.device
     num_layers, _, width = vectors.vectors.shape
     sides = []
@@ -167,7 +202,6 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
     scored = (vectors.has_content[candidates] & vectors.has_content[references]).nonzero().squeeze(1)
     longer = torch.maximum(candidate_lengths, reference_lengths)[scored]
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
-    limit = _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
     # Used again and again, where the allocator would be left with holes in many places.
     memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
     for batch in token_batches(costs, limit):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +40,32 @@ class Collectives:
         """Return everyone's tensor, in the order of ranks, where this one's is."""
         if self.dist_sync_fn is None:
             return [tensor]
-        everyones = self.dist_sync_fn(tensor.to(self.device), group=self.group)
+        with _explained():
+            everyones = self.dist_sync_fn(tensor.to(self.device), group=self.group)
         return [one.to(tensor.device) for one in everyones]
 
     def add(self, tensor: Tensor) -> Tensor:
         """Return the sum of everyone's tensor, all of one shape."""
         if self.dist_sync_fn is gather_all_tensors:
             total = tensor.to(self.device, copy=True)
-            torch.distributed.all_reduce(total, group=self.group)
+            with _explained():
+                torch.distributed.all_reduce(total, group=self.group)
             return total.to(tensor.device)
         return torch.stack(self.gather(tensor)).sum(0)
+
+
+@contextmanager
+def _explained() -> Generator[None, None, None]:
+    """Say what it means that an exchange failed, which the backend tells in terms of connections."""
+    try:
+        yield
+    except RuntimeError as error:
+        error.add_note(
+            "BERTScore could not gather the scores of all ranks: another rank has ended, or did not answer in time. "
+            "The pairs of this rank are as they were; merge_state into a BERTScore with sync_on_compute=False gives "
+            "their score."
+        )
+        raise
 
 
 @dataclass(frozen=True)

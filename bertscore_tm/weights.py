@@ -6,9 +6,10 @@ The pool holds them weakly, so that they go when the last encoder that uses them
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
-from torch import nn
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from bertscore_tm.encoding import is_out_of_memory
 from bertscore_tm.families import Family
 from bertscore_tm.packing import pack_linears
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Weights",
+    "absent_parameters",
     "as_dtype",
     "choose_attention",
     "cut",
@@ -38,6 +42,7 @@ __all__ = [
     "quiet",
     "quiet_loading",
     "ready_source",
+    "require_loaded",
     "shared_model",
 ]
 
@@ -96,6 +101,40 @@ def shared_model(weights: Weights, device: torch.device, load: Callable[[], nn.M
             pack_linears(model)
             _pool[weights, device] = model
         return model
+
+
+def absent_parameters(model: nn.Module, missing: Iterable[str]) -> dict[Tensor, str]:
+    """Return the parameters of a model that its file did not hold, which transformers has filled with random numbers.
+
+    Args:
+        model: the model as it was loaded.
+        missing: names that transformers missed in the file.
+
+    Returns:
+        Their names, by parameter.
+    """
+    given = dict(model.named_parameters(remove_duplicate=False))
+    return {given[name]: name for name in missing if name in given}
+
+
+def require_loaded(model: nn.Module, absent: Mapping[Tensor, str], name: str) -> None:
+    """Make sure that nothing random is part of the scores.
+
+    Args:
+        model: the encoder, without the parts that are not used.
+        absent: what :func:`absent_parameters` found when it was whole.
+        name: the model as the user called it.
+
+    Raises:
+        OSError: a parameter was not in the model's file.
+    """
+    lost = [absent[parameter] for parameter in model.parameters() if parameter in absent]
+    if lost:
+        shown = ", ".join(lost[:3]) + (", ..." if len(lost) > 3 else "")
+        raise OSError(
+            f"could not load the weights of {name!r}: its file lacks {len(lost)} of them ({shown}), which would be "
+            f"random numbers. Get the model again, or save it with save_pretrained(folder) from where it is whole"
+        )
 
 
 def cut(model: PreTrainedModel, family: Family, layers: int) -> None:
@@ -276,13 +315,41 @@ def quiet_loading(what: str, name: str, source: str) -> Iterator[None]:
     try:
         with quiet():
             yield
-    except (OSError, ValueError) as error:
-        tried = "the local folder" if Path(source).is_dir() else "a local folder of that name, then the hub"
+    except Exception as error:
+        # These say what to do already.
+        if isinstance(error, ImportError) or is_out_of_memory(error):
+            raise
+        if Path(source).is_dir():
+            tried = "the local folder"
+            remedy = _remedy(Path(source))
+        else:
+            tried = "a local folder of that name, then the hub"
+            remedy = (
+                "To work offline, save model and tokenizer with save_pretrained(folder) where there is a network, and "
+                "pass that folder"
+            )
         raise OSError(
-            f"could not load the {what} of {name!r}; tried {tried}. To work offline, save model and tokenizer "
-            f"with save_pretrained(folder) where there is a network, and pass that folder. "
-            f"The cause: {type(error).__name__}: {error}"
+            f"could not load the {what} of {name!r}; tried {tried}. {remedy}. The cause: {type(error).__name__}: "
+            f"{error}"
         ) from error
     finally:
         if bars:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _remedy(folder: Path) -> str:
+    """Say what to do about a folder that cannot be loaded, and which of its files are not what their names say."""
+    damaged = []
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]):
+        try:
+            if file.suffix == ".json":
+                json.loads(file.read_text(encoding="utf-8"))
+            else:
+                with safe_open(file, framework="pt"):
+                    pass
+        except (OSError, ValueError, SafetensorError):
+            damaged.append(file.name)
+    save = "save model and tokenizer there with save_pretrained(folder)"
+    if not damaged:
+        return save.capitalize()
+    return f"{', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} damaged: copy the folder again, or {save}"

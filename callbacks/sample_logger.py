@@ -294,8 +294,17 @@ class SampleLogger(TextListener):
         page = Page(key, trainer.fit_loop.epoch_loop._batches_that_stepped, samples, pictures)
         for logger in trainer.loggers:
             write = writer_for(logger)
-            if write is not None:
+            if write is None:
+                continue
+            try:
                 write(logger, page)
+            except OSError as error:
+                warnings.warn(
+                    f"SampleLogger could not write {key} after step {page.step} to the {type(logger).__name__} "
+                    f"({error.strerror or error}), and training goes on without: see whether the disk is full or "
+                    f"forbids it",
+                    stacklevel=2,
+                )
 
 
 def _from_all(trainer: pl.Trainer, mine: Any) -> list[Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -104,8 +105,21 @@ def _write_csv(logger: CSVLogger, page: Page) -> None:
     files = get_filesystem(folder)
     files.makedirs(folder, exist_ok=True)
     start = f"{folder}/{page.key}_step_{page.step}"
-    with files.open(f"{start}.csv", "w", newline="", encoding="utf-8") as file:
+    with _whole(files, f"{start}.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([page.columns, *page.rows("\n")])
     for name, figure in page.pictures.items():
-        with files.open(f"{start}_{name}.png", "wb") as file:
+        with _whole(files, f"{start}_{name}.png", "wb") as file:
             figure.savefig(file, format="png")
+
+
+@contextmanager
+def _whole(files: Any, path: str, mode: str, **options: Any) -> Generator[Any, None, None]:
+    """Open a file for writing that is there once it is complete, or not at all."""
+    partial = f"{path}.part"
+    try:
+        with files.open(partial, mode, **options) as file:
+            yield file
+        files.mv(partial, path)
+    finally:
+        if files.exists(partial):
+            files.rm(partial)

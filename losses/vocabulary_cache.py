@@ -129,10 +129,14 @@ def _write(path: Path, table: PieceTable) -> None:
     content = save(tensors, {"identity": identity, "digest": _digest(tensors, identity)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(content)
-        # Others see the whole file or none.
-        Path(file.name).replace(path)
+        file = tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False)  # noqa: SIM115
+        try:
+            with file:
+                file.write(content)
+            # Others see the whole file or none.
+            Path(file.name).replace(path)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
     except OSError as error:
         warnings.warn(
             f"the table of this pair of tokenizers can not be kept in {path.parent} and will be built again next time: "

@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import NoReturn, TextIO
 
 from bertscore_tm import __version__
-from bertscore_tm.cli.errors import FAILED, CommandError, in_options
+from bertscore_tm.cli.errors import FAILED, CommandError, expected_errors, in_options
 
 __all__ = ["main"]
 
@@ -76,8 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             # What is still buffered would fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return _BROKEN_PIPE
-        except (ValueError, OSError, ImportError) as error:
-            # The library's errors about arguments, files and models say what to do.
+        except expected_errors() as error:
             return print_error(CommandError(in_options(str(error)), FAILED))
 
 

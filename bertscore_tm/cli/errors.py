@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 
-__all__ = ["BAD_INPUT", "FAILED", "CommandError", "in_options"]
+__all__ = ["BAD_INPUT", "FAILED", "CommandError", "expected_errors", "in_options"]
 
 FAILED = 1
 BAD_INPUT = 2
@@ -28,6 +29,20 @@ class CommandError(Exception):
 
     def __reduce__(self) -> tuple[type[CommandError], tuple[str, int]]:
         return type(self), (str(self), self.exit_code)
+
+
+def expected_errors() -> tuple[type[Exception], ...]:
+    """Return the kinds of errors in which the library says what to do about arguments, files, models and memory.
+
+    Returns:
+        The kinds; that of torch only where torch is loaded.
+
+    Example:
+        >>> issubclass(FileNotFoundError, expected_errors())
+        True
+    """
+    torch = sys.modules.get("torch")
+    return (ValueError, OSError, ImportError, *(() if torch is None else (torch.OutOfMemoryError,)))
 
 
 # The library's arguments and the options that set them.

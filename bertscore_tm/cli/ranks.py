@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertscore_tm.cli import print_error
-from bertscore_tm.cli.errors import FAILED, CommandError, in_options
+from bertscore_tm.cli.errors import FAILED, CommandError, expected_errors, in_options
 
 if TYPE_CHECKING:
     import torch
@@ -255,7 +255,7 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, CommandError | None]:
         return work(), None
     except CommandError as error:
         return None, error
-    except (ValueError, OSError, ImportError) as error:
+    except expected_errors() as error:
         return None, CommandError(in_options(str(error)), FAILED)
 
 

@@ -165,16 +165,25 @@ def check_output(path: str | None) -> None:
 def write_output(content: str | bytes, path: str | None) -> None:
     """Write a result, a file only once it is complete.
 
+    A text that the file cannot take goes to standard output, so that it is not lost.
+
     Args:
         content: the result.
         path: the file, or ``None`` for standard output.
 
     Raises:
-        CommandError: the file cannot be written.
+        CommandError: the file or standard output cannot be written.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     if path is None:
-        sys.stdout.write(data.decode("utf-8"))
+        try:
+            sys.stdout.write(data.decode("utf-8"))
+            # Here rather than at exit, where nobody could say what is wrong.
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandError(f"standard output: {error.strerror or error}", FAILED) from error
         return
     target = Path(path)
     try:
@@ -183,6 +192,8 @@ def write_output(content: str | bytes, path: str | None) -> None:
         else:
             _replace(target.resolve(), data)
     except OSError as error:
+        if isinstance(content, str):
+            write_output(content, None)
         raise CommandError(f"{path}: {error.strerror or error}", FAILED) from error
 
 
