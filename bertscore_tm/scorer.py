@@ -1,6 +1,6 @@
 """The interface of the ``bert-score`` package: its names, arguments and results, so that only an import changes.
 
-Scores equal those of ``bert-score`` 0.3.13, except where it is wrong (the README says where).
+Scores equal those of ``bert-score`` 0.3.13, except where it is wrong (`examples/migrating.md` says where).
 """
 
 from __future__ import annotations
