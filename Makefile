@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCHMARK_ARGS ?=
+LOWEST_TESTS := tests/test_docstrings.py tests/test_callbacks_scoring.py
+DOCUMENTED := bertscore_tm $(addprefix bertscore_tm,.functional .scorer .losses .callbacks .catalog .statistics .matching .scoring \
+	.texts .alignment .plotting .baselines .layer_tuning)
 
-.PHONY: demo test benchmark lint types check clean
+.PHONY: demo test benchmark lint dist types lowest docs check clean
 
 demo: $(VENV)/ready
 	$(BIN)/python -m examples.summarize_docstrings $(DEMO_ARGS)
@@ -21,10 +24,14 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The sdist, and the wheel built from it.
+dist: $(VENV)/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
 # The package as users get it: a wheel in an environment of its own, imported from another folder and type-checked.
-types: $(VENV)/ready
-	rm -rf dist build .venv-wheel
-	$(BIN)/python -m build --wheel
+types: dist
+	rm -rf .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
@@ -33,14 +40,30 @@ types: $(VENV)/ready
 	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[plot,cli]" mypy
 	cd dist && ../.venv-wheel/bin/python -m mypy --config-file ../pyproject.toml -p bertscore_tm
 
-check: lint test types
+# With the lowest versions that pyproject.toml allows: every example of the docstrings, and runs of the Trainer.
+lowest: .venv-lowest/ready
+	.venv-lowest/bin/python -m pytest -q -m "not slow and not distributed" $(LOWEST_TESTS)
+
+# The API reference, from the docstrings.
+docs: $(VENV)/ready
+	rm -rf site
+	$(BIN)/python -W error::UserWarning -W error::RuntimeWarning -m pdoc \
+		--docformat google --math --no-show-source --output-directory site $(DOCUMENTED)
+
+check: lint test types lowest docs
 
 # torch goes first and alone: the constraints file picks the build, and everything after it finds torch in place.
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plot,cli,demo,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plot,cli,demo,dev,docs]"
+	touch $@
+
+.venv-lowest/ready: pyproject.toml constraints.txt tests/lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --constraint tests/lowest.txt torch
+	.venv-lowest/bin/python -m pip install --quiet --constraint tests/lowest.txt --editable ".[plot,cli,demo,entmax]" pytest
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-wheel build dist outputs *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-wheel .venv-lowest dist site outputs *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -249,7 +249,7 @@ def darr_interval(better: Scores, worse: Scores, *, confidence: float = 0.95) ->
     first, second = _pair(better, worse, ("better", "worse"))
     test = scipy_stats().binomtest(int((first > second).sum()), len(first))
     low, high = test.proportion_ci(confidence, method="wilson")
-    return Estimate(2 * test.statistic - 1, 2 * float(low) - 1, 2 * float(high) - 1)
+    return Estimate(2 * float(test.statistic) - 1, 2 * float(low) - 1, 2 * float(high) - 1)
 
 
 def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:

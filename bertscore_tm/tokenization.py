@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.families import family_of
+from bertscore_tm.weights import quiet_loading
 
 __all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "Window", "tokenizer_of"]
 
@@ -36,7 +37,10 @@ def tokenizer_of(tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str], ar
         OSError: there is none of this name.
     """
     if isinstance(tokenizer, str | os.PathLike):
-        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(tokenizer)
+        name = os.fspath(tokenizer)
+        with quiet_loading("tokenizer", name, name):
+            # Without a no, transformers asks on standard input whether to run code that comes with a tokenizer.
+            loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         return loaded
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise TypeError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -328,10 +329,12 @@ def quiet_loading(what: str, name: str, source: str) -> Iterator[None]:
                 "To work offline, save model and tokenizer with save_pretrained(folder) where there is a network, and "
                 "pass that folder"
             )
-        raise OSError(
-            f"could not load the {what} of {name!r}; tried {tried}. {remedy}. The cause: {type(error).__name__}: "
-            f"{error}"
-        ) from error
+        if isinstance(error, pickle.UnpicklingError):
+            # What torch advises is to run whatever the file holds.
+            cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
+        else:
+            cause = f"{type(error).__name__}: {error}"
+        raise OSError(f"could not load the {what} of {name!r}; tried {tried}. {remedy}. The cause: {cause}") from error
     finally:
         if bars:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]

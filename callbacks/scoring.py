@@ -283,6 +283,8 @@ def _checked_metrics(metric: Any, name: str) -> dict[str, Metric]:
     if not metrics:
         raise ValueError("metric is an empty dictionary: pass at least one metric")
     for key, one in metrics.items():
+        if {"/", "\\"} & set(key):
+            raise ValueError(f"names of metrics become part of file names and must be without slashes, got {key!r}")
         if not isinstance(one, Metric if isinstance(metric, Mapping) else BERTScore):
             raise TypeError(
                 f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by "

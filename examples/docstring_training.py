@@ -318,9 +318,9 @@ def load_generator(name: str) -> tuple[PreTrainedModel, Any]:
     Returns:
         Model and tokenizer.
     """
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     try:
-        return AutoModelForSeq2SeqLM.from_pretrained(name), tokenizer
+        return AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False), tokenizer
     except ValueError:
         # Not a sequence-to-sequence model: its weights start both halves, only the attention between them is new. The
         # half that reads is good as it is; leaving it alone makes steps cheaper and the first results better.

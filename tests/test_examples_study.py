@@ -169,6 +169,8 @@ def test_means_and_comparisons_are_those_of_scipy():
     assert (soft.low, soft.high) == pytest.approx(tuple(interval.confidence_interval), abs=5e-3)
     assert soft.difference == pytest.approx(np.mean(values["soft"] - values["cross-entropy"]))
     assert soft.p_value < 0.01 < critical.p_value
+    plain = [fmean(runs["cross-entropy", seed]["measured"]["f1"]) for seed in range(3)]
+    assert soft.p_over_seeds == pytest.approx(stats.ttest_rel(per_seed, plain).pvalue)
     assert soft.by_seed[1] == pytest.approx(per_seed[1] - fmean(runs["cross-entropy", 1]["measured"]["f1"]))
 
 

@@ -159,7 +159,7 @@ MEMORY = """
 import resource, sys
 from bertscore_tm import FrozenEncoder, bert_score
 from tests.test_long_texts import long_text
-encoder = FrozenEncoder(sys.argv[1], num_layers=6, long_text="window")
+encoder = FrozenEncoder(sys.argv[1], num_layers=2, long_text="window")
 bert_score([long_text(400)], [long_text(390)], encoder)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 words = int(sys.argv[2])

@@ -24,13 +24,15 @@ pytestmark = [
 TOLERANCE = 1e-6
 LAYERS = 2
 SIZES = (1, 7, 100, 101)
+# Of each text; what is compared depends on numbers of texts, not on their lengths.
+WORDS = 8
 # Whether idf, several references, all layers.
 KINDS = list(product((False, True), repeat=3))
 Data = dict[bool, tuple[list[str], list[Any]]]
 
 
 def texts(count: int) -> Data:
-    preds, target = real_pairs(count)
+    preds, target = ([" ".join(text.split()[:WORDS]) for text in side] for side in real_pairs(count))
     return {False: (preds, target), True: (preds, several_references(target))}
 
 

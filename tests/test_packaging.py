@@ -4,15 +4,20 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import bertscore_tm
+from tests.test_docstrings import CALLED
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTS = """
@@ -42,19 +47,72 @@ def test_from_the_checkouts_root_and_from_elsewhere(tmp_path):
     assert run(sys.executable, elsewhere, tmp_path).name == "__init__.py"
 
 
+@pytest.fixture(scope="module")
+def build_both():
+    """Build the sdist, and the wheel from it, of a folder into another one."""
+
+    def build(source: Path, folder: Path) -> dict[str, Path]:
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return {path.suffix: path for path in folder.iterdir()}
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def built(build_both, tmp_path_factory):
+    return build_both(ROOT, tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(built, tmp_path_factory):
+    """The sdist in a folder of its own, with times and modes unlike the checkout's."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(built[".gz"]) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    for path in source.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+        path.chmod(0o700 if path.is_dir() or os.access(path, os.X_OK) else 0o600)
+    return source
+
+
 @pytest.mark.slow
-def test_wheel_in_a_fresh_environment(tmp_path):
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
+def test_built_again_the_bytes_are_the_same(built, unpacked, build_both, tmp_path):
+    again = build_both(unpacked, tmp_path)
+    assert {kind: path.name for kind, path in again.items()} == {kind: path.name for kind, path in built.items()}
+    assert built.keys() == {".gz", ".whl"}
+    for kind, path in built.items():
+        assert sha256(path.read_bytes()).digest() == sha256(again[kind].read_bytes()).digest(), kind
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_its_tests_need(unpacked):
+    if (ROOT / ".git").exists():
+        listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+        kept = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+        assert kept - {"PKG-INFO"} == {name for name in names if name and (ROOT / name).is_file()}
+    fast = ["packaging.py::test_from_the_checkouts_root_and_from_elsewhere", "catalog.py", "statistics.py"]
+    command = [sys.executable, "-m", "pytest", "-q", *(f"tests/test_{name}" for name in fast)]
+    done = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+
+
+@pytest.mark.slow
+def test_wheel_in_a_fresh_environment(built, tmp_path):
     environment = tmp_path / "environment"
-    venv.create(environment, with_pip=True)
+    venv.create(environment, with_pip=False)
     python = environment / "bin/python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True)
+    (site_packages,) = environment.glob("lib/*/site-packages")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", built[".whl"]]
+    subprocess.run(install, check=True)
+    # Nothing but the package: no `losses`, `tests` or `examples` that could collide with a user's own.
+    information = f"bertscore_tm-{bertscore_tm.__version__}.dist-info"
+    assert {path.name for path in site_packages.iterdir()} == {"bertscore_tm", information}
     # The dependencies are borrowed; a folder named in a .pth file brings its modules but not its own .pth files, so
     # this environment knows the package from the wheel alone.
-    (site_packages,) = environment.glob("lib/*/site-packages")
     (site_packages / "dependencies.pth").write_text(str(Path(torch.__file__).parent.parent))
 
     installed = site_packages / "bertscore_tm"
@@ -63,11 +121,24 @@ def test_wheel_in_a_fresh_environment(tmp_path):
     assert (installed / "py.typed").is_file()
     assert (installed / "data/SOURCE.md").is_file()
     assert len(list((installed / "data/baselines").rglob("*.csv"))) == 72
-    # Nothing but the package: no `losses`, `tests` or `examples` that could collide with a user's own.
-    ours = {path.name for path in site_packages.iterdir() if "pip" not in path.name and path.suffix != ".pth"}
-    assert ours - {"_distutils_hack", "setuptools", "pkg_resources"} - {
-        path.name for path in site_packages.glob("setuptools-*")
-    } == {"bertscore_tm", f"bertscore_tm-{bertscore_tm.__version__}.dist-info"}
+
+
+def pinned(path: Path) -> dict[str, Version]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {name: Version(version) for name, version in (line.split("==") for line in lines if "==" in line)}
+
+
+def test_the_lowest_versions_are_those_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {
+        requirement.name: min(Version(one.version) for one in requirement.specifier if one.operator == ">=")
+        for requirement in map(Requirement, project["dependencies"])
+    }
+    lowest = pinned(ROOT / "tests/lowest.txt")
+    assert lowest.pop("pytorch-lightning") == lowest["lightning"]
+    # The lowest torch has no CPU build in every index.
+    assert lowest.pop("torch") == pinned(ROOT / "constraints.txt")["torch"] >= declared.pop("torch")
+    assert lowest == declared
 
 
 def test_dependencies():
@@ -78,8 +149,14 @@ def test_dependencies():
     (lightning,) = (requirement for requirement in project["dependencies"] if requirement.startswith("lightning"))
     assert "!=2.6.2" in lightning
     assert "!=2.6.3" in lightning
-    constraints = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-    assert set(constraints) == names
+    # The build tool's name and version stand in the wheel.
+    assert set(pinned(ROOT / "constraints.txt")) == names | {"hatchling"}
+
+
+def test_the_reference_has_a_page_for_every_module_that_users_call():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (listed,) = re.findall(r"^DOCUMENTED := bertscore_tm \$\(addprefix bertscore_tm,(.*)\)$", text, re.MULTILINE)
+    assert ["", *listed.split()] == list(CALLED)
 
 
 def test_import_is_light_and_silent():

@@ -80,13 +80,17 @@ def _each(work: Callable[..., str], calls: Sequence[tuple[Any, ...]], options: a
 def _report(settings: Settings, options: argparse.Namespace, arms: Sequence[Arm]) -> dict[str, Any]:
     """Compare what there is, print it, and write ``results.json`` and ``figure.png``."""
     torch.set_num_threads(options.threads)
-    steps: dict[str, float] = {}
-    if options.timing_rounds:
+    path = options.output / "results.json"
+    steps: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))["seconds_per_step"] if path.exists() else {}
+    if options.timing_rounds and not {arm.name for arm in arms} <= steps.keys():
+        # All again, since only times that took turns can be compared.
         task = load_task(options.tasks[0], options.output, settings.train_pairs, settings.eval_pairs)
         steps = seconds_per_step(settings, task, start_path(options.output, task.name), arms, options.timing_rounds)
     encoders = ["trained", *(f"layer{layer}" for layer in settings.held_out_layers)]
     encoders += [Path(name).name for name in settings.held_out_encoders]
-    results: dict[str, Any] = {"settings": asdict(settings), "seconds_per_step": steps, "tasks": {}}
+    shown = {key: _short(value) if isinstance(value, str) else value for key, value in asdict(settings).items()}
+    signatures = {name: encoder.signature() for name, encoder in settings.encoders().items()}
+    results: dict[str, Any] = {"settings": shown, "encoders": signatures, "seconds_per_step": steps, "tasks": {}}
     comparisons = {}
     for name in options.tasks:
         runs = {
@@ -107,12 +111,17 @@ def _report(settings: Settings, options: argparse.Namespace, arms: Sequence[Arm]
             "arms": {arm: {key: asdict(spread) for key, spread in found[arm].items()} for arm in found},
             "differences": {key: [asdict(one) for one in each] for key, each in comparisons[name].items()},
         }
-    write_whole(options.output / "results.json", json.dumps(results, indent=2) + "\n")
-    print(f"\nWritten: {options.output / 'results.json'}")
+    write_whole(path, json.dumps(results, indent=2) + "\n")
+    print(f"\nWritten: {path}")
     if len(arms) > 1:
         draw(comparisons, options.output / "figure.png")
         print(f"Written: {options.output / 'figure.png'}")
     return results
+
+
+def _short(name: str) -> str:
+    """Return the name of a model without the place of its folder."""
+    return "/".join(Path(name).parts[-2:]) if Path(name).is_dir() else name
 
 
 def _check_folder(parser: argparse.ArgumentParser, output: Path, settings: Settings) -> None:

@@ -21,9 +21,9 @@ def build_generator(name: str, layers: int) -> tuple[PreTrainedModel, Any]:
     Returns:
         Model and tokenizer.
     """
-    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     try:
-        return AutoModelForSeq2SeqLM.from_pretrained(name), tokenizer
+        return AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False), tokenizer
     except ValueError:  # not a sequence-to-sequence model
         model = EncoderDecoderModel.from_encoder_decoder_pretrained(
             name, name, encoder_num_hidden_layers=layers, decoder_num_hidden_layers=layers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from bertscore_tm.statistics import holm, paired_bootstrap
+from bertscore_tm.statistics import holm, paired_bootstrap, scipy_stats
 from examples.benchmarks.tables import Record, table
 from examples.study.arms import BASELINE
 from examples.study.measures import ROUGE
@@ -53,6 +53,7 @@ class Comparison:
         high: upper end.
         p_value: two-sided, adjusted for the number of arms compared in this measure (Holm).
         by_seed: the difference of each seed.
+        p_over_seeds: two-sided p-value of a paired t-test over seeds, not adjusted; ``None`` for one seed.
     """
 
     arm: str
@@ -62,6 +63,7 @@ class Comparison:
     high: float
     p_value: float
     by_seed: list[float]
+    p_over_seeds: float | None
 
 
 def spreads(runs: Runs) -> dict[str, dict[str, Spread]]:
@@ -101,7 +103,11 @@ def compare(runs: Runs, measure: str) -> list[Comparison]:
         plain, other = ([runs[name, seed]["measured"][measure] for seed in seeds] for name in (BASELINE, arm))
         result = paired_bootstrap(_over_seeds(plain), _over_seeds(other))
         by_seed = [fmean(b) - fmean(a) for a, b in zip(plain, other, strict=True)]
-        compared.append(Comparison(arm, measure, result.difference, result.low, result.high, result.p_value, by_seed))
+        compared.append(
+            Comparison(
+                arm, measure, result.difference, result.low, result.high, result.p_value, by_seed, _t_test(by_seed)
+            )
+        )
     adjusted = holm([one.p_value for one in compared])
     return [Comparison(**{**vars(one), "p_value": p}) for one, p in zip(compared, adjusted, strict=True)]
 
@@ -142,10 +148,10 @@ def differences_table(comparisons: Mapping[str, Sequence[Comparison]]) -> str:
     rows: list[Record] = [{"less cross-entropy": arm} for arm in arms]
     for measure, compared in comparisons.items():
         for row, one in zip(rows, compared, strict=True):
-            better = sum(difference > 0 for difference in one.by_seed)
+            over_seeds = "" if one.p_over_seeds is None else f", {one.p_over_seeds:.2f}"
             row[measure] = (
-                f"{100 * one.difference:+.2f} ({100 * one.low:+.2f} to {100 * one.high:+.2f}, p {one.p_value:.3f}, "
-                f"{better} of {len(one.by_seed)})"
+                f"{100 * one.difference:+.2f} ({100 * one.low:+.2f} to {100 * one.high:+.2f}, p "
+                f"{one.p_value:.3f}{over_seeds})"
             )
     return table(rows, dict.fromkeys(rows[0], "")) if rows else ""
 
@@ -158,6 +164,13 @@ def _figures(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def _deviation(values: Sequence[float]) -> float | None:
     return stdev(values) if len(values) > 1 else None
+
+
+def _t_test(differences: Sequence[float]) -> float | None:
+    """Tell how likely differences are that lie this far from 0, if their mean is 0; 1 where all are 0."""
+    if len(differences) < 2:
+        return None
+    return float(scipy_stats().ttest_1samp(differences, 0).pvalue) if any(differences) else 1.0
 
 
 def _over_seeds(per_seed: Sequence[Sequence[float]]) -> list[float]:
