@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -329,7 +328,7 @@ def quiet_loading(what: str, name: str, source: str) -> Iterator[None]:
                 "To work offline, save model and tokenizer with save_pretrained(folder) where there is a network, and "
                 "pass that folder"
             )
-        if isinstance(error, pickle.UnpicklingError):
+        if type(error).__name__ == "UnpicklingError":
             # What torch advises is to run whatever the file holds.
             cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
         else:
