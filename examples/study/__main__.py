@@ -169,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--train-pairs", type=int, default=0, help="pairs to train on; 0: all")
     parser.add_argument("--eval-pairs", type=int, default=300, help="held-out pairs")
     parser.add_argument("--start-steps", type=int, default=1500, help="steps of cross-entropy that all arms share")
-    parser.add_argument("--steps", type=int, default=150, help="further steps of each arm")
+    parser.add_argument("--steps", type=int, default=100, help="further steps of each arm")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--start-learning-rate", type=float, default=5e-4)
     parser.add_argument("--learning-rate", type=float, default=2e-4, help="of the arms")
