@@ -13,8 +13,16 @@ __all__ = ["encode_in_batches", "free_unused", "is_out_of_memory"]
 
 # A batch is cut short to save padding from this part of the budget on.
 _FEWEST_BATCHES = 8
-# Allocators of processors and libraries have no error type of their own.
-_SAID = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "alloc_failed")
+# Allocators of processors and libraries have no error type of their own. The last is what oneDNN says of a kernel that
+# finds no memory.
+_SAID = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "alloc_failed",
+    "could not create a primitive",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

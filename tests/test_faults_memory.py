@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import resource
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, matching
 from bertscore_tm.cli import main
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.rank_support import run_separate_ranks
 from tests.support import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,6 +26,8 @@ CPU_ALLOCATOR = (
 ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
     RuntimeError(CPU_ALLOCATOR),
+    # What oneDNN says where a kernel of it finds no memory.
+    RuntimeError("could not create a primitive"),
     MemoryError(),
 ]
 
@@ -192,38 +190,3 @@ def test_matching_goes_on_in_smaller_steps(encoder, monkeypatch):
     least = 0
     with pytest.raises(torch.OutOfMemoryError, match=r"does not suffice to match \d+ pairs .*: pass fewer at a time"):
         bert_score(preds, target, encoder)
-
-
-def encode_in_little_memory(rank: int, report: dict[str, Any], model: str, texts: list[str]) -> None:
-    """Encode with ever less memory left, until it does not suffice for all texts together."""
-    # From here on large blocks are the system's, so that none that were used before are left over.
-    threshold = -3
-    ctypes.CDLL(None).mallopt(threshold, 65536)
-    megabytes = 64.0
-    while not report.get("said"):
-        encoder = FrozenEncoder(model, num_layers=LAYER)
-        tokenized = encoder.tokenizer(texts)
-        encoder.encode(texts[-1:])
-        ctypes.CDLL(None).malloc_trim(0)
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + int(megabytes * 2**20), resource.RLIM_INFINITY))
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            try:
-                report["vectors"] = encoder.encode(tokenized).vectors
-            finally:
-                resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        report["said"] = [str(one.message) for one in said]
-        # One text takes a fourth of what four take, which is never stepped over.
-        megabytes /= 1.25
-
-
-@pytest.mark.distributed
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library takes no options")
-def test_memory_that_really_runs_out(minilm, encoder):
-    texts = [" ".join(["a cat sat on the mat"] * count) for count in (80, 79, 78, 77, 1)]
-    (ended,) = run_separate_ranks(encode_in_little_memory, 1, minilm, texts)
-    assert ended.exit_code == 0
-    (said,) = ended.report["said"]
-    assert "did not suffice to encode 4 texts of up to 482 tokens together" in said
-    torch.testing.assert_close(ended.report["vectors"], encoder.encode(texts).vectors, rtol=0, atol=1e-5)
