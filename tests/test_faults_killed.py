@@ -199,7 +199,8 @@ def test_an_interrupt_in_validation_leaves_everything_as_it_was(tiny, tmp_path):
     scorer = BERTScoreCallback(BERTScore(tiny, LAYER), generate)
     checkpoint = ModelCheckpoint(tmp_path / "broken", every_n_train_steps=1, save_last=True)
     run = trainer(tmp_path / "broken", [StateBefore(generate), scorer, checkpoint], max_epochs=EPOCHS)
-    handler = signal.getsignal(signal.SIGINT)
+    # As in a program; processes of pytest-xdist ignore interrupts.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises((SystemExit, KeyboardInterrupt)):
             run.fit(module)
