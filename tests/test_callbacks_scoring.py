@@ -345,6 +345,14 @@ class NoValidation(Chooser):
     validation_step = None
 
 
+@pytest.mark.parametrize("name", ["val/f1", "..\\f1"])
+def test_names_that_would_leave_the_folder_of_the_logs_are_refused(encoder, name):
+    with pytest.raises(ValueError, match="without slashes"):
+        BERTScoreCallback({name: BERTScore(encoder)})
+    with pytest.raises(ValueError, match="without slashes"):
+        BERTScoreCallback(BERTScore(encoder), name=name)
+
+
 @pytest.mark.parametrize(
     ("kind", "arguments"), [(Chooser, {"limit_val_batches": 0}), (Chooser, {"limit_val_batches": 0.0}), (None, {})]
 )
