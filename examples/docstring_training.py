@@ -309,11 +309,12 @@ class Collate:
         }
 
 
-def load_generator(name: str) -> tuple[PreTrainedModel, Any]:
+def load_generator(name: str, layers: int | None = None) -> tuple[PreTrainedModel, Any]:
     """Return a sequence-to-sequence model and its tokenizer.
 
     Args:
         name: a sequence-to-sequence model, or an encoder from which both halves of an encoder-decoder are started.
+        layers: how many of such an encoder's layers each half gets. Default: all.
 
     Returns:
         Model and tokenizer.
@@ -324,7 +325,8 @@ def load_generator(name: str) -> tuple[PreTrainedModel, Any]:
     except ValueError:
         # Not a sequence-to-sequence model: its weights start both halves, only the attention between them is new. The
         # half that reads is good as it is; leaving it alone makes steps cheaper and the first results better.
-        model = EncoderDecoderModel.from_encoder_decoder_pretrained(name, name)
+        sizes = {} if layers is None else {f"{half}_num_hidden_layers": layers for half in ("encoder", "decoder")}
+        model = EncoderDecoderModel.from_encoder_decoder_pretrained(name, name, **sizes)
         model.encoder.requires_grad_(False)
     start, end, padding = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
     for config in (model.config, model.generation_config):

@@ -34,7 +34,7 @@ def seconds_per_step(settings: Settings, task: Task, start: Path, arms: Sequence
     ways: dict[str, Callable[[], Any]] = {}
     for arm in arms:
         module = make_module(settings, arm, start, 0.0)  # steps of no length: the texts that are sampled stay alike
-        module.to("cuda" if settings.accelerator in ("gpu", "cuda") else "cpu")
+        module.to(settings.device)
         module.log = module.log_dict = lambda *_, **__: None  # there is no trainer to log to
         batch = next(iter(training_batches(module, task.train, settings, seed=0)))
         moved = {key: value.to(module.device) if hasattr(value, "to") else value for key, value in batch.items()}

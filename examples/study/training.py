@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.callbacks import TemperatureAnnealing
-from examples.docstring_training import Collate, Soft, Summarizer, quieten
+from examples.docstring_training import Collate, Soft, Summarizer, load_generator, quieten
 from examples.study.arms import Arm
-from examples.study.generators import build_generator
 from examples.study.measures import Measured, measure
 from examples.study.tasks import Pair, Task
 
@@ -63,6 +62,11 @@ class Settings:
     accelerator: str
     precision: str
 
+    @property
+    def device(self) -> str:
+        """Where texts are generated and scored outside of training."""
+        return "cuda" if self.accelerator in ("gpu", "cuda") else "cpu"
+
     def encoders(self) -> dict[str, FrozenEncoder]:
         """Return the encoders to score with; the first is the one that the losses train against."""
         trained = FrozenEncoder(self.encoder, num_layers=self.num_layers)
@@ -102,7 +106,11 @@ def make_module(settings: Settings, arm: Arm | None, start: Path | None, learnin
     """
     quieten()
     torch.manual_seed(0)  # the same new weights whoever makes the start
-    model, tokenizer = build_generator(settings.generator, settings.generator_layers)
+    model, tokenizer = load_generator(settings.generator, settings.generator_layers)
+    if not any(parameter.requires_grad for parameter in model.get_encoder().parameters()):
+        # Started from an encoder, whose reading half stays as it is: so does the table of tokens, for cheaper steps.
+        model.get_output_embeddings().weight.requires_grad_(False)
+        model.get_decoder().get_input_embeddings().weight.requires_grad_(False)
     if start is not None:
         load_model(model, start)
     encoder = FrozenEncoder(settings.encoder, num_layers=settings.num_layers)
@@ -150,8 +158,7 @@ def run_arm(settings: Settings, task: Task, start: Path, arm: Arm, seed: int) ->
     seconds = time.perf_counter() - began
     summaries = _summarize(module, task.held_out, settings)
     references = [pair.summary for pair in task.held_out]
-    device = "cuda" if settings.accelerator in ("gpu", "cuda") else "cpu"
-    measured: Measured = measure(summaries, references, settings.encoders(), device)
+    measured: Measured = measure(summaries, references, settings.encoders(), settings.device)
     return {
         "task": task.name,
         "arm": arm.name,
@@ -210,7 +217,7 @@ def _train(
 def _summarize(module: Studied, pairs: Sequence[Pair], settings: Settings) -> list[str]:
     """Generate greedily, texts of similar length together, without dropout and without gradient."""
     collate = Collate(module.tokenizer, module.model.config.decoder_start_token_id)
-    module.to("cuda" if settings.accelerator in ("gpu", "cuda") else "cpu")
+    module.to(settings.device)
     order = sorted(range(len(pairs)), key=lambda i: len(pairs[i].document))
     summaries = [""] * len(pairs)
     for first in range(0, len(order), 4 * settings.batch_size):
