@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCHMARK_ARGS ?=
-LOWEST_TESTS := tests/test_docstrings.py tests/test_callbacks_scoring.py
-DOCUMENTED := bertscore_tm $(addprefix bertscore_tm,.functional .scorer .losses .callbacks .catalog .statistics .matching .scoring \
+LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
+DOCUMENTED := bertscore_tm $(addprefix bertscore_tm,.functional .scorer .losses .callbacks .catalog .statistics \
 	.texts .alignment .plotting .baselines .layer_tuning)
 
 .PHONY: demo test benchmark lint dist types lowest docs check clean

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.corpus import CorpusScores, score_corpus
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.reporting import score_signature
+from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
+from bertscore_tm.scoring.messages import score_signature
+from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.texts import TextPairs
-from bertscore_tm.weighting import token_weights
 
 __all__ = ["Baseline", "Sums", "make_baseline"]
 

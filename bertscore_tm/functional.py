@@ -13,13 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.corpus import CorpusScores, score_corpus
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.reporting import count_zero, progress_bar, score_signature, warn_unused, warning_texts
-from bertscore_tm.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.encoder.tokenization import LongText
+from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
+from bertscore_tm.scoring.messages import count_zero, progress_bar, score_signature, warn_unused, warning_texts
+from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.texts import TextPairs, as_text_pairs
-from bertscore_tm.tokenization import LongText
-from bertscore_tm.weighting import Idf, TokenWeights, token_weights
 
 __all__ = ["bert_score"]
 

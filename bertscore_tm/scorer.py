@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.functional import default_device, make_encoder, score_texts
-from bertscore_tm.reporting import score_signature, warn_unused
-from bertscore_tm.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.scoring.messages import score_signature, warn_unused
+from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.scoring.token_weights import Idf
 from bertscore_tm.texts import as_documents, as_text_pairs
-from bertscore_tm.tokenization import LongText
-from bertscore_tm.weighting import Idf
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

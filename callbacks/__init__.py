@@ -2,7 +2,7 @@
 
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
-from bertscore_tm.callbacks.sample_logger import SampleLogger
+from bertscore_tm.callbacks.samples.logger import SampleLogger
 from bertscore_tm.callbacks.schedules import LossWeightSchedule, TemperatureAnnealing
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
 
 from bertscore_tm.callbacks.progress import GenerationProgress
-from bertscore_tm.tokenization import tokenizer_of
+from bertscore_tm.encoder.tokenization import tokenizer_of
 
 __all__ = ["CausalGenerate", "Generate", "HuggingFaceGenerate", "Seq2SeqGenerate", "same_random_states", "undisturbed"]
 

@@ -17,7 +17,7 @@ from torchmetrics import Metric, MetricCollection
 from bertscore_tm.callbacks.generation import Generate, undisturbed
 from bertscore_tm.callbacks.listening import ScoredBatch, TextListener
 from bertscore_tm.callbacks.requirements import require_lightning
-from bertscore_tm.callbacks.sharding import holds_copies, loaders_of, num_scored_loaders, sample_numbers
+from bertscore_tm.callbacks.sample_numbers import holds_copies, loaders_of, num_scored_loaders, sample_numbers
 from bertscore_tm.metric import BERTScore
 
 __all__ = ["BERTScoreCallback"]

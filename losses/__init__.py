@@ -1,5 +1,6 @@
 """Training losses and rewards that pull a generator towards BERTScore."""
 
+from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
 from bertscore_tm.losses.relaxation import (
     Entmax15,
@@ -24,7 +25,6 @@ from bertscore_tm.losses.sequence_level import (
 )
 from bertscore_tm.losses.soft_bertscore import SoftBERTScoreLoss, soft_bertscore_loss
 from bertscore_tm.losses.transport import transported_similarity
-from bertscore_tm.losses.vocabulary import VocabularyBridge
 
 __all__ = [
     "BERTScoreReward",

@@ -13,9 +13,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.onednn import FrozenProduct, product, serves, transposed_product
 from bertscore_tm.losses.reductions import Reduction, require_reduction
-from bertscore_tm.losses.vocabulary_parts import over_temperature, vocabulary_parts
-from bertscore_tm.products import FrozenProduct, product, serves, transposed_product
+from bertscore_tm.losses.vocabulary_chunks import over_temperature, vocabulary_parts
 
 __all__ = ["expected_embedding", "linear_expected_embedding"]
 

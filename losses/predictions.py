@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bertscore_tm.core.onednn import runs_as_it_stands
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
 from bertscore_tm.losses.relaxation import Relaxation, Softmax, exclude
 from bertscore_tm.losses.softmax_expectation import softmax_expectation
-from bertscore_tm.products import runs_as_it_stands
 
 __all__ = [
     "OutputVocabulary",

@@ -11,13 +11,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bertscore_tm.corpus import encode_texts, match_encoded, plan_steps, weighted_scores
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.functional import SCORES, default_device, make_encoder
-from bertscore_tm.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.scoring.corpus import encode_texts, match_encoded, plan_steps, weighted_scores
+from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.texts import TextPairs
-from bertscore_tm.tokenization import LongText
-from bertscore_tm.weighting import token_weights
 
 __all__ = ["BERTScoreReward"]
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.cache import check_cache_bytes
+from bertscore_tm.core.matching import similarity
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.vector_cache import check_cache_bytes
 from bertscore_tm.functional import make_encoder
-from bertscore_tm.losses.fidelity_texts import FIDELITY_TEXTS
-from bertscore_tm.losses.loss_weights import LossIdf, loss_weights
+from bertscore_tm.losses.bridge.fidelity_texts import FIDELITY_TEXTS
+from bertscore_tm.losses.bridge.vocabulary import Mode, VocabularyBridge
 from bertscore_tm.losses.predictions import (
     OutputVocabulary,
     SoftPredictions,
@@ -27,11 +28,10 @@ from bertscore_tm.losses.predictions import (
 )
 from bertscore_tm.losses.reductions import Reduction, reduce_batch, require_reduction
 from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, RelaxationObject, Softmax, relaxation_named
-from bertscore_tm.losses.soft_scores import SoftMatching, best_or_mean, soft_precision_recall_f1
+from bertscore_tm.losses.soft_matching import SoftMatching, best_or_mean, soft_precision_recall_f1
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens, require_graded_ends
 from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, label_content, reference_lists
-from bertscore_tm.losses.vocabulary import Mode, VocabularyBridge
-from bertscore_tm.matching import similarity
+from bertscore_tm.losses.token_weights import LossIdf, loss_weights
 
 __all__ = ["SoftBERTScoreLoss", "soft_bertscore_loss"]
 
@@ -91,7 +91,8 @@ class SoftBERTScoreLoss(nn.Module):
             ``"mean"``.
         idf: weights of tokens: texts whose document frequencies count; a mapping from token id to weight; a
             :class:`bertscore_tm.BERTScore` with weights (its references so far, or its ``idf_sents``); or
-            :class:`bertscore_tm.weighting.TokenWeights`. Soft tokens have the expected weight, without gradient.
+            :class:`bertscore_tm.scoring.token_weights.TokenWeights`. Soft tokens have the expected weight, without
+            gradient.
         top_k: give only the k likeliest tokens of each position a probability.
         length: where a predicted text ends: with the ``"target"``'s labels or the mask; or at each position with the
             probability of the generator's end token (``"eos"``), so that the length is trained too. The latter is for

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.onednn import product
 from bertscore_tm.losses.relaxation import softmax_relaxation
-from bertscore_tm.losses.vocabulary_parts import over_temperature, vocabulary_parts
-from bertscore_tm.products import product
+from bertscore_tm.losses.vocabulary_chunks import over_temperature, vocabulary_parts
 
 __all__ = ["softmax_expectation"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.corpus import encode_texts
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.losses.soft_tokens import EncodedTokens
+from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.texts import TextPairs
 
 __all__ = ["EncodedReferences", "encode_reference_texts", "label_content", "reference_lists"]

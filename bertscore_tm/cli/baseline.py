@@ -28,7 +28,7 @@ from bertscore_tm.cli.tables import aligned
 
 if TYPE_CHECKING:
     from bertscore_tm.baselines import Baseline
-    from bertscore_tm.corpus import CorpusScores
+    from bertscore_tm.scoring.corpus import CorpusScores
     from bertscore_tm.texts import TextPairs
 
 __all__ = ["HELP", "NAME", "add_arguments", "run", "state_path"]
@@ -128,8 +128,8 @@ def _make(arguments: argparse.Namespace, team: ranks.Team, state: Path) -> tuple
     texts = team.from_first(lambda: read_texts(arguments.texts, arguments.format, arguments.column))
 
     from bertscore_tm.baselines import make_baseline
-    from bertscore_tm.reporting import progress_bar
-    from bertscore_tm.weighting import token_weights
+    from bertscore_tm.scoring.messages import progress_bar
+    from bertscore_tm.scoring.token_weights import token_weights
 
     device = team.together(lambda: ranks.choose_device(arguments.device))
     encoder = team.together(lambda: options.build_encoder(arguments, all_layers=True))

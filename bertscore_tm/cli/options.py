@@ -164,7 +164,7 @@ def baseline_rows(encoder: FrozenEncoder, arguments: argparse.Namespace) -> tupl
         CommandError: the file cannot be read, is malformed or has no row for the encoder's layer.
         ValueError: there is no published table for the language and model.
     """
-    from bertscore_tm import rescaling
+    from bertscore_tm.scoring import rescaling
 
     rescale = arguments.rescale or arguments.baseline is not None
     try:

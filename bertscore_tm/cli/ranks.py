@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from bertscore_tm.corpus import CorpusScores
     from bertscore_tm.encoder import FrozenEncoder
+    from bertscore_tm.scoring.corpus import CorpusScores
+    from bertscore_tm.scoring.token_weights import TokenWeights
     from bertscore_tm.texts import TextPairs
-    from bertscore_tm.weighting import TokenWeights
 
 __all__ = ["Team", "choose_device", "join", "shares"]
 
@@ -119,8 +119,8 @@ class Team:
         Raises:
             CommandError: a process failed.
         """
-        from bertscore_tm.corpus import plan_steps, score_corpus
-        from bertscore_tm.reporting import progress_bar
+        from bertscore_tm.scoring.corpus import plan_steps, score_corpus
+        from bertscore_tm.scoring.messages import progress_bar
 
         def work() -> CorpusScores:
             steps = plan_steps(texts, encoder, device)
@@ -271,7 +271,7 @@ def _collective(exchange: Callable[[Any], None]) -> None:
 def _joined(parts: Sequence[CorpusScores]) -> CorpusScores:
     import torch
 
-    from bertscore_tm.corpus import CorpusScores
+    from bertscore_tm.scoring.corpus import CorpusScores
 
     rows = list(chain.from_iterable(part.rows for part in parts))
     order = torch.tensor(rows, dtype=torch.long).argsort()

@@ -65,8 +65,9 @@ def score_texts(
     Raises:
         CommandError: a process failed.
     """
-    from bertscore_tm import reporting, rescaling
-    from bertscore_tm.weighting import token_weights
+    from bertscore_tm.scoring import messages as reporting
+    from bertscore_tm.scoring import rescaling
+    from bertscore_tm.scoring.token_weights import token_weights
 
     device = team.together(lambda: ranks.choose_device(arguments.device))
     encoder = team.together(lambda: options.build_encoder(arguments, all_layers=all_layers))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from bertscore_tm.alignment import AlignedText, Alignment
     from bertscore_tm.encoder import FrozenEncoder
+    from bertscore_tm.scoring.alignment import AlignedText, Alignment
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -131,9 +131,9 @@ def _text(
     baseline: Tensor | None,
     rescaled: str,
 ) -> str:
-    from bertscore_tm import reporting
-    from bertscore_tm.alignment import align
-    from bertscore_tm.weighting import token_weights
+    from bertscore_tm.scoring import messages as reporting
+    from bertscore_tm.scoring.alignment import align
+    from bertscore_tm.scoring.token_weights import token_weights
 
     weights = token_weights(encoder, idf_sents=idf_sents, device=device)
     alignment = align(arguments.candidate, arguments.reference, encoder, weights, device, baseline=baseline)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bertscore_tm.alignment import align
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import default_device, make_encoder
 from bertscore_tm.plotting.contributions import draw_sentences, sentences_html, sentences_size
@@ -24,8 +23,9 @@ from bertscore_tm.plotting.pictures import (
     require_matplotlib,
     size_of,
 )
-from bertscore_tm.rescaling import baseline_rows
-from bertscore_tm.weighting import Idf, token_weights
+from bertscore_tm.scoring.alignment import align
+from bertscore_tm.scoring.rescaling import baseline_rows
+from bertscore_tm.scoring.token_weights import Idf, token_weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,9 +146,9 @@ def plot_contributions(
     """Draw both texts with each token shaded by its share of the score (Zhang et al. 2020, figure 2).
 
     The candidate's shares add up to the precision and the reference's to the recall, see
-    :func:`bertscore_tm.alignment.align`. The fullest shade is what the weightiest token would add if it had an equal in
-    the other text, so that without idf the shade is the token's best similarity. Shares below 0, which occur with
-    rescaling, are orange. Models whose similarities all lie close to 1, as RoBERTa's, show more contrast with
+    :func:`bertscore_tm.scoring.alignment.align`. The fullest shade is what the weightiest token would add if it had an
+    equal in the other text, so that without idf the shade is the token's best similarity. Shares below 0, which occur
+    with rescaling, are orange. Models whose similarities all lie close to 1, as RoBERTa's, show more contrast with
     ``rescale_with_baseline``.
 
     Args:

@@ -9,9 +9,9 @@ from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.alignment import SPECIAL, AlignedText
 from bertscore_tm.plotting.fonts import Lettering
 from bertscore_tm.plotting.pictures import PLAIN, Picture, Size, write_title
+from bertscore_tm.scoring.alignment import SPECIAL, AlignedText
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

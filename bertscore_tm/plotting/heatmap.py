@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from bertscore_tm.alignment import SPECIAL, AlignedText, Alignment
 from bertscore_tm.plotting.fonts import Lettering
 from bertscore_tm.plotting.pictures import PLAIN, Picture, Size, write_title
+from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

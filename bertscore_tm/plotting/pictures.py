@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.alignment import Alignment
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.plotting.fonts import Lettering
-from bertscore_tm.weighting import TokenWeights
+from bertscore_tm.scoring.alignment import Alignment
+from bertscore_tm.scoring.token_weights import TokenWeights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

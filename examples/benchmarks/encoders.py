@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.embeddings import TokenVectors
-from bertscore_tm.tokenization import TokenizedTexts
+from bertscore_tm.core.token_vectors import TokenVectors
+from bertscore_tm.encoder.tokenization import TokenizedTexts
 
 __all__ = ["CountingEncoder", "Counts", "MadeUpEncoder", "packaged_model"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.weights import has_native_bfloat16
+from bertscore_tm.encoder.identity import has_native_bfloat16
 from examples.benchmarks.devices import matrix_rate
 from examples.benchmarks.options import Options, Texts, flat_texts
 from examples.benchmarks.rounds import Figure, in_turn, ratios

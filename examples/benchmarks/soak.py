@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.allocation import return_freed_memory
+from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.losses import SoftBERTScoreLoss
 from examples.benchmarks.encoders import packaged_model
 from examples.benchmarks.peak_memory import short_texts

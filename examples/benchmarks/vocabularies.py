@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses.vocabulary import Mode, VocabularyBridge
+from bertscore_tm.losses.bridge.vocabulary import Mode, VocabularyBridge
 from examples.benchmarks.tables import Record, table
 from examples.docstrings import collect_pairs
 

@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: token vectors, matching, scores and idf; knows no text, no model and no torchmetrics."""

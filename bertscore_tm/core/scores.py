@@ -1,0 +1,156 @@
+"""From matched tokens to scores: precision, recall and F1, several references, rescaling."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.matching import MatchedPairs
+from bertscore_tm.core.token_vectors import segment_ids
+
+__all__ = [
+    "best_of_references",
+    "guarded_f1",
+    "harmonic_mean",
+    "precision_recall_f1",
+    "rescale",
+]
+
+
+def precision_recall_f1(pairs: MatchedPairs, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Return the scores of pairs of texts.
+
+    .. math::
+        P = \frac{\sum_i w(\hat x_i) \max_j s_{ij}}{\sum_i w(\hat x_i)}, \quad
+        R = \frac{\sum_j w(x_j) \max_i s_{ij}}{\sum_j w(x_j)}, \quad F_1 = \frac{2PR}{P+R}
+
+    (Zhang et al. 2020, section 3.)
+
+    Args:
+        pairs: best similarities of all tokens.
+        weights: weight of each token id, shape (vocabulary,).
+
+    Returns:
+        Precision, recall and F1, each of shape (layers, pairs), float32. Weights that sum to 0 give 0.
+
+    Example:
+        >>> pairs = MatchedPairs(
+        ...     candidate_ids=torch.tensor([0, 1]),
+        ...     candidate_best=torch.tensor([[0.5], [1.0]]),
+        ...     candidate_lengths=torch.tensor([2]),
+        ...     reference_ids=torch.tensor([1]),
+        ...     reference_best=torch.tensor([[1.0]]),
+        ...     reference_lengths=torch.tensor([1]),
+        ... )
+        >>> precision_recall_f1(pairs, torch.tensor([1.0, 3.0]))
+        (tensor([[0.8750]]), tensor([[1.]]), tensor([[0.9333]]))
+    """
+    precision = _weighted_mean(pairs.candidate_best, weights[pairs.candidate_ids], pairs.candidate_lengths)
+    recall = _weighted_mean(pairs.reference_best, weights[pairs.reference_ids], pairs.reference_lengths)
+    # Rounding can push the mean of similarities of 1 beyond 1.
+    precision, recall = precision.clamp(-1, 1), recall.clamp(-1, 1)
+    return precision.float(), recall.float(), harmonic_mean(precision, recall).float()
+
+
+def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
+    """Return F1 = 2PR/(P+R), 0 where P + R = 0.
+
+    Where one of them is negative the quotient has a pole; it is kept within [-1, 1], where every similarity lies.
+
+    Args:
+        precision: any shape.
+        recall: the same shape.
+
+    Returns:
+        The same shape.
+
+    Example:
+        >>> harmonic_mean(torch.tensor([0.5, 0.0]), torch.tensor([1.0, 0.0]))
+        tensor([0.6667, 0.0000])
+    """
+    total = precision + recall
+    defined = total != 0
+    quotient = 2 * precision * recall / torch.where(defined, total, 1)
+    return torch.where(defined, quotient, 0.0).clamp(-1, 1)
+
+
+def guarded_f1(precision: Tensor, recall: Tensor) -> Tensor:
+    """Return F1 for a training loss: 2PR/(P+R) where both are positive, else the smaller of the two.
+
+    Continuous, with finite gradients everywhere, and equal to the metric's F1 wherever texts resemble each other.
+
+    Args:
+        precision: any shape.
+        recall: the same shape.
+
+    Returns:
+        The same shape.
+
+    Example:
+        >>> guarded_f1(torch.tensor([0.5, -0.2]), torch.tensor([1.0, 0.2]))
+        tensor([ 0.6667, -0.2000])
+    """
+    smaller = torch.minimum(precision, recall)
+    positive = smaller > 0
+    # Both operands of `where` are differentiated, so the unused quotient must be finite as well.
+    p, r = torch.where(positive, precision, 1.0), torch.where(positive, recall, 1.0)
+    return torch.where(positive, 2 * p * r / (p + r), smaller)
+
+
+def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each candidate's best score over its references, and which reference has it.
+
+    Precision, recall and F1 take their own maximum each, as in the reference package.
+
+    Args:
+        scores: one score per pair, candidate by candidate, shape (layers, pairs).
+        counts: references per candidate, at least 1 each, shape (candidates,).
+
+    Returns:
+        Scores and numbers of the references, counted from 0 for each candidate, shape (layers, candidates) each. Of
+        equal scores the first reference's is taken.
+
+    Example:
+        >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
+        (tensor([[0.7000, 0.4000]]), tensor([[1, 0]]))
+    """
+    owner = segment_ids(counts).expand_as(scores)
+    empty = scores.new_full((scores.shape[0], len(counts)), -torch.inf)
+    best = empty.scatter_reduce(1, owner, scores, reduce="amax")
+    starts = counts.cumsum(0) - counts
+    number = torch.arange(scores.shape[1], device=counts.device) - starts.repeat_interleave(counts)
+    is_best = scores == best.gather(1, owner)
+    behind = torch.where(is_best, number, scores.shape[1])
+    which = torch.full_like(best, scores.shape[1], dtype=torch.long)
+    return best, which.scatter_reduce(1, owner, behind, reduce="amin")
+
+
+def rescale(scores: Tensor, baseline: Tensor) -> Tensor:
+    """Return (x - b) / (1 - b), which spreads scores without changing their order.
+
+    Args:
+        scores: shape (layers, pairs).
+        baseline: b of each layer, shape (layers,).
+
+    Returns:
+        The same shape as the scores.
+
+    Example:
+        >>> rescale(torch.tensor([[0.9]]), torch.tensor([0.8]))
+        tensor([[0.5000]])
+    """
+    b = baseline.to(scores)[:, None]
+    return (scores - b) / (1 - b)
+
+
+def _weighted_mean(best: Tensor, weights: Tensor, lengths: Tensor) -> Tensor:
+    """Mean of each segment; (tokens, layers) to (layers, segments)."""
+    weights = weights[:, None]
+    total = _segment_sum(weights, lengths)
+    mean = _segment_sum(best.to(weights.dtype) * weights, lengths) / torch.where(total > 0, total, 1)
+    return torch.where(total > 0, mean, 0.0).T
+
+
+def _segment_sum(values: Tensor, lengths: Tensor) -> Tensor:
+    sums = values.new_zeros(len(lengths), values.shape[1])
+    return sums.index_add(0, segment_ids(lengths), values)

@@ -1,0 +1,5 @@
+"""Texts in, unit token vectors out: loads a frozen encoder once and shares it."""
+
+from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
+
+__all__ = ["FrozenEncoder"]

@@ -1,0 +1,257 @@
+"""What the metric keeps of its pairs, as flat tensors of fixed dtypes that every rank can gather.
+
+Where the weights of tokens are known, a pair leaves its scores, or only adds to sums. With idf over the references its
+weights depend on the whole corpus, so each token leaves its id and best similarity, from which scores are computed when
+document frequencies are known.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.matching import MatchedPairs
+from bertscore_tm.core.token_vectors import segment_ids
+from bertscore_tm.scoring.corpus import Matched
+from bertscore_tm.scoring.messages import count_zero
+
+__all__ = [
+    "SCORE_STATES",
+    "TOKEN_STATES",
+    "append",
+    "first_occurrences",
+    "indices_fit",
+    "mean_of_sums",
+    "num_values",
+    "pack_scores",
+    "pack_tokens",
+    "sums_of_scores",
+    "token_dtypes",
+    "unpack_scores",
+    "unpack_tokens",
+]
+
+# Names and dtypes. A rank without data contributes an empty tensor of the same dtype, as collectives need.
+SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}
+TOKEN_STATES = {
+    "reference_counts": torch.int32,
+    "candidate_ids": torch.int32,
+    "candidate_best": torch.float32,
+    "candidate_lengths": torch.int32,
+    "reference_ids": torch.int32,
+    "reference_best": torch.float32,
+    "reference_lengths": torch.int32,
+}
+# Ids of two bytes are stored with a sign, as not every operation knows integers without.
+_SIGNED = 2**15
+# Parts of a list state below each of these sizes are joined when there are as many; the largest grow no more.
+_JOINED_AT_A_TIME = 64
+_SIZES = (16, 1024, 65_536)
+# Scores lie in [-1, 1], so that sums of 2**31 pairs fit twice; a score is held to 2.3e-10.
+_FIXED_POINT = 2.0**31
+
+
+def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
+    """Return the parts of a list state with further values, joining small parts.
+
+    A tensor takes some hundred bytes beside its values, so that parts of single pairs would multiply the state. Parts
+    are joined many at a time, and large ones are never copied again.
+
+    Args:
+        parts: flat tensors.
+        values: another, of the same dtype and device.
+
+    Returns:
+        Fewer and larger parts with the same values.
+
+    Example:
+        >>> parts = []
+        >>> for number in range(200):
+        ...     parts = append(parts, torch.tensor([number]))
+        >>> [len(part) for part in parts]
+        [190, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    """
+    joined = [*parts, values]
+    for size in _SIZES:
+        start = len(joined)
+        while start and len(joined[start - 1]) < size:
+            start -= 1
+        if len(joined) - start >= _JOINED_AT_A_TIME:
+            values = torch.cat(joined[start:])
+            joined[start:] = [_on_pages_of_its_own(values) if len(values) >= _SIZES[-1] else values]
+    return joined
+
+
+def _on_pages_of_its_own(values: Tensor) -> Tensor:
+    """Copy what stays away from what goes: between short-lived tensors it would tear the heap into unusable gaps."""
+    if values.device.type != "cpu":
+        return values
+    pages = mmap.mmap(-1, values.numel() * values.element_size(), access=mmap.ACCESS_COPY)
+    # Outside inference mode, as a validation's values may be read anywhere.
+    with torch.inference_mode(False):
+        return torch.frombuffer(pages, dtype=values.dtype).copy_(values)
+
+
+def sums_of_scores(scores: Tensor) -> Tensor:
+    """Return the number of pairs, the number of those with F1 0, and the sums of all scores as integers.
+
+    Sums of integers are exact, so that they do not depend on the order of pairs, batches and ranks, and exist in equal
+    width on every device.
+
+    Args:
+        scores: shape (3, layers, pairs).
+
+    Returns:
+        Shape (2 + 3 * layers,), int64; the sums in units of 2**-31.
+
+    Example:
+        >>> sums_of_scores(torch.tensor([[[0.5, 1.0]], [[0.25, 0.0]], [[0.0, 0.0]]])).tolist()
+        [2, 2, 3221225472, 536870912, 0]
+    """
+    sums = (scores * _FIXED_POINT).round().long().sum(-1)
+    counts = torch.stack([torch.tensor(scores.shape[-1], device=scores.device), count_zero(scores)])
+    return torch.cat([counts, sums.flatten()])
+
+
+def mean_of_sums(totals: Tensor) -> Tensor:
+    """Return the mean scores.
+
+    Args:
+        totals: sums of one or more calls of :func:`sums_of_scores`, added; at least one pair.
+
+    Returns:
+        Shape (3, layers), float64 on the CPU.
+
+    Example:
+        >>> mean_of_sums(sums_of_scores(torch.tensor([[[0.5, 1.0]], [[0.25, 0.0]], [[0.0, 0.0]]]))).flatten()
+        tensor([0.7500, 0.1250, 0.0000], dtype=torch.float64)
+    """
+    totals = totals.cpu()
+    return totals[2:].reshape(3, -1).double() / _FIXED_POINT / totals[0]
+
+
+def pack_scores(scores: Tensor) -> Tensor:
+    """Lay out scores pair by pair.
+
+    Args:
+        scores: shape (3, layers, pairs).
+
+    Returns:
+        Shape (pairs * 3 * layers,).
+    """
+    return scores.permute(2, 0, 1).flatten()
+
+
+def unpack_scores(flat: Tensor, num_layers: int) -> Tensor:
+    """Undo :func:`pack_scores`.
+
+    Args:
+        flat: shape (pairs * 3 * layers,).
+        num_layers: number of layers.
+
+    Returns:
+        Shape (3, layers, pairs).
+    """
+    return flat.reshape(-1, 3, num_layers).permute(1, 2, 0)
+
+
+def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
+    """Return the dtypes of the token states.
+
+    Args:
+        vocab_size: number of token ids.
+
+    Returns:
+        A dtype for each of ``TOKEN_STATES``; ids take two bytes where these hold the vocabulary.
+
+    Example:
+        >>> token_dtypes(30_522)["candidate_ids"], token_dtypes(250_002)["candidate_ids"]
+        (torch.int16, torch.int32)
+    """
+    of_ids = torch.int16 if vocab_size <= 2 * _SIGNED else torch.int32
+    return TOKEN_STATES | dict.fromkeys(("candidate_ids", "reference_ids"), of_ids)
+
+
+def pack_tokens(matched: Matched, vocab_size: int) -> dict[str, Tensor]:
+    """Return the token states of matched pairs.
+
+    Args:
+        matched: matched pairs.
+        vocab_size: number of token ids.
+
+    Returns:
+        A tensor for each of ``TOKEN_STATES``.
+    """
+    packed = {"reference_counts": matched.counts}
+    for name, dtype in token_dtypes(vocab_size).items():
+        if name != "reference_counts":
+            values = getattr(matched.pairs, name)
+            packed[name] = (values - _SIGNED if dtype == torch.int16 else values).to(dtype)
+    return packed
+
+
+def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> Matched:
+    """Put matched pairs together again, leaving out candidates that are not kept.
+
+    Args:
+        state: a flat tensor for each of ``TOKEN_STATES``.
+        num_layers: layers per similarity.
+        keep: candidates to keep, shape (candidates,), bool; ``None`` keeps all.
+
+    Returns:
+        The matched pairs.
+    """
+    counts = state["reference_counts"].long()
+    pairs = None if keep is None else keep[segment_ids(counts)]
+    sides: dict[str, Tensor] = {}
+    for side in ("candidate", "reference"):
+        ids, lengths = state[f"{side}_ids"], state[f"{side}_lengths"].long()
+        ids = ids.long() + (_SIGNED if ids.dtype == torch.int16 else 0)
+        best = state[f"{side}_best"].reshape(-1, num_layers)
+        if pairs is not None:
+            tokens = pairs[segment_ids(lengths)]
+            ids, best, lengths = ids[tokens], best[tokens], lengths[pairs]
+        sides |= {f"{side}_ids": ids, f"{side}_best": best, f"{side}_lengths": lengths}
+    return Matched(MatchedPairs(**sides), counts if keep is None else counts[keep], num_truncated=0)
+
+
+def first_occurrences(values: Tensor) -> Tensor:
+    """Mark the first of each distinct value.
+
+    Args:
+        values: integers, shape (n,).
+
+    Returns:
+        Shape (n,), bool.
+
+    Example:
+        >>> first_occurrences(torch.tensor([7, 3, 7])).tolist()
+        [True, True, False]
+    """
+    order = values.argsort(stable=True)
+    new = torch.ones_like(values, dtype=torch.bool)
+    new[1:] = values[order][1:] != values[order][:-1]
+    first = torch.zeros_like(new)
+    first[order[new]] = True
+    return first
+
+
+def indices_fit(sizes: Tensor) -> bool:
+    """Tell whether all pairs have an index, or none has.
+
+    Args:
+        sizes: numbers of pairs and of indices of each part, shape (parts, 2).
+
+    Returns:
+        Whether they fit.
+    """
+    num_pairs, num_indices = sizes.unbind(1)
+    return bool((num_indices == 0).all() or (num_indices == num_pairs).all())
+
+
+def num_values(parts: Sequence[Tensor]) -> int:
+    """Return how many values a list state holds."""
+    return sum(len(part) for part in parts)

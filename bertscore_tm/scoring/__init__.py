@@ -1,0 +1,1 @@
+"""Vectors in, scores of texts out: token weights, whole corpora, rescaling, alignments, warnings and the signature."""

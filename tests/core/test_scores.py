@@ -1,0 +1,285 @@
+"""The score against the reference package, against plain loops, and its invariances, with the real encoder."""
+
+import math
+from collections import Counter
+
+import bert_score as oracle_package
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModel, AutoTokenizer
+
+from bertscore_tm import bert_score
+from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
+from bertscore_tm.core.scores import best_of_references, guarded_f1, harmonic_mean, precision_recall_f1, rescale
+from bertscore_tm.scoring.corpus import match_texts, plan_steps
+from bertscore_tm.texts import as_text_pairs
+from tests.support.texts import real_pairs, several_references
+
+SCORES = ("precision", "recall", "f1")
+TOLERANCE = 1e-6
+BASELINE = "LAYER,P,R,F\n" + "".join(f"{i},{0.1 + i / 20},{0.2 + i / 25},{0.15 + i / 30}\n" for i in range(7))
+
+# Layer (None: all), several references, idf (None, "references" or "sents"), rescaling.
+SETTINGS = [
+    (0, False, None, False),
+    (0, True, "sents", False),
+    (3, False, "references", False),
+    (3, True, None, False),
+    (3, False, None, True),
+    (6, False, None, False),
+    (6, False, "references", False),
+    (6, False, "sents", False),
+    (6, True, None, False),
+    (6, True, "references", False),
+    (6, True, "references", True),
+    (None, False, "references", False),
+    (None, False, None, True),
+]
+
+
+def stacked(scores):
+    return torch.stack([scores[name] for name in SCORES])
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def deviations(minilm, pairs, tmp_path_factory):
+    """A function from a setting to the largest difference to the reference package; each computed once."""
+    table = tmp_path_factory.mktemp("baseline") / "table.csv"
+    table.write_text(BASELINE)
+    candidates, single = pairs
+    known, states = {}, {}
+    encode = oracle_package.utils.bert_encode
+
+    def encode_once(model, ids, attention_mask, all_layers=False):
+        # Its own result, kept from setting to setting: it encodes each text in a batch of its own.
+        key = (len(getattr(model.encoder, "layer", ())), all_layers, tuple(ids[0].tolist()))
+        assert len(ids) == 1
+        if key not in states:
+            states[key] = encode(model, ids, attention_mask, all_layers)
+        return states[key].clone()
+
+    def deviation(setting):
+        if setting not in known:
+            layer, several, idf, rescaled = setting
+            references = several_references(single) if several else single
+            flat = [text for group in references for text in group] if several else single
+            sents = {None: None, "references": flat, "sents": candidates[:100]}[idf]
+            all_layers, baseline_path = layer is None, str(table) if rescaled else None
+            scorer = oracle_package.BERTScorer(
+                model_type=minilm,
+                num_layers=6 if all_layers else layer,
+                all_layers=all_layers,
+                idf=idf is not None,
+                idf_sents=sents,
+                nthreads=0,
+                device="cpu",
+                lang="en",
+                rescale_with_baseline=rescaled,
+                baseline_path=baseline_path,
+            )
+            expected = torch.stack(scorer.score(candidates, references, batch_size=1))
+            ours = bert_score(
+                candidates,
+                references,
+                minilm,
+                layer,
+                all_layers,
+                idf=idf is not None,
+                idf_sents=sents if idf == "sents" else None,
+                rescale_with_baseline=rescaled,
+                baseline_path=baseline_path,
+            )
+            assert stacked(ours).shape == expected.shape == ((3, 7, 240) if all_layers else (3, 240))
+            known[setting] = (stacked(ours) - expected).abs().max().item()
+        return known[setting]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracle_package.utils, "bert_encode", encode_once)
+        yield deviation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: "-".join(map(str, setting)))
+def test_equals_the_reference_package(deviations, setting):
+    assert deviations(setting) <= TOLERANCE
+
+
+@pytest.mark.slow
+def test_largest_deviation_from_the_reference_package(deviations, record_property):
+    largest = max(map(deviations, SETTINGS))
+    record_property("largest_deviation", largest)
+    assert 0 < largest <= TOLERANCE  # 0 would mean that something was compared with itself
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_equals_a_plain_loop_over_tokens(minilm, encoder, pairs, idf):
+    candidates, references = pairs[0][:12], pairs[1][:12]
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    model = AutoModel.from_pretrained(minilm).eval()
+
+    def tokens(text):
+        ids = tokenizer(text.strip(), return_tensors="pt")
+        with torch.no_grad():
+            states = model(**ids, output_hidden_states=True).hidden_states[5][0].double()
+        return ids["input_ids"][0].tolist(), [state / state.norm() for state in states]
+
+    documents = Counter(i for text in references for i in set(tokenizer(text.strip())["input_ids"]))
+
+    def weight(token):
+        if idf:
+            return math.log((len(references) + 1) / (documents[token] + 1))
+        return 0.0 if token in (tokenizer.cls_token_id, tokenizer.sep_token_id) else 1.0
+
+    def mean_best(queries, keys):
+        ids, vectors = queries
+        best = [max(float(vector @ key) for key in keys[1]) for vector in vectors]
+        return sum(weight(i) * b for i, b in zip(ids, best, strict=True)) / sum(map(weight, ids))
+
+    ours = bert_score(candidates, references, encoder, idf=idf)
+    for n, (candidate, reference) in enumerate(zip(map(tokens, candidates), map(tokens, references), strict=True)):
+        precision, recall = mean_best(candidate, reference), mean_best(reference, candidate)
+        expected = (precision, recall, 2 * precision * recall / (precision + recall))
+        assert [ours[name][n].item() for name in SCORES] == pytest.approx(expected, abs=TOLERANCE)
+
+
+# Invariances. Document frequencies come from fixed texts, as those of the references change with the corpus.
+COUNT = 24
+IDF_SENTS = real_pairs(240)[1][:COUNT]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "idf"])
+def reference_run(request, encoder, pairs):
+    """All pairs of a corpus in one call, and the options of the call."""
+    candidates, references = pairs[0][:COUNT], several_references(pairs[1][:COUNT])
+    options = {"idf_sents": IDF_SENTS if request.param else None}
+    return candidates, references, options, stacked(bert_score(candidates, references, encoder, **options))
+
+
+corpora = st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=8)
+
+
+@settings(max_examples=15, deadline=None)
+@given(numbers=corpora)
+def test_scores_do_not_depend_on_order_duplicates_and_neighbours(reference_run, encoder, numbers):
+    candidates, references, options, expected = reference_run
+    ours = bert_score([candidates[i] for i in numbers], [references[i] for i in numbers], encoder, **options)
+    torch.testing.assert_close(stacked(ours), expected[:, numbers], atol=TOLERANCE, rtol=0)
+
+
+@settings(max_examples=3, deadline=None)
+@given(order=st.permutations(range(COUNT)))
+def test_scores_follow_any_permutation(reference_run, encoder, order):
+    candidates, references, options, expected = reference_run
+    ours = bert_score([candidates[i] for i in order], [references[i] for i in order], encoder, **options)
+    torch.testing.assert_close(stacked(ours), expected[:, order], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 1000])
+def test_scores_do_not_depend_on_the_batch_size(reference_run, minilm, batch_size):
+    candidates, references, options, expected = reference_run
+    ours = bert_score(candidates, references, minilm, 5, batch_size=batch_size, **options)
+    torch.testing.assert_close(stacked(ours), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_a_text_scores_alone_as_it_does_in_a_corpus(reference_run, encoder):
+    candidates, references, options, expected = reference_run
+    alone = [stacked(bert_score([candidates[i]], [references[i]], encoder, **options)) for i in range(0, COUNT, 3)]
+    torch.testing.assert_close(torch.cat(alone, dim=1), expected[:, ::3], atol=TOLERANCE, rtol=0)
+
+
+@settings(max_examples=10, deadline=None)
+@given(left=corpora, right=corpora, idf=st.booleans())
+def test_exchanging_the_sides_exchanges_precision_and_recall(encoder, pairs, left, right, idf):
+    a, b = ([pairs[0][i] for i in numbers][: min(len(left), len(right))] for numbers in (left, right))
+    options = {"idf_sents": IDF_SENTS if idf else None}
+    there, back = bert_score(a, b, encoder, **options), bert_score(b, a, encoder, **options)
+    swapped = {"precision": back["recall"], "recall": back["precision"], "f1": back["f1"]}
+    torch.testing.assert_close(stacked(there), stacked(swapped), atol=TOLERANCE, rtol=0)
+
+
+@settings(max_examples=5, deadline=None)
+@given(numbers=corpora, idf=st.booleans())
+def test_equal_texts_score_one(encoder, pairs, numbers, idf):
+    texts = [pairs[1][i] for i in numbers]
+    scores = stacked(bert_score(texts, texts, encoder, idf_sents=IDF_SENTS if idf else None))
+    torch.testing.assert_close(scores, torch.ones_like(scores), atol=TOLERANCE, rtol=0)
+
+
+def test_long_corpora_are_scored_in_steps_with_the_same_result(encoder, pairs, monkeypatch):
+    corpus = pairs[0][:60], pairs[1][:60]
+    whole = stacked(bert_score(*corpus, encoder, idf=True))
+    monkeypatch.setattr("bertscore_tm.scoring.corpus._NUMBERS_PER_STEP", 384 * 500)
+    assert len(plan_steps(as_text_pairs(*corpus), encoder)) > 5
+    torch.testing.assert_close(stacked(bert_score(*corpus, encoder, idf=True)), whole, atol=TOLERANCE, rtol=0)
+
+
+# The parts.
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    documents=st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=8),
+)
+def test_document_frequencies_and_idf_equal_counters(documents):
+    ids = torch.tensor([i for document in documents for i in document], dtype=torch.long)
+    lengths = torch.tensor([len(document) for document in documents], dtype=torch.long)
+    frequencies = DocumentFrequencies.of(ids, lengths, 10)
+    expected = Counter(i for document in documents for i in set(document))
+    assert frequencies.counts.tolist() == [expected[i] for i in range(10)]
+    assert frequencies.num_documents == len(documents)
+    weights = [math.log((len(documents) + 1) / (expected[i] + 1)) for i in range(10)]
+    assert idf_weights(frequencies).tolist() == pytest.approx(weights, abs=1e-12)
+
+
+def test_weights_that_sum_to_zero_give_zero(encoder, pairs):
+    matched = match_texts(as_text_pairs(pairs[0][:3], pairs[1][:3]), encoder, "cpu")
+    zeros = torch.zeros(encoder.tokenizer.vocab_size, dtype=torch.float64)
+    assert torch.stack(precision_recall_f1(matched.pairs, zeros)).abs().max() == 0
+
+
+scores_in_range = st.floats(-1, 1, allow_subnormal=False)
+
+
+@settings(deadline=None)
+@given(p=scores_in_range, r=scores_in_range)
+def test_harmonic_mean_is_bounded_and_exact_where_positive(p, r):
+    f = harmonic_mean(*torch.tensor([p, r], dtype=torch.float64)).item()
+    assert -1 <= f <= 1
+    if p > 0 and r > 0:
+        assert f == pytest.approx(2 * p * r / (p + r), abs=1e-12)
+    if p + r == 0:
+        assert f == 0
+
+
+@settings(deadline=None)
+@given(p=scores_in_range, r=scores_in_range)
+def test_guarded_f1_is_continuous_bounded_and_has_finite_gradients(p, r):
+    both = torch.tensor([p, r], dtype=torch.float64, requires_grad=True)
+    f = guarded_f1(both[0], both[1])
+    f.backward()
+    assert torch.isfinite(both.grad).all()
+    assert min(p, r) - 1e-12 <= f.item() <= max(p, r) + 1e-12
+    if min(p, r) > 0:
+        assert f.item() == pytest.approx(harmonic_mean(*both.detach()).item(), abs=1e-12)
+
+
+def test_guarded_f1_has_no_step_where_a_score_turns_negative():
+    p = torch.tensor([1e-9, 0.0, -1e-9], dtype=torch.float64)
+    assert guarded_f1(p, torch.full_like(p, 0.5)).abs().max() < 1e-8
+
+
+def test_best_of_references_takes_each_maximum_within_its_group():
+    scores = torch.tensor([[-0.5, 0.1, 0.9, -0.2, -0.2], [0.5, 0.4, 0.3, 0.2, 0.1]])
+    best, which = best_of_references(scores, torch.tensor([1, 2, 2]))
+    assert best.tolist() == torch.tensor([[-0.5, 0.9, -0.2], [0.5, 0.4, 0.2]]).tolist()
+    assert which.tolist() == [[0, 1, 0], [0, 0, 0]]
+
+
+def test_rescale_maps_the_baseline_to_zero_and_one_to_one():
+    scores = torch.tensor([[0.8, 1.0], [0.2, 1.0]])
+    assert rescale(scores, torch.tensor([0.8, 0.2])).tolist() == [[0, 1], [0, 1]]

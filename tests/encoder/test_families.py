@@ -1,0 +1,281 @@
+"""Every family: ready models and folders, memory, length limits, windows, soft tokens, and what cannot work."""
+
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    CLIPTextConfig,
+    CLIPTextModel,
+    FNetConfig,
+    FNetModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.encoder.families import FAMILIES, family_of
+from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+DECODERS = ("gemma", "gemma2", "gpt2", "llama", "mistral", "olmo2", "opt", "phi3", "qwen2", "qwen3")
+TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
+
+every_family = pytest.mark.parametrize("family", EVERY_FAMILY)
+
+
+def plain_encoder(model):
+    """The encoder itself, in a copy that may be changed."""
+    model = copy.deepcopy(model)
+    return model.get_encoder() if model.config.is_encoder_decoder else model
+
+
+def backbone(encoder):
+    return encoder._backbone(CPU)
+
+
+def test_every_supported_family_is_tested():
+    assert set(FAMILIES) == set(EVERY_FAMILY)
+
+
+# Ready models, with heads for whatever task.
+
+
+def model_with_head(family):
+    config = tiny_config(family)
+    if config.is_encoder_decoder:
+        return randomised(AutoModelForSeq2SeqLM.from_config(config))
+    auto_class = AutoModelForCausalLM if family in (*DECODERS, "xlnet") else AutoModelForMaskedLM
+    return randomised(auto_class.from_config(config))
+
+
+@every_family
+def test_ready_models_folders_and_pickles_give_equal_vectors(family, tmp_path):
+    model, tokenizer = model_with_head(family), tiny_tokenizer(EVERY_FAMILY[family])
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    ready = [(model, tokenizer), (model.base_model, tokenizer)]
+    if model.config.is_encoder_decoder:
+        ready.append((model.get_encoder(), tokenizer))
+    for layers in ({"num_layers": 2}, {"all_layers": True}):
+        folder = FrozenEncoder(tmp_path, **layers)
+        expected = folder.encode(TEXTS).vectors
+        assert len(expected) == (1 if "num_layers" in layers else 4)
+        encoders = [folder, *(FrozenEncoder(*arguments, **layers) for arguments in ready)]
+        encoders += [pickle.loads(pickle.dumps(encoder)) for encoder in encoders]
+        encoders += [pickle.loads(pickle.dumps(encoders[-1]))]
+        for encoder in encoders:
+            torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=1e-6, rtol=0)
+            assert copy.deepcopy(encoder) is encoder
+        assert backbone(encoders[0]) is backbone(encoders[len(ready) + 1])
+
+
+# Memory.
+
+
+@every_family
+@pytest.mark.parametrize(
+    ("layers", "with_norm", "others"),
+    [({"num_layers": 1}, 1, 1), ({"num_layers": 2}, 2, 2), ({"num_layers": 1, "all_layers": True}, 2, 1)],
+    ids=["layer 1", "layer 2", "layers 0-1"],
+)
+def test_only_the_layers_that_are_needed_are_in_memory(family, layers, with_norm, others):
+    held = backbone(FrozenEncoder(*tiny_model(family), **layers))
+    # As many parameters as the encoder of a model that has these layers only.
+    smaller = plain_encoder(tiny_model(family, with_norm if FAMILIES[family].final_norm else others)[0])
+    expected = sum(p.numel() for name, p in smaller.named_parameters() if not name.startswith("pooler"))
+    assert sum(p.numel() for p in held.parameters()) == expected
+    assert not any(p.requires_grad for p in held.parameters())
+    assert not any(module.training for module in held.modules())
+    if tiny_model(family)[0].config.is_encoder_decoder:
+        assert not any("decoder" in name for name, _ in held.named_modules())
+
+
+# Length limits.
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "limit"),
+    [
+        ("bert", {"max_position_embeddings": 512}, 512),
+        ("distilbert", {"max_position_embeddings": 512}, 512),
+        ("roberta", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ("camembert", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ("xlm-roberta", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ("xlm-roberta-xl", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ("mpnet", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ("longformer", {"max_position_embeddings": 4098, "pad_token_id": 1}, 4096),
+        ("deberta", {"relative_attention": True, "position_biased_input": False}, None),
+        ("deberta-v2", {"relative_attention": True, "position_biased_input": False}, None),
+        ("deberta", {"relative_attention": True, "position_biased_input": True}, 512),
+        ("t5", {}, None),
+        ("mt5", {}, None),
+        ("umt5", {}, None),
+        ("xlnet", {}, None),
+        ("xlm", {"max_position_embeddings": 512}, 512),
+        ("bart", {"max_position_embeddings": 1024}, 1024),
+        ("mbart", {"max_position_embeddings": 1024}, 1024),
+        ("pegasus", {"max_position_embeddings": 512}, 512),
+        ("led", {"max_encoder_position_embeddings": 16384}, 16384),
+        ("big_bird", {"max_position_embeddings": 4096}, 4096),
+        ("modernbert", {"max_position_embeddings": 8192}, 8192),
+        ("gpt2", {"n_positions": 1024}, 1024),
+        ("opt", {"max_position_embeddings": 2048}, 2048),
+        ("llama", {"max_position_embeddings": 4096}, 4096),
+    ],
+)
+def test_number_of_positions(family, options, limit):
+    config = AutoConfig.for_model(family, **options)
+    assert family_of(config).max_positions(config) == limit
+
+
+LIMITED = [name for name in EVERY_FAMILY if FAMILIES[name].max_positions(tiny_config(name)) is not None]
+# Rotary positions go on for ever; ProphetNet gives all further tokens its last position.
+TAKE_MORE = {"modernbert", "prophetnet", *DECODERS} - {"gpt2", "opt"}
+
+
+@pytest.mark.parametrize("family", LIMITED)
+def test_the_model_takes_as_many_tokens_as_positions_and_no_more(family):
+    model, tokenizer = tiny_model(family)
+    limit = family_of(model.config).max_positions(model.config)
+    with pytest.raises(ValueError, match=f"exceeds the {limit} positions"):
+        FrozenEncoder(model, tokenizer, num_layers=1, max_length=limit + 1).tokenizer(["a"])
+    encoder = FrozenEncoder(model, tokenizer, num_layers=1, max_length=limit)
+    assert encoder.encode(["a " * 100]).lengths.tolist() == [limit]
+    ids = torch.tensor([tokenizer("a " * 100, truncation=True, max_length=limit + 1)["input_ids"]])
+    assert ids.shape == (1, limit + 1)
+    if family in TAKE_MORE:
+        plain_encoder(model)(ids)
+    else:
+        with pytest.raises((IndexError, RuntimeError)):
+            plain_encoder(model)(ids)
+
+
+@every_family
+def test_windows_hold_the_vectors_that_the_model_gives_them(family):
+    model, tokenizer = tiny_model(family)
+    encoder = FrozenEncoder(model, tokenizer, num_layers=3, long_text="window", max_length=20, stride=6)
+    text = " ".join(real_pairs(3)[1])
+    found = encoder.encode([text, "a"]).vectors[0]
+    before, after = encoder.tokenizer.special_affixes
+    ids = encoder.tokenizer([text]).ids[0]
+    content = ids[len(before) : len(ids) - len(after)]
+    room = 20 - len(before) - len(after)
+    assert len(content) > 3 * room
+    starts = [*range(0, len(content) - room, 6), len(content) - room]
+    plain = plain_encoder(model)
+    with torch.no_grad():
+        windows = [
+            plain(torch.tensor([before + content[start : start + room] + after])).last_hidden_state[0]
+            for start in starts
+        ]
+    expected = [*windows[0][: len(before)]]
+    for token in range(len(content)):
+        context = [min(token - start, start + room - 1 - token) for start in starts]
+        best = context.index(max(context))
+        expected.append(windows[best][len(before) + token - starts[best]])
+    expected += [*windows[-1][20 - len(after) :]]
+    torch.testing.assert_close(found[: len(ids)], normalize(torch.stack(expected), dim=-1), atol=5e-6, rtol=0)
+
+
+# Soft tokens.
+
+
+@every_family
+@pytest.mark.parametrize("layer", [0, 2])
+def test_soft_tokens_equal_ids(family, layer):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=layer)
+    # Texts without unknown tokens: some models give the padding token's position to what they take for it.
+    texts = [*TEXTS[2:], *real_pairs(4)[1]]
+    ids = [torch.tensor(row) for row in encoder.tokenizer(texts).ids]
+    padded = pad_sequence(ids, batch_first=True, padding_value=encoder.tokenizer.pad_id)
+    mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
+    embeds = encoder.embedding_table(CPU)[padded].clone().requires_grad_()
+    for rows in ([*range(len(ids))], [0]):  # the second has padding only behind its end
+        soft = encoder.encode_soft(embeds[rows], mask[rows])
+        expected = encoder.encode([texts[row] for row in rows]).vectors
+        torch.testing.assert_close(soft[:, mask[rows]], expected, atol=5e-6, rtol=0)
+    encoder.encode_soft(embeds, mask)[:, mask][..., 0].sum().backward()
+    assert (embeds.grad[mask] != 0).any(-1).all()
+    assert not embeds.grad[~mask].any()
+
+
+# Side effects.
+
+
+@every_family
+def test_encoding_prints_nothing_and_leaves_the_random_state_alone(family, capfd, caplog):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=2)
+    random_state = torch.get_rng_state()
+    transformers_logging.warning_once.cache_clear()
+    for texts in (TEXTS, real_pairs(4)[1], TEXTS[:1]):
+        encoder.encode(texts)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert not caplog.records
+    assert capfd.readouterr() == ("", "")
+
+
+# What cannot work.
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class", "config"),
+    [
+        ("fnet", FNetModel, FNetConfig(vocab_size=800, hidden_size=16, num_hidden_layers=1, intermediate_size=16)),
+        (
+            "clip_text_model",
+            CLIPTextModel,
+            CLIPTextConfig(
+                vocab_size=800, hidden_size=16, num_hidden_layers=1, intermediate_size=16, num_attention_heads=2
+            ),
+        ),
+    ],
+)
+def test_unsupported_families_are_named(kind, model_class, config, tmp_path):
+    model = model_class(config)
+    with pytest.raises(ValueError, match=f"type '{kind}' are not supported.*roberta"):
+        FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=1)
+    model.save_pretrained(tmp_path)
+    for layers in ({"num_layers": 1}, {"all_layers": True}, {}):
+        with pytest.raises(ValueError, match=f"type '{kind}' are not supported.*roberta"):
+            FrozenEncoder(tmp_path, **layers)
+
+
+@pytest.mark.parametrize("kind", ["bort", "xlm-prophetnet"])
+def test_families_that_transformers_has_dropped_are_named(kind, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(OSError, match=f"could not load the configuration of .*`{kind}`"):
+        FrozenEncoder(tmp_path, num_layers=1)
+
+
+def test_opt_with_narrow_embeddings_has_single_layers_only():
+    """As OPT 350M: no final norm, and layers that are wider than what goes in and comes out."""
+    model = randomised(AutoModel.from_config(tiny_config("opt", word_embed_proj_dim=16, do_layer_norm_before=False)))
+    tokenizer = tiny_tokenizer("opt")
+    ids = torch.tensor([tokenizer.encode(" " + TEXTS[0])])
+    with torch.no_grad():
+        states = model(ids, output_hidden_states=True).hidden_states
+    for layer in (0, 1, 3):
+        found = FrozenEncoder(model, tokenizer, num_layers=layer).encode(TEXTS[:1]).vectors
+        expected = states[layer] if layer == 3 else model.decoder.project_out(states[layer])
+        torch.testing.assert_close(found, normalize(expected, dim=-1), atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match=r"the layers of OPTModel differ in width.*num_layers, not all_layers"):
+        FrozenEncoder(model, tokenizer, all_layers=True)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "prophetnet"])
+def test_numbers_that_are_not_finite_are_an_error(family):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=3, dtype="float64")
+    with pytest.raises(ValueError, match=r"not finite in torch.float64.*use dtype='float32'"):
+        encoder.encode(TEXTS)

@@ -1,0 +1,274 @@
+"""Every family's scores against the reference package, and against plain loops over what transformers gives out.
+
+``pytest -s`` prints the largest deviation of each family.
+"""
+
+import bert_score as oracle_package
+import pytest
+import torch
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, T5Model
+
+from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.encoder.families import FAMILIES
+from tests.support.models import EVERY_FAMILY, randomised, save_tiny_model, tiny_config, tiny_model
+from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SCORES = ("precision", "recall", "f1")
+LAST = 3
+SINGLE_LAYERS = (0, 1, LAST)
+TOLERANCE = 1e-6
+
+# The reference package asks GPT-2's and RoBERTa's tokenizers for a space before the text; transformers 5 ignores it.
+PREFIX_SPACE = {"gpt2", "opt", "roberta"}
+
+# The norm that follows the last layer, in the families that have one.
+FINAL_NORM = {
+    **dict.fromkeys(("t5", "mt5", "umt5"), "final_layer_norm"),
+    **dict.fromkeys(("blenderbot", "mbart", "pegasus"), "layer_norm"),
+    **dict.fromkeys(("gemma", "gemma2", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3"), "norm"),
+    "gpt2": "ln_f",
+    "megatron-bert": "encoder.ln",
+    "modernbert": "final_norm",
+    "opt": "decoder.final_layer_norm",
+    "xlm-roberta-xl": "encoder.LayerNorm",
+}
+
+# Where the reference package fails under transformers 5, with texts that all have content.
+ORACLE_FAILS = {
+    ("big_bird", "all"): RuntimeError,  # sparse attention leaves padding on all states but the last
+    ("deberta-v2", 0): UnboundLocalError,
+    **{(family, layer): ValueError for family in ("gpt2", "opt", "umt5") for layer in SINGLE_LAYERS},
+    **{("squeezebert", layer): AttributeError for layer in SINGLE_LAYERS},
+}
+
+# transformers' ProphetNet gives NaN in float64, and so does Gemma 2 where a batch holds padding.
+NOT_IN_FLOAT64 = {"gemma2", "prophetnet"}
+
+
+def short_pairs(count):
+    """Real texts of at most eight words."""
+    candidates, references = ([" ".join(text.split()[:8]) for text in side] for side in real_pairs(count))
+    return candidates, references
+
+
+def corpus():
+    """Real pairs, one of them with a text of more than 64 tokens."""
+    candidates, references = short_pairs(5)
+    return [*candidates[:4], " ".join(4 * references)], references
+
+
+@pytest.fixture(scope="module", params=EVERY_FAMILY)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(family, tmp_path_factory):
+    # The reference package takes every model with "t5" in its name for a T5, and no other.
+    name = {"t5": "t5", "mt5": "mt5", "umt5": "ufive"}.get(family, "model")
+    return save_tiny_model(family, tmp_path_factory.mktemp("family") / name)
+
+
+@pytest.fixture(scope="module")
+def deviations():
+    """Largest deviation of each family from either oracle; printed at the end."""
+    found = {}
+    yield found
+    print("\nfamily           | reference package           | plain loops")
+    for name, by_oracle in sorted(found.items()):
+        reference, plain = (f"{by_oracle.get(oracle, float('nan')):.1e}" for oracle in ("reference", "plain"))
+        if failing := [str(layer) for family, layer in ORACLE_FAILS if family == name]:
+            reference += f", fails at {'/'.join(failing)}"
+        print(f"{name:16} | {reference:27} | {plain}")
+
+
+def compare(deviations, family, oracle, found, expected):
+    deviation = (found.double() - expected.double()).abs().max().item()
+    by_oracle = deviations.setdefault(family, {})
+    by_oracle[oracle] = max(by_oracle.get(oracle, 0.0), deviation)
+    assert deviation <= TOLERANCE
+
+
+def ours(folder, layer, candidates, references, **options):
+    """Precision, recall and F1, shape (3, pairs) or (3, layers, pairs)."""
+    layers = {"all_layers": True} if layer == "all" else {"num_layers": layer}
+    scores = bert_score(candidates, references, folder, **layers, **options)
+    return torch.stack([scores[name] for name in SCORES])
+
+
+def scorer_of_reference_package(family, folder, layer, idf_sents=None):
+    scorer = oracle_package.BERTScorer(
+        folder,
+        num_layers=LAST if layer == "all" else layer,
+        all_layers=layer == "all",
+        nthreads=0,
+        device="cpu",
+        idf=idf_sents is not None,
+    )
+    tokenizer = scorer._tokenizer
+    if family in PREFIX_SPACE:
+        tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    if tokenizer.pad_token is None:  # it fails without one; batches of one text hold no padding
+        tokenizer.pad_token = tokenizer.eos_token
+    if family == "big_bird":  # its attention depends on the texts before; here every text is the first
+        scorer._model.register_forward_pre_hook(lambda model, _: model.set_attention_type("block_sparse"))
+    if idf_sents is not None:
+        scorer.compute_idf(idf_sents)
+    return scorer
+
+
+# 1. The reference package.
+
+
+@pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
+@pytest.mark.parametrize("layer", [*SINGLE_LAYERS, "all"])
+def test_scores_equal_the_reference_package(family, folder, deviations, layer):
+    candidates, references = corpus()
+    if error := ORACLE_FAILS.get((family, layer)):
+        with pytest.raises(error):
+            scorer_of_reference_package(family, folder, layer).score(candidates, references, batch_size=1)
+        return
+    for idf in (False, True) if layer == 1 else (False,):
+        scorer = scorer_of_reference_package(family, folder, layer, references if idf else None)
+        expected = torch.stack(scorer.score(candidates, references, batch_size=1))
+        compare(deviations, family, "reference", ours(folder, layer, candidates, references, idf=idf), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
+def test_scores_of_bytes_equal_the_reference_package(tmp_path):
+    """ByT5: a T5 whose tokenizer is written in Python."""
+    randomised(T5Model(tiny_config("t5", vocab_size=384))).save_pretrained(tmp_path / "byt5")
+    ByT5Tokenizer(model_max_length=64).save_pretrained(tmp_path / "byt5")
+    candidates, references = corpus()
+    for layer in (*SINGLE_LAYERS, "all"):
+        scorer = scorer_of_reference_package("byt5", str(tmp_path / "byt5"), layer)
+        expected = torch.stack(scorer.score(candidates, references, batch_size=1))
+        with pytest.warns(UserWarning, match="^1 candidates? scores? 0"):
+            found = ours(tmp_path / "byt5", layer, [*candidates, ""], [*references, "a"])
+        torch.testing.assert_close(found[..., :-1], expected, atol=TOLERANCE, rtol=0)
+        assert not found[..., -1].any()
+
+
+def test_as_t5_the_reference_package_misreads_umt5(tmp_path):
+    """Its T5 class drops the position biases that UMT5 has in every layer."""
+    folder = save_tiny_model("umt5", tmp_path / "umt5")
+    candidates, references = corpus()
+    scorer = scorer_of_reference_package("umt5", folder, "all")
+    misread = torch.stack(scorer.score(candidates[:2], references[:2], batch_size=1))
+    deviation = (misread - ours(folder, "all", candidates[:2], references[:2])).abs().amax((0, 2))
+    assert (deviation > 1e-4).tolist() == [False, False, True, True]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral"])
+def test_the_reference_package_needs_a_padding_token(tmp_path, family):
+    folder = save_tiny_model(family, tmp_path / "model")
+    scorer = oracle_package.BERTScorer(folder, num_layers=LAST, all_layers=True, nthreads=0, device="cpu")
+    with pytest.raises(TypeError):
+        scorer.score(["a"], ["b"])
+    assert ours(folder, LAST, ["a"], ["a"]).tolist() == 3 * [[pytest.approx(1, abs=TOLERANCE)]]
+
+
+# 2. Plain transformers, one text at a time.
+
+
+class Plain:
+    """Token ids and hidden states of single texts, and scores in plain loops."""
+
+    def __init__(self, family, folder):
+        self.family = family
+        self.folder = folder
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.unweighted = {self.tokenizer.cls_token_id, self.tokenizer.sep_token_id}
+
+    def ids(self, text):
+        text = f" {text}" if text and self.family in PREFIX_SPACE else text
+        return self.tokenizer(text, truncation=True)["input_ids"]
+
+    @torch.no_grad()
+    def states(self, text):
+        """Two lists of one tensor (tokens, width) per layer: all layers of the whole model, and single layers."""
+        model = AutoModel.from_pretrained(self.folder).eval()  # anew, since BigBird remembers its last text
+        encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+        ids = torch.tensor([self.ids(text)])
+        output = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+        every = [states[0, : ids.shape[1]] for states in output.hidden_states]
+        torch.testing.assert_close(every[-1], output.last_hidden_state[0])
+        if self.family not in FINAL_NORM:
+            return every, every
+        norm = encoder.get_submodule(FINAL_NORM[self.family])
+        return every, [*map(norm, every[:-1]), every[-1]]
+
+    def scores(self, candidate, reference):
+        """All layers and single layers, each of shape (3, layers)."""
+        sides = zip(self.states(candidate), self.states(reference), strict=True)
+        weights = [[float(i not in self.unweighted) for i in self.ids(text)] for text in (candidate, reference)]
+        return [
+            torch.tensor([loops(x, y, *weights) for x, y in zip(*side, strict=True)], dtype=torch.float64).T
+            for side in sides
+        ]
+
+
+def loops(candidate, reference, candidate_weights, reference_weights):
+    """Precision, recall and F1 in float64."""
+    x = [vector / vector.norm() for vector in candidate.double()]
+    y = [vector / vector.norm() for vector in reference.double()]
+    s = [[float(a.dot(b)) for b in y] for a in x]
+    precision = sum(w * max(row) for w, row in zip(candidate_weights, s, strict=True)) / sum(candidate_weights)
+    columns = zip(*s, strict=True)
+    recall = sum(w * max(column) for w, column in zip(reference_weights, columns, strict=True)) / sum(reference_weights)
+    return precision, recall, 2 * precision * recall / (precision + recall)
+
+
+def test_scores_equal_plain_loops(family, folder, deviations):
+    candidates, references = corpus()
+    plain = Plain(family, folder)
+    assert len(plain.ids(candidates[-1])) == 64
+    expected = [plain.scores(*pair) for pair in zip(candidates, references, strict=True)]
+    every, single = (torch.stack(scores, dim=-1) for scores in zip(*expected, strict=True))
+    # An empty text on either side scores 0.
+    candidates, references = [*candidates, "", "a text"], [*references, "a text", " "]
+    every, single = (torch.nn.functional.pad(scores, (0, 2)) for scores in (every, single))
+    for layer in (*SINGLE_LAYERS, "all"):
+        with (
+            pytest.warns(UserWarning, match="^1 text is longer than 64 tokens"),
+            pytest.warns(UserWarning, match="^2 candidates score 0: .*have no text$"),
+        ):
+            found = ours(folder, layer, candidates, references)
+        compare(deviations, family, "plain", found, every if layer == "all" else single[:, layer])
+        # One text alone.
+        compare(deviations, family, "plain", ours(folder, layer, candidates[0], references[0]), found[..., :1])
+    up_to_first = bert_score(candidates[:4], references[:4], folder, num_layers=1, all_layers=True)
+    found = torch.stack([up_to_first[name] for name in SCORES])
+    compare(deviations, family, "plain", found, every[:, :2, :4])
+
+
+def test_single_layers_differ_from_all_layers_where_a_norm_follows_the_last():
+    assert {family for family, facts in FAMILIES.items() if facts.final_norm} == set(FINAL_NORM)
+    assert {family for family, facts in FAMILIES.items() if facts.prefix_space} == PREFIX_SPACE
+
+
+# 3. Neighbours.
+
+
+@pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
+def test_scores_do_not_depend_on_neighbours(family):
+    model = tiny_model(family)
+    candidates, references = short_pairs(12)
+    long = [" ".join(references[i:] + references[:i])[:200] for i in range(3)]
+    texts = [*long, *candidates, *references]
+    # In float64 where it can be, so that a neighbour's influence stands out from rounding.
+    dtype, tolerance = ("float32", 1e-5) if family in NOT_IN_FLOAT64 else ("float64", TOLERANCE)
+    encoder = FrozenEncoder(*model, all_layers=True, dtype=dtype)
+    together = encoder.encode(texts)
+    assert together.lengths.median() * 2 < together.lengths.max()
+    for text, found in zip(texts, together.vectors.split(together.lengths.tolist(), dim=1), strict=True):
+        torch.testing.assert_close(found, encoder.encode([text]).vectors, atol=tolerance, rtol=0)
+    encoder = FrozenEncoder(*model, all_layers=True)
+    scores = bert_score([*candidates, *long], [*references, *long], encoder)
+    for i in (0, 5, 11):
+        alone = bert_score(candidates[i], references[i], encoder)
+        for name in SCORES:
+            torch.testing.assert_close(scores[name][:, i : i + 1], alone[name], atol=TOLERANCE, rtol=0)

@@ -1,0 +1,401 @@
+"""The frozen encoder: shared, frozen, cut, exact for every family, and quiet."""
+
+import copy
+import gc
+import io
+import pickle
+import subprocess
+import sys
+import weakref
+
+import bert_score as oracle_package
+import pytest
+import torch
+from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModel, PreTrainedModel
+
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.encoder import frozen_encoder as encoder_module
+from tests.support.models import FAMILIES, save_tiny_model, tiny_model
+
+SCORES = ("precision", "recall", "f1")
+TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def stacked(scores):
+    return torch.stack([scores[name] for name in SCORES])
+
+
+def backbone(encoder):
+    return encoder._backbone(torch.device("cpu"))
+
+
+def live_models():
+    gc.collect()
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), PreTrainedModel)]
+
+
+@pytest.fixture
+def fresh_tiny():
+    """A ready BERT of its own, not the one that tests share."""
+    model, tokenizer = tiny_model("bert")
+    return copy.deepcopy(model), tokenizer
+
+
+# One copy in memory.
+
+
+def test_equal_settings_share_one_model(minilm, encoder):
+    same = FrozenEncoder(f"{minilm}/../{minilm.rsplit('/', 1)[1]}", num_layers=-2, batch_size=3, max_length=50)
+    assert backbone(same) is backbone(encoder)
+    for other in ({"num_layers": 4}, {"num_layers": 5, "dtype": "bfloat16"}):
+        assert backbone(FrozenEncoder(minilm, **other)) is not backbone(encoder)
+
+
+def test_metric_loss_and_callback_together_hold_one_copy(minilm):
+    from bertscore_tm.callbacks import BERTScoreCallback
+    from bertscore_tm.losses import SoftBERTScoreLoss
+
+    before = {id(model) for model in live_models()}
+    metric = BERTScore(minilm, num_layers=4)
+    loss = SoftBERTScoreLoss(minilm, num_layers=4)
+    callback = BERTScoreCallback(BERTScore(minilm, num_layers=4))
+    clones = metric.clone(), copy.deepcopy(loss), copy.deepcopy(metric)
+    for owner in (metric, loss, callback.metric, *clones):
+        owner.encoder.encode(["a cat"])
+    metric.update(["a cat"], ["the cat"])
+    models = [model for model in live_models() if id(model) not in before]
+    assert len(models) == 1
+    owned = [p for owner in (metric, loss, callback.metric, *clones) for p in owner.parameters()]
+    assert not owned
+    assert not any(owner.state_dict() for owner in (metric, callback.metric))
+
+
+def test_copies_share_and_weights_go_with_the_last_holder(minilm):
+    first = FrozenEncoder(minilm, num_layers=1, dtype="float64")
+    second, copied = copy.deepcopy(first), copy.copy(first)
+    model = weakref.ref(backbone(first))
+    assert backbone(second) is backbone(copied) is model()
+    del first, second
+    gc.collect()
+    assert model() is not None
+    del copied
+    gc.collect()
+    assert model() is None
+
+
+def test_pickles_leave_weights_out_and_load_them_again(encoder):
+    expected = encoder.encode(TEXTS).vectors
+    data = pickle.dumps(encoder)
+    assert len(data) < 2_000_000
+    loaded = pickle.loads(data)
+    assert torch.equal(loaded.encode(TEXTS).vectors, expected)
+    assert backbone(loaded) is backbone(encoder)
+    buffer = io.BytesIO()
+    torch.save(encoder, buffer)
+    assert buffer.tell() < 2_000_000
+
+
+# Ready models.
+
+
+def test_a_ready_model_is_pickled_with_its_weights(fresh_tiny):
+    model, tokenizer = fresh_tiny
+    encoder = FrozenEncoder(model, tokenizer, num_layers=2)
+    data = pickle.dumps(encoder)
+    expected = encoder.encode(TEXTS).vectors
+    del encoder, model
+    loaded = pickle.loads(data)
+    again = pickle.loads(pickle.dumps(loaded))
+    assert torch.equal(loaded.encode(TEXTS).vectors, expected)
+    assert torch.equal(again.encode(TEXTS).vectors, expected)
+
+
+def test_training_a_ready_model_later_changes_nothing(fresh_tiny):
+    model, tokenizer = fresh_tiny
+    model.train()
+    encoder = FrozenEncoder(model, tokenizer, num_layers=3)
+    expected = encoder.encode(TEXTS).vectors
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert len(model.encoder.layer) == 3
+    assert not {p.data_ptr() for p in model.parameters()} & {p.data_ptr() for p in backbone(encoder).parameters()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5).add_(0.1)
+    assert torch.equal(encoder.encode(TEXTS).vectors, expected)
+    assert not torch.equal(FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=3).encode(TEXTS).vectors, expected)
+
+
+def test_a_ready_model_is_copied_once(fresh_tiny):
+    model, tokenizer = fresh_tiny
+    first, second = (FrozenEncoder(model, tokenizer, num_layers=2) for _ in range(2))
+    assert backbone(first) is backbone(second)
+    other = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
+    assert backbone(other) is not backbone(first)
+    with pytest.raises(ValueError, match="needs its tokenizer"):
+        FrozenEncoder(model, num_layers=2)
+
+
+# Frozen and cut.
+
+
+def test_the_model_is_frozen_and_stays_so(encoder):
+    model = backbone(encoder)
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    expected = encoder.encode(TEXTS).vectors
+    assert not expected.requires_grad
+    model.train()
+    try:
+        assert torch.equal(encoder.encode(TEXTS).vectors, expected)
+        assert not any(module.training for module in model.modules())
+    finally:
+        model.eval()  # other tests share it
+
+
+@pytest.mark.parametrize("layer", [0, 1, 3, 6])
+def test_only_layers_up_to_the_last_are_in_memory(minilm, layer):
+    model = backbone(FrozenEncoder(minilm, num_layers=layer))
+    assert len(model.encoder.layer) == max(layer, 1)
+    assert model.pooler is None
+    per_layer = sum(p.numel() for p in model.encoder.layer[0].parameters())
+    embeddings = sum(p.numel() for p in model.embeddings.parameters())
+    assert sum(p.numel() for p in model.parameters()) == embeddings + max(layer, 1) * per_layer
+
+
+@pytest.mark.parametrize("layer", range(-7, 0))
+def test_negative_layers_count_from_the_last(minilm, layer):
+    encoder = FrozenEncoder(minilm, num_layers=layer)
+    assert encoder.num_layers == 7 + layer
+    assert encoder.num_outputs == 1
+
+
+# Precision.
+
+
+def test_bfloat16_is_close_and_gives_out_float32(minilm, encoder, pairs):
+    candidates, references = (side[::4] for side in pairs)
+    exact = bert_score(candidates, references, encoder)["f1"]
+    half = FrozenEncoder(minilm, num_layers=5, dtype="bfloat16")
+    fast = bert_score(candidates, references, half)["f1"]
+    assert 0 < (fast - exact).abs().max() <= 5e-3
+    assert (fast.mean() - exact.mean()).abs() <= 1e-3
+    assert next(backbone(half).parameters()).dtype == torch.bfloat16
+    vectors = half.encode(TEXTS).vectors
+    assert vectors.dtype == torch.float32
+    torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:2]))
+
+
+def test_float64_refines_float32(minilm, encoder):
+    exact = FrozenEncoder(minilm, num_layers=5, dtype=torch.float64).encode(TEXTS).vectors
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(encoder.encode(TEXTS).vectors.double(), exact, atol=1e-5, rtol=0)
+
+
+def test_auto_is_what_the_device_computes_natively(minilm, encoder, monkeypatch):
+    automatic = FrozenEncoder(minilm, num_layers=5, dtype="auto")
+    assert "dtype:auto" in automatic.signature()
+    for native, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(encoder_module, "has_native_bfloat16", lambda device, native=native: native)
+        assert automatic.resolve_dtype("cpu") == dtype
+    assert backbone(automatic) is backbone(encoder)
+
+
+def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeypatch):
+    """An encoder that is moved from a device with native bfloat16 to one without gets the exact weights there."""
+    expected = copy.deepcopy(backbone(encoder)).state_dict()
+    automatic = FrozenEncoder(minilm, num_layers=2, dtype="auto")
+    monkeypatch.setattr(encoder_module, "has_native_bfloat16", lambda device: device.type == "meta")
+    assert automatic._backbone(torch.device("meta")).dtype == torch.bfloat16
+    for name, weights in backbone(automatic).state_dict().items():
+        assert torch.equal(weights, expected[name])
+
+
+def test_unknown_dtype(minilm):
+    with pytest.raises(ValueError, match=r"dtype='int3' is not one of 'auto', 'float64', 'float32', 'bfloat16'"):
+        FrozenEncoder(minilm, num_layers=5, dtype="int3")
+
+
+def test_batch_size_must_be_positive(minilm):
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        FrozenEncoder(minilm, num_layers=5, batch_size=0)
+
+
+# Loading.
+
+
+def test_autocast_does_not_reach_the_encoder(encoder):
+    expected = encoder.encode(TEXTS).vectors
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(encoder.encode(TEXTS).vectors, expected)
+
+
+@pytest.mark.parametrize("source", ["folder", "ready model"])
+def test_loaded_in_inference_mode_it_still_gives_gradients(minilm, fresh_tiny, source):
+    with torch.inference_mode():
+        encoder = FrozenEncoder(*((minilm,) if source == "folder" else fresh_tiny), num_layers=2)
+        encoder.encode(["a"])
+    assert not any(tensor.is_inference() for tensor in backbone(encoder).state_dict().values())
+    ids = torch.tensor([encoder.tokenizer(["a cat sat"]).ids[0]])
+    embeds = encoder.embedding_table("cpu")[ids].clone().requires_grad_()
+    encoder.encode_soft(embeds, torch.ones_like(ids, dtype=torch.bool))[..., 0].sum().backward()
+    assert torch.isfinite(embeds.grad).all()
+    assert (embeds.grad != 0).any(-1).all()
+
+
+def test_loading_leaves_the_random_state_alone(minilm, fresh_tiny):
+    before = torch.get_rng_state()
+    FrozenEncoder(minilm, num_layers=1, dtype="float64").encode(["a"])
+    FrozenEncoder(*fresh_tiny, num_layers=1).encode(["a"])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_loading_prints_nothing(minilm, capfd):
+    FrozenEncoder(minilm, num_layers=3, dtype="float64").encode(["a"])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_encoding_nothing(encoder):
+    vectors = encoder.encode([])
+    assert vectors.vectors.shape == (1, 0, 384)
+    assert len(vectors.lengths) == len(vectors.ids) == len(vectors.has_content) == 0
+
+
+def test_repr_names_model_layer_and_dtype(minilm):
+    assert repr(FrozenEncoder(minilm, num_layers=2)) == f"FrozenEncoder({minilm!r}, layer 2, float32)"
+    assert "layers 0-6" in repr(FrozenEncoder(minilm, all_layers=True))
+
+
+# Every family.
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Each family's tiny model in a folder."""
+    return {family: save_tiny_model(family, tmp_path_factory.mktemp("tiny") / family) for family in FAMILIES}
+
+
+def texts_for(family, pairs):
+    """Real texts, an empty one, and one beyond the limit of 64 tokens."""
+    return [*pairs[0][:5], "", " ".join(pairs[1][:8])]
+
+
+def expected_states(family, texts):
+    """Hidden states of plain transformers, one text at a time; one tensor (layers, tokens, width) per text."""
+    model, tokenizer = tiny_model(family)
+    space = " " if family == "roberta" else ""
+    states = []
+    for text in texts:
+        ids = tokenizer(space + text if text else "", truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            output = model(ids["input_ids"], attention_mask=ids["attention_mask"], output_hidden_states=True)
+        states.append(torch.cat(output.hidden_states))
+    return states
+
+
+@pytest.mark.parametrize("source", ["ready model", "folder"])
+def test_vectors_equal_plain_transformers(family, folders, pairs, source):
+    texts = texts_for(family, pairs)
+    expected = expected_states(family, texts)
+    assert expected[-1].shape[1] == 64
+    arguments = tiny_model(family) if source == "ready model" else (folders[family],)
+    every = FrozenEncoder(*arguments, all_layers=True).encode(texts)
+    assert every.lengths.tolist() == [state.shape[1] for state in expected]
+    assert every.has_content.tolist() == [True] * 5 + [False, True]
+    packed = normalize(torch.cat(expected, dim=1), dim=-1)
+    torch.testing.assert_close(every.vectors, packed, atol=2e-6, rtol=0)
+    for layer in (0, 2, 3):
+        single = FrozenEncoder(*arguments, num_layers=layer).encode(texts)
+        torch.testing.assert_close(single.vectors, packed[[layer]], atol=2e-6, rtol=0)
+
+
+# The reference package fails at layer 0 of DeBERTa-v2 only.
+ORACLE_FAILS = {("deberta-v2", 0)}
+
+
+@pytest.mark.filterwarnings("ignore:.*were cut there")
+@pytest.mark.parametrize("layer", [0, 2, 3])
+def test_scores_equal_the_reference_package(family, folders, pairs, layer):
+    scorer = oracle_package.BERTScorer(model_type=folders[family], num_layers=layer, nthreads=0, device="cpu")
+    candidates, references = pairs[0][:15], pairs[1][:15]
+    if (family, layer) in ORACLE_FAILS:
+        with pytest.raises(UnboundLocalError):
+            scorer.score(candidates, references, batch_size=1)
+        return
+    expected = torch.stack(scorer.score(candidates, references, batch_size=1))
+    # Under transformers 5 it does not put the space that it asks for.
+    encoder = FrozenEncoder(folders[family], num_layers=layer, prefix_space=False)
+    ours = stacked(bert_score(candidates, references, encoder))
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0)
+
+
+def test_soft_tokens_equal_ids(family, folders, pairs):
+    for layer in (0, 3):
+        encoder = FrozenEncoder(folders[family], num_layers=layer)
+        # Texts without unknown tokens: MPNet gives the tiny tokenizer's [UNK] the position of padding.
+        texts = [
+            text
+            for text in pairs[0]
+            if encoder.tokenizer.tokenizer.unk_token_id not in encoder.tokenizer([text]).ids[0]
+        ]
+        ids = [torch.tensor(row) for row in encoder.tokenizer(texts[:6]).ids]
+        padded = pad_sequence(ids, batch_first=True, padding_value=encoder.tokenizer.pad_id)
+        mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
+        table = encoder.embedding_table("cpu")
+        assert not table.requires_grad
+        embeds = table[padded].clone().requires_grad_()
+        soft = encoder.encode_soft(embeds, mask)
+        torch.testing.assert_close(soft[:, mask], encoder.encode(texts[:6]).vectors, atol=2e-6, rtol=0)
+        (soft[:, mask] * torch.linspace(-1, 1, soft.shape[-1])).sum().backward()
+        assert torch.isfinite(embeds.grad).all()
+        assert (embeds.grad[mask] != 0).any(-1).all()
+
+
+def test_soft_tokens_of_the_real_encoder_equal_plain_transformers(minilm, encoder, pairs):
+    ids = torch.tensor([encoder.tokenizer(pairs[0][:1]).ids[0]])
+    model = AutoModel.from_pretrained(minilm).eval()
+    expected = normalize(model(ids, output_hidden_states=True).hidden_states[5], dim=-1)
+    soft = encoder.encode_soft(encoder.embedding_table("cpu")[ids], torch.ones_like(ids, dtype=torch.bool))
+    torch.testing.assert_close(soft[0], expected, atol=1e-6, rtol=0)
+
+
+# Imports.
+
+
+# torchmetrics itself imports matplotlib where it is installed.
+@pytest.mark.parametrize(("names", "heavy"), [("FrozenEncoder, bert_score", ""), ("BERTScore", "matplotlib")])
+def test_imports_are_light_and_silent(names, heavy):
+    program = (
+        f"import sys\nfrom bertscore_tm import {names}\n"
+        "print(*sorted({'lightning', 'pytorch_lightning', 'matplotlib', 'pandas', 'bert_score'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-W", "error::UserWarning", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.split()) <= {heavy}
+
+
+def test_a_ready_model_that_gave_out_all_layers_is_pickled(fresh_tiny):
+    # transformers then leaves hooks on the model that cannot be pickled.
+    model, tokenizer = fresh_tiny
+    model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
+    encoder = FrozenEncoder(model, tokenizer, all_layers=True)
+    expected = encoder.encode(TEXTS).vectors
+    again = pickle.loads(pickle.dumps(encoder))
+    assert torch.allclose(again.encode(TEXTS).vectors, expected, atol=1e-6)
+    assert again.signature() == encoder.signature()
+
+
+def test_a_tokenizer_of_ones_own_shows_in_the_signature(minilm):
+    names = {FrozenEncoder(minilm, tokenizer, num_layers=2).signature() for tokenizer in (None, tiny_model("bert")[1])}
+    assert len(names) == 2

@@ -1,0 +1,193 @@
+"""Every block of the pages beside the examples runs and prints what the page says, and every link leads somewhere."""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+from lightning.pytorch.callbacks import Callback
+from torch import nn
+
+from bertscore_tm.cli import main
+from tests.support.markdown_blocks import ROOT, anchors, blocks, links, markdown_files, same_output
+from tests.support.texts import real_pairs
+
+PAGES = sorted((ROOT / "examples").glob("*.md"))
+STUDY = ROOT / "examples" / "study" / "README.md"
+BLOCKS = {path.name: blocks(path) for path in PAGES}
+# Blocks and programs that need a package which the tests do without: compiled only, unless it is there.
+NEEDS = {"reinforcement_learning.md": "trl"}
+PROGRAMS_THAT_NEED = {"examples.trl_grpo": "trl"}
+
+
+def test_every_kind_of_block_is_known():
+    kinds = {block.language for each in BLOCKS.values() for block in each}
+    assert kinds <= {"bibtex", "console", "python", "text", "yaml"}
+    # Outputs stand right behind what prints them, or nothing would compare them.
+    checked = sum(block.output is not None for each in BLOCKS.values() for block in each if block.language == "python")
+    assert checked == sum(block.language == "text" for each in BLOCKS.values() for block in each) > 20
+
+
+def test_outputs_are_compared():
+    assert same_output("f1 0.87, 3 texts\n", "f1  0.88, 3 texts")
+    for other in ("f1 0.89, 3 texts", "f1 0.87, 4 texts", "f1 0.870, 3 texts", "f1 -0.87, 3 texts", "f1 0.87", ""):
+        assert not same_output("f1 0.87, 3 texts\n", other)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore:.*many workers.*", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "name", [path.name for path in PAGES if any(b.language == "python" for b in BLOCKS[path.name])]
+)
+def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = {"__name__": name}
+    for block in BLOCKS[name]:
+        if block.language != "python":
+            continue
+        needs = re.findall(r"^(?:from|import) (trl|wandb|entmax)\b", block.content, re.MULTILINE)
+        if needs:
+            assert set(needs) == {NEEDS[name]}
+            # Without comparing: trainers print what they please.
+            block.compiled() if find_spec(NEEDS[name]) is None else block.run(names)
+            continue
+        printed = block.run(names)
+        assert bool(printed) == (block.output is not None), f"{name}, line {block.line}: {printed!r}"
+        assert same_output(block.output or "", printed), f"{name}, line {block.line}, printed:\n{printed}"
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    """The files that the shell's commands name."""
+    monkeypatch.chdir(tmp_path)
+    hyps, refs = real_pairs(6)
+    for name, lines in {"hyps": hyps, "other": hyps[::-1], "refs": refs, "refs2": refs, "sentences": hyps}.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
+    rows = [{"candidate": a, "reference": b, "human": len(a)} for a, b in zip(hyps, refs, strict=True)]
+    (tmp_path / "judged.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return tmp_path
+
+
+def commands(start):
+    found = [
+        (path.name, line)
+        for path in [*PAGES, STUDY]
+        for block in blocks(path)
+        if block.language == "console"
+        for line in block.content.replace("\\\n", " ").splitlines()
+    ]
+    known = ("bertscore-tm ", "torchrun ", "python -m examples.")
+    assert all(line.startswith(known) for _, line in found), found
+    return [line for _, line in dict.fromkeys(found) if line.startswith(start)]
+
+
+def offline(command, minilm):
+    """The words of a command, with an encoder that is at hand and as few pairs as will do."""
+    words = shlex.split(command)
+    if "--model" not in words:
+        words += ["--model", minilm]
+    if not {"--num-layers", "-l", "baseline", "tune-layers"} & set(words):
+        words += ["--num-layers", "5"]
+    return [*words, "--pairs", "20"] if "baseline" in words else words
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_shell_commands_run_in_order(minilm, texts, capsys):
+    lines = commands("bertscore-tm ")
+    assert {line.split()[1] for line in lines} == {"score", "compare", "show", "baseline", "tune-layers"}
+    for line in lines:
+        assert main(offline(line, minilm)[1:]) == 0, f"{line}\n{capsys.readouterr().err}"
+    for name in ("scores.tsv", "alignment.png", "baseline.csv"):
+        assert (texts / name).stat().st_size > 100
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("command", sorted(set(commands("torchrun "))))
+def test_several_processes_print_what_one_prints(command, minilm, texts, capsys):
+    words = offline(command, minilm)
+    start = words.index("bertscore_tm.cli") + 1
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(words, cwd=texts, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert main(words[start:]) == 0
+    assert done.stdout == capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", sorted(set(commands("python -m examples."))))
+def test_programs_know_the_options_they_are_shown_with(command, capsys, monkeypatch):
+    words = shlex.split(command.partition("#")[0])[2:]
+    needed = PROGRAMS_THAT_NEED.get(words[0])
+    if needed is not None and find_spec(needed) is None:
+        assert find_spec(words[0]) is not None
+        return
+    shown = [word for word in words if word.startswith("--")]
+    before = words[: words.index(shown[0])] if shown else words
+    monkeypatch.setattr(sys, "argv", [*before, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    assert ended.value.code in (0, None)
+    helped = capsys.readouterr().out
+    assert "usage" in helped.lower()
+    for option in shown:
+        assert re.search(rf"{option}\b", helped), f"{option} is no option of {words[0]}"
+
+
+def test_make_has_the_targets():
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    shown = [line for page in markdown_files() for line in re.findall(r"`(make [^`\n]+)`", page.read_text("utf-8"))]
+    assert shown
+    for command in shown:
+        for word in shlex.split(command)[1:]:
+            name, is_variable, _ = word.partition("=")
+            assert re.search(rf"^{name} \?=" if is_variable else rf"^{name}:", rules, re.MULTILINE), command
+
+
+def test_the_configuration_is_valid():
+    (block,) = (block for each in BLOCKS.values() for block in each if block.language == "yaml")
+    config = yaml.safe_load(block.content)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--loss", type=nn.Module)
+    parser.add_argument("--callbacks", type=list[Callback])
+    # Not instantiated, since its models are on the hub.
+    given = {"loss": config["model"]["loss"], "callbacks": config["trainer"]["callbacks"]}
+    parsed = parser.parse_object(given)
+    assert parsed.loss.init_args.model_name_or_path == "roberta-large"
+    assert parsed.loss.init_args.matching == "softmax"  # a default, read from the signature
+    assert [one.class_path for one in parsed.callbacks] == [one["class_path"] for one in given["callbacks"]]
+    assert parsed.callbacks[0].init_args.generate.dict_kwargs == {"max_new_tokens": 60}
+    given["callbacks"][1]["init_args"]["patienc"] = 3
+    with pytest.raises(ArgumentError, match="patienc"):
+        parser.parse_object(given)
+
+
+def test_links_lead_somewhere():
+    broken = []
+    for page in markdown_files():
+        for link in links(page):
+            file, _, anchor = link.partition("#")
+            target = (page.parent / file).resolve() if file else page
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not broken
+
+
+def test_every_page_is_linked_from_the_readme():
+    linked = {link.partition("#")[0] for link in links(ROOT / "README.md")}
+    assert {f"examples/{path.name}" for path in PAGES} <= linked

@@ -1,0 +1,85 @@
+"""Every block of the README runs, in order, as it stands there, and the whole stays short."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoTokenizer, BertConfig, EncoderDecoderConfig, EncoderDecoderModel
+
+from tests.support.markdown_blocks import ROOT, blocks
+from tests.support.texts import real_pairs
+
+BLOCKS = blocks(ROOT / "README.md")
+COMMANDS = [line for block in BLOCKS if block.language == "console" for line in block.content.splitlines()]
+
+
+def test_the_two_commands_come_first():
+    body = (ROOT / "README.md").read_text(encoding="utf-8").split("\n", 1)[1].lstrip()
+    assert body.startswith("```console\nmake demo\nmake test\n```")
+    assert [block.language for block in BLOCKS] == ["console", "python", "python", "python", "console"]
+
+
+def test_it_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 170
+
+
+def tiny_generator(minilm):
+    """A random encoder-decoder with the vocabulary of the encoder, and data in the README's form."""
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(**size), BertConfig(**size))
+    model = EncoderDecoderModel(config=config).train()
+    for each in (model.config, model.generation_config):
+        each.decoder_start_token_id = tokenizer.cls_token_id
+        each.eos_token_id, each.pad_token_id = tokenizer.sep_token_id, tokenizer.pad_token_id
+    summaries, documents = real_pairs(12)
+
+    def collate(rows):
+        inputs = tokenizer([documents[i] for i in rows], padding=True, return_tensors="pt")["input_ids"]
+        labels = tokenizer([summaries[i] for i in rows], padding=True, return_tensors="pt")["input_ids"]
+        return {"input_ids": inputs, "labels": labels, "summary": [summaries[i] for i in rows]}
+
+    return model, tokenizer, DataLoader(range(12), batch_size=4, collate_fn=collate)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*many workers.*")
+def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    model, tokenizer, loader = tiny_generator(minilm)
+    names = {"model": model, "tokenizer": tokenizer, "train_loader": loader, "val_loader": loader}
+    for block in BLOCKS:
+        if block.language == "python":
+            block.run(names)
+    metrics = names["trainer"].callback_metrics
+    assert metrics["val_f1"] == pytest.approx(metrics["val_bertscore_f1"].item(), abs=1e-6)
+    assert {"val_bertscore_precision", "val_bertscore_recall"} <= metrics.keys()
+    assert len(list(tmp_path.rglob("*.ckpt"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_console_commands_run(command, tmp_path):
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    if command == "make test":
+        # This very run; tried on one small file so that it does not call itself.
+        arguments = [*shlex.split(command), "TEST_ARGS=tests/test_statistics.py"]
+    elif command == "make demo":
+        small = "--train-pairs 16 --eval-pairs 4 --val-pairs 4 --warmup-steps 2 --steps 2 --batch-size 4"
+        arguments = [*shlex.split(command), f"DEMO_ARGS={small} --output {tmp_path}"]
+    else:
+        # Resolved and built for real, but not put over the environment that the tests run in.
+        assert command.startswith("python3 -m pip install ")
+        arguments = [sys.executable, *shlex.split(command)[1:], "--dry-run"]
+    done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if command == "make demo":
+        assert "BERTScore of 4 held-out summaries" in done.stdout
+        assert (tmp_path / "results.json").is_file()
+        assert "Warning" not in done.stdout + done.stderr, done.stdout + done.stderr

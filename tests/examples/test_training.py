@@ -1,0 +1,384 @@
+"""The training examples run, what they report is BERTScore as bert-score computes it, and their losses train."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import bert_score as oracle
+import pytest
+import torch
+from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
+
+from bertscore_tm import BERTScore
+from bertscore_tm.losses import BERTScoreReward
+from examples import docstring_training, lightning_loss, plain_loop, summarize_docstrings
+from examples.docstring_training import LOSSES, Collate, MinimumRisk, SelfCritical, Soft, Summarizer, load_generator
+from examples.docstrings import collect_pairs, load_corpus, split_by_module
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = {"train-pairs": 12, "val-pairs": 2, "eval-pairs": 6, "batch-size": 4, "warmup-steps": 1, "steps": 2}
+SMALL = [f"--{name}={size}" for name, size in SIZES.items()]
+ARMS = {
+    "soft": "cross-entropy + BERTScore loss",
+    "self-critical": "cross-entropy + self-critical loss",
+    "minimum-risk": "cross-entropy + minimum-risk loss",
+}
+WEIGHTS = {"soft": "1.0", "self-critical": "0.2", "minimum-risk": "10.0", "none": "0.0"}
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*many workers.*"),
+]
+
+
+@pytest.fixture(scope="module")
+def docstrings():
+    """Pairs of the standard library."""
+    return collect_pairs([])
+
+
+@pytest.fixture(scope="module")
+def corpus(docstrings):
+    """Training pairs and held-out ones."""
+    return split_by_module(docstrings)
+
+
+@pytest.fixture(scope="module")
+def generator(minilm, tmp_path_factory):
+    """Folder of a small random generator with the encoder's vocabulary, whose samples end early or late."""
+    folder = tmp_path_factory.mktemp("generator")
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    end = tokenizer.sep_token_id
+    sizes = {f"{half}_{what}": 2 for half in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    sizes |= {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 128}
+    torch.manual_seed(0)
+    config = BartConfig(
+        vocab_size=len(tokenizer),
+        decoder_start_token_id=tokenizer.cls_token_id,
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=end,
+        forced_eos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+        **sizes,
+    )
+    model = BartForConditionalGeneration(config)
+    with torch.no_grad():
+        weight = model.get_output_embeddings().weight
+        weight *= 37  # some tokens are likelier than others, the end among them
+        weight[end] = 0
+        model.final_logits_bias[0, end] = 10.8
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def summarizer(generator, encoder):
+    return Summarizer(*load_generator(generator), encoder, learning_rate=1e-3)
+
+
+@pytest.fixture
+def batch(summarizer, corpus):
+    return Collate(summarizer.tokenizer, summarizer.model.config.decoder_start_token_id)(list(enumerate(corpus[0][:4])))
+
+
+@pytest.fixture(scope="module")
+def bert_score_f1(minilm):
+    """F1 of candidates and references by bert-score, one number per pair; 0 for empty ones, where it raises."""
+    scorer = oracle.BERTScorer(model_type=minilm, num_layers=5, batch_size=1)
+
+    def f1(candidates, references):
+        scores = torch.zeros(len(candidates))
+        rows = [i for i, text in enumerate(candidates) if text.strip()]
+        if rows:
+            scores[rows] = scorer.score([candidates[i] for i in rows], [references[i] for i in rows])[2]
+        return scores
+
+    return f1
+
+
+def probability(module, batch):
+    """The sampled summaries with the token probabilities of transformers' own decoding, and how many tokens count."""
+    model, end = module.model.eval(), module.tokenizer.sep_token_id
+    output = model.generate(
+        input_ids=batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        max_new_tokens=docstring_training.TARGET_TOKENS,
+        do_sample=True,
+        num_return_sequences=3,
+        num_beams=1,
+        top_k=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    rows = []
+    for i, ids in enumerate(output.sequences[:, 1:].tolist()):
+        length = ids.index(end) + 1 if end in ids else len(ids)
+        rows.append([output.logits[t][i].log_softmax(-1)[ids[t]].item() for t in range(length)])
+    texts = module.tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+    model.train()
+    return texts, rows
+
+
+def test_samples_come_from_the_model_and_carry_their_log_probabilities(summarizer, batch):
+    torch.manual_seed(5)
+    texts, expected = probability(summarizer, batch)
+    # What a model's files may ask of decoding must not change the distribution that is sampled from.
+    settings = summarizer.model.generation_config
+    settings.top_k, settings.temperature, settings.no_repeat_ngram_size, settings.num_beams = 1, 0.1, 2, 2
+    settings.forced_bos_token_id = 5
+    torch.manual_seed(5)
+    found, log_probs, mask = summarizer.sample(batch, 3)
+    assert found == texts
+    assert len(set(texts)) > 3
+    assert log_probs.shape[:2] == (4, 3)
+    lengths = [len(row) for row in expected]
+    assert min(lengths) < max(lengths)
+    assert mask.flatten(0, 1).sum(1).tolist() == lengths
+    for row, (values, real) in zip(
+        expected, zip(log_probs.flatten(0, 1), mask.flatten(0, 1), strict=True), strict=True
+    ):
+        assert values[real].tolist() == pytest.approx(row, abs=1e-3)
+    assert all(part.training for part in summarizer.model.modules())
+    log_probs.sum().backward()
+    assert summarizer.model.get_output_embeddings().weight.grad.abs().sum() > 0
+
+
+def test_self_critical_loss_is_the_advantage_over_greedy_decoding(summarizer, batch, encoder, bert_score_f1):
+    torch.manual_seed(1)
+    texts, log_probs, mask = summarizer.sample(batch, 1)
+    sampled = bert_score_f1(texts, batch["summary"])
+    greedy = bert_score_f1(summarizer.summarize(batch), batch["summary"])
+    assert (sampled - greedy).abs().max() > 0.01
+    expected = 0.0
+    for i in range(4):
+        sequence = sum(log_probs[i, 0, t].item() for t in range(mask.shape[2]) if mask[i, 0, t])
+        expected -= (sampled[i] - greedy[i]).item() * sequence / 4
+    torch.manual_seed(1)
+    loss, figures = SelfCritical(encoder, summarizer.tokenizer)(summarizer, batch, torch.zeros(1))
+    assert loss.item() == pytest.approx(expected, abs=1e-3)
+    assert figures["sampled_f1"].item() == pytest.approx(sampled.mean().item(), abs=1e-6)
+    assert figures["greedy_f1"].item() == pytest.approx(greedy.mean().item(), abs=1e-6)
+
+
+def test_minimum_risk_loss_is_the_expected_risk_over_different_samples(summarizer, batch, encoder, bert_score_f1):
+    summarizer.model.final_logits_bias[0, summarizer.tokenizer.sep_token_id] = 15
+    torch.manual_seed(1)
+    texts, log_probs, mask = summarizer.sample(batch, 4)
+    assert any(len(set(texts[4 * i : 4 * i + 4])) < 4 for i in range(4))
+    assert any(len(set(texts[4 * i : 4 * i + 4])) > 2 for i in range(4))
+    risks, all_rewards = [], []
+    for i in range(4):
+        first = {}
+        for j in range(4):
+            first.setdefault(texts[4 * i + j], j)
+        rewards = bert_score_f1(texts[4 * i : 4 * i + 4], [batch["summary"][i]] * 4)
+        all_rewards.append(rewards)
+        weights = {j: (0.02 * log_probs[i, j][mask[i, j]].sum()).exp().item() for j in first.values()}
+        risks.append(sum(w * (1 - rewards[j].item()) for j, w in weights.items()) / sum(weights.values()))
+    torch.manual_seed(1)
+    loss, figures = MinimumRisk(encoder, summarizer.tokenizer)(summarizer, batch, torch.zeros(1))
+    assert loss.item() == pytest.approx(sum(risks) / 4, abs=1e-5)
+    assert figures["sampled_f1"].item() == pytest.approx(torch.stack(all_rewards).mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_added_loss_joins_cross_entropy_with_its_weight(name, generator, corpus, encoder):
+    def gradient(weight, added):
+        module = Summarizer(*load_generator(generator), encoder, 1e-3, added, weight)
+        module.log = module.log_dict = lambda *args, **kwargs: None
+        items = Collate(module.tokenizer, module.model.config.decoder_start_token_id)(list(enumerate(corpus[0][:4])))
+        torch.manual_seed(2)
+        module.training_step(items, 0).backward()
+        return torch.cat([parameter.grad.flatten() for parameter in module.model.parameters()])
+
+    added = LOSSES[name](encoder, None if name != "soft" else load_generator(generator)[1])
+    plain, once, twice = gradient(1.0, None), gradient(1.0, added), gradient(2.0, added)
+    assert (once - plain).norm() > 1e-5
+    torch.testing.assert_close(twice - once, once - plain, atol=2e-6, rtol=1e-3)
+    torch.testing.assert_close(gradient(0.0, added), plain)
+
+
+@pytest.fixture(scope="module")
+def demo_runs(corpus, generator, tmp_path_factory):
+    """What the demo returns, writes and prints with each loss."""
+    runs = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summarize_docstrings, "load_corpus", lambda: corpus)
+        for loss in LOSSES:
+            printed = []
+            patch.setattr(summarize_docstrings, "say", lambda text, printed=printed, **_: printed.append(text))
+            folder = tmp_path_factory.mktemp(loss)
+            results = summarize_docstrings.main(
+                [*SMALL, "--loss", loss, "--generator", generator, "--learning-rate", "0.1", "--output", str(folder)]
+            )
+            assert results == json.loads((folder / "results.json").read_text())
+            rows = [json.loads(line) for line in (folder / "summaries.jsonl").read_text().splitlines()]
+            runs[loss] = results, rows, "\n".join(printed), folder
+    return runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+def test_demo_reports_the_scores_of_what_it_wrote(demo_runs, loss, bert_score_f1):
+    results, rows, printed, folder = demo_runs[loss]
+    arms = ["before training", "cross-entropy", *([ARMS[loss]] if loss in ARMS else [])]
+    assert list(results["scores"]) == arms
+    assert [results["scores"][name]["steps"] for name in arms] == [0, 3, 3][: len(arms)]
+    assert results["options"]["weight"] == WEIGHTS[loss]
+    references = [row["reference"] for row in rows]
+    assert len(rows) == results["held_out_pairs"] == 6
+    means = {}
+    for name in arms:
+        means[name] = bert_score_f1([row[name] for row in rows], references).mean().item()
+        assert results["scores"][name]["f1"] == pytest.approx(means[name], abs=1e-6)
+        assert re.search(rf"^{re.escape(name)} +\d .* {means[name]:.4f}$", printed, re.MULTILINE)
+    checkpoints = {path.parent.name for path in folder.glob("*/*.ckpt")}
+    assert len(checkpoints) == len(arms)
+    if loss == "none":
+        assert results["f1_difference"] is None
+        assert "--loss none: trained with cross-entropy alone" in printed
+        assert "interval" not in printed
+    else:
+        difference = means[ARMS[loss]] - means["cross-entropy"]
+        assert results["f1_difference"]["difference"] == pytest.approx(difference, abs=1e-6)
+        assert f"minus F1 without: {results['f1_difference']['difference']:+.4f}" in printed
+
+
+@pytest.mark.slow
+def test_only_the_second_arm_depends_on_the_loss(demo_runs):
+    def weights(loss, arm):
+        (path,) = demo_runs[loss][3].glob(f"{arm}/*.ckpt")
+        return torch.load(path, weights_only=False)["state_dict"]
+
+    _, plain, _, _ = demo_runs["none"]
+    for loss in ARMS:
+        assert [{name: row[name] for name in plain[0]} for row in demo_runs[loss][1]] == plain
+        for arm in ("shared-start-with-cross-entropy", "cross-entropy-goes-on"):
+            torch.testing.assert_close(weights(loss, arm), weights("none", arm), rtol=0, atol=0)
+        alone, joined = weights(loss, "cross-entropy-goes-on"), weights(loss, "*joins")
+        assert any((alone[name] - joined[name]).abs().max() > 1e-6 for name in alone)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--loss", "none", "--weight", "1"], "--weight 1.0 has no loss to weigh"),
+        (["--weight", "-1"], "finite number of at least 0, got -1.0"),
+        (["--loss", "self-critical", "--weight", "nan"], "finite number of at least 0, got nan"),
+        (["--loss", "hard"], "invalid choice: 'hard'"),
+    ],
+)
+def test_demo_refuses_what_makes_no_sense(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        summarize_docstrings.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_demo_on_two_devices(generator, encoder, bert_score_f1, tmp_path):
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "examples.summarize_docstrings", *SMALL, "--loss", "self-critical"]
+    command += ["--generator", generator, "--devices", "2", "--output", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    scores = json.loads((tmp_path / "results.json").read_text())["scores"]
+    assert [row["steps"] for row in scores.values()] == [0, 3, 3]
+    assert list(scores)[2] == ARMS["self-critical"]
+    # Each device scored half of what the untrained model says here.
+    held_out = summarize_docstrings.sample(load_corpus()[1], SIZES["eval-pairs"], 0)
+    module = Summarizer(*load_generator(generator), encoder, learning_rate=1e-3)
+    collate = Collate(module.tokenizer, module.model.config.decoder_start_token_id)
+    texts = module.summarize(collate(list(enumerate(held_out))))
+    f1 = bert_score_f1(texts, [pair.summary for pair in held_out]).mean().item()
+    assert scores["before training"]["f1"] == pytest.approx(f1, abs=1e-6)
+
+
+@pytest.mark.parametrize("example", [lightning_loss, plain_loop])
+def test_minimal_examples_train_and_score(example, generator, docstrings, monkeypatch, capsys, bert_score_f1):
+    texts, models = ([], []), []
+
+    class Watched(BERTScore):
+        def update(self, preds, target, *args, **kwargs):
+            texts[0].extend(preds)
+            texts[1].extend(target)
+            super().update(preds, target, *args, **kwargs)
+
+    def load(name):
+        models.append(load_generator(name)[0])
+        return models[0], load_generator(name)[1]
+
+    monkeypatch.setattr(example, "collect_pairs", lambda packages: docstrings)
+    monkeypatch.setattr(example, "BERTScore", Watched)
+    monkeypatch.setattr(example, "load_generator", load)
+    figures = example.main(["--steps", "2", "--generator", generator])
+    f1 = "val_bertscore_f1" if example is lightning_loss else "f1"
+    assert len(texts[0]) == 16
+    assert figures[f1] == pytest.approx(bert_score_f1(*texts).mean().item(), abs=1e-6)
+    assert 0 < figures["hard_f1"] < 1
+    assert figures["cross_entropy"] > 0
+    printed = capsys.readouterr().out
+    assert all(f"{figures[name]:.3f}" in printed for name in ("cross_entropy", "hard_f1", f1))
+    before = load_generator(generator)[0]
+    changed = [not torch.equal(a, b) for a, b in zip(before.parameters(), models[0].parameters(), strict=True)]
+    assert sum(changed) > len(changed) / 2
+
+
+@pytest.mark.parametrize("example", [lightning_loss, plain_loop])
+def test_minimal_examples_refuse_no_steps(example, capsys):
+    with pytest.raises(SystemExit):
+        example.main(["--steps", "0"])
+    assert "--steps must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_bertscore_loss_of_the_lightning_example_reaches_the_model(generator, encoder, batch):
+    def gradient(weight):
+        module = lightning_loss.Summarizer(*load_generator(generator), encoder, weight)
+        module.log_dict = lambda *args, **kwargs: None
+        torch.manual_seed(3)
+        module.training_step(batch, 0).backward()
+        return module.model.get_output_embeddings().weight.grad
+
+    model, tokenizer = load_generator(generator)
+    model.train()
+    torch.manual_seed(3)
+    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"]).logits
+    loss, _ = Soft(encoder, tokenizer)(None, batch, logits)
+    loss.backward()
+    alone = model.get_output_embeddings().weight.grad
+    assert alone.abs().max() > 1e-6
+    torch.testing.assert_close(gradient(1.0) - gradient(0.0), alone, atol=1e-7, rtol=1e-3)
+
+
+def test_trl_example_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "trl", None)
+    monkeypatch.delitem(sys.modules, "examples.trl_grpo", raising=False)
+    with pytest.raises(ImportError, match=r'needs TRL: pip install "bertscore-tm\[trl\]"'):
+        importlib.import_module("examples.trl_grpo")
+
+
+def test_trl_example_rewards_completions_by_bertscore(docstrings, monkeypatch, capsys, bert_score_f1):
+    pytest.importorskip("trl", reason='needs TRL: pip install "bertscore-tm[trl]"')
+    from examples import trl_grpo
+
+    calls = []
+
+    class Watched(BERTScoreReward):
+        def __call__(self, completions, references=None, **columns):
+            calls.append((completions, references))
+            return super().__call__(completions, references, **columns)
+
+    monkeypatch.setattr(trl_grpo, "BERTScoreReward", Watched)
+    rewards = trl_grpo.main(["--steps", "2"])
+    assert len(rewards) == len(calls) == 2
+    summaries = {pair.summary for pair in docstrings}
+    for reward, (completions, references) in zip(rewards, calls, strict=True):
+        assert len(completions) == 16
+        assert set(references) <= summaries
+        assert reward == pytest.approx(bert_score_f1(completions, references).mean().item(), abs=1e-4)
+    assert f"mean reward of the last 2 steps:  {sum(rewards) / 2:.4f}" in capsys.readouterr().out

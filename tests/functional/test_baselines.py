@@ -1,0 +1,200 @@
+"""Baselines: the mean over random pairs as the reference package scores them, its error, and resuming."""
+
+import itertools
+import json
+from collections import Counter
+
+import bert_score as oracle_package
+import pytest
+import torch
+from scipy import stats
+
+from bertscore_tm import FrozenEncoder, bert_score, catalog
+from bertscore_tm.baselines import make_baseline
+from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
+from bertscore_tm.scoring.token_weights import token_weights
+from tests.support.models import tiny_model
+from tests.support.texts import real_pairs
+
+TEXTS = real_pairs(40)[0]
+
+
+@pytest.fixture(scope="module")
+def all_layers(minilm) -> FrozenEncoder:
+    return FrozenEncoder(minilm, all_layers=True)
+
+
+@pytest.fixture(scope="module")
+def tiny(one_thread) -> FrozenEncoder:
+    return FrozenEncoder(*tiny_model("bert"), all_layers=True)
+
+
+class Recorder:
+    """Scores pairs and remembers them; can be interrupted before any of its calls."""
+
+    def __init__(self, encoder: FrozenEncoder, interrupt_before: int | None = None) -> None:
+        self.encoder, self.interrupt_before = encoder, interrupt_before
+        self.calls: list[int] = []
+        self.pairs: list[tuple[str, str]] = []
+
+    def __call__(self, texts):
+        if len(self.calls) == self.interrupt_before:
+            raise KeyboardInterrupt
+        self.calls.append(len(texts))
+        self.pairs += [(candidate, only) for candidate, (only,) in zip(texts.candidates, texts.references, strict=True)]
+        return score_corpus(texts, self.encoder, token_weights(self.encoder))
+
+
+def test_mean_and_error_are_those_of_the_reference_package(all_layers, minilm):
+    recorder = Recorder(all_layers)
+    made = make_baseline(all_layers, TEXTS, 20, save_every=8, score=recorder)
+    assert recorder.calls == [8, 8, 4]
+    scorer = oracle_package.BERTScorer(minilm, num_layers=6, all_layers=True, nthreads=0, device="cpu")
+    candidates, references = map(list, zip(*recorder.pairs, strict=True))
+    # Shape (layers, pairs) each; every pair in a batch of its own, where no padding takes part.
+    scores = torch.stack(scorer.score(candidates, references, batch_size=1)).double()
+    assert scores.shape == (3, 7, 20)
+    assert made.mean.shape == made.standard_error.shape == (7, 3)
+    assert (made.mean - scores.mean(-1).T).abs().max() < 1e-6
+    errors = stats.sem(scores.numpy(), axis=-1)
+    assert (made.standard_error - torch.from_numpy(errors).T).abs().max() < 1e-6
+
+
+def test_pairs_are_different_texts_and_all_equally_likely(tiny):
+    texts = TEXTS[:5]
+    recorder = Recorder(tiny)
+    make_baseline(tiny, texts, 2000, score=recorder)
+    found = Counter(recorder.pairs)
+    possible = list(itertools.permutations(texts, 2))
+    assert set(found) == set(possible)
+    assert stats.chisquare([found[pair] for pair in possible]).pvalue > 0.001
+
+
+def test_error_says_how_far_the_mean_is_from_the_expected_score(tiny):
+    texts = TEXTS[:12]
+    possible = list(itertools.permutations(texts, 2))
+    scores = bert_score([a for a, _ in possible], [b for _, b in possible], tiny)
+    table = torch.stack([scores[name] for name in ("precision", "recall", "f1")])
+    number = {pair: i for i, pair in enumerate(possible)}
+
+    def look_up(pairs):
+        rows = [number[candidate, only] for candidate, (only,) in zip(pairs.candidates, pairs.references, strict=True)]
+        return CorpusScores(list(range(len(rows))), table[..., rows], torch.zeros(len(table[0]), len(rows)), 0)
+
+    deviations = []
+    for seed in range(400):
+        made = make_baseline(tiny, texts, 60, seed, score=look_up)
+        deviations.append((made.mean - table.double().mean(-1).T) / made.standard_error)
+    # In units of their standard errors, deviations have a mean square of 1, here give or take 0.07.
+    mean_square = torch.stack(deviations).square().mean(0)
+    assert 0.7 < mean_square.min() <= mean_square.max() < 1.4
+
+
+def test_seeds(tiny):
+    first, again, other = (make_baseline(tiny, TEXTS, 50, seed) for seed in (3, 3, 4))
+    assert torch.equal(first.mean, again.mean)
+    assert (first.mean != other.mean).all()
+
+
+def test_resumed_run_gives_exactly_the_uninterrupted_table(tiny, tmp_path):
+    state = tmp_path / "table.csv.partial.json"
+    whole = make_baseline(tiny, TEXTS, 50, save_every=8)
+    interrupted = Recorder(tiny, interrupt_before=3)
+    with pytest.raises(KeyboardInterrupt):
+        make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=interrupted)
+    assert [path.name for path in tmp_path.iterdir()] == [state.name]
+    # Interrupted once more, before anything was done.
+    with pytest.raises(KeyboardInterrupt):
+        make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=Recorder(tiny, interrupt_before=0))
+    resumed, progress = Recorder(tiny), []
+    made = make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=resumed, progress=progress.append)
+    assert resumed.calls == [8, 8, 8, 2]
+    assert progress == [24, 8, 8, 8, 2]
+    assert torch.equal(made.mean, whole.mean)
+    assert torch.equal(made.standard_error, whole.standard_error)
+    assert made.table() == whole.table()
+    # A finished state is the result.
+    nothing = Recorder(tiny)
+    finished = make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=nothing)
+    assert nothing.calls == []
+    assert torch.equal(finished.mean, whole.mean)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seed": 1}, "seed=0, now it is 1"),
+        ({"num_pairs": 20}, "num_pairs=10, now it is 20"),
+        ({"save_every": 3}, "save_every=5, now it is 3"),
+        ({"texts": TEXTS[1:]}, "texts="),
+        ({"encoder": "roberta"}, "signature="),
+    ],
+)
+def test_a_state_of_other_settings_is_refused(tiny, tmp_path, changed, message):
+    state = tmp_path / "state.json"
+    settings = {"encoder": tiny, "texts": TEXTS, "num_pairs": 10, "seed": 0, "save_every": 5, "state_path": state}
+    make_baseline(**settings)
+    before = state.read_bytes()
+    if "encoder" in changed:
+        changed = {"encoder": FrozenEncoder(*tiny_model(changed["encoder"]), all_layers=True)}
+    with pytest.raises(ValueError, match=rf"state\.json is the state .* with {message}.* delete the file"):
+        make_baseline(**(settings | changed))
+    assert state.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", json.dumps({"settings": {}, "num_pairs": 3})])
+def test_a_file_that_is_no_state_is_refused(tiny, tmp_path, content):
+    state = tmp_path / "state.json"
+    state.write_text(content)
+    with pytest.raises(ValueError, match=r"state\.json is no state of an unfinished baseline"):
+        make_baseline(tiny, TEXTS, 10, state_path=state)
+    assert state.read_text() == content
+
+
+def test_repeated_and_blank_texts_are_left_out(tiny):
+    odd = ["", "  ", "\u200b", *TEXTS[:4], TEXTS[0] + " ", f"\t{TEXTS[2]}"]
+    made, clean = make_baseline(tiny, odd, 30), make_baseline(tiny, TEXTS[:4], 30)
+    assert made.num_texts == 4
+    assert torch.equal(made.mean, clean.mean)
+
+
+def test_lone_surrogates_are_texts_too(tiny):
+    made = make_baseline(tiny, [*TEXTS[:3], "half \ud800 a pair"], 5)
+    assert made.num_texts == 4
+    assert torch.isfinite(made.mean).all()
+
+
+def test_long_texts_are_counted(tiny):
+    made = make_baseline(tiny, [*TEXTS[:3], " ".join(TEXTS)], 5)
+    assert (made.num_texts, made.num_truncated) == (4, 1)
+
+
+def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm, tmp_path):
+    recorder = Recorder(all_layers)
+    made = make_baseline(all_layers, TEXTS, 30, score=recorder)
+    path = tmp_path / "minilm.csv"
+    path.write_text(made.table())
+    assert (catalog.baseline("en", minilm, path) - made.mean).abs().max() <= 5e-7
+    candidates, references = map(list, zip(*recorder.pairs, strict=True))
+    scores = bert_score(candidates, references, minilm, 5, rescale_with_baseline=True, baseline_path=path)
+    for name in ("precision", "recall", "f1"):
+        assert scores[name].mean().item() == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"texts": ["a cat", "", " a cat "]}, "at least 2 distinct texts that are not blank, got 1"),
+        ({"texts": []}, "got 0"),
+        ({"num_pairs": 1}, "num_pairs must be at least 2, got 1"),
+        ({"save_every": 0}, "save_every must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments(tiny, changed, message):
+    with pytest.raises(ValueError, match=message):
+        make_baseline(**({"encoder": tiny, "texts": TEXTS} | changed))
+
+
+def test_one_layer_makes_no_table(encoder):
+    with pytest.raises(ValueError, match="all_layers=True"):
+        make_baseline(encoder, TEXTS)

@@ -1,0 +1,223 @@
+"""Arguments of ``bert_score``, texts without content, warnings and errors."""
+
+import gc
+import warnings
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from bertscore_tm import bert_score
+from tests.support.models import tiny_model
+
+SCORES = ("precision", "recall", "f1")
+
+
+def quietly(*args, **kwargs):
+    """Scores, and the texts of all warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scores = bert_score(*args, **kwargs)
+    return scores, [str(warning.message) for warning in caught]
+
+
+def loaded_models():
+    gc.collect()
+    return {id(thing) for thing in gc.get_objects() if isinstance(thing, PreTrainedModel)}
+
+
+def test_pairs_without_text_score_zero_with_one_warning(encoder):
+    blank = ["", "  ", "\n\t", "\x00\x01", "\u200b"]
+    for idf in (False, True):
+        preds = [*blank, *["a cat"] * 5, "", "a dog"]
+        target = [*["a cat"] * 5, *blank, "", "the dog barks"]
+        scores, said = quietly(preds, target, encoder, idf=idf)
+        for name in SCORES:
+            assert scores[name][:-1].abs().max() == 0
+            assert scores[name][-1] > 0.1
+        assert len(said) == 1
+        assert said[0].startswith("11 candidates score 0")
+
+
+def test_an_empty_reference_among_several_does_not_hide_the_others(encoder):
+    scores, said = quietly(["a cat"], [["", "the cat", " "]], encoder)
+    assert not said
+    assert scores["f1"].item() == pytest.approx(bert_score("a cat", "the cat", encoder)["f1"].item(), abs=1e-6)
+
+
+def test_zero_is_rescaled_too(encoder, tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.2,.75\n" for layer in range(6)))
+    scores, said = quietly([""], ["a"], encoder, rescale_with_baseline=True, baseline_path=path)
+    assert [scores[name].item() for name in SCORES] == pytest.approx([-1, -0.25, -3])
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("all_layers", [False, True])
+@pytest.mark.parametrize("idf", [False, True])
+def test_empty_lists_give_empty_scores_without_loading_weights(minilm, all_layers, idf):
+    before = loaded_models()
+    scores, said = quietly([], [], minilm, 4, all_layers, idf=idf)
+    assert {scores[name].shape for name in SCORES} == {torch.Size([5, 0] if all_layers else [0])}
+    assert {scores[name].dtype for name in SCORES} == {torch.float32}
+    assert not said
+    assert loaded_models() <= before
+
+
+def test_two_strings_are_one_pair(encoder):
+    one, listed = bert_score("a cat sat", "the cat", encoder), bert_score(["a cat sat"], ["the cat"], encoder)
+    for name in SCORES:
+        assert one[name].shape == (1,)
+        assert torch.equal(one[name], listed[name])
+
+
+@pytest.mark.parametrize(
+    ("preds", "target", "error", "message"),
+    [
+        ("a", ["a"], TypeError, "preds is a single string but target is a list"),
+        (["a"], "a", TypeError, "target is a single string but preds is a list"),
+        (["a"], ["a", "b"], ValueError, "equal lengths, got 1 and 2"),
+        (["a", "b", "c"], [], ValueError, "equal lengths, got 3 and 0"),
+        (None, ["a"], TypeError, r"preds must be .* got None"),
+        (["a"], None, TypeError, r"target must be .* got None"),
+        (None, None, TypeError, r"preds must be .* got None"),
+        (7, ["a"], TypeError, r"preds must be .* got 7"),
+        ([None], ["a"], TypeError, r"preds\[0\] must be a string, got None"),
+        (["a", 3], ["a", "b"], TypeError, r"preds\[1\] must be a string, got 3"),
+        ([["a"]], ["a"], TypeError, r"preds\[0\] must be a string, got \['a'\]"),
+        (["a"], [None], TypeError, r"target\[0\] must be .* got None"),
+        (["a"], [3], TypeError, r"target\[0\] must be .* got 3"),
+        (["a"], [["b", None]], TypeError, r"target\[0\]\[1\] must be a string, got None"),
+        (["a"], [[["b"]]], TypeError, r"target\[0\]\[0\] must be a string"),
+        (["a", "b"], ["a", []], ValueError, r"target\[1\] is empty: every candidate needs at least one reference"),
+        ([b"a"], ["a"], TypeError, r"preds\[0\] must be a string"),
+    ],
+)
+def test_wrong_texts(encoder, preds, target, error, message):
+    with pytest.raises(error, match=message):
+        bert_score(preds, target, encoder)
+
+
+def test_other_sequences_of_texts_are_accepted(encoder):
+    listed = bert_score(["a cat", "a dog"], [["the cat", "cats"], "dogs"], encoder)
+    others = bert_score(("a cat", "a dog"), (("the cat", "cats"), "dogs"), encoder)
+    generated = bert_score((text for text in ("a cat", "a dog")), iter([["the cat", "cats"], ["dogs"]]), encoder)
+    for name in SCORES:
+        assert torch.equal(listed[name], others[name])
+        assert torch.equal(listed[name], generated[name])
+
+
+def test_one_reference_with_idf_gives_zero_and_a_warning(encoder):
+    for pred in ("the cat sat", "a dog"):
+        scores, said = quietly([pred], ["the cat sat"], encoder, idf=True)
+        assert torch.isfinite(scores["precision"]).all()
+        assert scores["recall"].item() == scores["f1"].item() == 0
+        assert len(said) == 1
+        assert "idf weights" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("sents", "message"), [("a cat", "single string"), ([None], r"idf_sents\[0\]"), (3, "idf_sents")]
+)
+def test_wrong_idf_sents(encoder, sents, message):
+    with pytest.raises(TypeError, match=message):
+        bert_score(["a"], ["b"], encoder, idf_sents=sents)
+
+
+def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
+    preds, target = ["one two three four five", "a"], ["a", "six seven eight nine ten"]
+    scores, said = quietly(preds, target, minilm, 2, max_length=5)
+    assert len(said) == 1
+    assert said[0].startswith("2 texts are longer than 5 tokens and cut there")
+    cut, none = quietly(["one two three", "a"], ["a", "six seven eight"], minilm, 2)
+    assert not none
+    for name in SCORES:
+        torch.testing.assert_close(scores[name], cut[name], atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match="the limit is 5"):
+        bert_score(preds, target, minilm, 2, max_length=5, truncation=False)
+
+
+def test_texts_beyond_the_models_limit(encoder):
+    scores, said = quietly(["word " * 600], ["word " * 600], encoder)
+    assert len(said) == 1
+    assert said[0].startswith("1 text is longer than 512 tokens and cut there")
+    assert scores["f1"].item() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("max_length", [0, 2, 513])
+def test_impossible_max_length(minilm, max_length):
+    with pytest.raises(ValueError, match=f"max_length={max_length}"):
+        bert_score(["a"], ["b"], minilm, 2, max_length=max_length)
+
+
+@pytest.mark.parametrize("layer", [7, 100, -8])
+def test_layer_out_of_range(minilm, layer):
+    with pytest.raises(ValueError, match=f"num_layers={layer} does not exist.*layers 0 to 6"):
+        bert_score(["a"], ["b"], minilm, layer)
+
+
+def test_unlisted_model_without_layer(minilm):
+    with pytest.raises(ValueError, match="pass num_layers="):
+        bert_score(["a"], ["b"], minilm)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_layers": 3},
+        {"all_layers": True},
+        {"max_length": 9},
+        {"batch_size": 2},
+        {"truncation": False},
+        {"dtype": "auto"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_an_encoder_together_with_options_is_an_error(encoder, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        bert_score(["a"], ["b"], encoder, **options)
+
+
+def test_an_encoder_together_with_a_model_is_an_error(encoder):
+    model, tokenizer = tiny_model("bert")
+    with pytest.raises(ValueError, match="user_tokenizer"):
+        bert_score(["a"], ["b"], encoder, model=model, user_tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="not both"):
+        bert_score(["a"], ["b"], "some/name", 1, model=model, user_tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="needs its tokenizer"):
+        bert_score(["a"], ["b"], None, 1, model=model)
+
+
+def test_a_model_that_is_nowhere_ends_in_one_clear_error():
+    for call in (lambda: bert_score(["a"], ["b"], "nobody/nothing", 3), lambda: bert_score(["a"], ["b"])):
+        with pytest.raises(OSError, match="could not load") as caught:
+            call()
+        name = "nobody/nothing" if "nobody" in str(caught.value) else "roberta-large"
+        for part in (repr(name), "a local folder of that name, then the hub", "save_pretrained(folder)"):
+            assert part in str(caught.value)
+
+
+def test_a_folder_without_model_ends_in_one_clear_error(tmp_path):
+    with pytest.raises(OSError, match=r"could not load the configuration.*tried the local folder"):
+        bert_score(["a"], ["b"], tmp_path, 3)
+
+
+def test_ready_model_all_layers_and_hash(encoder):
+    model, tokenizer = tiny_model("bert")
+    scores = bert_score(
+        ["a cat"],
+        [["the cat", "dogs"]],
+        None,
+        None,
+        True,
+        model,
+        tokenizer,
+        return_hash=True,
+        idf_sents=["a", "b", "c"],
+    )
+    assert scores["f1"].shape == (4, 1)
+    for part in ("layer:0-3", "idf:3", "rescale:no", "dtype:float32", "transformers:"):
+        assert part in scores["hash"]
+    shared = bert_score("a", "b", encoder, return_hash=True)["hash"]
+    assert shared != bert_score("a", "b", encoder, return_hash=True, idf=True)["hash"]
+    assert shared.startswith(encoder.signature())

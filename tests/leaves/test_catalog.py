@@ -1,0 +1,151 @@
+import csv
+import re
+from pathlib import Path
+
+import bert_score as oracle_package
+import pytest
+import torch
+from bert_score import utils as oracle_utils
+from bert_score.utils import lang2model, model2layers
+
+from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.catalog import baseline, default_model, listed_as, models, published_correlation, tuned_layer
+from bertscore_tm.scoring.rescaling import rescale_rows
+
+PUBLISHED = Path(oracle_package.__file__).parent / "rescale_baseline"
+TABLES = [
+    (path.parent.name if path.parent.parent == PUBLISHED else path.parent.parent.name, path)
+    for path in sorted(PUBLISHED.rglob("*.tsv"))
+]
+
+
+def model_name(lang, path):
+    return path.relative_to(PUBLISHED / lang).as_posix().removesuffix(".tsv")
+
+
+def test_all_published_layers():
+    assert len(model2layers) == 140
+    assert {model: tuned_layer(model) for model in model2layers} == model2layers
+
+
+def test_all_published_tables():
+    assert len(TABLES) == 72
+    for lang, path in TABLES:
+        with path.open() as file:
+            rows = [[float(cell) for cell in row[1:]] for row in list(csv.reader(file))[1:]]
+        assert baseline(lang, model_name(lang, path)).tolist() == rows
+
+
+def test_all_published_correlations():
+    source = Path(oracle_utils.__file__).read_text()
+    lines = re.findall(r'^ *"([^"]+)": (\d+),(?:  # (.*))?$', source, re.MULTILINE)
+    published = {name: comment for name, layer, comment in lines if name in model2layers}
+    assert len(published) == 140
+    assert models() == list(model2layers)
+    for name, comment in published.items():
+        numbers = re.findall(r"0\.\d+", comment)
+        expected = [pytest.approx(float(number), abs=5e-7) for number in numbers] or [None]
+        assert [published_correlation(name)] == expected
+    assert sum(published_correlation(name) is None for name in models()) == 1
+
+
+def test_todays_hub_names_of_old_models():
+    for name, layer in (
+        ("FacebookAI/roberta-large", 17),
+        ("google-bert/bert-base-uncased", 9),
+        ("google-t5/t5-base", 11),
+    ):
+        assert tuned_layer(name) == layer == model2layers[name.rpartition("/")[2]]
+    assert torch.equal(baseline("en", "FacebookAI/roberta-large"), baseline("en", "roberta-large"))
+    assert listed_as("facebook/bart-base") == "facebook/bart-base"
+    for name in ("someone/roberta-large", "facebookai/roberta-large", "FacebookAI/", "/models/roberta-large", ""):
+        assert listed_as(name) is None
+
+
+def test_default_models():
+    for lang in ("en", "zh", "tr", "en-sci", "de", "fr", "ja"):
+        assert default_model(lang) == lang2model[lang]
+        assert default_model(lang.upper()) == lang2model[lang]
+
+
+def test_the_row_of_the_default_model():
+    assert baseline("EN", "roberta-large")[17].tolist() == [0.83150584, 0.8314941, 0.83122575]
+    assert baseline("en", "roberta-large").shape == (25, 3)
+
+
+def test_an_unlisted_model_is_told_the_nearest_names(minilm):
+    with pytest.raises(ValueError, match=r"'roberta-larg'.*num_layers=.*nearest.*roberta-large"):
+        tuned_layer("roberta-larg")
+    with pytest.raises(ValueError, match=r"'/models/deberta-v3-large'.*nearest.*microsoft/deberta-v3-large"):
+        tuned_layer("/models/deberta-v3-large")
+    with pytest.raises(ValueError, match=r"no tuned layer is known for .*pass num_layers="):
+        FrozenEncoder(minilm)
+    with pytest.raises(ValueError, match=r"no correlation is known for 'x'.*tune-layers"):
+        published_correlation("x")
+
+
+def test_a_missing_table_lists_the_nearest_names():
+    with pytest.raises(
+        ValueError, match=r"nearest names with a table are.*roberta-large.*models with a table for 'en'"
+    ):
+        baseline("en", "someone/roberta-large")
+    with pytest.raises(
+        ValueError, match="languages with tables are cs, de, en, en-sci, es, et, fi, fr, it, lv, pt, zh"
+    ):
+        baseline("nl", "bert-base-multilingual-cased")
+
+
+@pytest.mark.parametrize(
+    ("lang", "model"),
+    [
+        ("../", "en/roberta-large"),
+        ("..", "models"),
+        ("", "en/roberta-large"),
+        ("en", "../../x"),
+        ("en", "../en/roberta-large"),
+        ("en", "../../models"),
+        ("en", "/etc/passwd"),
+        ("en", ""),
+        ("en/", "roberta-large"),
+    ],
+)
+def test_no_name_leads_out_of_the_folder(lang, model):
+    with pytest.raises(ValueError, match="no baseline for language"):
+        baseline(lang, model)
+
+
+def test_a_missing_table_names_language_model_file_and_remedy(minilm):
+    with pytest.raises(ValueError, match="no baseline") as caught:
+        bert_score(["a"], ["b"], minilm, 5, lang="de", rescale_with_baseline=True)
+    for part in ("'de'", minilm, f"baselines/de/{minilm}.csv", "baseline_path=", "xlm-roberta-large"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "header"),
+        ("a,b,c,d\n0,0,0,0\n", "header"),
+        ("LAYER,P,R,F\n1,.1,.1,.1\n", "line 2 is not layer 0"),
+        ("LAYER,P,R,F\n0,.1,.1\n", "line 2 is not layer 0"),
+        ("LAYER,P,R,F\n0,.1,.1,x\n", "could not convert"),
+    ],
+)
+def test_malformed_tables(tmp_path, text, message):
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        baseline("en", "any", path)
+
+
+def test_a_table_of_ones_own(tmp_path, encoder):
+    path = tmp_path / "table.csv"
+    with pytest.raises(FileNotFoundError):
+        baseline("en", "any", path)
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(6)))
+    torch.testing.assert_close(
+        rescale_rows(encoder, baseline("en", "any", path))[:, 0], torch.tensor([0.1, 0.2, 0.5]).double()
+    )
+    path.write_text("LAYER,P,R,F\n0,.1,.2,.3\n")
+    with pytest.raises(ValueError, match="ends at layer 0, the encoder gives layer 5"):
+        rescale_rows(encoder, baseline("en", "any", path))

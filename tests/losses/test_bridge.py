@@ -1,0 +1,691 @@
+"""VocabularyBridge: exact where tokenizers agree, and elsewhere what slow loops over real tokenizers give."""
+
+import copy
+import json
+import pickle
+import warnings
+from functools import cache
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.losses.bridge import table_cache as vocabulary_cache
+from bertscore_tm.losses.bridge.piece_table import token_texts
+from bertscore_tm.losses.bridge.token_spans import contiguous, overlap_shares, token_spans
+from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
+from bertscore_tm.losses.soft_tokens import encode_soft_tokens
+from examples.benchmarks import vocabularies
+from tests.support.models import EVERY_FAMILY, FAMILIES, KINDS, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+TEXTS = [
+    "The cat sat on the mat.",
+    "returns a list of snake_case names, or None",
+    "a café (naïve) costs 1,234 euros 🙂",
+]
+DECODERS = {
+    "bytes": decoders.ByteLevel,
+    "wordpiece": decoders.WordPiece,
+    "unigram": decoders.Metaspace,
+    "pieces": decoders.Metaspace,
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTSCORE_TM_CACHE", str(tmp_path / "tables"))
+
+
+@cache
+def texts_to_train_on():
+    return [text for side in real_pairs(240) for text in side]
+
+
+def wrapped(content, roles, **options):
+    """A tokenizer of transformers from what a tokenizer file holds."""
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles, **options)
+
+
+def content_of(kind):
+    """What the file of a tiny tokenizer holds, with the decoder that the kind's real tokenizers have."""
+    tokenizer = Tokenizer.from_str(tiny_tokenizer(kind).backend_tokenizer.to_str())
+    tokenizer.decoder = DECODERS[KINDS[kind].algorithm]()
+    return json.loads(tokenizer.to_str())
+
+
+def like(kind, change=None):
+    """A tiny tokenizer that decodes, with something changed."""
+    content = content_of(kind)
+    if change is not None:
+        change(content)
+    return wrapped(content, KINDS[kind].roles)
+
+
+def renumber(content):
+    """Give all tokens other numbers."""
+    vocab = content["model"]["vocab"]
+    order = torch.randperm(len(vocab), generator=torch.Generator().manual_seed(1)).tolist()
+    if content["model"]["type"] == "Unigram":
+        names = [name for name, _ in vocab]
+        content["model"]["vocab"] = [vocab[order.index(i)] for i in range(len(vocab))]
+        numbers = dict(zip(names, order, strict=True))
+        content["model"]["unk_id"] = order[content["model"]["unk_id"]]
+    else:
+        numbers = content["model"]["vocab"] = {name: order[i] for name, i in vocab.items()}
+    for added in content["added_tokens"]:
+        added["id"] = numbers[added["content"]]
+    content["added_tokens"].sort(key=lambda added: added["id"])
+    for name, special in content["post_processor"]["special_tokens"].items():
+        special["ids"] = [numbers[name]]
+
+
+def renamed(kind):
+    """What makes of RoBERTa's kind of tokenizer one of GPT-2's: the same merges, one special token of another name."""
+    content = content_of(kind)
+    specials = {added["content"] for added in content["added_tokens"]}
+    names = ["<|endoftext|>", *(name for name in content["model"]["vocab"] if name not in specials)]
+    content["model"]["vocab"] = {name: i for i, name in enumerate(names)}
+    content["added_tokens"] = [{**content["added_tokens"][0], "id": 0, "content": "<|endoftext|>"}]
+    content["post_processor"] = None
+    return content
+
+
+def trained(model, trainer, pre_tokenizer, decoder=None, normalizer=None):
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    if tokenizer.token_to_id("<unk>") is not None:
+        roles["unk_token"] = "<unk>"
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
+
+
+SPECIALS = ["<s>", "<pad>", "</s>"]
+
+
+@cache
+def generator(kind):
+    """A generator's tokenizer, trained on real texts."""
+    if kind == "byte-bpe":
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=3000, special_tokens=SPECIALS, initial_alphabet=byte_level.alphabet(), show_progress=False
+        )
+        return trained(models.BPE(), trainer, byte_level, decoders.ByteLevel())
+    specials = [*SPECIALS, "<unk>"]
+    if kind == "sentencepiece":
+        trainer = trainers.UnigramTrainer(
+            vocab_size=1500, special_tokens=specials, unk_token="<unk>", show_progress=False
+        )
+        return trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), decoders.Metaspace(), normalizers.NFKC())
+    trainer = trainers.WordLevelTrainer(vocab_size=9000, special_tokens=specials, show_progress=False)
+    return trained(models.WordLevel(unk_token="<unk>"), trainer, pre_tokenizers.BertPreTokenizer())
+
+
+GENERATORS = ["byte-bpe", "sentencepiece", "words"]
+
+
+@cache
+def tiny(family):
+    model, tokenizer = tiny_model(family)
+    return FrozenEncoder(model, tokenizer, num_layers=2, dtype="float64")
+
+
+def labels(bridge, texts=TEXTS):
+    """Ids and content of texts as the generator's tokenizer cuts them, padded on both sides."""
+    rows = bridge.generator_tokenizer(texts, add_special_tokens=False)["input_ids"]
+    width = max(map(len, rows)) + 2
+    ids = torch.full((len(rows), width), -100)
+    for i, row in enumerate(rows):
+        ids[i, 1 : len(row) + 1] = torch.tensor(row)
+    content = (ids >= 0) & ~torch.isin(ids, torch.tensor(bridge.control_ids))
+    return ids.clamp(min=0), content
+
+
+def uncertain(bridge, ids, dtype=torch.float64):
+    """Probabilities whose likeliest token is the label, and the embeddings that they give."""
+    random = torch.Generator().manual_seed(0)
+    noise = torch.randn(*ids.shape, bridge.vocab_size, generator=random, dtype=dtype)
+    noise.scatter_(2, ids[..., None], 9.0)
+    noise[..., bridge.control_ids] = -torch.inf
+    probabilities = noise.softmax(-1)
+    assert (probabilities.argmax(-1) == ids)[~torch.isin(ids, torch.tensor(bridge.control_ids))].all()
+    return probabilities, probabilities @ bridge.table(CPU).to(dtype)
+
+
+def content_ids(encoder, text):
+    before, after = encoder.tokenizer.special_affixes
+    ids = encoder.tokenizer([text]).ids[0]
+    return ids[len(before) : len(ids) - len(after)]
+
+
+class TestIdentity:
+    def test_the_encoders_own_tokenizer_shares_the_table(self, encoder, minilm):
+        bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
+        assert bridge.mode == "identity"
+        assert bridge.table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
+        assert bridge.control_ids == encoder.tokenizer.control_ids
+        assert bridge.end_ids == encoder.tokenizer.end_ids
+        weights = torch.arange(bridge.vocab_size).float()
+        torch.testing.assert_close(bridge.weights(weights), weights)
+
+    @pytest.mark.parametrize("family", ["bert", "mpnet", "deberta", "deberta-v2", "xlm-roberta", "gpt2"])
+    def test_other_numbers(self, family):
+        encoder = tiny(family)
+        bridge = VocabularyBridge(like(EVERY_FAMILY[family], renumber), encoder)
+        assert bridge.mode == "identity"
+        texts = [" " + text for text in TEXTS] if encoder.tokenizer.prefix_space else TEXTS
+        soft = bridge.soft_tokens(texts)
+        for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
+            expected = encoder.embedding_table(CPU)[content_ids(encoder, text)]
+            assert torch.equal(embeddings[content], expected)
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_gpt2_and_roberta(self, order):
+        # Special tokens of other names and numbers, the same merges and space marks.
+        gpt2 = wrapped(renamed("bytes"), KINDS["gpt2"].roles)
+        first, second = (gpt2, like("bytes"))[::order]
+        model, _ = tiny_model("roberta")
+        encoder = FrozenEncoder(model, second, num_layers=2)
+        bridge = VocabularyBridge(first, encoder)
+        assert bridge.mode == "identity"
+        table, names = encoder.embedding_table(CPU), second.get_vocab()
+        for name, i in first.get_vocab().items():
+            expected = table[names[name]] if name in names else torch.zeros(table.shape[1])
+            assert torch.equal(bridge.table(CPU)[i], expected)
+
+    def test_added_tokens_take_the_pieces_of_their_text(self, encoder, minilm):
+        tokenizer = AutoTokenizer.from_pretrained(minilm)
+        tokenizer.add_tokens(["<table_row>"])
+        bridge = VocabularyBridge(tokenizer, encoder)
+        assert bridge.mode == "identity"
+        table = encoder.embedding_table(CPU)
+        expected = table[content_ids(encoder, "<table_row>")].mean(0)
+        torch.testing.assert_close(bridge.table(CPU)[-1], expected)
+        assert torch.equal(bridge.table(CPU)[:-1], table)
+
+    @pytest.mark.parametrize("extra", [0, 6])
+    def test_padded_output_layer(self, encoder, minilm, extra):
+        tokenizer = AutoTokenizer.from_pretrained(minilm)
+        size = len(tokenizer) + extra
+        bridge = VocabularyBridge(tokenizer, encoder, vocab_size=size)
+        assert bridge.mode == "identity"
+        assert bridge.table(CPU).shape[0] == bridge.vocab_size == size
+        assert not bridge.table(CPU)[len(tokenizer) :].any()
+        assert set(range(len(tokenizer), size)) <= set(bridge.control_ids)
+
+    @pytest.mark.parametrize("family", ["bert", "deberta", "deberta-v2", "xlm-roberta"])
+    def test_the_same_names_cut_otherwise(self, family):
+        def cut_otherwise(content):
+            model = content["model"]
+            if model["type"] == "WordPiece":
+                content["normalizer"] = None  # no lower case
+            elif model["type"] == "BPE":
+                model["merges"][-300:] = model["merges"][-300:][::-1]
+            else:
+                scores = [score for _, score in model["vocab"]][::-1]
+                model["vocab"] = [[name, score] for (name, _), score in zip(model["vocab"], scores, strict=True)]
+
+        changed = like(EVERY_FAMILY[family], cut_otherwise)
+        assert changed.get_vocab() == tiny(family).tokenizer.vocabulary
+        assert VocabularyBridge(changed, tiny(family)).mode != "identity"
+
+    def test_merges_in_another_order(self):
+        def swap(content):
+            merges = content["model"]["merges"]
+            merges[-2:] = merges[-2:][::-1]
+
+        assert VocabularyBridge(like("deberta"), tiny("deberta")).mode == "identity"
+        assert VocabularyBridge(like("deberta", swap), tiny("deberta")).mode != "identity"
+
+    def test_spaces_written_otherwise(self):
+        def without_spaces(content):
+            content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}]}
+            content["pre_tokenizer"]["pretokenizers"].append({**byte_level})
+
+        byte_level = content_of("deberta")["pre_tokenizer"]
+        changed = like("deberta", without_spaces)
+        assert VocabularyBridge(changed, tiny("deberta")).mode != "identity"
+        with pytest.raises(ValueError, match="mode='identity' wants tokenizers that cut texts into the same tokens"):
+            VocabularyBridge(changed, tiny("deberta"), "identity")
+
+
+class TestTables:
+    @pytest.mark.parametrize("kind", GENERATORS)
+    def test_token_texts_join_to_the_text(self, kind):
+        tokenizer = generator(kind)
+        ids = tokenizer("the cat returns a list", add_special_tokens=False)["input_ids"]
+        assert "".join(token_texts(tokenizer, ids)).strip() == "the cat returns a list"
+
+    @pytest.mark.parametrize("kind", GENERATORS)
+    def test_rows_are_means_of_the_pieces_of_the_tokens_text(self, encoder, kind):
+        tokenizer = generator(kind)
+        bridge = VocabularyBridge(tokenizer, encoder, "mean")
+        table, made = encoder.embedding_table(CPU), bridge.table(CPU)
+        texts = token_texts(tokenizer, list(range(len(tokenizer))))
+        silent = set()
+        for i, text in enumerate(texts):
+            word = text.replace("\ufffd", "")
+            if i in tokenizer.all_special_ids or not content_ids(encoder, word):
+                silent.add(i)
+                assert not made[i].any()
+            elif word[0] == " ":
+                expected = table[content_ids(encoder, word)].mean(0)
+                torch.testing.assert_close(made[i], expected, atol=1e-6, rtol=0)
+            else:
+                assert made[i].any()
+        assert bridge.control_ids == sorted(silent)
+        counts = bridge.weights(torch.ones(len(table)))
+        torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
+
+    def test_weights_that_are_not_known_do_not_spread(self, encoder):
+        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+        pieces = bridge._pieces
+        elsewhere = {*pieces.pieces[pieces.shares == 0].tolist()} - {*pieces.pieces[pieces.shares > 0].tolist()}
+        weights = torch.ones(len(encoder.embedding_table(CPU)))
+        weights[list(elsewhere)] = torch.nan
+        assert elsewhere
+        assert bridge.weights(weights).isfinite().all()
+
+    def test_parts_of_words_are_continuations(self, encoder):
+        tokenizer = generator("byte-bpe")
+        bridge = VocabularyBridge(tokenizer, encoder, "expand")
+        names, pieces = tokenizer.get_vocab(), encoder.tokenizer
+        cases = {
+            ("Ġlist", "s"): ["list", "##s"],
+            ("(", "s"): ["(", "s"],
+            ("Ġ1", "2"): ["1", "##2"],
+            ("Ġlist", ".", "s"): ["list", ".", "s"],
+        }
+        for tokens, expected in cases.items():
+            ids = torch.tensor([[names[token] for token in tokens]])
+            found, _, real = bridge._pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
+            assert pieces.tokens(found[real].tolist()) == expected
+
+    @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta"])
+    def test_words_attached_to_others_in_encoders_that_mark_spaces(self, family):
+        encoder = tiny(family)
+        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+        names = bridge.generator_tokenizer.get_vocab()
+        ids = torch.tensor([[names["Ġlist"], names["("], names["Ġlist"], names["("], names["list"]]])
+        found, _, real = bridge._pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
+        decoded = "".join(encoder.tokenizer.tokens(found[real].tolist())).replace("Ġ", "▁")
+        # At the start of a text there is a space only where the encoder's tokenizer puts one.
+        assert decoded == ("list(▁list(list" if family == "deberta" else "▁list(▁list(list")
+
+    def test_numbers_with_gaps(self, encoder):
+        tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "<pad>": 1, "cat": 4, "handcuffed": 7}, "<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        wrapped_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
+        assert len(wrapped_tokenizer) == 4
+        bridge = VocabularyBridge(wrapped_tokenizer, encoder)
+        assert bridge.vocab_size == 8
+        assert bridge.control_ids == [0, 1, 2, 3, 5, 6]
+        assert_certain_value_of_the_text(bridge, ["cat handcuffed cat"])
+        assert bridge.decode([[4, 7, 3, 8]]) == ["cat handcuffed"]
+
+    def test_slow_tokenizers(self, encoder):
+        tokenizer = ByT5Tokenizer()
+        assert not tokenizer.is_fast
+        bridge = VocabularyBridge(tokenizer, encoder, "expand")
+        ids = torch.tensor([tokenizer("a b", add_special_tokens=False)["input_ids"]])
+        soft = bridge.soft_tokens(["a b"])
+        assert ids.shape == (1, 3)
+        expected = encoder.embedding_table(CPU)[content_ids(encoder, "a b")]
+        torch.testing.assert_close(soft.embeddings[soft.content], expected)
+
+    def test_encoder_with_a_slow_tokenizer(self):
+        tokenizer = ByT5Tokenizer()
+        with torch.random.fork_rng(devices=[]):
+            model = AutoModel.from_config(tiny_config("t5", vocab_size=len(tokenizer)))
+        encoder = FrozenEncoder(model, tokenizer, num_layers=1)
+        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "retokenize")
+        assert_value_of_the_text(bridge, TEXTS)
+        assert_gradient_everywhere(bridge, TEXTS)
+
+
+def assert_value_of_the_text(bridge, texts):
+    ids, content = labels(bridge, texts)
+    probabilities, y = uncertain(bridge, ids)
+    soft = bridge.soften(y, probabilities.argmax(-1), content)
+    decoded = bridge.decode([row[kept].tolist() for row, kept in zip(ids, content, strict=True)])
+    encoder = bridge.encoder
+    for text, embeddings, real, weights in zip(decoded, soft.embeddings, soft.content, soft.weights, strict=True):
+        expected = encoder.embedding_table(CPU)[content_ids(encoder, text)]
+        assert torch.equal(embeddings[real], expected.to(embeddings.dtype))
+        assert (weights[real] == 1).all()
+    encoded = encode_soft_tokens(soft, encoder)
+    vectors, keys = encoder.encode(decoded).pad(torch.arange(len(decoded)))
+    assert torch.equal(encoded.keys, keys)
+    torch.testing.assert_close(encoded.vectors[keys], vectors[0][keys].to(encoded.vectors.dtype), atol=1e-5, rtol=0)
+
+
+def assert_gradient_everywhere(bridge, texts):
+    ids, content = labels(bridge, texts)
+    _, y = uncertain(bridge, ids)
+    y.requires_grad_()
+    bridge.soften(y, ids, content).embeddings.square().sum().backward()
+    assert ((y.grad.abs().sum(-1) > 0) == content).all()
+
+
+class TestRetokenize:
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_value_is_that_of_the_text(self, family):
+        bridge = VocabularyBridge(generator("byte-bpe"), tiny(family), "retokenize")
+        assert_value_of_the_text(bridge, TEXTS)
+        assert_gradient_everywhere(bridge, TEXTS)
+
+    @pytest.mark.parametrize("kind", GENERATORS)
+    def test_real_encoder(self, encoder, kind):
+        bridge = VocabularyBridge(generator(kind), encoder, "retokenize")
+        assert_value_of_the_text(bridge, [*TEXTS, *real_pairs(240)[0][:8]])
+        assert_gradient_everywhere(bridge, TEXTS)
+
+    def test_gradient_is_shared_by_characters(self, encoder):
+        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "retokenize")
+        text = "list of a naïve catamaran café"
+        ids, content = labels(bridge, [text])
+        _, y = uncertain(bridge, ids)
+        y.requires_grad_()
+        soft = bridge.soften(y, ids, content)
+        random = torch.randn(soft.embeddings.shape, generator=torch.Generator().manual_seed(1), dtype=y.dtype)
+        (soft.embeddings * random).sum().backward()
+        # Which token and which piece each character is of, the slow way.
+        row, tokenizer = ids[0][content[0]].tolist(), bridge.generator_tokenizer
+        owners = [set() for _ in text]
+        for t in range(len(row)):
+            before, after = tokenizer.decode(row[:t]), tokenizer.decode(row[: t + 1])
+            for place in range(len(text)):
+                finished = after[: place + 1] == text[: place + 1]
+                was_finished = before[: place + 1] == text[: place + 1]
+                # Bytes of a character that is not complete yet are of this character.
+                started = len(after) > place and not finished and after[:place] == text[:place]
+                if (finished and not was_finished) or started:
+                    owners[place].add(t)
+        hf_tokenizer = encoder.tokenizer.tokenizer
+        offsets = hf_tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        expected, end_before = torch.zeros(len(row), y.shape[-1], dtype=y.dtype), 0
+        for i, (_, end) in enumerate(offsets):
+            counts = [sum(t in owners[place] for place in range(end_before, end)) for t in range(len(row))]
+            for t, count in enumerate(counts):
+                expected[t] += count / sum(counts) * random[0, i]
+            end_before = end
+        torch.testing.assert_close(y.grad[0][content[0]], expected)
+
+    def test_too_long_texts_are_cut_as_the_encoder_cuts_them(self):
+        bridge = VocabularyBridge(generator("byte-bpe"), tiny("bert"), "retokenize")
+        with pytest.warns(UserWarning, match="1 predicted texts are longer than 64 tokens"):
+            assert_value_of_the_text(bridge, ["the list of names " * 30, "a cat"])
+
+    def test_rows_without_content(self, encoder):
+        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "retokenize")
+        ids, content = labels(bridge, ["a cat", "the list"])
+        content[1] = False
+        _, y = uncertain(bridge, ids)
+        soft = bridge.soften(y, ids, content)
+        assert soft.content.any(1).tolist() == [True, False]
+        assert not bridge.soften(y, ids, content & False).content.any()
+
+
+class TestExpand:
+    @pytest.mark.parametrize("family", ["bert", "deberta", "xlm-roberta"])
+    @pytest.mark.parametrize("certain", [True, False])
+    def test_plain_loop(self, family, certain):
+        encoder = tiny(family)
+        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+        ids, content = labels(bridge)
+        content[0, 4] = False
+        probabilities, y = uncertain(bridge, ids)
+        table, mean = encoder.embedding_table(CPU), bridge.table(CPU)
+        if certain:
+            y = mean[ids]
+        texts = token_texts(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
+        encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        weights = probabilities @ bridge.weights(encoder_weights) - 0.3
+        soft = bridge.soften(y, ids, content, weights, encoder_weights)
+        pieces = bridge._pieces
+        for row in range(len(ids)):
+            vectors, of_pieces = [], []
+            for t in range(ids.shape[1]):
+                if not content[row, t]:
+                    continue
+                k = int(ids[row, t])
+                before = texts[int(ids[row, t - 1])].replace("\ufffd", "") if content[row, t - 1] else " "
+                context = 1 if before[-1].isspace() else 2 if before[-1].isalnum() else 3
+                context = context if vectors else 0
+                for piece in pieces.pieces[pieces.offsets[4 * k + context] : pieces.offsets[4 * k + context + 1]]:
+                    vectors.append(y[row, t] + table[piece] - mean[k])
+                    expected = weights[row, t] - bridge.weights(encoder_weights)[k] + encoder_weights[piece]
+                    of_pieces.append(expected.clamp(min=0))
+                    if certain:
+                        torch.testing.assert_close(vectors[-1], table[piece])
+            assert soft.content[row].sum() == len(vectors)
+            torch.testing.assert_close(soft.embeddings[row][soft.content[row]], torch.stack(vectors))
+            torch.testing.assert_close(soft.weights[row][soft.content[row]], torch.stack(of_pieces))
+
+    def test_whole_words_are_exact(self, encoder):
+        bridge = VocabularyBridge(generator("words"), encoder)
+        assert bridge.mode == "expand"
+        assert_certain_value_of_the_text(bridge, [text for text in TEXTS if text.isascii()])
+
+    def test_gradient_is_that_of_the_position(self, encoder):
+        bridge = VocabularyBridge(generator("words"), encoder)
+        ids, content = labels(bridge)
+        _, y = uncertain(bridge, ids)
+        y.requires_grad_()
+        soft = bridge.soften(y, ids, content)
+        soft.embeddings[soft.content].sum().backward()
+        counts = torch.stack([(y.grad == value).all(-1) * value for value in range(20)]).sum(0)
+        assert (counts > 0).equal(content)
+        assert counts.sum() == soft.content.sum()
+
+    def test_rows_without_content(self, encoder):
+        bridge = VocabularyBridge(generator("words"), encoder)
+        ids, content = labels(bridge)
+        soft = bridge.soften(bridge.table(CPU)[ids], ids, content & False)
+        assert not soft.content.any()
+        assert soft.content.shape[1] == 1
+
+    def test_auto_leaves_out_what_changes_nothing(self):
+        # Words that are one piece each, wherever they stand, though the vocabularies differ.
+        encoder = tiny("bert")
+        names = [name for name in encoder.tokenizer.vocabulary if name.isalpha() and name.islower() and len(name) > 3]
+        specials = [*SPECIALS, "<unk>"]
+        tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate([*specials, *names])}, "<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.add_special_tokens(specials)
+        wrapped_tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="</s>", bos_token="<s>"
+        )
+        bridge = VocabularyBridge(wrapped_tokenizer, encoder)
+        assert bridge.mode == "mean"
+        assert_certain_value_of_the_text(bridge, [" ".join(names[:5]), names[7]])
+
+
+def assert_certain_value_of_the_text(bridge, texts):
+    soft = bridge.soft_tokens(texts)
+    for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
+        expected = bridge.encoder.embedding_table(CPU)[content_ids(bridge.encoder, text)]
+        torch.testing.assert_close(embeddings[content], expected, atol=1e-6, rtol=0)
+
+
+class TestMean:
+    def test_leaves_soft_tokens_alone(self, encoder):
+        bridge = VocabularyBridge(generator("words"), encoder, "mean")
+        ids, content = labels(bridge)
+        _, y = uncertain(bridge, ids)
+        weights = torch.rand(ids.shape)
+        soft = bridge.soften(y, ids, content, weights)
+        assert soft.embeddings is y
+        assert soft.content is content
+        assert soft.weights is weights
+
+
+class TestDecode:
+    def test_up_to_the_end_without_special_tokens(self):
+        bridge = VocabularyBridge(generator("byte-bpe"), tiny("bert"))
+        tokenizer = bridge.generator_tokenizer
+        row = tokenizer("a cat.", add_special_tokens=False)["input_ids"]
+        end, pad, bos = tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id
+        rows = torch.tensor([[-100, bos, *row, end, row[0]], [pad, pad, *row, -100, -100]])
+        assert bridge.decode(rows) == bridge.decode(rows.tolist()) == ["a cat.", "a cat."]
+        assert bridge.decode([[end, *row], [], [len(tokenizer) + 3]]) == ["", "", ""]
+
+
+class TestCache:
+    def build(self, **options):
+        return VocabularyBridge(generator("byte-bpe"), tiny("bert"), **options)
+
+    def test_the_second_build_reads_the_file(self, monkeypatch, tmp_path):
+        first = self.build()
+        (path,) = (tmp_path / "tables").iterdir()
+        assert path.suffix == ".safetensors"
+        calls = []
+        for tokenizer in {type(generator("byte-bpe")), type(tiny("bert").tokenizer.tokenizer)}:
+            monkeypatch.setattr(tokenizer, "__call__", lambda *args, **options: calls.append(args))
+        second = self.build()
+        assert not calls
+        assert (second.mode, second.control_ids) == (first.mode, first.control_ids)
+        assert torch.equal(second.table(CPU), first.table(CPU))
+
+    def test_use_of_a_tokenizer_changes_nothing_but_another_tokenizer_does(self, tmp_path):
+        self.build()
+        generator("byte-bpe")(["a", "b c"], padding=True, truncation=True, max_length=5)
+        self.build()
+        assert len(list((tmp_path / "tables").iterdir())) == 1
+        VocabularyBridge(generator("byte-bpe"), tiny("electra"))  # the same tokenizer
+        assert len(list((tmp_path / "tables").iterdir())) == 1
+        VocabularyBridge(generator("byte-bpe"), tiny("mpnet"))
+        self.build(vocab_size=4000)
+        assert len(list((tmp_path / "tables").iterdir())) == 3
+
+    @pytest.mark.parametrize("damage", ["cut", "changed", "other", "empty"])
+    def test_damaged_files_are_built_again(self, tmp_path, damage):
+        first = self.build()
+        (path,) = (tmp_path / "tables").iterdir()
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        damaged = {
+            "cut": whole[:middle],
+            "changed": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+            "other": b"something else",
+            "empty": b"",
+        }
+        path.write_bytes(damaged[damage])
+        with pytest.warns(UserWarning, match="can not be used and is built again"):
+            second = self.build()
+        assert torch.equal(second.table(CPU), first.table(CPU))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.build()
+
+    def test_a_folder_that_can_not_be_written_to_is_said(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.warns(UserWarning, match=r"can not be kept in .*pass cache_dir= or set BERTSCORE_TM_CACHE"):
+            self.build(cache_dir=tmp_path / "file" / "folder")
+
+    def test_folders(self, monkeypatch, tmp_path):
+        self.build(cache_dir=tmp_path / "own")
+        assert len(list((tmp_path / "own").iterdir())) == 1
+        monkeypatch.delenv("BERTSCORE_TM_CACHE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+        assert vocabulary_cache.default_folder() == tmp_path / "xdg" / "bertscore_tm"
+
+
+class TestFidelity:
+    def test_order_of_modes(self, encoder):
+        texts, references = real_pairs(240)[0][:12], real_pairs(240)[1][:12]
+        found = {}
+        for mode in ("mean", "expand", "retokenize"):
+            bridge = VocabularyBridge(generator("byte-bpe"), encoder, mode)
+            found[mode] = bridge.fidelity(texts, references)
+        assert found["mean"].self_score < found["expand"].self_score < found["retokenize"].self_score
+        assert found["retokenize"].self_score == pytest.approx(1, abs=1e-5)
+        assert found["retokenize"].correlation == pytest.approx(1, abs=1e-5)
+        assert all(fidelity.correlation < 1 - 1e-5 for mode, fidelity in found.items() if mode != "retokenize")
+
+    def test_identity_with_long_texts_and_made_pairs(self):
+        bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
+        with pytest.warns(UserWarning, match="longer than"):
+            fidelity = bridge.fidelity([*TEXTS, "a long text " * 40])
+        assert fidelity.self_score == pytest.approx(1, abs=1e-5)
+        assert fidelity.correlation == pytest.approx(1, abs=1e-5)
+
+    def test_wrong_arguments(self):
+        bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
+        with pytest.raises(ValueError, match="at least one text"):
+            bridge.fidelity([])
+        with pytest.raises(ValueError, match="at least one text, got 'a cat'"):
+            bridge.fidelity("a cat")
+        with pytest.raises(ValueError, match="references must be 1, one per text, got 2"):
+            bridge.fidelity(["a"], ["b", "c"])
+
+
+class TestObject:
+    def test_pickle_and_copies(self, encoder):
+        bridge = VocabularyBridge(generator("words"), encoder)
+        table = bridge.table(CPU)
+        assert copy.deepcopy(bridge) is bridge
+        again = pickle.loads(pickle.dumps(bridge))
+        assert (again.mode, again.vocab_size, again.control_ids) == (bridge.mode, bridge.vocab_size, bridge.control_ids)
+        assert torch.equal(again.table(CPU), table)
+        assert len(pickle.dumps(bridge)) < table.nbytes
+        assert bridge.table("cpu") is table
+
+    def test_wrong_arguments(self, encoder):
+        with pytest.raises(ValueError, match="mode='merge' is not one of 'auto', 'identity'"):
+            VocabularyBridge(generator("words"), encoder, "merge")
+        with pytest.raises(TypeError, match="must be a tokenizer of transformers or its name, got a Tokenizer"):
+            VocabularyBridge(Tokenizer(models.BPE()), encoder)
+        with pytest.raises(ValueError, match=r"vocab_size=10 is below the [0-9]+ ids"):
+            VocabularyBridge(generator("words"), encoder, vocab_size=10)
+
+    @pytest.mark.parametrize("mode", ["mean", "expand", "retokenize"])
+    def test_made_in_inference_mode_and_trained_with(self, mode):
+        with torch.inference_mode():
+            bridge = VocabularyBridge(generator("words"), tiny("bert"), mode)
+            bridge.soft_tokens(TEXTS)
+        ids, content = labels(bridge)
+        logits = torch.zeros(*ids.shape, bridge.vocab_size, dtype=torch.float64, requires_grad=True)
+        soft = bridge.soften(logits.softmax(-1) @ bridge.table(CPU), ids, content)
+        encode_soft_tokens(soft, bridge.encoder).vectors.sum().backward()
+        assert logits.grad.any()
+
+
+class TestAlignment:
+    def test_shares_of_a_piece_sum_to_one(self):
+        pieces = [contiguous([(0, 1), (2, 5), (5, 5)], 9), contiguous([(1, 2)], 3)]
+        tokens = [[(0, 3), (3, 4), (4, 9)], [(0, 1), (0, 0), (1, 3)]]
+        shares = overlap_shares(pieces, tokens, CPU)
+        torch.testing.assert_close(shares.sum(-1), torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
+
+    def test_first_blank_has_a_character(self):
+        assert token_spans([1, 2], "cat", [" ", "cat"], lambda ids: "") == [(0, 1), (0, 3)]
+
+
+def test_benchmark(tmp_path, capsys):
+    candidates, references = real_pairs(240)
+    lines = [f"{c}\t{r}" for c, r in zip(candidates, references, strict=True)]
+    (tmp_path / "texts.tsv").write_text("\n".join(lines), encoding="utf-8")
+    arguments = ["--texts", str(tmp_path / "texts.tsv"), "--count", "4", "--json", str(tmp_path / "figures.json")]
+    vocabularies.main([*arguments, "--kinds", "words and punctuation", "--unseen"])
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert (figures["setting"]["scored"], figures["setting"]["unseen"]) == (4, True)
+    found = {record["mode"]: record for record in figures["fidelity"]}
+    assert list(found) == ["mean", "expand", "retokenize"]
+    assert [record["auto"] for record in found.values()] == [False, True, False]
+    # Words that are not in the vocabulary can not be told by any mode.
+    assert 0 < found["mean"]["self_score"] < found["expand"]["self_score"] < 1
+    assert found["retokenize"]["self_score"] == pytest.approx(found["expand"]["self_score"], abs=1e-5)
+    assert "words and punctuation" in capsys.readouterr().out

@@ -1,0 +1,213 @@
+"""The loss of a generator whose tokenizer is not the encoder's."""
+
+import copy
+import pickle
+from functools import cache
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.functional import bert_score
+from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses.bridge.fidelity_texts import FIDELITY_TEXTS
+from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
+from tests.support.models import tiny_model, tiny_tokenizer
+from tests.support.soft_predictions import COMPONENTS, IGNORE, MATCHINGS, padded
+from tests.support.texts import real_pairs, several_references
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("BERTSCORE_TM_CACHE", str(tmp_path_factory.getbasetemp() / "bridges"))
+
+
+@cache
+def whole_words():
+    """A tokenizer of whole words and punctuation, which splits where the encoder's splits."""
+    texts = [*FIDELITY_TEXTS, *(text for side in real_pairs(240) for text in side)]
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    specials = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=[*specials.values()]))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials)
+
+
+def ids_of(tokenizer, texts):
+    return padded([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
+
+
+def certain(labels, size, scale=100.0):
+    return torch.zeros(*labels.shape, size).scatter_(-1, labels.clamp(min=0)[..., None], scale)
+
+
+def written(tokenizer, labels):
+    """The texts that the labels say, which need not be the texts they came from."""
+    return tokenizer.batch_decode([row[row != IGNORE] for row in labels], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("words", "expand"), ("words", "retokenize"), *((kind, "retokenize") for kind in ("bytes", "t5", "llama"))],
+)
+def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, kind, mode):
+    tokenizer = whole_words() if kind == "words" else tiny_tokenizer(kind)
+    labels = ids_of(tokenizer, pairs[0][:10])
+    texts, references = written(tokenizer, labels), several_references(pairs[1][:10])
+    corpus = pairs[1][:60]
+    for idf in (None, corpus):
+        expected = bert_score(texts, references, encoder, idf_sents=idf)
+        for matching in MATCHINGS:
+            loss = SoftBERTScoreLoss(
+                encoder,
+                generator_tokenizer=tokenizer,
+                bridge=mode,
+                matching=matching,
+                matching_temperature=1e-6,
+                idf=idf,
+                reduction="none",
+            )
+            assert loss.bridge.mode == mode
+            scores = loss(certain(labels, len(tokenizer)), references, labels != IGNORE, return_components=True)[1]
+            for name in COMPONENTS:
+                assert (scores[name] - expected[name]).abs().max() < 1e-5
+
+
+def test_labels_are_decoded(encoder, pairs):
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, pairs[0][:4])
+    end = tokenizer.eos_token_id
+    with_ends = torch.nn.functional.pad(labels, (0, 2), value=IGNORE)
+    for row in with_ends:
+        row[int((row != IGNORE).sum())] = end
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, reduction="none")
+    z = certain(with_ends, len(tokenizer), 6.0)
+    by_labels = loss(z, with_ends)
+    by_texts = loss(z[:, :-2], written(tokenizer, labels), labels != IGNORE)
+    assert torch.allclose(by_labels, by_texts, atol=1e-6)
+    assert by_labels.max() < 0.3
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand", "retokenize"])
+def test_gradient_reaches_every_content_position_and_no_other(encoder, pairs, mode):
+    tokenizer = tiny_tokenizer("bytes")
+    labels = ids_of(tokenizer, pairs[0][:3])
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, bridge=mode, allow_low_fidelity=True)
+    generator = torch.Generator().manual_seed(0)
+    z = certain(labels, len(tokenizer), 6.0) + torch.randn(*labels.shape, len(tokenizer), generator=generator)
+    z.requires_grad_()
+    loss(z, labels).backward()
+    content = (labels != IGNORE) & ~torch.isin(labels, torch.tensor(loss.bridge.control_ids))
+    assert content.sum() > 30
+    assert torch.equal(z.grad.abs().sum(-1) > 0, content)
+    assert z.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand"])
+def test_gradcheck(mode):
+    model, own = tiny_model("bert")
+    encoder = FrozenEncoder(model, own, num_layers=2, dtype="float64")
+    tokenizer = tiny_tokenizer("bytes")
+    labels = ids_of(tokenizer, ["a black cat", "it rains"])
+    generator = torch.Generator().manual_seed(0)
+    base = certain(labels, len(tokenizer), 6.0).double()
+    directions = torch.randn(4, *base.shape, generator=generator, dtype=torch.float64)
+    loss = SoftBERTScoreLoss(
+        encoder, generator_tokenizer=tokenizer, bridge=mode, reduction="none", allow_low_fidelity=True
+    )
+
+    def along(x):
+        return loss(base + torch.einsum("k,kbtv->btv", x, directions), ["a cat", "rain"], labels != IGNORE)
+
+    x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.grad(along(x).sum(), x)[0].abs().max() > 1e-4
+    assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand", "retokenize"])
+def test_hidden_states_give_what_logits_give(encoder, mode):
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, bridge=mode, allow_low_fidelity=True)
+    torch.manual_seed(0)
+    # Wider than the vocabulary, as output layers often are.
+    head, hidden = torch.nn.Linear(32, len(tokenizer) + 24), torch.randn(*labels.shape, 32)
+    results = []
+    for from_hidden in (False, True):
+        leaf = hidden.clone().requires_grad_()
+        value = loss.forward_hidden(leaf, head, labels) if from_hidden else loss(head(leaf), labels)
+        value.backward()
+        results.append((value.detach(), leaf.grad))
+    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
+
+
+def test_a_bridge_that_loses_too_much_is_refused(encoder):
+    tokenizer = tiny_tokenizer("bytes")
+    with pytest.raises(ValueError, match=r"texts score 0\.\d+ against themselves: below 0.85.*allow_low_fidelity=True"):
+        SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, bridge="mean")
+    with pytest.warns(UserWarning, match="against themselves, so that the loss follows the score only roughly"):
+        SoftBERTScoreLoss(
+            encoder,
+            generator_tokenizer=tokenizer,
+            bridge="mean",
+            allow_low_fidelity=True,
+            fidelity_texts=["it rains today", "a cat sat on the mat"],
+        )
+
+
+def test_a_bridge_may_be_shared(encoder, minilm):
+    bridge = VocabularyBridge(whole_words(), encoder)
+    first, second = SoftBERTScoreLoss(encoder, generator_tokenizer=bridge), SoftBERTScoreLoss(minilm, 2, bridge)
+    assert first.bridge is second.bridge is bridge
+    with pytest.raises(ValueError, match="vocabulary of another encoder"):
+        SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=1), generator_tokenizer=bridge)
+
+
+def test_copies_and_pickles(encoder):
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+    z = certain(labels, len(tokenizer), 5.0)
+    expected = loss(z, labels).item()
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert other(z, labels).item() == pytest.approx(expected, abs=1e-6)
+        assert repr(other) == repr(loss)
+    assert "bridge='expand'" in repr(loss)
+
+
+def test_too_few_logits_are_refused(encoder):
+    tokenizer = whole_words()
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+    with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, less than the \d+ tokens of the generator"):
+        loss(torch.zeros(1, 2, 10), ["a"])
+
+
+def test_components_do_not_change_the_loss(encoder):
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
+    z = certain(labels, len(tokenizer), 5.0)
+    z[:, 1:, tokenizer.eos_token_id] = 4.0
+    for options in ({"bridge": "mean", "length": "eos"}, {"bridge": "mean"}, {"bridge": "expand"}):
+        loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, allow_low_fidelity=True, **options)
+        assert torch.equal(loss(z, labels), loss(z, labels, return_components=True)[0])
+
+
+def test_ends_need_a_position_for_each_token(encoder):
+    with pytest.raises(ValueError, match=r"length='eos' needs a position for each token.*bridge='mean'"):
+        SoftBERTScoreLoss(encoder, generator_tokenizer=whole_words(), length="eos")
+
+
+def test_metric_and_loss_share_references(encoder, pairs):
+    """Weights of a metric, for a generator with other tokens."""
+    metric = BERTScore(encoder, idf_sents=pairs[1][:40])
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, pairs[0][:5])
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, idf=metric, matching="max")
+    metric.update(written(tokenizer, labels), pairs[1][:5])
+    value = loss(certain(labels, len(tokenizer)), pairs[1][:5], labels != IGNORE, return_components=True)[1]["f1"]
+    assert value.item() == pytest.approx(metric.compute()["f1"].item(), abs=1e-5)

@@ -1,0 +1,429 @@
+"""Certain predictions have the metric's score: every family, matching and relaxation, idf, several references, ends."""
+
+from collections import defaultdict
+
+import pytest
+import torch
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.encoder.families import FAMILIES
+from bertscore_tm.functional import bert_score
+from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses.predictions import predictions_of_logits
+from bertscore_tm.losses.relaxation import Sparsemax, StraightThrough, TopK
+from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens
+from bertscore_tm.scoring.token_weights import token_weights
+from tests.support.models import EVERY_FAMILY, tiny_model
+from tests.support.soft_predictions import (
+    COMPONENTS,
+    CPU,
+    IGNORE,
+    MATCHINGS,
+    certain,
+    content_ids,
+    equally_long,
+    labels_of,
+    noise,
+    scores_of_certain_predictions,
+    tiny,
+)
+from tests.support.texts import several_references
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHARP = {"matching_temperature": 1e-6, "reduction": "none"}
+
+
+@pytest.fixture
+def short(pairs):
+    """Real pairs, cut after a few words, as the tiny models have few positions."""
+    return [[" ".join(text.split()[: 4 + i % 9]) for i, text in enumerate(side)] for side in pairs]
+
+
+@pytest.fixture
+def corpus(short):
+    """Candidates, ragged lists of references, and texts to count in."""
+    return short[0][:12], several_references(short[1][:12]), short[1][5:60]
+
+
+def assert_scores(scores, expected, atol=1e-5, names=COMPONENTS):
+    for name in names:
+        deviation = (scores[name] - expected[name]).abs().max().item()
+        assert deviation < atol, f"{name}: {deviation}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", EVERY_FAMILY)
+def test_every_family(corpus, family):
+    candidates, references, texts = corpus
+    encoder = tiny(family, "float32")
+    largest = 0.0
+    for idf in (None, texts):
+        expected = bert_score(candidates, references, encoder, idf_sents=idf)
+        assert expected["f1"].std() > 1e-3
+        for matching in MATCHINGS:
+            loss = SoftBERTScoreLoss(encoder, matching=matching, idf=idf, **SHARP)
+            scores = scores_of_certain_predictions(loss, candidates, references, "texts", step=6)
+            assert_scores(scores, expected)
+            assert_scores({name: scores[f"hard_{name}"] for name in COMPONENTS}, expected)
+            largest = max(largest, *((scores[name] - expected[name]).abs().max().item() for name in COMPONENTS))
+    print(f"{family}: {largest:.1e}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("matching", "idf", "several"),
+    [("max", True, True), ("softmax", True, False), ("softmax", False, True), ("logsumexp", True, True)],
+)
+def test_200_real_pairs(encoder, pairs, idf, several, matching):
+    candidates = pairs[0][:200]
+    references = several_references(pairs[1][:200]) if several else pairs[1][:200]
+    corpus = pairs[1] if idf else None
+    expected = bert_score(candidates, references, encoder, idf_sents=corpus)
+    loss = SoftBERTScoreLoss(encoder, matching=matching, idf=corpus, **SHARP)
+    scores = scores_of_certain_predictions(loss, candidates, references, "texts", step=20)
+    assert expected["f1"].std() > 0.05
+    assert_scores(scores, expected)
+
+
+# Weights
+
+
+def known_weights(encoder, corpus):
+    metric = BERTScore(encoder, idf=True)
+    metric.update(corpus[:20], corpus[:20])
+    metric.update(corpus[20:], corpus[20:])
+    table = token_weights(encoder, idf_sents=corpus).table
+    # All ids have a weight: special tokens too, which then count.
+    mapping = {token: 0.5 + table[token].item() for token in range(len(table))}
+    return {
+        "texts": (corpus, {"idf_sents": corpus}),
+        "metric of references": (metric, {"idf_sents": corpus}),
+        "metric of texts": (BERTScore(encoder, idf_sents=corpus), {"idf_sents": corpus}),
+        "mapping": (mapping, {"idf": mapping}),
+        "default": (defaultdict(lambda: 2.0, dict.fromkeys(range(0, 800, 2), 3.0)), None),
+        "weights": (token_weights(encoder, idf_sents=corpus), {"idf_sents": corpus}),
+    }
+
+
+@pytest.mark.parametrize("kind", ["texts", "metric of references", "metric of texts", "mapping", "default", "weights"])
+@pytest.mark.parametrize("target", ["ids", "texts"])
+def test_weights(short, kind, target):
+    encoder = tiny("bert", "float32")
+    idf, options = known_weights(encoder, short[1][:50])[kind]
+    candidates, references = equally_long(encoder, short[0][:9], short[1][:9])
+    assert len(candidates) >= 6
+    labels = labels_of(encoder, candidates)
+    args = (labels_of(encoder, references),) if target == "ids" else (references, labels != IGNORE)
+    expected = bert_score(candidates, references, encoder, **(options or {"idf": idf}))
+    loss = SoftBERTScoreLoss(encoder, matching="max", idf=idf, **SHARP)
+    scores = loss(certain(encoder, labels), *args, return_components=True)[1]
+    assert_scores(scores, expected, 1e-6)
+    assert not torch.allclose(expected["f1"], bert_score(candidates, references, encoder)["f1"], atol=1e-3)
+
+
+def test_expected_weights_of_soft_tokens():
+    """By hand: two likely tokens of different weight at one position."""
+    encoder = tiny("bert")
+    idf = defaultdict(lambda: 1.0, {50: 4.0, 60: 2.0, 101: 0.0})
+    loss = SoftBERTScoreLoss(encoder, matching="max", idf=idf, component="precision", reduction="none")
+    logits = torch.full((1, 2, 800), -50.0, dtype=torch.float64)
+    logits[0, 0, 50], logits[0, 0, 60] = torch.tensor([0.75, 0.25]).log()
+    logits[0, 1, 70] = 0.0
+    logits.requires_grad_()
+    target = torch.tensor([[80, 90]])
+    components = loss(logits, target, return_components=True)[1]
+    # Precision with each position alone gives the two matches; then the mean with weights 3.5 and 1, and what the
+    # special tokens weigh (1 each, by the default).
+    one = {}
+    for position in range(2):
+        only = defaultdict(lambda: 0.0, {50: 1.0, 60: 1.0} if position == 0 else {70: 1.0})
+        alone = SoftBERTScoreLoss(encoder, matching="max", idf=only, reduction="none")
+        one[position] = alone(logits, target, return_components=True)[1]["precision"].item()
+    cls_sep = SoftBERTScoreLoss(
+        encoder, matching="max", idf=defaultdict(lambda: 0.0, dict.fromkeys((2, 3), 1.0)), reduction="none"
+    )(logits, target, return_components=True)[1]["precision"].item()
+    expected = (3.5 * one[0] + 1.0 * one[1] + 2.0 * cls_sep) / (3.5 + 1.0 + 2.0)
+    assert components["precision"].item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_weights_have_no_gradient():
+    """A model must not be able to lower its loss by predicting tokens that weigh less."""
+    encoder = tiny("bert")
+    target = torch.tensor([[50, 60, 70]])
+    logits = noise(encoder, 1, 3, dtype=torch.float64, scale=1.0)
+    idf = {token: 1.0 + (token % 7) for token in range(800)}
+    loss = SoftBERTScoreLoss(encoder, matching="max", idf=idf, component="precision")
+
+    def gradient(relaxed):
+        z = logits.clone().requires_grad_()
+        (g,) = torch.autograd.grad(relaxed(z, target), z)
+        return g
+
+    # The derivative with weights held fixed, by differences.
+    with torch.no_grad():
+        p = logits.clone()
+        p[..., loss._control_ids] = -torch.inf
+        fixed = (p.softmax(-1) @ torch.tensor([idf[t] for t in range(800)], dtype=torch.float64))[0]
+        direction = noise(encoder, 1, 3, dtype=torch.float64, seed=3)
+
+        def matches(z):
+            vocabulary, special = loss._vocabulary(CPU)
+            soft = predictions_of_logits(z, vocabulary, loss.relaxation, 1.0)
+            candidate = encode_soft_tokens(SoftTokens(soft.embeddings, torch.ones(1, 3) > 0), encoder, special)
+            reference = loss._sides(z.shape[:2], target, None, CPU)[1].tokens
+            best = (candidate.vectors @ reference.vectors.mT).amax(-1)[0]
+            weights = torch.cat([special[2:3], fixed, special[3:4]])
+            return (best * weights).sum() / weights.sum()
+
+        slope = (matches(logits + 1e-5 * direction) - matches(logits - 1e-5 * direction)) / 2e-5
+    assert (gradient(loss) * direction).sum().item() == pytest.approx(-slope.item(), rel=1e-5)
+
+
+def test_weights_that_cannot_be(encoder):
+    with pytest.raises(TypeError, match="idf=True leaves open which texts"):
+        SoftBERTScoreLoss(encoder, idf=True)
+    with pytest.raises(ValueError, match=r"no weight for 30521 of 30522 tokens.*default"):
+        SoftBERTScoreLoss(encoder, idf={5: 1.0})
+    with pytest.raises(ValueError, match="none yet: call update"):
+        SoftBERTScoreLoss(encoder, idf=BERTScore(encoder, idf=True))
+    with pytest.raises(ValueError, match=r"weights of 30522 tokens, the encoder .* has 800"):
+        SoftBERTScoreLoss(tiny(), idf=token_weights(encoder))
+    with pytest.raises(ValueError, match="empty"):
+        SoftBERTScoreLoss(encoder, idf=[])
+
+
+# Several references
+
+
+def test_mean_over_references(short):
+    encoder = tiny("roberta", "float32")
+    candidates, references = short[0][:5], several_references(short[1][:5])
+    loss = SoftBERTScoreLoss(encoder, matching="max", references="mean", **SHARP)
+    scores = scores_of_certain_predictions(loss, candidates, references, "texts")
+    for i, several in enumerate(references):
+        each = bert_score([candidates[i]] * len(several), several, encoder)
+        for name in COMPONENTS:
+            assert scores[name][i].item() == pytest.approx(each[name].mean().item(), abs=1e-6)
+
+
+def test_gradient_of_the_best_reference_alone():
+    encoder = tiny()
+    labels = labels_of(encoder, ["a cat sat", "it rains"])
+    logits = noise(encoder, *labels.shape, dtype=torch.float64)
+    lists = [["a cat sat", "the dog"], ["snow", "it rains", "rain"]]
+    several = SoftBERTScoreLoss(encoder, reduction="none")
+    values, gradients = {}, {}
+    for name, target in [("several", lists), *(("one", [a, b]) for a in lists[0] for b in lists[1])]:
+        z = logits.clone().requires_grad_()
+        value = several(z, target, labels != IGNORE)
+        value.sum().backward()
+        key = name if name == "several" else tuple(target)
+        values[key], gradients[key] = value.detach(), z.grad
+    for item in range(2):
+        best = min((key for key in values if key != "several"), key=lambda key: values[key][item].item())
+        assert values["several"][item].item() == pytest.approx(values[best][item].item(), abs=1e-12)
+        assert torch.allclose(gradients["several"][item], gradients[best][item], atol=1e-12)
+
+
+def test_references_encoded_ahead(encoder, pairs):
+    labels = labels_of(encoder, pairs[0][:4])
+    references = several_references(pairs[1][:4])
+    loss = SoftBERTScoreLoss(encoder)
+    ahead = loss.encode_references(references)
+    logits = certain(encoder, labels, 8.0)
+    assert torch.equal(loss(logits, ahead, labels != IGNORE), loss(logits, references, labels != IGNORE))
+    with pytest.raises(ValueError, match="references of 4 items, the batch has 2"):
+        loss(logits[:2], ahead)
+
+
+def test_references_that_cannot_be(encoder):
+    loss = SoftBERTScoreLoss(encoder)
+    logits = torch.zeros(2, 3, 30522)
+    for target, error, said in (
+        (["a"], ValueError, "2 texts, or lists of texts.*got 1"),
+        ("ab", ValueError, "2 texts"),
+        (7, ValueError, "2 texts"),
+        ([["a"], []], ValueError, r"target\[1\] is an empty list"),
+        (["a", 3], TypeError, r"target\[1\] must be a string"),
+        (["a", ["b", None]], TypeError, r"target\[1\] must be a string or a list of strings"),
+    ):
+        with pytest.raises(error, match=said):
+            loss(logits, target)
+
+
+# Relaxations
+
+
+@pytest.mark.parametrize(
+    "relaxation", ["straight-through", "sparsemax", "entmax15", TopK(3), StraightThrough(Sparsemax())], ids=str
+)
+def test_every_relaxation_of_certain_predictions(encoder, pairs, relaxation):
+    candidates, references = pairs[0][:8], pairs[1][:8]
+    loss = SoftBERTScoreLoss(encoder, relaxation=relaxation, matching="max", **SHARP)
+    scores = scores_of_certain_predictions(loss, candidates, references, "texts")
+    assert_scores(scores, bert_score(candidates, references, encoder))
+
+
+@pytest.mark.parametrize("relaxation", ["straight-through", "straight-through-gumbel"])
+def test_straight_through_has_the_score_of_the_decoded_text(encoder, relaxation):
+    """Also of predictions that are not certain at all."""
+    labels = labels_of(encoder, ["one two three four five", "a b c"])
+    z = noise(encoder, *labels.shape, scale=1.0)
+    loss = SoftBERTScoreLoss(encoder, relaxation=relaxation, matching="max", reduction="none")
+    torch.manual_seed(0)
+    value = loss(z, ["a cat sat on the mat", "it rains"], labels != IGNORE)
+    torch.manual_seed(0)
+    likeliest = loss.relaxation(z, 1.0, encoder.tokenizer.control_ids).argmax(-1)
+    soft = SoftBERTScoreLoss(encoder, matching="max", reduction="none")
+    expected = soft(certain(encoder, likeliest), ["a cat sat on the mat", "it rains"], labels != IGNORE)
+    assert torch.allclose(value, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", ["target", "eos"])
+@pytest.mark.parametrize("relaxation", ["softmax", "sparsemax", "straight-through"])
+def test_top_k_of_the_loss_is_the_relaxation_over_the_top_k(encoder, relaxation, length):
+    labels = labels_of(encoder)
+    idf = {token: 1.0 + token % 5 for token in range(30522)}
+    given = {"idf": idf, "length": length}
+    base = SoftBERTScoreLoss(encoder, relaxation=relaxation, **given)
+    dense = SoftBERTScoreLoss(encoder, relaxation=TopK(8, base.relaxation), **given)
+    lean = SoftBERTScoreLoss(encoder, relaxation=relaxation, top_k=8, **given)
+    z = noise(encoder, *labels.shape)
+    for token in encoder.tokenizer.end_ids:
+        z[:, 2::2, token] += 12.0
+    results = []
+    for loss in (dense, lean):
+        leaf = z.clone().requires_grad_()
+        value = loss(leaf, labels)
+        value.backward()
+        results.append((value.detach(), leaf.grad))
+    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
+    assert (results[0][1] != 0).any()
+    assert not torch.allclose(base(z, labels), results[0][0], atol=1e-4) or relaxation != "softmax"
+
+
+# Ends of texts
+
+GRADED = [name for name in EVERY_FAMILY if FAMILIES[name].additive_mask and name not in ("mbart", "blenderbot-small")]
+
+
+@pytest.mark.parametrize("family", GRADED)
+def test_certain_ends_have_the_score_of_the_text_before_them(family, short):
+    encoder = tiny(family, "float32")
+    texts, references = short[0][:6], short[1][:6]
+    end = encoder.tokenizer.end_ids[0]
+    rows = content_ids(encoder, texts)
+    width = max(map(len, rows)) + 3
+    # Something else stands behind the end.
+    labels = torch.tensor([[*row, end, *[77] * (width - len(row) - 1)] for row in rows])
+    expected = bert_score(texts, references, encoder)
+    for matching in MATCHINGS:
+        loss = SoftBERTScoreLoss(encoder, length="eos", matching=matching, **SHARP)
+        assert_scores(loss(certain(encoder, labels), references, return_components=True)[1], expected)
+    # Texts that do not end within their positions end behind them.
+    loss = SoftBERTScoreLoss(encoder, length="eos", matching="max", **SHARP)
+    labels = labels_of(encoder, texts)
+    scores = loss(certain(encoder, labels), references, labels != IGNORE, return_components=True)[1]
+    assert_scores(scores, expected)
+
+
+def test_an_end_at_once_scores_0(encoder):
+    end = encoder.tokenizer.end_ids[0]
+    labels = torch.tensor([[end, 2054, 2054]])
+    for matching in (*MATCHINGS, "transport"):
+        loss = SoftBERTScoreLoss(encoder, length="eos", matching=matching)
+        assert loss(certain(encoder, labels), ["a cat"]).item() == pytest.approx(1, abs=1e-6)
+        assert loss(certain(encoder, labels[:, :0]), ["a cat"]).item() == 1
+
+
+def test_probability_of_the_end_is_trained(encoder):
+    """The end wants to be where the reference ends, from either side."""
+    text = "the weather is nice today"
+    row = content_ids(encoder, [text])[0]
+    end = encoder.tokenizer.end_ids[0]
+    loss = SoftBERTScoreLoss(encoder, length="eos")
+    labels = torch.tensor([[*row, 2003, 2003, 2003]])
+    z = certain(encoder, labels, 12.0)
+    z[0, len(row), end] = 12.0  # as likely as going on
+    z.requires_grad_()
+    loss(z, [text]).backward()
+    assert z.grad[0, len(row), end] < -1e-3  # to end here is better than to say "is" again
+    early = certain(encoder, labels, 12.0)
+    early[0, 2, end] = 12.0
+    early.requires_grad_()
+    loss(early, [text]).backward()
+    assert early.grad[0, 2, end] > 1e-3  # and to end early is worse
+
+
+def test_gradcheck_of_ends():
+    encoder = tiny()
+    target = torch.tensor([[50, 60, 70, 80], [51, 61, IGNORE, IGNORE]])
+    end = encoder.tokenizer.end_ids[0]
+    base = noise(encoder, 2, 4, dtype=torch.float64, scale=1.0) + certain(encoder, target, 4.0)
+    base[:, 1:, end] += 4.0
+    directions = noise(encoder, 4, 2, 4, dtype=torch.float64, seed=1, scale=1.0)
+    directions[..., end] *= 3
+    for matching in (*MATCHINGS, "transport"):
+        loss = SoftBERTScoreLoss(encoder, length="eos", matching=matching, reduction="none")
+
+        def along(x, loss=loss):
+            return loss(base + torch.einsum("k,kbtv->btv", x, directions), target)
+
+        x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.grad(along(x).sum(), x)[0].abs().max() > 1e-3
+        assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("mbart", "puts 2 tokens after a text"),
+        ("gpt2", "needs an end token"),
+        ("deberta", "'deberta' take no tokens that are there in part; these do: .*roberta"),
+        ("modernbert", "'modernbert' take no tokens that are there in part"),
+    ],
+)
+def test_encoders_without_ends_are_named(family, said):
+    with pytest.raises(ValueError, match=said):
+        SoftBERTScoreLoss(tiny(family, "float32"), length="eos")
+
+
+def test_forward_functions_of_ids_are_refused():
+    model, tokenizer = tiny_model("bert")
+    encoder = FrozenEncoder(model, tokenizer, forward_fn=lambda net, batch: net(**batch).last_hidden_state)
+    with pytest.raises(ValueError, match="takes input_ids: pass a model that transformers knows"):
+        SoftBERTScoreLoss(encoder)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("options", [{}, {"length": "eos"}, {"top_k": 8}, {"matching": "transport"}], ids=str)
+def test_same_loss_on_a_gpu(minilm, options):
+    labels = labels_of(FrozenEncoder(minilm, num_layers=5))
+    results = []
+    for device in ("cpu", "cuda"):
+        loss = SoftBERTScoreLoss(minilm, 5, **options)
+        z = noise(loss.encoder, *labels.shape).to(device).requires_grad_()
+        value = loss(z, labels.to(device))
+        value.backward()
+        results.append((value.detach().cpu(), z.grad.cpu()))
+    torch.testing.assert_close(results[0], results[1], atol=1e-4, rtol=1e-3)
+
+
+def test_text_of_padding_does_not_matter_to_ends(encoder):
+    labels = labels_of(encoder)
+    loss = SoftBERTScoreLoss(encoder, length="eos", reduction="none")
+    z = noise(encoder, *labels.shape)
+    together = loss(z, labels)
+    for row in range(len(labels)):
+        kept = int((labels[row] != IGNORE).sum())
+        alone = loss(z[row : row + 1, :kept], labels[row : row + 1, :kept])
+        assert alone.item() == pytest.approx(together[row].item(), abs=1e-6)
+
+
+def test_layer_and_precision_follow_the_encoder(minilm):
+    deep, shallow = (FrozenEncoder(minilm, num_layers=n) for n in (6, 1))
+    labels = labels_of(deep)
+    z = certain(deep, labels, 5.0)
+    assert SoftBERTScoreLoss(minilm, 1)(z, labels).item() == SoftBERTScoreLoss(shallow)(z, labels).item()
+    assert SoftBERTScoreLoss(deep)(z, labels).item() != SoftBERTScoreLoss(shallow)(z, labels).item()

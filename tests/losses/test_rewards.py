@@ -1,0 +1,492 @@
+"""BERTScoreReward: the metric's numbers as rewards, called as TRL calls reward functions."""
+
+import copy
+import math
+import multiprocessing
+import pickle
+import warnings
+from collections import Counter
+from functools import partial
+
+import bert_score as oracle
+import pytest
+import torch
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.functional import bert_score
+from bertscore_tm.losses.rewards import BERTScoreReward
+from bertscore_tm.losses.sequence_level import SelfCriticalLoss
+from tests.support.models import tiny_model
+from tests.support.texts import several_references
+
+COMPONENTS = ["f1", "precision", "recall"]
+TOLERANCE = 1e-6
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def say(text, role="assistant"):
+    return {"role": role, "content": text}
+
+
+@pytest.fixture(scope="module")
+def corpus(pairs):
+    return pairs[0][:10], pairs[1][:10]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A baseline table of one's own."""
+    path = tmp_path_factory.mktemp("baseline") / "table.csv"
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.{layer}1,.{layer}2,.{layer}3\n" for layer in range(6)))
+    return path
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The texts of every pass through the encoder from now on."""
+    passes, encode = [], FrozenEncoder.encode
+
+    def watched(self, texts, device="cpu"):
+        passes.append(list(texts))
+        return encode(self, texts, device)
+
+    monkeypatch.setattr(FrozenEncoder, "encode", watched)
+    return passes
+
+
+# --- the metric's numbers
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("idf", [False, True])
+def test_rewards_are_the_scores_of_single_pairs(encoder, corpus, table, idf, rescale):
+    candidates, references = corpus[0][:5], several_references(corpus[1])[:5]
+    sents = corpus[1] if idf else None
+    rescaling = {"rescale_with_baseline": True, "baseline_path": table} if rescale else {}
+    alone = [
+        bert_score([candidate], [several], encoder, idf_sents=sents, **rescaling)
+        for candidate, several in zip(candidates, references, strict=True)
+    ]
+    for component in COMPONENTS:
+        rewards = BERTScoreReward(encoder, component=component, idf_sents=sents, **rescaling)(candidates, references)
+        assert rewards == pytest.approx([scores[component].item() for scores in alone], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_rewards_are_those_of_the_reference_package(minilm, corpus, table, several, idf):
+    candidates, references = corpus[0], several_references(corpus[1]) if several else corpus[1]
+    sents = corpus[1] if idf else None
+    scorer = oracle.BERTScorer(
+        minilm,
+        num_layers=4,
+        idf=idf,
+        idf_sents=sents,
+        nthreads=0,
+        lang="en",
+        rescale_with_baseline=True,
+        baseline_path=str(table),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about how the other package reads its table
+        expected = scorer.score(candidates, references, batch_size=1)
+    for component, scores in zip(("precision", "recall", "f1"), expected, strict=True):
+        reward = BERTScoreReward(
+            minilm, 4, component=component, idf_sents=sents, rescale_with_baseline=True, baseline_path=table
+        )
+        torch.testing.assert_close(torch.tensor(reward(candidates, references)), scores, atol=2e-6, rtol=0)
+
+
+def test_rewards_are_those_of_the_metric_on_its_encoder(encoder, corpus):
+    metric = BERTScore(encoder, reduction="none", idf_sents=corpus[1])
+    metric.update(*corpus)
+    rewards = BERTScoreReward(metric.encoder, idf_sents=corpus[1])(*corpus)
+    torch.testing.assert_close(torch.tensor(rewards), metric.compute()["f1"], atol=TOLERANCE, rtol=0)
+
+
+def test_rewards_do_not_depend_on_their_batch(encoder, corpus):
+    reward = BERTScoreReward(encoder, idf_sents=corpus[1])
+    together = reward(*corpus)
+    for i in (0, 4, 9):
+        assert reward([corpus[0][i]], [corpus[1][i]]) == pytest.approx([together[i]], abs=TOLERANCE)
+
+
+def test_long_corpora_are_encoded_in_steps(encoder, corpus, monkeypatch):
+    expected = BERTScoreReward(encoder)(*corpus)
+    monkeypatch.setattr("bertscore_tm.scoring.corpus._NUMBERS_PER_STEP", 384 * 80)
+    for cache_bytes in (0, 2**24):
+        rewards = BERTScoreReward(encoder, cache_bytes=cache_bytes)(*corpus)
+        assert rewards == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_empty_texts_are_worth_nothing_and_need_no_warning(encoder, table):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert BERTScoreReward(encoder)(["", "a cat", " "], ["a dog", "", ""]) == [0, 0, 0]
+        rescaled = BERTScoreReward(encoder, rescale_with_baseline=True, baseline_path=table)
+        assert rescaled([""], ["a dog"]) == pytest.approx([-0.53 / 0.47], abs=TOLERANCE)
+
+
+# --- as TRL calls it
+
+
+def as_trl(reward, completions, columns):
+    """A row of TRL's tensor of rewards: as its trainers call a function, take its name and read its results."""
+    count = len(completions)
+    logged = []
+    output = reward(
+        prompts=["Say something."] * count,
+        completions=completions,
+        completion_ids=[[1, 2, 3]] * count,
+        trainer_state=object(),
+        log_extra=lambda column, values: logged.append(column),
+        log_metric=lambda name, value: logged.append(name),
+        **columns,
+    )
+    assert len(output) == count
+    return reward.__name__, torch.tensor([math.nan if one is None else one for one in output], dtype=torch.float32)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_called_as_trl_calls_reward_functions(encoder, corpus, component):
+    # Every prompt comes as often as there are generations, with its columns.
+    candidates, references = corpus[0][:4], [text for text in corpus[1][:2] for _ in range(2)]
+    columns = {"references": references, "difficulty": [1] * 4}
+    name, rewards = as_trl(BERTScoreReward(encoder, component=component), candidates, columns)
+    assert name == f"bertscore_{component}"
+    torch.testing.assert_close(rewards, bert_score(candidates, references, encoder)[component], atol=TOLERANCE, rtol=0)
+
+
+def test_chats_are_worth_what_their_text_is(encoder, corpus):
+    candidates, references = corpus[0][:4], corpus[1][:4]
+    chats = [[say(text)] for text in candidates]
+    expected = as_trl(BERTScoreReward(encoder), candidates, {"references": references})
+    found = as_trl(BERTScoreReward(encoder), chats, {"references": [[say(text)] for text in references]})
+    assert expected[0] == found[0]
+    assert torch.equal(expected[1], found[1])
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        [{"content": "a cat sat"}],
+        [say("let me see"), {"role": "tool", "name": "look", "content": "a mat"}, say("a cat sat")],
+        [say("a cat sat"), say("and now?", role="user")],
+        ({"role": "assistant", "content": "a cat sat", "reasoning_content": "hm"},),
+    ],
+)
+def test_the_last_message_of_the_assistant_counts(encoder, chat):
+    reward = BERTScoreReward(encoder)
+    assert reward([chat], ["the cat sat"]) == reward(["a cat sat"], ["the cat sat"])
+
+
+@pytest.mark.parametrize("message", [{"role": "assistant", "tool_calls": []}, {"role": "assistant", "content": None}])
+def test_a_message_without_content_is_an_empty_text(encoder, message):
+    assert BERTScoreReward(encoder)([[message]], ["the cat sat"]) == [0]
+
+
+def test_examples_without_references_are_skipped(encoder):
+    reward = BERTScoreReward(encoder, length_band=(0.5, 2))
+    found = reward(["a cat", "two", "a dog", "three"], ["the cat", None, ["dogs", "the dog"], []])
+    assert found[1] is None
+    assert found[3] is None
+    assert [found[0], found[2]] == reward(["a cat", "a dog"], ["the cat", ["dogs", "the dog"]])
+    assert reward(["a", "b"], [None, []]) == [None, None]
+    assert reward([], []) == []
+
+
+def test_several_references_in_every_form(encoder):
+    reward = BERTScoreReward(encoder)
+    several = ["the cat", "a black cat"]
+    expected = reward(["a cat"], [several])
+    assert expected == [max(reward(["a cat"] * 2, several))]
+    for form in (tuple(several), [[say(text)] for text in several], ["the cat", [say("a black cat")]]):
+        assert reward(["a cat"], [form]) == expected
+
+
+def test_rewards_train_a_generator(encoder):
+    rewards = BERTScoreReward(encoder)(["a cat", "no idea", "the cat"], ["the cat"] * 3)
+    log_probs = torch.full((1, 3, 2), -1.0, requires_grad=True)
+    SelfCriticalLoss()(log_probs, torch.tensor([rewards])).backward()
+    raised = -log_probs.grad[0, :, 0]
+    assert raised[2] > raised[0] > raised[1]
+    assert raised[2] > 0 > raised[1]
+
+
+# --- one pass, and what is kept
+
+
+def test_each_text_is_encoded_once_in_a_call(encoder, encoded):
+    candidates = ["a cat", "a dog", "a cat", "the cat", "a bird", "a dog"]
+    references = ["the cat", "the cat", "the cat", ["a dog", "the dog"], None, "the cat"]
+    BERTScoreReward(encoder)(candidates, references)
+    assert len(encoded) == 1
+    assert Counter(encoded[0]) == Counter({"a cat", "a dog", "the cat", "the dog"})
+
+
+def test_references_are_kept_for_later_calls(minilm, corpus, encoded):
+    encoder = FrozenEncoder(minilm, num_layers=3)
+    reward = BERTScoreReward(encoder, cache_bytes=2**26)
+    first = reward(*corpus)
+    encoded.clear()
+    assert reward(*corpus) == first
+    assert Counter(text for texts in encoded for text in texts) == Counter(set(corpus[0]))
+    assert first == pytest.approx(BERTScoreReward(encoder)(*corpus), abs=TOLERANCE)
+    assert len(encoder.cache("cpu")) == len(set(corpus[1]))
+
+
+def test_nothing_is_kept_by_default(minilm, corpus):
+    encoder = FrozenEncoder(minilm, num_layers=2)
+    BERTScoreReward(encoder)(*corpus)
+    assert len(encoder.cache("cpu")) == 0
+
+
+# --- guards
+
+
+def slow_guard(encoder, candidate, references, band, size):
+    """Both factors, written the long way."""
+    count, factor = {}, 1.0
+    for text in (candidate, *references):
+        count[text] = len(encoder.tokenizer.tokenizer.tokenize(text))
+    if band is not None:
+        best = 0.0
+        for reference in references:
+            ratio = count[candidate] / count[reference]
+            if ratio < band[0]:
+                best = max(best, ratio / band[0])
+            elif ratio > band[1]:
+                best = max(best, band[1] / ratio)
+            else:
+                best = 1.0
+        factor *= best
+    if size is not None:
+        tokens, seen, repeated = encoder.tokenizer.tokenizer.tokenize(candidate), [], 0
+        for start in range(len(tokens) - size + 1):
+            ngram = tokens[start : start + size]
+            repeated += ngram in seen
+            seen.append(ngram)
+        factor *= 1 - repeated / len(seen) if seen else 1
+    return factor
+
+
+LENGTHS = ["cat", "a cat", "a cat sat", "a cat sat on the mat", "a cat sat on the mat and a cat sat on the mat again"]
+SEVERAL = [
+    ["the cat sat"],
+    ["the cat sat", "the cat sat on the mat"],
+    ["cats"],
+    ["a cat sat on the mat"],
+    ["the cat sat"],
+]
+
+
+@pytest.fixture(scope="module")
+def plain(encoder):
+    return BERTScoreReward(encoder)(LENGTHS, SEVERAL)
+
+
+@pytest.mark.parametrize("band", [None, (0.5, 1.5), (1, 1), (0, 2), (0.9, math.inf)])
+@pytest.mark.parametrize("size", [None, 1, 2, 4])
+def test_guards_are_the_equations(encoder, plain, band, size):
+    found = BERTScoreReward(encoder, length_band=band, repeat_ngram_size=size)(LENGTHS, SEVERAL)
+    factors = [slow_guard(encoder, text, several, band, size) for text, several in zip(LENGTHS, SEVERAL, strict=True)]
+    assert found == pytest.approx([f * s for f, s in zip(factors, plain, strict=True)], abs=TOLERANCE)
+    assert (min(factors) < 1) == (band is not None or size is not None)
+
+
+def test_a_guard_never_raises_a_reward(encoder, tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.9,.9,.9\n" for layer in range(6)))
+    rescaling = {"rescale_with_baseline": True, "baseline_path": path}
+    plain = BERTScoreReward(encoder, **rescaling)(LENGTHS, SEVERAL)
+    found = BERTScoreReward(encoder, **rescaling, length_band=(0.9, 1.1), repeat_ngram_size=2)(LENGTHS, SEVERAL)
+    assert min(plain) < -0.5
+    for text, several, before, after in zip(LENGTHS, SEVERAL, plain, found, strict=True):
+        factor = slow_guard(encoder, text, several, (0.9, 1.1), 2)
+        assert after == pytest.approx(before - (1 - factor) * abs(before), abs=TOLERANCE * 10)
+        assert after <= before
+
+
+def test_guards_take_away_what_the_score_alone_gives(encoder):
+    reference = "the committee met in the morning and adjourned at noon"
+    longer = f"{reference}. {reference}. {reference}."
+    twice, good = f"{reference} {reference}", "the committee sat in the morning and adjourned at midday"
+    plain = BERTScoreReward(encoder)([twice, longer, good], [reference] * 3)
+    assert plain[0] > plain[2]
+    for guard in ({"length_band": (0.5, 1.5)}, {"repeat_ngram_size": 4}):
+        guarded = BERTScoreReward(encoder, **guard)([twice, longer, good], [reference] * 3)
+        assert guarded[2] == plain[2]
+        assert guarded[2] > guarded[0] > guarded[1]
+
+
+def test_guards_of_empty_texts(encoder, table):
+    reward = BERTScoreReward(encoder, length_band=(0.5, 2), repeat_ngram_size=2)
+    assert reward(["", "", "a cat sat on the mat"], ["", "a cat", ""]) == [0, 0, 0]
+    rescaled = BERTScoreReward(
+        encoder, length_band=(0.5, 2), rescale_with_baseline=True, baseline_path=table, component="precision"
+    )
+    assert rescaled([""], ["a cat"]) == pytest.approx([-2 * 0.51 / 0.49], abs=TOLERANCE)
+
+
+def test_an_empty_reference_opens_no_way_around_the_guard_of_length(encoder):
+    reward = BERTScoreReward(encoder, length_band=(0.5, 1.5))
+    assert reward(["cat"], [["", "the cat sat on the mat"]]) == reward(["cat"], ["the cat sat on the mat"])
+
+
+def test_without_an_upper_end_no_text_is_too_long(encoder, table):
+    rescaling = {"rescale_with_baseline": True, "baseline_path": table}
+    references = ["", "a cat"]
+    plain = BERTScoreReward(encoder, **rescaling)(["a cat sat on the mat"] * 2, references)
+    open_end = BERTScoreReward(encoder, length_band=(0.5, math.inf), **rescaling)
+    assert plain[0] < 0
+    assert open_end(["a cat sat on the mat"] * 2, references) == plain
+
+
+def test_the_guard_of_length_sees_what_the_encoder_does_not(minilm):
+    reward = BERTScoreReward(FrozenEncoder(minilm, num_layers=1, max_length=8), length_band=(0.5, 1.5))
+    reference, tail = "one two three four five six", " and so on" * 20
+    with pytest.warns(UserWarning, match="cut there"):
+        found = reward([reference, reference + tail], [reference] * 2)
+    assert found[0] == pytest.approx(1, abs=TOLERANCE)
+    assert found[1] == pytest.approx(1.5 * 6 / 66, abs=TOLERANCE)
+
+
+def test_texts_that_are_cut_are_told_of_once(minilm):
+    short = FrozenEncoder(minilm, num_layers=1, max_length=6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for count in (1, 2, 3):
+            BERTScoreReward(short)(
+                ["one two three four five six"] * count, [f"{count} two three four five six"] * count
+            )
+    assert [str(warning.message).split(";")[0] for warning in caught] == [
+        "texts are longer than 6 tokens and cut there, so that what follows is not rewarded"
+    ]
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="1 texts of idf_sents are longer than 6 tokens"):
+        BERTScoreReward(short, idf_sents=["one two three four five six"])
+
+
+def test_long_texts_can_be_windowed(minilm):
+    long = "a report that goes on and on " * 100
+    whole = BERTScoreReward(minilm, 2, long_text="window")([long + "then ends"], [long])
+    expected = bert_score([long + "then ends"], [long], minilm, 2, long_text="window")["f1"]
+    assert whole == pytest.approx(expected.tolist(), abs=TOLERANCE)
+
+
+# --- copies and processes
+
+
+def make(encoder, corpus, table):
+    return BERTScoreReward(
+        encoder,
+        component="recall",
+        idf_sents=corpus[1],
+        rescale_with_baseline=True,
+        baseline_path=table,
+        length_band=(0.8, 1.2),
+        repeat_ngram_size=3,
+        cache_bytes=2**26,
+    )
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda reward: pickle.loads(pickle.dumps(reward))])
+def test_copies_give_the_same_rewards(encoder, corpus, table, way):
+    reward = make(encoder, corpus, table)
+    again = way(reward)
+    assert again(*corpus) == pytest.approx(reward(*corpus), abs=TOLERANCE)
+    assert again.__name__ == "bertscore_recall"
+    assert repr(again) == repr(reward)
+
+
+def test_pickles_hold_no_weights(encoder, corpus, table):
+    reward = make(encoder, corpus, table)
+    reward(*corpus)
+    assert len(pickle.dumps(reward)) < 5_000_000  # the tokenizer; the weights alone are 70 MB
+
+
+def test_a_ready_model_goes_along():
+    model, tokenizer = tiny_model("bert")
+    reward = BERTScoreReward(FrozenEncoder(model, tokenizer, num_layers=2))
+    again = pickle.loads(pickle.dumps(reward))
+    assert again(LENGTHS, SEVERAL) == pytest.approx(reward(LENGTHS, SEVERAL), abs=TOLERANCE)
+
+
+def test_a_partial_of_it_is_a_reward_function_too(encoder, corpus):
+    # As TRL unwraps them to log their names.
+    wrapped = partial(BERTScoreReward(encoder), references=corpus[1])
+    assert wrapped.func.__name__ == "bertscore_f1"
+    assert wrapped(completions=corpus[0]) == BERTScoreReward(encoder)(*corpus)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_spawned_process_gives_the_same_rewards(encoder, corpus, table):
+    reward = make(encoder, corpus, table)
+    expected = reward(*corpus)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(reward, kwds={"completions": corpus[0], "references": corpus[1]})
+    assert found == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_neither_gradients_nor_inference_mode_matter(encoder):
+    expected = BERTScoreReward(encoder)(LENGTHS, SEVERAL)
+    for context in (
+        torch.enable_grad(),
+        torch.no_grad(),
+        torch.inference_mode(),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        with context:
+            assert BERTScoreReward(encoder)(LENGTHS, SEVERAL) == expected
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("completions", "references", "error", "message"),
+    [
+        (["a"], None, ValueError, "needs the references in a column 'references'; other columns: summary"),
+        ("a", ["b"], TypeError, "completions is a single string"),
+        (["a"], "b", TypeError, "references is a single string"),
+        (["a", "b"], ["c"], ValueError, "equal lengths, got 2 and 1"),
+        ([None], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got None"),
+        ([["a"]], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got \['a'\]"),
+        ([[]], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got \[\]"),
+        ([say("a")], ["c"], TypeError, r"completions\[0\] must be a text or a chat, a list of messages"),
+        ([[say("a", role="user")]], ["c"], TypeError, r"completions\[0\] is a chat without a message of the assistant"),
+        ([[say(7)]], ["c"], TypeError, r"completions\[0\] has a message whose content is no text: 7"),
+        (["a"], [7], TypeError, r"references\[0\] must be a text, a chat, several of them or None, got 7"),
+        (["a"], [say("c")], TypeError, r"references\[0\] must be a text, a chat, several"),
+        (["a", "b"], ["c", ["d", None]], TypeError, r"references\[1\]\[1\] must be a text or a chat"),
+    ],
+)
+def test_wrong_texts(encoder, completions, references, error, message):
+    with pytest.raises(error, match=message):
+        BERTScoreReward(encoder)(completions, references, summary=["x"])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"component": "F"}, ValueError, "component='F' is not one of 'precision', 'recall', 'f1'"),
+        ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0, got -1"),
+        ({"length_band": (1.5, 0.5)}, ValueError, "length_band must be a smallest and a largest ratio"),
+        ({"length_band": (-1, 0.5)}, ValueError, "length_band"),
+        ({"length_band": (0, 0)}, ValueError, "length_band"),
+        ({"length_band": (math.nan, 1)}, ValueError, "length_band"),
+        ({"repeat_ngram_size": 0}, ValueError, "repeat_ngram_size must be at least 1, got 0"),
+        ({"idf_sents": "a cat"}, TypeError, "idf_sents is a single string"),
+        ({"num_layers": 3}, ValueError, "a FrozenEncoder has its own settings: pass num_layers to it"),
+    ],
+)
+def test_wrong_settings(encoder, options, error, message):
+    with pytest.raises(error, match=message):
+        BERTScoreReward(encoder, **options)
+
+
+def test_one_layer_is_compared(minilm):
+    with pytest.raises(ValueError, match="compares one layer"):
+        BERTScoreReward(FrozenEncoder(minilm, num_layers=2, all_layers=True))

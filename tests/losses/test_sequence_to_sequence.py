@@ -1,0 +1,94 @@
+"""Beside cross-entropy, at its default weight, the loss keeps a small sequence-to-sequence model's output sound."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+from torchmetrics.functional.text import bleu_score
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.training_sequence_to_sequence import Generator, Meaning, say, split_meanings
+from tests.support.training_vocabulary import encoder_of_texts
+
+HELD_OUT, REFERENCES, BATCH = 200, 5, 16
+STEPS_BEFORE, STEPS = 50, 70
+
+
+@dataclass(frozen=True)
+class Quality:
+    bleu: float
+    length_ratio: float
+    repeats: float
+
+
+def learn(
+    model: Generator,
+    meanings: Sequence[Meaning],
+    encoder: FrozenEncoder,
+    steps: int,
+    seed: int,
+    loss: SoftBERTScoreLoss | None = None,
+) -> Generator:
+    """Train a copy of a model; the same seed gives the same batches, with and without a loss."""
+    model, random = copy.deepcopy(model), Random(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(steps):
+        batch = random.choices(meanings, k=BATCH)
+        rows = encoder.tokenizer([say(meaning, random) for meaning in batch]).ids
+        ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=-100)
+        labels = ids[:, 1:]
+        logits = model(batch, ids[:, :-1].clamp(min=0))
+        value = cross_entropy(logits.mT, labels)
+        if loss is not None:
+            value = value + 1.0 * loss(logits, labels)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    return model
+
+
+def quality(model: Generator, meanings: Sequence[Meaning], encoder: FrozenEncoder, seed: int) -> Quality:
+    """What the model says about meanings that it has not seen, against several ways to say them."""
+    random = Random(seed)
+    references = [[say(meaning, random) for _ in range(REFERENCES)] for meaning in meanings]
+    texts = [" ".join(encoder.tokenizer.tokens(row)) for row in model.generate(meanings)]
+    words = [text.split() for text in texts]
+    pairs = [pair for row in words for pair in pairwise(row)]
+    reference_words = sum(len(text.split()) for several in references for text in several) / REFERENCES
+    return Quality(
+        100 * bleu_score(texts, references).item(),
+        sum(map(len, words)) / reference_words,
+        sum(first == second for first, second in pairs) / len(pairs),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_keeps_bleu_and_length_and_does_not_repeat(minilm, seed):
+    train, held_out = split_meanings(HELD_OUT, seed)
+    random = Random(seed)
+    encoder = encoder_of_texts(minilm, [say(meaning, random) for meaning in train], 5)
+    ids = encoder.tokenizer.vocabulary
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        start = Generator(len(ids), ids["[CLS]"], ids["[SEP]"])
+    start = learn(start, train, encoder, STEPS_BEFORE, seed)
+    alone = learn(start, train, encoder, STEPS, seed + 1)
+    both = learn(start, train, encoder, STEPS, seed + 1, SoftBERTScoreLoss(encoder))
+    first, second, third = (quality(model, held_out, encoder, seed) for model in (start, alone, both))
+    assert second.bleu > first.bleu + 5
+    assert abs(third.bleu - second.bleu) < 2
+    for found in (second, third):
+        assert found.bleu < 100
+        assert 0.85 < found.length_ratio < 1.15
+        assert found.repeats < 0.01

@@ -1,0 +1,247 @@
+"""The loss in training: compiled, checkpointed, in mixed precision, and on several processes."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.losses import SoftBERTScoreLoss, soft_bertscore_loss
+from tests.support.models import tiny_model
+from tests.support.ranks import run_ranks
+from tests.support.soft_predictions import IGNORE, grad_of, labels_of, near_labels, noise, tiny
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TARGET = torch.tensor([[50, 60, 70, 80, 90, 3], [51, IGNORE, 61, 71, 81, 3]])
+OPTIONS = [
+    {},
+    {"matching": "max", "idf": {token: 1.0 + token % 3 for token in range(800)}},
+    {"matching": "transport"},
+    {"length": "eos", "matching": "logsumexp"},
+    {"top_k": 5},
+    {"relaxation": "straight-through-gumbel"},
+    {"relaxation": "sparsemax"},
+    {"relaxation": "entmax15"},
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_one_graph_holds_the_loss(options):
+    loss = SoftBERTScoreLoss(tiny("bert", "float32"), **options)
+    z = noise(loss.encoder, *TARGET.shape)
+    # Traced whole, and differentiated ahead of time; a break in the graph would be an error.
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    results = []
+    for function in (loss, compiled):
+        torch.manual_seed(0)
+        results.append(grad_of(function, z, TARGET))
+    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_compiled_to_machine_code(encoder):
+    """With a real encoder, and together with what computes the logits, from labels and from encoded texts."""
+    texts = ["a cat sat on the mat", "it rains"]
+    labels = labels_of(encoder, texts)
+    loss = SoftBERTScoreLoss(FrozenEncoder(encoder.name, num_layers=1))
+    head = nn.Linear(16, 30522)
+    hidden = torch.randn(*labels.shape, 16)
+    step = torch.compile(lambda h, target: loss(head(h), target, labels != IGNORE), fullgraph=True)
+    for target in (labels, loss.encode_references(texts)):
+        leaf = hidden.clone().requires_grad_()
+        expected = loss(head(leaf), target, labels != IGNORE)
+        (gradient,) = torch.autograd.grad(expected, leaf)
+        value = step(leaf, target)
+        (compiled_gradient,) = torch.autograd.grad(value, leaf)
+        assert value.item() == pytest.approx(expected.item(), abs=1e-5)
+        torch.testing.assert_close(compiled_gradient, gradient, atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "mpnet", "electra", "albert", "xlm-roberta", "bart", "t5"])
+def test_one_graph_in_other_families(family):
+    """Also where the first call is a compiled one, before anything is loaded."""
+    loss = SoftBERTScoreLoss(tiny(family, "float32"))
+    size = len(loss.encoder.embedding_table("cpu"))
+    labels = torch.randint(10, size - 10, (2, 5), generator=torch.Generator().manual_seed(0))
+    z = noise(loss.encoder, 2, 5)
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    torch.testing.assert_close(grad_of(compiled, z, labels), grad_of(loss, z, labels), atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("relaxation", ["softmax", "gumbel"])
+def test_recomputed_in_the_backward_pass(encoder, relaxation):
+    labels = labels_of(encoder)
+    loss = SoftBERTScoreLoss(encoder, relaxation=relaxation)
+    z = near_labels(encoder, labels)
+    results = []
+    for function in (loss, lambda *args: checkpoint(loss, *args, use_reentrant=False)):
+        torch.manual_seed(0)
+        results.append(grad_of(function, z, labels))
+    torch.testing.assert_close(results[0], results[1], atol=0, rtol=0)
+
+
+def generator():
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=800,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        is_decoder=True,
+    )
+    return BertLMHeadModel(config).eval()
+
+
+def gradients(model):
+    """Whole gradients, put together from their shards."""
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {name.removeprefix("module."): g.full_tensor() if isinstance(g, DTensor) else g for name, g in found.items()}
+
+
+def test_generator_with_checkpointed_layers():
+    loss = SoftBERTScoreLoss(tiny("bert", "float32"))
+    target = TARGET.masked_fill(TARGET == IGNORE, 55)
+    found = []
+    for checkpointed in (False, True):
+        model = generator().train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+        loss(model(target).logits, target).backward()
+        found.append(gradients(model))
+    assert found[0].keys() == found[1].keys()
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_bfloat16(mixed, hidden):
+    """Mixed, and true: only the generator's own rounding shows."""
+    loss = SoftBERTScoreLoss(tiny("bert", "float32"))
+    target = TARGET.masked_fill(TARGET == IGNORE, 55)
+    exact, rounded = generator(), generator()
+    if not mixed:
+        rounded = rounded.to(torch.bfloat16)
+        loss = loss.to(torch.bfloat16)
+    values = []
+    for model in (exact, rounded):
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed and model is rounded):
+            if hidden:
+                states = model.bert(target).last_hidden_state
+                states = model.cls.predictions.transform(states)
+                value = loss.forward_hidden(states, model.cls.predictions.decoder, target)
+            else:
+                value = loss(model(target).logits, target)
+        assert value.dtype == torch.float32
+        value.backward()
+        values.append(value.item())
+    assert values[1] == pytest.approx(values[0], abs=5e-3)
+    found = [torch.cat([g.float().flatten() for g in gradients(model).values()]) for model in (exact, rounded)]
+    assert torch.cosine_similarity(*found, dim=0) > 0.98
+    assert loss.encoder.embedding_table("cpu").dtype == torch.float32
+
+
+def step_on_a_rank(rank, kind):
+    """One rank's half of the batch, and the gradients that both agree on."""
+    torch.set_num_threads(1)
+    loss = SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=2))
+    target = TARGET.masked_fill(TARGET == IGNORE, 55)[rank : rank + 1]
+    model = generator()
+    if kind == "ddp":
+        model = DistributedDataParallel(model)
+    else:
+        for layer in model.bert.encoder.layer:
+            fully_shard(layer)
+        fully_shard(model)
+    value = loss(model(target).logits, target)
+    value.backward()
+    assert not any(p.grad is not None for p in loss.encoder._backbone(torch.device("cpu")).parameters())
+    return value.item(), gradients(model)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_share_a_batch(kind):
+    first, second = run_ranks(step_on_a_rank, 2, kind)
+    torch.testing.assert_close(first[1], second[1])
+    loss = SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=2))
+    model = generator()
+    target = TARGET.masked_fill(TARGET == IGNORE, 55)
+    value = loss(model(target).logits, target)
+    value.backward()
+    assert value.item() == pytest.approx((first[0] + second[0]) / 2, abs=1e-6)
+    torch.testing.assert_close(first[1], gradients(model), atol=1e-6, rtol=1e-4)
+
+
+def hidden_step_on_a_rank(rank, shares):
+    """The path without logits, with an output layer that may be sharded."""
+    torch.set_num_threads(1)
+    loss = SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=2))
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=800, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config).eval()
+    target = TARGET.masked_fill(TARGET == IGNORE, 55)
+    if shares > 1:
+        target = target[rank : rank + 1]
+        for layer in model.transformer.h:
+            fully_shard(layer)
+        fully_shard(model)
+    hidden = model(target, output_hidden_states=True).hidden_states[-1]
+    loss.forward_hidden(hidden, model.lm_head, target).backward()
+    return gradients(model)
+
+
+@pytest.mark.distributed
+def test_hidden_states_of_a_sharded_generator():
+    first, second = run_ranks(hidden_step_on_a_rank, 2, 2)
+    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(first, hidden_step_on_a_rank(0, 1), atol=1e-6, rtol=1e-4)
+
+
+def test_function_and_module_are_one(encoder):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    settings = {
+        "relaxation": "straight-through",
+        "temperature": 0.7,
+        "matching": "logsumexp",
+        "matching_temperature": 0.2,
+        "component": "recall",
+        "references": "mean",
+        "top_k": 9,
+        "reduction": "none",
+    }
+    module = SoftBERTScoreLoss(encoder, **settings)
+    assert torch.equal(soft_bertscore_loss(z, labels, encoder, **settings), module(z, labels))
+    mask = torch.arange(labels.shape[1]) < 2
+    mask = mask.expand(labels.shape)
+    assert torch.equal(soft_bertscore_loss(z, labels, encoder, mask, **settings), module(z, labels, mask))
+
+
+def test_diagnostics_by_hand(encoder):
+    labels = torch.tensor([[2054, 1037, IGNORE], [2003, IGNORE, IGNORE]])
+    z = torch.full((2, 3, 30522), -torch.inf)
+    z[0, 0, 2054] = z[0, 0, 101] = 0.0  # half content, half special: log 2 nats
+    z[0, 1, [1037, 1038, 1039, 1040]] = 0.0  # log 4 nats
+    z[1, 0, 2003] = 0.0  # certain
+    z[:, 2, 0] = z[1, 1, 0] = 0.0  # no content
+    _, components = SoftBERTScoreLoss(encoder, reduction="none")(z, labels, return_components=True)
+    log2 = torch.tensor(2.0).log().item()
+    assert components["entropy"].tolist() == pytest.approx([1.5 * log2, 0.0], abs=1e-6)
+    assert components["special_mass"].tolist() == pytest.approx([0.25, 0.0], abs=1e-6)

@@ -1,0 +1,256 @@
+"""The metric over several processes: the same numbers as one process, and no rank ever waits for another in vain."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torchmetrics.utilities.prints import rank_zero_only
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.functional import SCORES, bert_score
+from tests.support.ranks import run_ranks
+from tests.support.texts import real_pairs, several_references
+
+pytestmark = pytest.mark.distributed
+
+TOLERANCE = 1e-6
+COUNT = 13
+LAYERS = 2
+# Whether idf, several references, all layers.
+KINDS = [
+    (False, False, False),
+    (True, False, False),
+    (False, True, False),
+    (True, True, False),
+    (True, True, True),
+]
+
+
+def texts(several: bool) -> tuple[list[str], list[Any]]:
+    preds, target = real_pairs(COUNT)
+    return preds, several_references(target) if several else target
+
+
+def part(data: tuple[list[str], list[Any]], numbers: list[int]) -> tuple[list[str], list[Any]]:
+    return [data[0][i] for i in numbers], [data[1][i] for i in numbers]
+
+
+def shares(world_size: int) -> list[list[int]]:
+    """Uneven, interleaved, and the last rank has nothing."""
+    given = world_size - 1
+    uneven = [[i for i in range(COUNT) if (i * i) % given == rank] for rank in range(given)] + [[]]
+    assert sorted(chain(*uneven)) == list(range(COUNT))
+    return uneven
+
+
+def expected(kind: tuple[bool, bool, bool], model: str, numbers: list[int]) -> dict[str, Tensor]:
+    idf, several, all_layers = kind
+    data = texts(several)
+    return bert_score(*part(data, numbers), model, LAYERS, all_layers, idf=idf)
+
+
+def deviation(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    assert all(found[name].shape == wanted[name].shape for name in SCORES)
+    return max(float((found[name] - wanted[name]).abs().max()) for name in SCORES)
+
+
+class Counted:
+    """Counts what happens in a rank: encoded texts, calls of the tokenizer, and collectives with their sizes."""
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+        self.tokenized: list[int] = []
+        self.collectives: list[tuple[str, int]] = []
+        encode, tokenize = FrozenEncoder.encode, TextTokenizer.__call__
+
+        def counted_encode(encoder, given, *args, **kwargs):
+            self.encoded += list(given)
+            return encode(encoder, given, *args, **kwargs)
+
+        def counted_tokenize(tokenizer, given):
+            self.tokenized.append(len(given))
+            return tokenize(tokenizer, given)
+
+        FrozenEncoder.encode, TextTokenizer.__call__ = counted_encode, counted_tokenize
+        for name in ("all_gather", "all_reduce", "barrier", "broadcast", "all_gather_into_tensor", "gather"):
+            setattr(torch.distributed, name, self._counted(name, getattr(torch.distributed, name)))
+
+    def _counted(self, name, function):
+        def counted(*args, **kwargs):
+            tensors = [value for value in args if isinstance(value, Tensor)]
+            self.collectives.append((name, max((value.numel() for value in tensors), default=0)))
+            return function(*args, **kwargs)
+
+        return counted
+
+    def during(self, function) -> tuple[Any, list[tuple[str, int]]]:
+        """Call the function; it may neither encode nor tokenize. Return its collectives beside its value."""
+        before = len(self.encoded), len(self.tokenized)
+        self.collectives = []
+        value = function()
+        assert (len(self.encoded), len(self.tokenized)) == before
+        return value, self.collectives
+
+
+def score_all_kinds(rank: int, model: str, uneven: list[list[int]], both: dict[bool, Any]) -> dict[str, Any]:
+    """Every kind of metric, with indices and without, fed in two updates per rank."""
+    counted = Counted()
+    report: dict[str, Any] = {"plain": [], "indexed": [], "mean": [], "collectives": [], "encoded": []}
+    mine = uneven[rank]
+    for idf, several, all_layers in KINDS:
+        data = both[several]
+        encoder = FrozenEncoder(model, num_layers=LAYERS, all_layers=all_layers)
+        counted.encoded.clear()
+        plain = BERTScore(encoder, reduction="none", idf=idf, cache_bytes=0)
+        for numbers in (mine[:2], mine[2:]):
+            plain.update(*part(data, numbers))
+        # Whoever reads a state has what waits encoded.
+        assert plain.num_truncated == 0
+        report["encoded"].append(list(counted.encoded))
+        found, collectives = counted.during(plain.compute)
+        report["plain"].append(found)
+        report["collectives"].append(collectives)
+
+        # As a sampler does that evens out ranks: everyone also has the first examples, in another order.
+        indexed = BERTScore(encoder, reduction="none", idf=idf)
+        for numbers in (mine[::-1], [1, 0, 1]):
+            indexed.update(*part(data, numbers), indices=numbers)
+        assert indexed.num_truncated == 0
+        report["indexed"].append(counted.during(indexed.compute)[0])
+        average = BERTScore(encoder, idf=idf)
+        average.merge_state(indexed)
+        report["mean"].append(counted.during(average.compute)[0])
+        # What a rank holds after compute is still its own share.
+        assert plain._num_pairs() == len(mine)
+        assert indexed._num_pairs() == len(mine) + 3
+    return report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_equals_one_process(minilm, world_size):
+    uneven = shares(world_size)
+    reports = run_ranks(
+        score_all_kinds, world_size, minilm, uneven, {several: texts(several) for several in (False, True)}
+    )
+    largest = 0.0
+    for number, kind in enumerate(KINDS):
+        rank_by_rank = expected(kind, minilm, list(chain(*uneven)))
+        in_order = expected(kind, minilm, list(range(COUNT)))
+        for report in reports:
+            largest = max(largest, deviation(report["plain"][number], rank_by_rank))
+            largest = max(largest, deviation(report["indexed"][number], in_order))
+            largest = max(largest, deviation(report["mean"][number], {k: v.mean(-1) for k, v in in_order.items()}))
+            for name in SCORES:
+                assert torch.equal(report["plain"][number][name], reports[0]["plain"][number][name])
+        # Each rank encodes its own texts, and each of them once.
+        data = texts(kind[1])
+        for report, numbers in zip(reports, uneven, strict=True):
+            preds, target = part(data, numbers)
+            wanted = {*preds, *chain(*([t] if isinstance(t, str) else t for t in target))}
+            assert sorted(report["encoded"][number]) == sorted(wanted)
+        # Everyone calls the same collectives; the largest tensor is the vocabulary's or has three numbers per pair.
+        names = [[name for name, _ in report["collectives"][number]] for report in reports]
+        assert all(calls == names[0] for calls in names)
+        assert len(names[0]) <= 20
+        vocabulary = 30522 + 1 if kind[0] else 0
+        sizes = sorted({size for report in reports for _, size in report["collectives"][number]})
+        per_pair = COUNT * 3 * (LAYERS + 1 if kind[2] else 1)
+        assert all(size <= per_pair or size == vocabulary for size in sizes), sizes
+    print(f"largest deviation over {world_size} processes: {largest:.1e}")
+    assert largest <= TOLERANCE
+
+
+def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]]) -> dict[str, Any]:
+    report: dict[str, Any] = {}
+    encoder = FrozenEncoder(model, num_layers=LAYERS)
+    for idf in (False, True):
+        found = report[f"idf={idf}"] = {}
+        metric = BERTScore(encoder, idf=idf, reduction="none")
+        metric.update(*part(data, [0, 1] if rank == 0 else [2]))
+        found["first"] = metric.compute()
+        # An update on one rank only: the other has an unchanged state, and must still take part.
+        if rank == 1:
+            metric.update(*part(data, [3, 4]))
+        found["second"] = metric.compute()
+        found["third"] = metric.compute()
+        metric.update(*part(data, [5 + rank]))
+        found["fourth"] = metric.compute()
+
+        on_step = BERTScore(encoder, idf=idf, reduction="none", dist_sync_on_step=True)
+        found["steps"] = [on_step(*part(data, [2 * step + rank])) for step in range(2)]
+        found["epoch"] = on_step.compute()
+        local = BERTScore(encoder, idf=idf, reduction="none", sync_on_compute=False)
+        local.update(*part(data, [0, 1] if rank == 0 else [2]))
+        found["local"] = local.compute()
+
+        # Some ranks pass indices and others do not: an error on every rank, and everything goes on.
+        mixed = BERTScore(encoder, idf=idf, reduction="none")
+        mixed.update(*part(data, [rank]), indices=[rank] if rank == 0 else None)
+        with pytest.raises(ValueError, match="some ranks passed indices"):
+            mixed.compute()
+        assert mixed._num_pairs() == 1
+        # A step with an error loses nothing and leaves the metric synchronising.
+        on_step.reset()
+        on_step.update(*part(data, [rank]))
+        with pytest.raises(TypeError):
+            on_step([None], ["a"])
+        found["after bad step"] = on_step.compute()
+
+        # An error in the computation itself, after the states were gathered.
+        broken = BERTScore(encoder, idf=idf, reduction="none")
+        broken.update(*part(data, [rank]))
+        broken._baseline = torch.zeros(7)
+        with pytest.raises(IndexError):
+            broken.compute()
+        assert not broken._is_synced
+        assert broken._num_pairs() == 1
+        broken._baseline = None
+        broken.update(*part(data, [rank + 2]))
+        found["repaired"] = broken.compute()
+
+    # As Lightning and torchrun's environment tell torchmetrics.
+    rank_zero_only.rank = rank
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        blank = BERTScore(model, LAYERS, max_length=6)
+        blank.update([""], ["a long text that must be cut somewhere"])
+        blank.compute()
+    report["said"] = [str(warning.message) for warning in said]
+    nothing = BERTScore(encoder, idf=True)
+    nothing.update([], [])
+    report["nothing"] = nothing.compute()
+    return report
+
+
+@pytest.mark.slow
+def test_as_in_training(minilm):
+    reports = run_ranks(use_as_in_training, 2, minilm, texts(False))
+    for idf in (False, True):
+        kind = (idf, False, False)
+        for rank, report in enumerate(reports):
+            found = report[f"idf={idf}"]
+            wanted = {
+                "first": [0, 1, 2],
+                "second": [0, 1, 2, 3, 4],
+                "third": [0, 1, 2, 3, 4],
+                "fourth": [0, 1, 5, 2, 3, 4, 6],
+                "epoch": [0, 2, 1, 3],
+                "local": [[0, 1], [2]][rank],
+                "after bad step": [0, 1],
+                "repaired": [0, 2, 1, 3],
+            }
+            for name, numbers in wanted.items():
+                assert deviation(found[name], expected(kind, minilm, numbers)) <= TOLERANCE, (idf, rank, name)
+            for step, value in enumerate(found["steps"]):
+                assert deviation(value, expected(kind, minilm, [2 * step, 2 * step + 1])) <= TOLERANCE
+    # Only the first rank speaks, with the counts of all.
+    assert [text.split()[:2] for text in reports[0]["said"]] == [["2", "candidates"], ["2", "texts"]]
+    assert reports[1]["said"] == []
+    assert all(report["nothing"]["f1"] == 0 for report in reports)

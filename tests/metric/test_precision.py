@@ -1,0 +1,231 @@
+"""Sharded modules and mixed precision: the encoder stays whole and in float32, and the score is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader
+from transformers import AutoModel
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.functional import bert_score
+from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.lightning_modules import trainer
+from tests.support.separate_ranks import run_separate_ranks
+from tests.support.texts import real_pairs
+
+VOCABULARY = 30522
+LAYERS = 2
+# Odd, so that two processes get one example twice.
+COUNT = 7
+# The first loads the encoder within its context.
+PRECISIONS = ("bf16-true", "bf16-mixed", "32-true")
+OWN = {"generator.0.weight", "generator.1.weight", "generator.1.bias"}
+
+
+class System(nn.Module):
+    """A generator of one token after another, with two metrics and a loss on one encoder."""
+
+    def __init__(self, model: str, pairs: tuple[list[str], list[str]]) -> None:
+        super().__init__()
+        self.pairs = pairs
+        self.encoder = FrozenEncoder(model, num_layers=LAYERS)
+        self.metrics = nn.ModuleDict({"plain": BERTScore(self.encoder), "idf": BERTScore(self.encoder, idf=True)})
+        self.loss_fn = SoftBERTScoreLoss(self.encoder)
+        self.generator = nn.Sequential(nn.Embedding(VOCABULARY, 2), nn.Linear(2, VOCABULARY))
+
+    def forward(self, numbers: Sequence[int]) -> Tensor:
+        rows = [row[:8] for row in self.encoder.tokenizer([self.pairs[1][i] for i in numbers]).ids]
+        ids = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+        return self.loss_fn(self.generator(ids), ids)
+
+    def update(self, numbers: Sequence[int]) -> None:
+        for metric in self.metrics.values():
+            metric.update(*([side[i] for i in numbers] for side in self.pairs), indices=numbers)
+
+    def compute(self) -> dict[str, Tensor]:
+        found = {f"{kind}_{name}": v for kind, m in self.metrics.items() for name, v in m.compute().items()}
+        for metric in self.metrics.values():
+            metric.reset()
+        return found
+
+    def shard(self, **options: Any) -> None:
+        fully_shard(self.generator[1], **options)
+        fully_shard(self, **options)
+
+
+class Training(pl.LightningModule):
+    """Trains a system, which it shards where the strategy has a mesh, and scores it after each epoch."""
+
+    def __init__(self, model: str, pairs: tuple[list[str], list[str]]) -> None:
+        super().__init__()
+        self.system = System(model, pairs)
+        self.losses: list[float] = []
+
+    def configure_model(self) -> None:
+        if self.device_mesh is not None:
+            self.system.shard(mesh=self.device_mesh["data_parallel"])
+
+    def training_step(self, batch: list[int], batch_idx: int) -> Tensor:
+        loss = self.system(batch)
+        self.losses.append(loss.item())
+        return loss
+
+    def validation_step(self, batch: list[int], batch_idx: int) -> None:
+        # Within the precision's context.
+        self.log("val_loss", self.system(batch), batch_size=len(batch), sync_dist=True)
+        self.system.update(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict(self.system.compute(), sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        # Smaller steps would be lost in rounding the weights to bfloat16.
+        return torch.optim.SGD(self.parameters(), lr=10.0)
+
+    def train_dataloader(self) -> DataLoader[int]:
+        return DataLoader(list(range(COUNT)), batch_size=2, collate_fn=list)
+
+    val_dataloader = train_dataloader
+
+
+def whole(system: System) -> dict[str, Tensor]:
+    """Copies of the generator's weights, put together from their shards."""
+    weights = {name: value.detach() for name, value in system.named_parameters()}
+    return {name: (v.full_tensor() if isinstance(v, DTensor) else v).clone() for name, v in weights.items()}
+
+
+def assert_encoder_untouched(system: System, model: str) -> None:
+    """The encoder's weights are those of the file, and nothing that trains, shards or saves the module knows them."""
+    assert set(system.state_dict()) == {name for name, _ in system.named_parameters()} == OWN
+    saved = AutoModel.from_pretrained(model, dtype=torch.float32).state_dict()
+    held = dict(system.encoder._backbone(torch.device("cpu")).named_parameters())
+    assert len(held) > 16 * LAYERS
+    for name, value in held.items():
+        assert type(value) is nn.Parameter
+        assert value.dtype == torch.float32
+        assert not value.requires_grad
+        assert value.grad is None
+        assert torch.equal(value, saved[name])
+
+
+def expected(model: str, pairs: tuple[list[str], list[str]]) -> dict[str, float]:
+    found = {}
+    for kind, idf in (("plain", False), ("idf", True)):
+        for name, values in bert_score(*pairs, model, LAYERS, idf=idf).items():
+            found[f"{kind}_{name}"] = values.mean().item()
+    return found
+
+
+def train_by_hand(rank: int, report: dict[str, Any], model: str, pairs: tuple[list[str], list[str]]) -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    for name, policy in (("plain", {}), ("bf16", {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)})):
+        torch.manual_seed(0)
+        system = System(model, pairs)
+        before = whole(system)
+        system.shard(mesh=mesh, **policy)
+        assert isinstance(system, FSDPModule)
+        optimizer = torch.optim.SGD(system.parameters(), lr=0.1)
+        losses = []
+        for step in range(2):
+            loss = system([2 * step + rank])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        after = whole(system)
+        assert all(isinstance(value, DTensor) for value in system.parameters())
+        assert all(not torch.equal(after[key], before[key]) for key in OWN)
+        # All ranks have number 0, which counts once.
+        system.update([0, *range(rank, COUNT, 2)])
+        report[name] = losses, {key: value.item() for key, value in system.compute().items()}
+        assert_encoder_untouched(system, model)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_fully_sharded_module(minilm):
+    pairs = real_pairs(COUNT)
+    ranks = run_separate_ranks(train_by_hand, 2, minilm, pairs)
+    assert [rank.exit_code for rank in ranks] == [0, 0]
+    wanted = expected(minilm, pairs)
+    for rank in ranks:
+        losses, scores = zip(*rank.report.values(), strict=True)
+        assert all(found == pytest.approx(wanted, abs=1e-6) for found in scores)
+        # The policy took effect: bfloat16 logits have another loss.
+        assert losses[0] != losses[1]
+        assert losses[0] == pytest.approx(losses[1], abs=0.01)
+
+
+def fit(folder: Path, model: str, pairs: tuple[list[str], list[str]], **options: Any) -> dict[str, Any]:
+    """Train for an epoch and return the scores, the precision of the weights, and the losses."""
+    pl.seed_everything(0, verbose=False)
+    module = Training(model, pairs)
+    before = whole(module.system)
+    run = trainer(folder, max_epochs=1, **options)
+    run.fit(module)
+    after = whole(module.system)
+    assert all(not torch.equal(after[name], before[name].to(after[name].dtype)) for name in OWN)
+    assert_encoder_untouched(module.system, model)
+    scores = {key: value.item() for key, value in run.callback_metrics.items() if "loss" not in key}
+    sharded = isinstance(module.system, FSDPModule)
+    dtype = next(module.system.parameters()).dtype
+    return {"scores": scores, "dtype": dtype, "sharded": sharded, "losses": module.losses}
+
+
+def assert_same_scores(runs: dict[str, dict[str, Any]], wanted: dict[str, float]) -> None:
+    """Precisions took effect in the generator and its loss, and none in the scores."""
+    assert set(runs) == set(PRECISIONS)
+    exact = runs["32-true"]
+    for precision, found in runs.items():
+        assert found["dtype"] == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
+        assert found["scores"] == pytest.approx(wanted, abs=1e-6)
+        assert found["scores"] == pytest.approx(exact["scores"], abs=1e-6)
+        assert (found["losses"] == exact["losses"]) == (precision == "32-true")
+        assert found["losses"] == pytest.approx(exact["losses"], abs=0.01)
+
+
+def test_precision_in_one_process(minilm, tmp_path, one_thread):
+    pairs = real_pairs(COUNT)
+    runs = {precision: fit(tmp_path, minilm, pairs, precision=precision) for precision in PRECISIONS}
+    assert_same_scores(runs, expected(minilm, pairs))
+
+
+STRATEGIES = {
+    "ddp": lambda: DDPStrategy(process_group_backend="gloo"),
+    "sharded": lambda: ModelParallelStrategy(2, 1, process_group_backend="gloo"),
+}
+
+
+def fit_everything(
+    rank: int, report: dict[str, Any], folder: Path, model: str, pairs: tuple[list[str], list[str]]
+) -> None:
+    for name, strategy in STRATEGIES.items():
+        report[name] = {
+            precision: fit(folder, model, pairs, precision=precision, strategy=strategy(), devices=2)
+            for precision in PRECISIONS
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_precision_in_two_processes(minilm, tmp_path):
+    pairs = real_pairs(COUNT)
+    ranks = run_separate_ranks(fit_everything, 2, tmp_path, minilm, pairs)
+    assert [rank.exit_code for rank in ranks] == [0, 0]
+    wanted = expected(minilm, pairs)
+    for rank in ranks:
+        for name in STRATEGIES:
+            assert_same_scores(rank.report[name], wanted)
+            assert all(run["sharded"] == (name == "sharded") for run in rank.report[name].values())
+            assert all(len(run["losses"]) == 2 for run in rank.report[name].values())

@@ -1,0 +1,186 @@
+"""Whatever comes in as text: never NaN, never outside [-1, 1], identical texts score 1, or a clear error."""
+
+import itertools
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from tests.support.models import tiny_model
+
+SCORES = ("precision", "recall", "f1")
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*(candidates? scores? 0|longer than)"),
+]
+
+any_character = st.characters(exclude_categories=())  # lone surrogates and unassigned code points too
+controls = st.text(st.sampled_from("\x00\x01\x07\x1b\x7f\x85\u200b\u200d\u202e\u2028\ufeff\ufffe\n\r\t"), max_size=6)
+right_to_left = st.text(st.characters(min_codepoint=0x590, max_codepoint=0x6FF), max_size=12)
+emoji = st.lists(
+    st.sampled_from(["👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "🇩🇪", "e\u0301", "1️⃣", "\U0001f9d1\u200d\U0001f4bb"]), max_size=4
+).map("".join)
+markup = st.sampled_from(["[CLS]", "[SEP] [PAD] [MASK]", "</s><s>", "<unk>", "<script>", "##a", "Ġ", "▁x", "{0}%s"])
+words = st.sampled_from(["the cat sat", "a dog", "it rains today", "x", " ", ""])
+anything = st.one_of(st.text(any_character, max_size=20), controls, right_to_left, emoji, markup, words)
+texts = st.lists(anything, min_size=1, max_size=3).map("".join)
+
+
+@pytest.fixture(scope="module", params=["minilm", "roberta", "t5", "gpt2"])
+def any_encoder(request, minilm):
+    if request.param == "minilm":
+        return FrozenEncoder(minilm, num_layers=3)
+    return FrozenEncoder(*tiny_model(request.param), num_layers=2)
+
+
+def check(scores, size):
+    for name in SCORES:
+        assert scores[name].shape[-1] == size
+        assert torch.isfinite(scores[name]).all()
+        assert (scores[name].abs() <= 1).all()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), idf=st.booleans())
+def test_any_texts_have_a_score(any_encoder, data, idf):
+    size = data.draw(st.integers(0, 6))
+    preds = data.draw(st.lists(texts, min_size=size, max_size=size))
+    target = data.draw(st.lists(st.lists(texts, min_size=1, max_size=3), min_size=size, max_size=size))
+    check(bert_score(preds, target, any_encoder, idf=idf), size)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(corpus=st.lists(texts, min_size=1, max_size=6))
+@example(corpus=["\ud800", "a\udfffb", "\x00", "\u202eabc"])
+def test_identical_texts_score_one_or_have_no_text(any_encoder, corpus):
+    scores = bert_score(corpus, corpus, any_encoder)
+    has_content = any_encoder.tokenizer(corpus).has_content
+    for name in SCORES:
+        assert scores[name].tolist() == pytest.approx([float(content) for content in has_content], abs=1e-6)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(corpus=st.lists(texts, min_size=1, max_size=6))
+def test_the_metric_takes_what_the_function_takes(any_encoder, corpus):
+    target = list(reversed(corpus))
+    metric = BERTScore(any_encoder, reduction="none")
+    for pred, reference in zip(corpus, target, strict=True):
+        metric.update([pred], [reference])
+    found, expected = metric.compute(), bert_score(corpus, target, any_encoder)
+    for name in SCORES:
+        torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("long_text", ["truncate", "window"])
+@pytest.mark.parametrize("character", ["a", "é", "漢", "👍", "\u0301", "\x01"])
+def test_a_word_of_a_megabyte(minilm, character, long_text):
+    size = 1_000_000
+    if (character, long_text) == ("漢", "window"):
+        size //= 20  # every character is a token, and every window is encoded
+    word = character * (size // len(character.encode()))
+    scores = bert_score([word, "a cat"], ["a cat", word], minilm, 2, long_text=long_text, max_length=64)
+    check(scores, 2)
+
+
+def test_a_word_of_a_megabyte_in_byte_pairs():
+    model, tokenizer = tiny_model("roberta")
+    word = "ab" * 500_000
+    scores = bert_score([word], [word], model=model, user_tokenizer=tokenizer, num_layers=1)
+    assert scores["f1"].item() == pytest.approx(1, abs=1e-6)
+
+
+def test_thousands_of_empty_texts(encoder):
+    with pytest.warns(UserWarning, match="5000 candidates score 0"):
+        scores = bert_score([""] * 5000, [" "] * 5000, encoder)
+    assert all(scores[name].shape == (5000,) and not scores[name].any() for name in SCORES)
+    with pytest.warns(UserWarning, match="3000 candidates score 0"):
+        scores = bert_score(["a"] + [""] * 3000, [["a", ""]] * 3001, encoder, idf=True)
+    check(scores, 3001)
+    metric = BERTScore(encoder)
+    metric.update([""] * 2000, [[""] * 3] * 2000)
+    with pytest.warns(UserWarning, match="2000 candidates score 0"):
+        assert metric.compute()["f1"] == 0
+
+
+PREDS, TARGET = ["a cat", "the dog ran", "rain"], ["the cat", "a dog", "sun"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        list,
+        tuple,
+        iter,
+        lambda texts: (text for text in texts),
+        lambda texts: itertools.chain(texts),
+        np.array,
+        lambda texts: np.array(texts, dtype=object),
+        pd.Series,
+        lambda texts: pd.Series(texts, dtype="string", index=[7, 5, 3]),
+        lambda texts: pd.DataFrame({"text": texts})["text"],
+        pd.Index,
+    ],
+    ids=["list", "tuple", "iterator", "generator", "chain", "array", "objects", "series", "strings", "column", "index"],
+)
+def test_kinds_of_sequences(encoder, make):
+    expected = bert_score(PREDS, TARGET, encoder)["f1"]
+    assert torch.equal(bert_score(make(PREDS), make(TARGET), encoder)["f1"], expected)
+    metric = BERTScore(encoder, reduction="none")
+    metric.update(make(PREDS), make(TARGET))
+    torch.testing.assert_close(metric.compute()["f1"], expected, atol=1e-6, rtol=0)
+
+
+def test_several_references_in_rows(encoder):
+    several = [["the cat", "cats"], ["a dog", "dogs"], ["sun", "rains"]]
+    expected = bert_score(PREDS, several, encoder)["f1"]
+    frame = pd.DataFrame(several, columns=["first", "second"])
+    for target in (np.array(several), frame, frame.to_numpy(), (tuple(row) for row in several), map(iter, several)):
+        assert torch.equal(bert_score(PREDS, target, encoder)["f1"], expected)
+
+
+@pytest.mark.parametrize(
+    ("preds", "target", "error", "message"),
+    [
+        (None, ["a"], TypeError, "preds must be a string or a sequence of strings, got None (NoneType)"),
+        (["a"], 3, TypeError, "target must be a string or a sequence of strings, got 3 (int)"),
+        ({"a": 1}, ["a"], TypeError, "preds must be a string or a sequence of strings, got {'a': 1} (dict)"),
+        ({"a"}, ["a"], TypeError, "preds must be a string or a sequence of strings, got {'a'} (set)"),
+        (b"a", ["a"], TypeError, "preds must be a string or a sequence of strings, got b'a' (bytes)"),
+        ([b"a"], ["a"], TypeError, "preds[0] must be a string, got b'a' (bytes)"),
+        (["a", None], ["a", "b"], TypeError, "preds[1] must be a string, got None (NoneType)"),
+        (["a"], [float("nan")], TypeError, "target[0] must be a string or a sequence of strings, got nan (float)"),
+        (["a"], [["a", float("nan")]], TypeError, "target[0][1] must be a string, got nan (float)"),
+        (pd.Series(["a", None]), ["a", "b"], TypeError, "preds[1] must be a string, got"),
+        (pd.Series(["a", pd.NA], dtype="string"), ["a", "b"], TypeError, "preds[1] must be a string, got"),
+        (pd.DataFrame({"x": ["a"]}), ["a"], TypeError, "preds must have one text per row, got ndarray of shape (1, 1)"),
+        (np.array("a"), ["a"], TypeError, "preds must have one text per row, got ndarray of shape ()"),
+        (["a"], np.array([[["a"]]]), TypeError, "target must have one text per row, got ndarray of shape (1, 1, 1)"),
+        (
+            torch.tensor([1, 2]),
+            ["a", "b"],
+            TypeError,
+            "preds must be texts, got a tensor of shape (2,): decode token ids",
+        ),
+        (["a", "b"], torch.ones(2, 5).long(), TypeError, "target must be texts, got a tensor of shape (2, 5)"),
+        (["x" * 10, [1] * 500], ["a", "b"], TypeError, "... (list)"),
+        (["a"], [[]], ValueError, "target[0] is empty: every candidate needs at least one reference"),
+        (["a", "b"], ["a"], ValueError, "equal lengths, got 2 and 1"),
+        ("a", ["a"], TypeError, "preds is a single string but target is a list"),
+    ],
+)
+def test_what_is_no_text_gets_a_clear_error_and_loses_nothing(encoder, preds, target, error, message):
+    with pytest.raises(error, match=re.escape(message)) as caught:
+        bert_score(preds, target, encoder)
+    assert len(str(caught.value)) < 300
+    metric = BERTScore(encoder)
+    metric.update(["a cat"], ["the cat"])
+    before = metric.compute()
+    with pytest.raises(error, match=re.escape(message)):
+        metric.update(preds, target)
+    assert metric.compute() == before

@@ -1,0 +1,81 @@
+"""The examples in the docstrings run, and every public name has a docstring with one."""
+
+import dataclasses
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+import torch
+
+PACKAGES = (
+    "bertscore_tm",
+    *(
+        f"bertscore_tm.{name}"
+        for name in ("core", "encoder", "scoring", "metric", "plotting", "cli", "losses", "callbacks")
+    ),
+)
+MODULES = ["bertscore_tm"] + [
+    module.name
+    for package in PACKAGES
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__[:1], f"{package}.")
+]
+
+
+def public_names() -> list:
+    return list(_public_names())
+
+
+def _public_names():
+    for module_name in MODULES:
+        module = importlib.import_module(module_name)
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isfunction(value):
+                yield pytest.param(value, id=f"{module_name}.{name}")
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_examples_run(module_name):
+    module = importlib.import_module(module_name)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    report = []
+    for test in finder.find(module, globs={**vars(module), "torch": torch}):
+        runner.run(test, out=report.append)
+    assert runner.failures == 0, "".join(report)
+
+
+@pytest.mark.parametrize("value", public_names())
+def test_public_names_are_documented(value):
+    assert inspect.getdoc(value)
+
+
+# Modules whose functions and classes users call; what the other modules hold serves these.
+CALLED = ("", ".functional", ".scorer", ".losses", ".callbacks", ".catalog", ".statistics")
+CALLED += (
+    ".texts",
+    ".core.matching",
+    ".core.scores",
+    ".core.idf",
+    ".scoring.alignment",
+    ".plotting",
+    ".baselines",
+    ".layer_tuning",
+)
+
+
+def called_names() -> list:
+    modules = [importlib.import_module(f"bertscore_tm{name}") for name in CALLED]
+    values = [(f"{module.__name__}.{name}", getattr(module, name)) for module in modules for name in module.__all__]
+    return [
+        pytest.param(value, id=name)
+        for name, value in values
+        if inspect.isfunction(value) or (inspect.isclass(value) and not dataclasses.is_dataclass(value))
+    ]
+
+
+@pytest.mark.parametrize("value", called_names())
+def test_what_users_call_has_an_example(value):
+    assert ">>>" in inspect.getdoc(value)

@@ -1,0 +1,225 @@
+"""Full disks, damaged files and a hub out of reach: each ends in a clear message, and nothing computed is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger
+from safetensors.torch import load_file, save_file
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.baselines import make_baseline
+from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
+from bertscore_tm.cli import main
+from bertscore_tm.losses import VocabularyBridge
+from tests.support.lightning_modules import chooser, trainer, weights
+from tests.support.models import save_tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WORDS = [f"{a} {b} {c}" for a in ("a cat", "the dog") for b in ("sat", "ran") for c in ("here", "there", "home")]
+PAIRS = (WORDS[:9], WORDS[3:])
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tiny_model("bert", folder)
+    return folder
+
+
+@contextmanager
+def no_space_beyond(size: int) -> Generator[None, None, None]:
+    """Let no file grow beyond a size, as on a disk that is full: the system writes what fits, and then refuses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def command(tiny, tmp_path, capsys):
+    """Score two files; returns what was printed."""
+    for name, lines in zip(("c.txt", "r.txt"), PAIRS, strict=True):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+
+    def run(*arguments: str, exit_code: int = 0):
+        files = ["-c", str(tmp_path / "c.txt"), "-r", str(tmp_path / "r.txt")]
+        capsys.readouterr()
+        assert main(["score", *files, "-m", str(tiny), "-l", "2", "--device", "cpu", *arguments]) == exit_code
+        return capsys.readouterr()
+
+    return run
+
+
+def test_a_full_disk_leaves_the_file_of_before_and_shows_the_result(command, tmp_path):
+    wanted = command("--json").out
+    target = tmp_path / "scores.json"
+    target.write_text("of before")
+    before = sorted(tmp_path.iterdir())
+    with no_space_beyond(100):
+        printed = command("--json", "-o", str(target), exit_code=1)
+    assert printed.err == f"bertscore-tm: error: {target}: File too large\n"
+    assert printed.out == wanted
+    assert target.read_text() == "of before"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_full_devices(command, monkeypatch):
+    wanted = command().out
+    printed = command("-o", "/dev/full", exit_code=1)
+    assert (printed.out, printed.err) == (wanted, "bertscore-tm: error: /dev/full: No space left on device\n")
+    full = open("/dev/full", "w")  # noqa: PTH123, SIM115
+    monkeypatch.setattr(sys, "stdout", full)
+    printed = command(exit_code=1)
+    assert printed.err == "bertscore-tm: error: standard output: No space left on device\n"
+    with suppress(OSError):
+        full.close()
+
+
+def test_a_baseline_whose_state_finds_no_space_goes_on_from_the_one_before(tiny, tmp_path):
+    encoder = FrozenEncoder(tiny, all_layers=True)
+    settings = {"encoder": encoder, "texts": WORDS, "num_pairs": 30, "save_every": 10}
+    wanted = make_baseline(**settings)
+    state, reported = tmp_path / "state.json", []
+
+    def progress(pairs: int) -> None:
+        reported.append(pairs)
+        if sum(reported) == 10:
+            stack.enter_context(no_space_beyond(20))
+
+    with (
+        ExitStack() as stack,
+        pytest.raises(OSError, match=r"state\.json: File too large; what it held before is kept"),
+    ):
+        make_baseline(**settings, state_path=state, progress=progress)
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+    reported.clear()
+    found = make_baseline(**settings, state_path=state, progress=reported.append)
+    assert reported == [10, 10, 10]
+    assert torch.equal(found.mean, wanted.mean)
+    assert torch.equal(found.standard_error, wanted.standard_error)
+
+
+def test_a_vocabulary_that_finds_no_space_is_used_and_said(tiny, tmp_path):
+    encoder = FrozenEncoder(tiny, num_layers=2)
+    cpu = torch.device("cpu")
+    said = pytest.warns(UserWarning, match=r"can not be kept in .*File too large; pass cache_dir=")
+    with no_space_beyond(1000), said:
+        table = VocabularyBridge(tiny_tokenizer("gpt2"), encoder, cache_dir=tmp_path).table(cpu)
+    assert list(tmp_path.iterdir()) == []
+    again = VocabularyBridge(tiny_tokenizer("gpt2"), encoder, cache_dir=tmp_path)
+    assert torch.equal(again.table(cpu), table)
+
+
+def test_samples_that_find_no_space_do_not_end_training(tiny, tmp_path):
+    def train(name: str):
+        module = chooser(PAIRS)
+        scorer = BERTScoreCallback(BERTScore(tiny, 2))
+        run = trainer(tmp_path / name, [scorer, SampleLogger(3, 0)], logger=CSVLogger(tmp_path / name, version=0))
+        run.fit(module)
+        return module, run.callback_metrics["val_bertscore_f1"]
+
+    wanted, score = train("enough")
+    assert len(list((tmp_path / "enough").rglob("samples/*.csv"))) == 2
+    # The metrics of the same logger are smaller.
+    with (
+        no_space_beyond(500),
+        pytest.warns(UserWarning, match="SampleLogger could not write val_samples after") as said,
+    ):
+        found, found_score = train("full")
+    own = [str(one.message) for one in said if "SampleLogger" in str(one.message)]
+    assert len(own) == 2
+    assert "to the CSVLogger (File too large), and training goes on without" in own[0]
+    assert torch.equal(weights(found), weights(wanted))
+    assert torch.equal(found_score, score)
+    assert list((tmp_path / "full").rglob("samples/*")) == []
+
+
+def halved(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def of_a_proxy(path: Path) -> None:
+    path.write_text("<html>Sign in to the network</html>")
+
+
+def of_another_kind(path: Path) -> None:
+    path.write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("what", "file", "damage", "said"),
+    [
+        ("weights", "model.safetensors", halved, "model.safetensors is damaged: copy the folder again"),
+        ("weights", "model.safetensors", emptied, "model.safetensors is damaged: copy the folder again"),
+        ("weights", "model.safetensors", Path.unlink, "Save model and tokenizer there with save_pretrained"),
+        ("configuration", "config.json", halved, "config.json is damaged: copy the folder again"),
+        ("configuration", "config.json", of_a_proxy, "config.json is damaged: copy the folder again"),
+        ("tokenizer", "tokenizer.json", halved, "tokenizer.json is damaged: copy the folder again"),
+        ("tokenizer", "tokenizer.json", of_another_kind, "Save model and tokenizer there with save_pretrained"),
+    ],
+)
+def test_a_damaged_model_is_named_with_its_file(tiny, tmp_path, what, file, damage, said):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    damage(folder / file)
+    with pytest.raises(OSError, match=rf"^could not load the {what} of .*model'; tried the local folder\. {said}"):
+        FrozenEncoder(folder, num_layers=2).encode(["a cat"])
+
+
+def test_weights_that_are_not_in_the_file_are_never_random(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    for name in ("pooler.dense.weight", "encoder.layer.2.output.dense.weight"):
+        del tensors[name]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    # What is not used may be missing.
+    wanted, found = (FrozenEncoder(place, num_layers=2).encode(["a cat"]) for place in (tiny, folder))
+    assert torch.equal(found.vectors, wanted.vectors)
+    with pytest.raises(OSError, match=r"its file lacks 1 of them \(encoder\.layer\.2\.output\.dense\.weight\)"):
+        FrozenEncoder(folder, num_layers=3).encode(["a cat"])
+
+
+def test_a_hub_out_of_reach_ends_in_one_error(monkeypatch, tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{filename}")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.chdir(tmp_path)
+    connect, attempts = socket.create_connection, []
+
+    def noted(address: tuple[str, int], *args: Any, **options: Any) -> socket.socket:
+        attempts.append(address)
+        return connect(address, *args, **options)
+
+    monkeypatch.setattr(socket, "create_connection", noted)
+    waited: list[float] = []
+    # It tries several times; how long it waits between is its own affair, and not what is tested here.
+    monkeypatch.setattr(time, "sleep", waited.append)
+    with pytest.raises(OSError, match="could not load the configuration") as caught:
+        FrozenEncoder("nobody/no-such-model", num_layers=2)
+    said = str(caught.value)
+    assert "of 'nobody/no-such-model'; tried a local folder of that name, then the hub. To work offline, save" in said
+    assert "with save_pretrained(folder) where there is a network, and pass that folder" in said
+    assert set(attempts) == {("127.0.0.1", 9)}
+    assert sum(waited) < 60
+    assert os.listdir(tmp_path) == []  # noqa: PTH208

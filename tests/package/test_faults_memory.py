@@ -1,0 +1,193 @@
+"""Memory that runs out: the encoder goes on in smaller batches with the same scores, or says what to do."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.cli import main
+from bertscore_tm.core import matching
+from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LAYER = 2
+COUNT = 30
+# What torch's allocator for processors says.
+CPU_ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "4096 bytes. Error code 12 (Cannot allocate memory)"
+)
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+    RuntimeError(CPU_ALLOCATOR),
+    # What oneDNN says where a kernel of it finds no memory.
+    RuntimeError("could not create a primitive"),
+    MemoryError(),
+]
+
+
+@pytest.fixture
+def encoder(minilm) -> FrozenEncoder:
+    """The real encoder, of which no other test knows how much memory it found."""
+    return FrozenEncoder(minilm, num_layers=LAYER)
+
+
+class Limited:
+    """The forward pass of a model with memory for so many tokens."""
+
+    def __init__(self, forward: Callable[..., Any], limit: int, error: BaseException) -> None:
+        self.forward, self.limit, self.error = forward, limit, error
+        self.sizes: list[int] = []
+        self.failures = 0
+
+    def __call__(self, *args: Any, **inputs: Any) -> Any:
+        size = inputs["attention_mask"].numel()
+        if size > self.limit:
+            self.failures += 1
+            raise self.error
+        self.sizes.append(size)
+        return self.forward(*args, **inputs)
+
+
+@pytest.fixture
+def limit(monkeypatch, minilm):
+    """Gives the model memory for so many tokens."""
+    model = FrozenEncoder(minilm, num_layers=LAYER)._backbone(torch.device("cpu"))
+
+    def to(tokens: int, error: BaseException = ERRORS[0]) -> Limited:
+        limited = Limited(type(model).forward.__get__(model), tokens, error)
+        monkeypatch.setattr(model, "forward", limited)
+        return limited
+
+    return to
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_batches_are_halved_with_one_warning_and_the_same_scores(encoder, limit, error):
+    preds, target = real_pairs(COUNT)
+    wanted = bert_score(preds, target, encoder)
+    limited = limit(300, error)
+    with pytest.warns(
+        UserWarning, match=r"did not suffice to encode \d+ texts of up to \d+ tokens .*batch_size=\d+"
+    ) as said:
+        found = bert_score(preds, target, encoder)
+    assert len(said) == 1
+    assert 0 < limited.failures < 8
+    for name in ("precision", "recall", "f1"):
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-6)
+    # It has not forgotten, and does as large batches as it can.
+    limited.sizes.clear()
+    failures = limited.failures
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bert_score(preds, target, encoder)
+    assert limited.failures == failures
+    assert max(limited.sizes) > 75
+
+
+def test_metrics_of_long_texts_in_windows(minilm, limit):
+    preds, target = real_pairs(12)
+    preds = [" ".join([text] * 20) for text in preds]
+    options: dict[str, Any] = {"long_text": "window", "idf": True, "max_length": 64, "num_layers": LAYER}
+    unlimited, metric = BERTScore(minilm, **options), BERTScore(minilm, **options)
+    unlimited.update(preds, target)
+    wanted = unlimited.compute()
+    limited = limit(256)
+    metric.cache_bytes = 0
+    metric.update(preds, target)
+    with pytest.warns(UserWarning, match="did not suffice to encode"):
+        found = metric.compute()
+    assert limited.failures
+    for name, value in wanted.items():
+        assert found[name].item() == pytest.approx(value.item(), abs=1e-6)
+
+
+def test_a_text_too_large_by_itself_is_an_error_that_loses_nothing(encoder, limit):
+    metric = BERTScore(encoder, cache_bytes=0)
+    preds, target = ["a cat sat", "a dog ran " * 40], ["the cat sat", "the dog"]
+    metric.update(preds[:1], target[:1])
+    metric.update(preds[1:], target[1:])
+    limited = limit(100)
+    for _ in range(2):
+        with pytest.raises(
+            torch.OutOfMemoryError, match=r"a single text of 122 tokens.*max_length.*The cause: CUDA out"
+        ):
+            metric.compute()
+    limited.limit = 10_000
+    wanted = bert_score(preds, target, encoder)["f1"].mean().item()
+    assert metric.compute()["f1"].item() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_other_errors_are_not_taken_for_it(encoder, limit):
+    limited = limit(300, RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match=r"^a bug$"):
+        bert_score(*real_pairs(COUNT), encoder)
+    assert limited.failures == 1
+
+
+def test_a_loss_is_never_split(encoder, limit):
+    loss = SoftBERTScoreLoss(encoder)
+    logits = torch.randn(4, 8, encoder.tokenizer.vocab_size, generator=torch.Generator().manual_seed(0))
+    logits.requires_grad_()
+    target = ["a cat", "hello", "rain", "a dog"]
+    wanted = torch.autograd.grad(loss(logits, target), logits)[0]
+    limited = limit(20)
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory\. Tried to allocate 2 GiB$"):
+        loss(logits, target)
+    assert limited.failures == 1
+    limited.limit = 10_000
+    assert torch.equal(torch.autograd.grad(loss(logits, target), logits)[0], wanted)
+
+
+def test_the_shell_says_it_in_one_line_each(minilm, limit, capsys, tmp_path):
+    preds, target = real_pairs(COUNT)
+    for name, lines in (("c", preds), ("r", target)):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+    files = ["-c", str(tmp_path / "c"), "-r", str(tmp_path / "r")]
+    arguments = ["score", *files, "-m", minilm, "-l", str(LAYER), "--device", "cpu"]
+    assert main(arguments) == 0
+    wanted = capsys.readouterr().out
+    limit(300)
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert printed.out == wanted
+    (line,) = printed.err.splitlines()
+    assert line.startswith("bertscore-tm: warning: memory on cpu did not suffice")
+    assert "--batch-size" in line
+    limit(5)
+    assert main(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bertscore-tm: error: memory on cpu does not suffice to encode a single text")
+
+
+def test_matching_goes_on_in_smaller_steps(encoder, monkeypatch):
+    preds, target = real_pairs(COUNT)
+    wanted = bert_score(preds, target, encoder)
+    similarity, failures = matching.similarity, []
+
+    def limited(*sides: torch.Tensor) -> torch.Tensor:
+        found = similarity(*sides)
+        if found.numel() > least:
+            failures.append(found.numel())
+            raise MemoryError
+        return found
+
+    monkeypatch.setattr(matching, "similarity", limited)
+    least = 10_000
+    with pytest.warns(
+        UserWarning, match=r"match \d+ pairs of texts in steps of \d+ numbers.*steps of \d+, with the same"
+    ):
+        found = bert_score(preds, target, encoder)
+    assert 0 < len(failures) < 8
+    for name in ("precision", "recall", "f1"):
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-6)
+    least = 0
+    with pytest.raises(torch.OutOfMemoryError, match=r"does not suffice to match \d+ pairs .*: pass fewer at a time"):
+        bert_score(preds, target, encoder)

@@ -1,0 +1,172 @@
+"""The import names hold in every way of installing."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import bertscore_tm
+from tests.package.test_docstrings import CALLED
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORTS = """
+import bertscore_tm, bertscore_tm.losses, bertscore_tm.callbacks
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
+from bertscore_tm.catalog import baseline, tuned_layer
+assert tuned_layer("roberta-large") == 17 and len(baseline("en", "roberta-large")) == 25
+assert SoftBERTScoreLoss.__module__ == "bertscore_tm.losses.soft_bertscore"
+print(bertscore_tm.__file__)
+"""
+
+
+def run(python, code, folder):
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip().splitlines()[-1])
+
+
+def test_from_the_checkouts_root_and_from_elsewhere(tmp_path):
+    assert run(sys.executable, IMPORTS, ROOT) == ROOT / "bertscore_tm/__init__.py"
+    elsewhere = "import bertscore_tm, bertscore_tm.losses, bertscore_tm.callbacks; print(bertscore_tm.__file__)"
+    assert run(sys.executable, elsewhere, tmp_path).name == "__init__.py"
+
+
+@pytest.fixture(scope="module")
+def build_both():
+    """Build the sdist, and the wheel from it, of a folder into another one."""
+
+    def build(source: Path, folder: Path) -> dict[str, Path]:
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return {path.suffix: path for path in folder.iterdir()}
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def built(build_both, tmp_path_factory):
+    return build_both(ROOT, tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(built, tmp_path_factory):
+    """The sdist in a folder of its own, with times and modes unlike the checkout's."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(built[".gz"]) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    for path in source.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+        path.chmod(0o700 if path.is_dir() or os.access(path, os.X_OK) else 0o600)
+    return source
+
+
+@pytest.mark.slow
+def test_built_again_the_bytes_are_the_same(built, unpacked, build_both, tmp_path):
+    again = build_both(unpacked, tmp_path)
+    assert {kind: path.name for kind, path in again.items()} == {kind: path.name for kind, path in built.items()}
+    assert built.keys() == {".gz", ".whl"}
+    for kind, path in built.items():
+        assert sha256(path.read_bytes()).digest() == sha256(again[kind].read_bytes()).digest(), kind
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_its_tests_need(unpacked):
+    if (ROOT / ".git").exists():
+        listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+        names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+        kept = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+        assert kept - {"PKG-INFO"} == {name for name in names if name and (ROOT / name).is_file()}
+    fast = ["packaging.py::test_from_the_checkouts_root_and_from_elsewhere", "catalog.py", "statistics.py"]
+    command = [sys.executable, "-m", "pytest", "-q", *(f"tests/test_{name}" for name in fast)]
+    done = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_wheel_in_a_fresh_environment(built, tmp_path):
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False)
+    python = environment / "bin/python"
+    (site_packages,) = environment.glob("lib/*/site-packages")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", built[".whl"]]
+    subprocess.run(install, check=True)
+    # Nothing but the package: no `losses`, `tests` or `examples` that could collide with a user's own.
+    information = f"bertscore_tm-{bertscore_tm.__version__}.dist-info"
+    assert {path.name for path in site_packages.iterdir()} == {"bertscore_tm", information}
+    # The dependencies are borrowed; a folder named in a .pth file brings its modules but not its own .pth files, so
+    # this environment knows the package from the wheel alone.
+    (site_packages / "dependencies.pth").write_text(str(Path(torch.__file__).parent.parent))
+
+    installed = site_packages / "bertscore_tm"
+    assert run(python, IMPORTS, tmp_path) == installed / "__init__.py"
+    assert run(python, IMPORTS, ROOT) == ROOT / "bertscore_tm/__init__.py"
+    assert (installed / "py.typed").is_file()
+    assert (installed / "data/SOURCE.md").is_file()
+    assert len(list((installed / "data/baselines").rglob("*.csv"))) == 72
+
+
+def pinned(path: Path) -> dict[str, Version]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {name: Version(version) for name, version in (line.split("==") for line in lines if "==" in line)}
+
+
+def test_the_lowest_versions_are_those_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {
+        requirement.name: min(Version(one.version) for one in requirement.specifier if one.operator == ">=")
+        for requirement in map(Requirement, project["dependencies"])
+    }
+    lowest = pinned(ROOT / "tests/lowest.txt")
+    assert lowest.pop("pytorch-lightning") == lowest["lightning"]
+    # The lowest torch has no CPU build in every index.
+    assert lowest.pop("torch") == pinned(ROOT / "constraints.txt")["torch"] >= declared.pop("torch")
+    assert lowest == declared
+
+
+def test_dependencies():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=!~]", requirement)[0] for requirement in project["dependencies"]}
+    assert names == {"torch", "transformers", "torchmetrics", "lightning"}
+    assert {"plot", "cli", "demo", "dev"} <= set(project["optional-dependencies"])
+    (lightning,) = (requirement for requirement in project["dependencies"] if requirement.startswith("lightning"))
+    assert "!=2.6.2" in lightning
+    assert "!=2.6.3" in lightning
+    # The build tool's name and version stand in the wheel.
+    assert set(pinned(ROOT / "constraints.txt")) == names | {"hatchling"}
+
+
+def test_the_reference_has_a_page_for_every_module_that_users_call():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (listed,) = re.findall(r"^DOCUMENTED := bertscore_tm \$\(addprefix bertscore_tm,(.*)\)$", text, re.MULTILINE)
+    assert ["", *listed.split()] == list(CALLED)
+
+
+def test_import_is_light_and_silent():
+    code = (
+        "import sys, warnings; warnings.simplefilter('error'); import bertscore_tm; "
+        "heavy = {'lightning', 'pytorch_lightning', 'matplotlib'} & set(sys.modules); assert not heavy, heavy; "
+        "print(bertscore_tm.__file__)"
+    )
+    run(sys.executable, code, ROOT)
+
+
+def test_version_is_stated_once():
+    assert metadata.version("bertscore-tm") == bertscore_tm.__version__

@@ -1,0 +1,470 @@
+"""What comes from elsewhere stays data: no code of models or pickles runs, no text is markup, no name is a way out."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import markdown
+import matplotlib
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from bertscore_tm import BERTScore, FrozenEncoder, catalog, contributions_html, plot_alignment, plot_contributions
+from bertscore_tm.callbacks import (
+    BERTScoreCallback,
+    BERTScoreEarlyStopping,
+    LossWeightSchedule,
+    SampleLogger,
+    TemperatureAnnealing,
+)
+from bertscore_tm.callbacks.samples.selection import Sample
+from bertscore_tm.callbacks.samples.writers import Page, _write_tensorboard
+from bertscore_tm.encoder.tokenization import tokenizer_of
+from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses.bridge.table_cache import load_table
+from tests.support.lightning_modules import Chooser, generate, loader, trainer
+from tests.support.shell import ROOT, run_here
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXTS = ["a list of names", "open the file", "it rains", "the dog ran home"]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+
+Parts = tuple[BertModel, PreTrainedTokenizerBase]
+
+
+@pytest.fixture(scope="module")
+def parts(minilm, one_thread) -> Parts:
+    """A small random model, and a real tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    return BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)).eval(), tokenizer
+
+
+# Sources
+
+
+OURS = ("bertscore_tm", "losses", "callbacks", "examples")
+# Modules of which every loader runs code that the data brings along, and functions that run text.
+RUN_CODE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+FORBIDDEN = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "read_pickle", "torch.hub.load"}
+
+
+def findings(source: str) -> list[str]:
+    """What of a source could run code that comes as data, by line."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            found += [f"{node.lineno}: imports {name}" for name in names if name.partition(".")[0] in RUN_CODE]
+        if not isinstance(node, ast.Call):
+            continue
+        name, last = ast.unparse(node.func), ast.unparse(node.func).rpartition(".")[2]
+        given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        bad = name in FORBIDDEN or last in FORBIDDEN - {"eval", "compile"}
+        bad |= name == "torch.load" and given.get("weights_only") != "True"
+        bad |= name.startswith("yaml.") and last in {"load", "load_all", "unsafe_load", "full_load"}
+        bad |= given.get("allow_pickle") == "True" or given.get("shell") == "True"
+        bad |= given.get("weights_only") == "False" or given.get("trust_remote_code") == "True"
+        found += [f"{node.lineno}: {ast.unparse(node)}"] if bad else []
+    return found
+
+
+def test_no_source_of_ours_runs_what_comes_as_data():
+    sources = [path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert {path.relative_to(ROOT).parts[0] for path in sources} == {*OURS}
+    found = {str(path.relative_to(ROOT)): findings(path.read_text(encoding="utf-8")) for path in sources}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_such_sources_are_found():
+    for source in (
+        *("import pickle", "from joblib import load", "import os.path, dill", "eval(text)", "exec(text)"),
+        *("torch.load(path)", "torch.load(path, weights_only=False)", "yaml.load(text, yaml.Loader)"),
+        *("numpy.load(path, allow_pickle=True)", "subprocess.run(line, shell=True)", "os.system(line)"),
+        *("AutoModel.from_pretrained(name, trust_remote_code=True)", "pandas.read_pickle(path)"),
+        "trainer.test(ckpt_path=path, weights_only=False)",
+    ):
+        assert len(findings(source)) == 1, source
+    harmless = "model.eval(); torch.load(path, weights_only=True); yaml.safe_load(text); re.compile(text)"
+    assert findings(harmless) == []
+
+
+# Checkpoints
+
+
+class Everything(Chooser):
+    """Holds a metric and a loss."""
+
+    def __init__(self, *args: Any, encoder: FrozenEncoder, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.save_hyperparameters(ignore=["encoder"])
+        self.metric = BERTScore(encoder, reduction="none")
+        self.loss = SoftBERTScoreLoss(encoder)
+        self.weight = 1.0
+
+    def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        found = super().evaluation_step(batch, batch_idx, dataloader_idx)
+        self.metric.update(*found.values())
+        self.log("f1", self.metric.compute()["f1"].mean())
+        return found
+
+    validation_step = evaluation_step
+
+
+def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
+    encoder = FrozenEncoder(*parts, num_layers=2)
+    callbacks = [
+        BERTScoreCallback(BERTScore(encoder, reduction="none"), generate),
+        BERTScoreEarlyStopping(significance=0.05),
+        SampleLogger(1, num_alignments=0),
+        TemperatureAnnealing(2.0, 1.0, over=2, attribute="loss.temperature"),
+        LossWeightSchedule(0.0, 1.0, over=2, attribute="weight"),
+        ModelCheckpoint(tmp_path, save_last=True),
+    ]
+
+    def fit(max_epochs: int, **options: Any) -> pl.Trainer:
+        run = trainer(tmp_path, callbacks, max_epochs=max_epochs, logger=CSVLogger(tmp_path, "csv"))
+        run.fit(Everything(TEXTS, TEXTS[::-1], encoder=encoder), loader(4), loader(4), **options)
+        return run
+
+    fit(1)
+    content = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert len(content["callbacks"]) >= 4
+    assert set(content["state_dict"]) == {"inputs", *(f"net.{i}.{part}" for i in (0, 3) for part in ("weight", "bias"))}
+    resumed = fit(2, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+    assert resumed.current_epoch == 2
+
+
+# Models
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def write_zip(content: Any, path: Path) -> None:
+    torch.save(content, path)
+
+
+def write_old(content: Any, path: Path) -> None:
+    torch.save(content, path, _use_new_zipfile_serialization=False)
+
+
+def write_bare(content: Any, path: Path) -> None:
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def save_parts(parts: Parts, folder: Path) -> None:
+    """Configuration and tokenizer, but no weights."""
+    parts[0].config.save_pretrained(folder)
+    parts[1].save_pretrained(folder)
+
+
+@pytest.mark.parametrize("write", [write_zip, write_old, write_bare])
+def test_a_pickle_among_weights_never_runs(write, parts, tmp_path):
+    marker, folder = tmp_path / "it ran", tmp_path / "model"
+    save_parts(parts, folder)
+    write({**parts[0].state_dict(), "more": Payload(marker)}, folder / "pytorch_model.bin")
+    with pytest.raises(OSError, match=r"could not load the weights of '.*model'"):
+        FrozenEncoder(folder, num_layers=1).encode(TEXTS)
+    assert not marker.exists()
+    # Where there are safetensors too, nobody opens the other file.
+    save_file(dict(parts[0].state_dict()), folder / "model.safetensors", {"format": "pt"})
+    expected = FrozenEncoder(*parts, num_layers=1).encode(TEXTS).vectors
+    torch.testing.assert_close(FrozenEncoder(folder, num_layers=1).encode(TEXTS).vectors, expected)
+    assert not marker.exists()
+    # It does run where it may.
+    torch.load(folder / "pytorch_model.bin", weights_only=False) if write is not write_bare else pickle.loads(
+        (folder / "pytorch_model.bin").read_bytes()
+    )
+    assert marker.exists()
+
+
+def test_weights_of_an_older_format_are_read_as_weights_alone(parts, tmp_path, monkeypatch):
+    save_parts(parts, tmp_path)
+    torch.save(parts[0].state_dict(), tmp_path / "pytorch_model.bin")
+    asked, load = [], torch.load
+    monkeypatch.setattr(torch, "load", lambda *args, **kwargs: asked.append(kwargs) or load(*args, **kwargs))
+    found = FrozenEncoder(tmp_path, num_layers=1).encode(TEXTS).vectors
+    torch.testing.assert_close(found, FrozenEncoder(*parts, num_layers=1).encode(TEXTS).vectors)
+    assert asked
+    assert all(kwargs["weights_only"] is True for kwargs in asked)
+
+
+def write_code(folder: Path, marker: Path, name: str, auto_map: dict[str, Any], **changed: Any) -> None:
+    """Python code in a model's folder, and a configuration file that leads to it."""
+    code = f"""
+import pathlib
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+pathlib.Path({str(marker)!r}).touch()
+class OwnConfig(BertConfig):
+    pass
+class OwnTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+    (folder / "own_code.py").write_text(code, encoding="utf-8")
+    path = folder / name
+    content = json.loads(path.read_text(encoding="utf-8")) | {"auto_map": auto_map} | changed
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_code_in_a_models_folder_runs_only_where_it_is_trusted(parts, tmp_path, monkeypatch, capsys):
+    marker, folder = tmp_path / "it ran", tmp_path / "model"
+    save_parts(parts, folder)
+    write_code(folder, marker, "config.json", {"AutoConfig": "own_code.OwnConfig"}, model_type="own")
+    # Nobody is asked either.
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    for make in (FrozenEncoder, BERTScore, SoftBERTScoreLoss):
+        with pytest.raises(OSError, match=r"(?s)could not load the configuration of '.*model'.*trust_remote_code=True"):
+            make(folder, num_layers=1)
+    (tmp_path / "texts").write_text("a cat\n", encoding="utf-8")
+    command = ["score", "-c", tmp_path / "texts", "-r", tmp_path / "texts", "--model", folder, "--num-layers", 1]
+    assert "--trust-remote-code" in run_here(capsys, *command, exit_code=1).err
+    assert not marker.exists()
+    with pytest.raises(ValueError, match="own"):
+        FrozenEncoder(folder, num_layers=1, trust_remote_code=True)
+    assert marker.exists()
+
+
+def test_code_beside_a_tokenizer_never_runs(parts, tmp_path, monkeypatch):
+    marker, folder = tmp_path / "it ran", tmp_path / "model"
+    parts[1].save_pretrained(folder)
+    auto_map = {"AutoTokenizer": ["own_code.OwnTokenizer", "own_code.OwnTokenizer"]}
+    write_code(folder, marker, "tokenizer_config.json", auto_map, tokenizer_class="OwnTokenizer")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    encoder = FrozenEncoder(*parts, num_layers=1)
+    for load in (lambda: tokenizer_of(folder, "tokenizer"), lambda: SoftBERTScoreLoss(encoder, None, folder)):
+        with pytest.raises(OSError, match=r"(?s)could not load the tokenizer of '.*model'.*custom code"):
+            load()
+    assert not marker.exists()
+
+
+# Texts as markup
+
+
+EVIL = """<script>alert(1)</script> "onmouseover="alert(1) & <img/src=x> </mark> ]]> <!-- javascript:alert(1) |"""
+
+
+class Elements(HTMLParser):
+    """Which elements a page has, and which attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def tokenizer_of_words(text: str) -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens are whatever stands between spaces."""
+    words = {word: number for number, word in enumerate(dict.fromkeys(["[UNK]", *text.split()]))}
+    inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
+
+
+def test_texts_are_no_markup_in_pages_and_pictures():
+    tokenizer = tokenizer_of_words(EVIL)
+    encoder = FrozenEncoder(BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)), tokenizer, num_layers=1)
+    encoder.name = "<script>alert(1)</script>"
+    page = Elements(contributions_html(EVIL, EVIL, encoder, idf_sents=["a", EVIL]))
+    assert "mark" in page.elements
+    assert not {"script", "img"} & page.elements
+    assert not [name for name in page.attributes if name.startswith("on") or name in ("src", "href")]
+    assert page.text.count("<script>alert(1)</script>") == 3
+    for draw in (plot_alignment, plot_contributions):
+        file = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            # Letters are outlines otherwise.
+            patch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+            draw(EVIL, EVIL, encoder).savefig(file, format="svg")
+        picture = Elements(file.getvalue())
+        assert "svg" in picture.elements
+        assert not {"script", "img", "mark"} & picture.elements
+        assert not [name for name in picture.attributes if name.startswith("on")]
+        assert "<script>alert(1)</script>" in picture.text
+
+
+def test_samples_are_no_markup_in_tensorboard():
+    sample = Sample("worst", 3, 0.1, 0.2, 0.3, EVIL, f"{EVIL}\n# {EVIL}", [EVIL, EVIL], EVIL, EVIL, EVIL, None)
+    written: dict[str, str] = {}
+
+    class Logger:
+        experiment: Any = type("", (), {"add_text": lambda _, key, text, step: written.update({key: text})})()
+
+    _write_tensorboard(Logger(), Page("val_samples", 7, [sample], {}))  # type: ignore[arg-type]
+    # TensorBoard's own way, without the sanitiser behind it.
+    page = Elements(markdown.markdown(written["val_samples"], extensions=["markdown.extensions.tables"]))
+    assert page.elements <= {"table", "thead", "tbody", "tr", "th", "td", "br"}
+    assert page.attributes == set()
+    assert page.text.count(EVIL) == 7
+
+
+# Names as paths
+
+
+AWAY = ["../../../etc/passwd", "/etc/passwd", "..\\..\\data", "en\0", "..", "%2e%2e/en", "en/../../data/models"]
+
+_opened: list[str] | None = None
+
+
+def _note(event: str, args: tuple[Any, ...]) -> None:
+    if _opened is not None and event in ("open", "os.listdir", "os.scandir"):
+        _opened.append(os.path.realpath(args[0]) if isinstance(args[0], str | os.PathLike) else repr(args[0]))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Paths of all files and folders that are read while a test runs."""
+    if not hasattr(sys, "_tests_note_paths"):
+        sys.addaudithook(_note)
+        sys._tests_note_paths = True  # type: ignore[attr-defined]
+    paths: list[str] = []
+    monkeypatch.setattr(sys.modules[__name__], "_opened", paths)
+    return paths
+
+
+def test_no_name_reads_a_file_outside_the_packaged_tables(opened):
+    data = os.path.realpath(ROOT / "bertscore_tm" / "data")
+    assert catalog.baseline("en", "roberta-large").shape == (25, 3)
+    assert f"{data}/baselines/en/roberta-large.csv" in opened
+    # Modules that Python reads for the first call.
+    opened.clear()
+    for name in AWAY:
+        with pytest.raises(ValueError, match="no baseline for language"):
+            catalog.baseline(name, "roberta-large")
+        with pytest.raises(ValueError, match="no baseline for language"):
+            catalog.baseline("en", name)
+        assert catalog.listed_as(name) is None
+        assert catalog.default_model(name) == "bert-base-multilingual-cased"
+        with pytest.raises(ValueError, match="no tuned layer is known"):
+            catalog.tuned_layer(name)
+    assert {path for path in opened if path != data and not path.startswith(f"{data}/")} == set()
+
+
+def test_names_that_are_no_models_end_in_errors():
+    for name in AWAY:
+        with pytest.raises((OSError, ValueError), match=r"could not load|no tuned layer") as caught:
+            FrozenEncoder(name, num_layers=None if "passwd" in name else 1)
+        assert repr(name) in str(caught.value)
+
+
+def test_cached_tables_stay_in_their_folder_and_are_no_pickles(parts, tmp_path):
+    folder, marker = tmp_path / "cache", tmp_path / "it ran"
+    generator = tokenizer_of_words("a list of names")
+    generator.name_or_path = "../../away"
+    generator.add_special_tokens({"eos_token": "../../<away>"})
+    encoder = FrozenEncoder(*parts, num_layers=1).tokenizer
+    load_table(generator, encoder, len(generator), folder)
+    [path] = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert path.parent == folder
+    assert re.fullmatch(r"vocabulary-[0-9a-f]{32}\.safetensors", path.name)
+    torch.save(Payload(marker), path)
+    with pytest.warns(UserWarning, match="can not be used and is built again"):
+        load_table(generator, encoder, len(generator), folder)
+    assert not marker.exists()
+
+
+# The network, and files that nobody asked for
+
+
+GUARDED = """
+import importlib, json, socket, sys
+attempts = []
+def guard(event, args):
+    asks = event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.connect", "socket.sendto")
+    if (asks and not (event == "socket.connect" and args[0].family == socket.AF_UNIX)) or (
+        event == "socket.__new__" and args[1] != socket.AF_UNIX
+    ):
+        attempts.append([event, repr(args)])
+        raise RuntimeError("no network in this test")
+sys.addaudithook(guard)
+
+import torch
+torch.set_num_threads(1)
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+from bertscore_tm import BERTScore, FrozenEncoder, catalog, contributions_html
+from bertscore_tm.cli import main
+from bertscore_tm.losses import SoftBERTScoreLoss
+
+model = sys.argv[1]
+metric = BERTScore(model, num_layers=1)
+metric.update(["a cat"], ["the cat"])
+f1 = metric.compute()["f1"].item()
+loss = SoftBERTScoreLoss(metric.encoder, None, model)
+logits = torch.zeros(1, 4, 30522, requires_grad=True)
+loss(logits, ["a cat"]).backward()
+assert 0 < f1 < 1 and logits.grad.abs().sum() > 0
+assert catalog.baseline("en", "roberta-large").shape == (25, 3)
+settings = ["--model", model, "--num-layers", "1"]
+for command in (
+    ["score", "-c", "texts", "-r", "texts", "--output", "scores.json", *settings],
+    ["show", "a cat", "the cat", "--output", "page.html", *settings],
+    ["baseline", "--texts", "texts", "--pairs", "4", "--output", "table.csv", *settings],
+):
+    assert main(command) == 0, command
+offline = list(attempts)
+try:
+    FrozenEncoder("nobody/no-such-model", num_layers=1)
+except Exception as error:
+    print(json.dumps([offline, attempts, repr(error)]))
+"""
+
+
+@pytest.mark.distributed
+def test_nothing_is_fetched_or_written_unasked(minilm, tmp_path):
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    home.mkdir()
+    (work / "texts").write_text("a cat sat\nthe dog ran\nit rains today\n", encoding="utf-8")
+    kept = {"PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}
+    environment = {name: value for name, value in os.environ.items() if name in kept}
+    environment |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    # torchmetrics imports matplotlib, which would look for fonts anew.
+    environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()
+    sources = [path.relative_to(ROOT).with_suffix("") for folder in OURS[:3] for path in (ROOT / folder).rglob("*.py")]
+    names = [".".join(("bertscore_tm", *path.parts)).replace("tm.bertscore_tm", "tm") for path in sources]
+    modules = sorted(name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
+    command = [sys.executable, "-c", GUARDED, minilm, *modules]
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    offline, attempts, error = json.loads(done.stdout.splitlines()[-1])
+    assert offline == []
+    # The guard sees those who do ask.
+    assert attempts, error
+    found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    # The loss keeps its table of the two tokenizers where its documentation says.
+    [table] = [path for path in found if path.match("home/.cache/bertscore_tm/vocabulary-*.safetensors")]
+    assert found - {table} == {Path("work", name) for name in ("texts", "scores.json", "page.html", "table.csv")}

@@ -1,0 +1,322 @@
+"""The data behind the pictures: tokens as people read them, matches, weights and shares of the score."""
+
+import bert_score as oracle
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizer
+
+from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.scoring.alignment import align
+from bertscore_tm.scoring.display_tokens import read_tokens
+from bertscore_tm.scoring.rescaling import baseline_rows
+from bertscore_tm.scoring.token_weights import token_weights
+from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# With cls and sep; with a space in front; without special tokens; with one before, one and two after, and two after a
+# text that is padded on the left.
+WITH_SPECIALS = ("bert", "roberta", "gpt2", "llama", "t5", "mbart", "xlnet")
+
+
+def by_hand(model, tokenizer, text, layer=None):
+    """Vectors of all tokens from the Hugging Face model itself, and which tokens are special."""
+    encoded = tokenizer(text, return_tensors="pt", return_special_tokens_mask=True)
+    inner = model.get_encoder() if model.config.is_encoder_decoder else model
+    with torch.no_grad():
+        output = inner(encoded.input_ids, attention_mask=encoded.attention_mask, output_hidden_states=True)
+    vectors = output.last_hidden_state[0] if layer is None else output.hidden_states[layer][0]
+    return vectors, [bool(special) for special in encoded.special_tokens_mask[0]]
+
+
+def expected_matches(own, other):
+    """Each content token's best similarity and its partner's number, cell by cell; -1 for special partners."""
+    (vectors, special), (others, other_special) = own, other
+    numbers = []
+    for is_special in other_special:
+        numbers.append(-1 if is_special else max(numbers, default=-1) + 1)
+    best, partners = [], []
+    for vector, is_special in zip(vectors, special, strict=True):
+        if not is_special:
+            row = [torch.cosine_similarity(vector, one, dim=0).item() for one in others]
+            best.append(max(row))
+            partners.append(numbers[row.index(max(row))])
+    return best, partners
+
+
+def content_similarities(own, other):
+    (vectors, special), (others, other_special) = own, other
+    return [
+        [torch.cosine_similarity(a, b, dim=0).item() for b, skip in zip(others, other_special, strict=True) if not skip]
+        for a, skip in zip(vectors, special, strict=True)
+        if not skip
+    ]
+
+
+@pytest.mark.parametrize("family", WITH_SPECIALS)
+def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
+    model, tokenizer = tiny_model(family)
+    encoder = FrozenEncoder(model, tokenizer, num_layers=3)
+    space = " " if family in ("roberta", "gpt2") else ""
+    special_matches = 0
+    for candidate, reference in zip(pairs[0][:4], pairs[1][:4], strict=True):
+        reference = " ".join(reference.split()[:8])
+        alignment = align(candidate, reference, encoder)
+        one, other = (by_hand(model, tokenizer, space + text) for text in (candidate, reference))
+        torch.testing.assert_close(
+            alignment.similarity, torch.tensor(content_similarities(one, other)), atol=2e-6, rtol=0
+        )
+        for side, (own, its_other) in ((alignment.candidate, (one, other)), (alignment.reference, (other, one))):
+            best, partners = expected_matches(own, its_other)
+            assert side.best.tolist() == pytest.approx(best, abs=2e-6)
+            assert side.matches.tolist() == partners
+            assert len(side.tokens) == len(side.joined) == len(side.weights) == len(side.shares) == len(partners)
+            special_matches += partners.count(-1)
+    # Where there are special tokens some token matches one, or this would show nothing of them.
+    assert (special_matches > 0) == (family != "gpt2")
+
+
+def test_matches_of_a_real_encoder(minilm, encoder, pairs):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    model = AutoModel.from_pretrained(minilm).eval()
+    for candidate, reference in zip(pairs[0][::40], pairs[1][::40], strict=True):
+        alignment = align(candidate, reference, encoder)
+        one, other = (by_hand(model, tokenizer, text, layer=5) for text in (candidate, reference))
+        assert alignment.candidate.matches.tolist() == expected_matches(one, other)[1]
+        assert alignment.reference.matches.tolist() == expected_matches(other, one)[1]
+        matrix = torch.tensor(content_similarities(one, other))
+        torch.testing.assert_close(alignment.similarity, matrix, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_scores_equal_the_reference_package(minilm, encoder, pairs, idf):
+    sents = pairs[1][:50]
+    theirs = oracle.BERTScorer(minilm, num_layers=5, idf=idf, idf_sents=sents, device="cpu", nthreads=0)
+    weights = token_weights(encoder, idf_sents=sents) if idf else None
+    for candidate, reference in zip(pairs[0][5:10], pairs[1][5:10], strict=True):
+        alignment = align(candidate, reference, encoder, weights)
+        expected = [score.item() for score in theirs.score([candidate], [reference])]
+        assert [alignment.precision, alignment.recall, alignment.f1] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", WITH_SPECIALS)
+@pytest.mark.parametrize("rescaled", [False, True])
+@pytest.mark.parametrize("idf", ["none", "texts", "mapping"])
+def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, tmp_path):
+    model, tokenizer = tiny_model(family)
+    encoder = FrozenEncoder(model, tokenizer, num_layers=2)
+    table = tmp_path / "mine.csv"
+    table.write_text("LAYER,P,R,F\n0,.1,.2,.3\n1,.2,.3,.4\n2,.41,.43,.47\n")
+    baseline, _ = baseline_rows(encoder, "en", rescaled, table if rescaled else None)
+    options = {
+        "none": {},
+        "texts": {"idf": True, "idf_sents": pairs[0][:30]},
+        "mapping": {"idf": {token: 0.3 + token % 7 for token in range(len(tokenizer))}},
+    }[idf]
+    weights = token_weights(encoder, **options)
+    candidate, reference = "Return the number of items.", "The size of it: how many items there are"
+    alignment = align(candidate, reference, encoder, weights, baseline=baseline)
+    if rescaled:
+        options |= {"rescale_with_baseline": True, "baseline_path": table}
+    expected = bert_score(candidate, reference, encoder, **options)
+    for name, side in (("precision", alignment.candidate), ("recall", alignment.reference)):
+        assert getattr(alignment, name) == pytest.approx(expected[name].item(), abs=1e-6)
+        assert side.shares.sum().item() + side.special_share == pytest.approx(expected[name].item(), abs=1e-6)
+    assert alignment.f1 == pytest.approx(expected["f1"].item(), abs=1e-6)
+
+
+def test_share_of_each_token(encoder):
+    ids = encoder.tokenizer(["a cat"]).ids[0]
+    mapping = dict.fromkeys(range(encoder.tokenizer.vocab_size), 0.5) | {ids[1]: 1.0, ids[2]: 3.0}
+    side = align("a cat", "the kitten", encoder, token_weights(encoder, mapping)).candidate
+    total = 0.5 + 1.0 + 3.0 + 0.5
+    assert side.weights.tolist() == [1.0, 3.0]
+    assert side.shares.tolist() == pytest.approx([1.0 * side.best[0].item() / total, 3.0 * side.best[1].item() / total])
+    assert side.full_share == pytest.approx(3.0 / total)
+    assert side.special_share > 0
+
+
+def test_special_tokens_with_weight_have_a_share_of_their_own():
+    model, tokenizer = tiny_model("t5")
+    alignment = align("Return a list", "Return the list", FrozenEncoder(model, tokenizer, num_layers=2))
+    # </s> is neither cls nor sep, hence counts like any other token.
+    one, other = (by_hand(model, tokenizer, text, layer=2) for text in ("Return a list", "Return the list"))
+    best = max(torch.cosine_similarity(one[0][-1], vector, dim=0).item() for vector in other[0])
+    assert alignment.candidate.special_share == pytest.approx(best / len(one[0]), abs=1e-6)
+
+
+def test_weights_that_are_all_zero_leave_no_shares(encoder):
+    alignment = align("a cat", "the dog", encoder, token_weights(encoder, True, references=["the dog"]))
+    assert alignment.recall == 0
+    assert alignment.reference.shares.tolist() == [0, 0]
+    assert alignment.precision > 0
+
+
+def in_words(readable, unknown=None):
+    """Put tokens together again."""
+    tokens = [token.removesuffix(f" {unknown}") for token in readable.tokens]
+    pieces = zip(tokens, readable.joined, strict=True)
+    return "".join(("" if joined else " ") + token for token, joined in pieces if token != "␣")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_texts_can_be_read_back(kind, pairs):
+    family = next(family for family, its_kind in EVERY_FAMILY.items() if its_kind == kind)
+    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    for text in pairs[1][:40]:
+        readable = read_tokens(text, tokenizer)
+        ids = tokenizer([text]).ids[0]
+        assert len(readable.is_content) == len(ids)
+        assert len(readable.tokens) == sum(readable.is_content)
+        unknown = tokenizer.tokenizer.unk_token
+        joined = in_words(readable, unknown)
+        if len(ids) < 64:
+            assert joined.split() == text.split()
+        else:
+            assert len(joined) > 20
+            assert " ".join(text.split()).startswith(joined.strip())
+
+
+@given(st.text(max_size=12))
+@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "xlm", "gpt2"])
+def test_any_text_can_be_read(family, text):
+    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    readable = read_tokens(text, tokenizer)
+    assert readable.is_content.count(True) == len(readable.tokens) == len(readable.joined)
+    assert len(readable.is_content) == len(tokenizer([text]).ids[0])
+    for token in readable.tokens:
+        assert token.strip()
+        assert all(c.isprintable() or c in "\u200c\u200d" or not c.isascii() for c in token)
+        assert not {"Ġ", "▁", "\n", "\t", "\u202e"} & set(token) - set(text) | {"\n", "\u202e"} & set(token)
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "tokens"),
+    [
+        ("roberta", "é", ["␣", "é₁", "é₂"]),
+        ("bart", "今😀", ["今₁", "今₂", "今₃", "😀₁", "😀₂", "😀₃", "😀₄"]),
+        ("bart", "a\n\tb", ["a", "↵", "⇥", "b"]),
+        ("bart", "\u202e", ["U+202E₁", "U+202E₂", "U+202E₃"]),
+        ("bart", "ि", ["◌ि₁", "◌ि₂", "◌ि₃"]),
+        ("bert", "今 É", ["今 [UNK]", "É"]),
+        ("xlm-roberta", "今a", ["␣", "今 <unk>", "a"]),
+        # Each is one character of the text and several of the normalised one.
+        ("xlm-roberta", "½", ["½₁", "½₂ <unk>", "½₃"]),
+    ],
+)
+def test_tokens_of_other_scripts(family, text, tokens):
+    tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
+    assert read_tokens(text, tokenizer).tokens == tokens
+
+
+def test_parts_of_a_character_are_joined():
+    tokenizer = TextTokenizer(tiny_model("bart")[1], tiny_config("bart"))
+    readable = read_tokens("a 今b 天", tokenizer)
+    assert readable.tokens == ["a", "␣", "今₁", "今₂", "今₃", "b", "␣", "天₁", "天₂", "天₃"]
+    assert readable.joined == [False, False, False, True, True, True, False, False, True, True]
+
+
+def test_the_real_encoder_reads_words_as_they_are_written(encoder):
+    readable = read_tokens("  Unbelievably naïve مرحبا  don't ", encoder.tokenizer)
+    assert in_words(readable).split() == ["Unbelievably", "naïve", "مرحبا", "don't"]
+    assert readable.tokens[:3] == ["Un", "bel", "ie"]
+
+
+class PythonTokenizer(PreTrainedTokenizer):
+    """A tokenizer without offsets: words of three-letter pieces, spelled as WordPiece or with marks at words' ends."""
+
+    def __init__(self, style="##", **kwargs):
+        self.style = style
+        texts = "the cat sleeps café tokens"
+        starts = {word[i : i + 3] for word in texts.split() for i in range(0, len(word), 3)}
+        spelled = sorted({f"##{piece}" if style == "##" else f"{piece}</w>" for piece in starts} | starts)
+        self.table = {token: i for i, token in enumerate(["[UNK]", "[PAD]", "[END]", *spelled])}
+        super().__init__(unk_token="[UNK]", pad_token="[PAD]", eos_token="[END]", **kwargs)
+
+    @property
+    def vocab_size(self):
+        return len(self.table)
+
+    def get_vocab(self):
+        return dict(self.table)
+
+    def _tokenize(self, text, **kwargs):
+        tokens = []
+        for word in text.split():
+            pieces = [word[i : i + 3] for i in range(0, len(word), 3)]
+            if self.style == "##":
+                tokens += [pieces[0], *(f"##{piece}" for piece in pieces[1:])]
+            else:
+                tokens += [*pieces[:-1], f"{pieces[-1]}</w>"]
+        return tokens
+
+    def _convert_token_to_id(self, token):
+        return self.table.get(token, 0)
+
+    def _convert_id_to_token(self, index):
+        return list(self.table)[index]
+
+    def convert_tokens_to_string(self, tokens):
+        if self.style == "##":
+            return " ".join(tokens).replace(" ##", "")
+        return "".join(tokens).replace("</w>", " ").strip()
+
+    def build_inputs_with_special_tokens(self, ids, other=None):
+        return [*ids, self.eos_token_id]
+
+    def get_special_tokens_mask(self, token_ids_0, token_ids_1=None, already_has_special_tokens=False):
+        if already_has_special_tokens:
+            return [int(token == self.eos_token_id) for token in token_ids_0]
+        return [0] * len(token_ids_0) + [1]
+
+
+@pytest.mark.parametrize("style", ["##", "</w>"])
+def test_tokenizers_without_offsets(style):
+    tokenizer = PythonTokenizer(style)
+    model = randomised(AutoModel.from_config(tiny_config("bert", vocab_size=len(tokenizer))))
+    encoder = FrozenEncoder(model, tokenizer, num_layers=1)
+    assert not tokenizer.is_fast
+    side = align("the cat sleeps", "café tokens", encoder).candidate
+    assert side.tokens == ["the", "cat", "sle", "eps"]
+    assert side.joined == [False, False, False, True]
+    assert align("café tokens xy", "the cat", encoder).candidate.tokens == ["caf", "é", "tok", "ens", "[UNK]"]
+
+
+def test_long_texts_are_shown_as_far_as_they_are_scored(pairs):
+    model, tokenizer = tiny_model("roberta")
+    text, other = " ".join(pairs[1][:3]), "a list"
+    cut = align(text, other, FrozenEncoder(model, tokenizer, num_layers=2, max_length=20))
+    whole = align(text, other, FrozenEncoder(model, tokenizer, num_layers=2, max_length=20, long_text="window"))
+    assert (cut.num_truncated, whole.num_truncated) == (1, 0)
+    assert len(cut.candidate.tokens) == len(cut.similarity) == 18
+    assert whole.candidate.tokens[:18] == cut.candidate.tokens
+    assert len(whole.candidate.tokens) == len(whole.similarity) == len(tokenizer(" " + text).input_ids) - 2
+
+
+def test_a_special_token_that_is_written_in_the_text_is_text(encoder):
+    side = align("a [SEP] cat", "a cat", encoder).candidate
+    assert side.tokens == ["a", "[SEP]", "cat"]
+    assert side.weights.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\x00"])
+def test_texts_without_tokens(encoder, text):
+    with pytest.raises(ValueError, match=r"candidate=.* has no tokens of its own"):
+        align(text, "a cat", encoder)
+    with pytest.raises(ValueError, match=r"reference=.* has no tokens of its own"):
+        align("a cat", text, encoder)
+
+
+def test_bad_input(encoder, minilm):
+    with pytest.raises(TypeError, match=r"candidate must be a single string, got \['a cat'\]"):
+        align(["a cat"], "the cat", encoder)
+    with pytest.raises(TypeError, match="reference must be a single string, got None"):
+        align("a cat", None, encoder)
+    with pytest.raises(ValueError, match="shows one layer: pass num_layers="):
+        align("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
+    with pytest.raises(ValueError, match="idf has no weight for token id"):
+        align("a cat", "the cat", encoder, token_weights(encoder, {5: 1.0}))

@@ -1,0 +1,1 @@
+"""What several test files need: texts, tiny models, ranks, trainers and doubles."""

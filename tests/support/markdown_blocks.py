@@ -1,0 +1,88 @@
+"""Code blocks, headings and links of the Markdown files, and how the blocks are run."""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FLOAT = re.compile(r"-?\d+\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block."""
+
+    page: str
+    language: str
+    content: str
+    line: int
+    output: str | None
+    """The ``text`` block that follows at once: what a python block must print."""
+
+    def compiled(self) -> Any:
+        # With the lines above, so that errors point into the page.
+        return compile("\n" * self.line + self.content, self.page, "exec")
+
+    def run(self, names: dict[str, Any]) -> str:
+        """Execute a python block and return what it printed."""
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(self.compiled(), names)
+        return printed.getvalue()
+
+
+def blocks(path: Path) -> list[Block]:
+    """All blocks of a page, in order."""
+    text = path.read_text(encoding="utf-8")
+    found = list(_FENCE.finditer(text))
+    rows = []
+    for one, after in zip_longest(found, found[1:]):
+        follows = after is not None and after[1] == "text" and not text[one.end() : after.start()].strip()
+        line = text.count("\n", 0, one.start()) + 1
+        page = str(path.relative_to(ROOT))
+        rows.append(Block(page, one[1], one[2], line, after[2] if after is not None and follows else None))
+    return rows
+
+
+def same_output(expected: str, printed: str) -> bool:
+    """Whether two outputs are the same, but for one unit in the last digit of numbers with decimals."""
+    if _FLOAT.sub("#", expected).split() != _FLOAT.sub("#", printed).split():
+        return False
+    pairs = zip(_FLOAT.finditer(expected), _FLOAT.finditer(printed), strict=True)
+    return all(len(a[1]) == len(b[1]) and abs(float(a[0]) - float(b[0])) <= 1.01 * 10 ** -len(a[1]) for a, b in pairs)
+
+
+def markdown_files() -> list[Path]:
+    """The project's Markdown files."""
+    folders = ("bertscore_tm", "callbacks", "examples", "losses", "tests")
+    return sorted([*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))])
+
+
+def anchors(path: Path) -> set[str]:
+    """What links into a page may name: its headings, as GitHub writes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6} +(.+?) *$", _without_blocks(path), re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        number = 0
+        while (name := f"{slug}-{number}" if number else slug) in found:
+            number += 1
+        found.add(name)
+    return found
+
+
+def links(path: Path) -> Iterator[str]:
+    """Where the links and pictures of a page lead, but for the web."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", _without_blocks(path)):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def _without_blocks(path: Path) -> str:
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace("](", "] ("), _FENCE.sub("", path.read_text("utf-8")))

@@ -1,0 +1,305 @@
+"""Tiny models and tokenizers of every family."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from tests.support.texts import real_pairs
+
+
+@dataclass(frozen=True)
+class TokenizerKind:
+    """How a family's real tokenizers cut text, what they put around it, and which roles its special tokens have."""
+
+    algorithm: str
+    template: str
+    specials: tuple[str, ...]
+    roles: dict[str, str]
+    padding_side: str = "right"
+
+
+def _kind(algorithm: str, template: str, specials: str, padding_side: str = "right", **roles: str) -> TokenizerKind:
+    names = {f"{role}_token": token for role, token in roles.items()}
+    return TokenizerKind(algorithm, template, tuple(specials.split()), names, padding_side)
+
+
+_FAIRSEQ = {"bos": "<s>", "cls": "<s>", "pad": "<pad>", "eos": "</s>", "sep": "</s>", "unk": "<unk>"}
+_GOOGLE = {"cls": "[CLS]", "sep": "[SEP]", "unk": "[UNK]"}
+_END_OF_TEXT = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"}
+
+# Special tokens in the order of their ids.
+KINDS = {
+    "wordpiece": _kind("wordpiece", "[CLS] $A [SEP]", "[PAD] [UNK] [CLS] [SEP]", pad="[PAD]", **_GOOGLE),
+    "mpnet": _kind("wordpiece", "<s> $A </s>", "<s> <pad> </s> [UNK]", **_FAIRSEQ | {"unk": "[UNK]"}),
+    "prophetnet": _kind(
+        "wordpiece", "$A [SEP]", "[PAD] [UNK] [CLS] [SEP]", pad="[PAD]", bos="[SEP]", eos="[SEP]", **_GOOGLE
+    ),
+    "bytes": _kind("bytes", "<s> $A </s>", "<s> <pad> </s> <unk>", **_FAIRSEQ),
+    "deberta": _kind("bytes", "[CLS] $A [SEP]", "[PAD] [CLS] [SEP] [UNK]", pad="[PAD]", **_GOOGLE),
+    "gpt2": _kind("bytes", "$A", "<|endoftext|>", **_END_OF_TEXT),
+    "opt": _kind("bytes", "</s> $A", "<s> <pad> </s>", bos="</s>", eos="</s>", pad="<pad>", unk="</s>"),
+    "qwen": _kind("bytes", "$A", "<|endoftext|> <|im_end|>", pad="<|endoftext|>", eos="<|im_end|>"),
+    "olmo": _kind("bytes", "$A", "<|endoftext|> <|pad|>", pad="<|pad|>", **_END_OF_TEXT),
+    "blenderbot": _kind("bytes", "$A </s>", "<pad> <s> </s> <unk>", **_FAIRSEQ),
+    "deberta-v2": _kind("unigram", "[CLS] $A [SEP]", "[PAD] [CLS] [SEP] [UNK]", pad="[PAD]", **_GOOGLE),
+    "albert": _kind("unigram", "[CLS] $A [SEP]", "<pad> <unk> [CLS] [SEP]", pad="<pad>", **_GOOGLE | {"unk": "<unk>"}),
+    "big-bird": _kind(
+        "unigram",
+        "[CLS] $A [SEP]",
+        "<pad> </s> <s> <unk> [CLS] [SEP]",
+        **_FAIRSEQ | {"cls": "[CLS]", "sep": "[SEP]"},
+    ),
+    "camembert": _kind("unigram", "<s> $A </s>", "<unk> <pad> <s> </s>", **_FAIRSEQ),
+    "xlm-roberta": _kind("unigram", "<s> $A </s>", "<s> <pad> </s> <unk>", **_FAIRSEQ),
+    "mbart": _kind("unigram", "$A </s> en_XX", "<s> <pad> </s> <unk> en_XX", **_FAIRSEQ),
+    "t5": _kind("unigram", "$A </s>", "<pad> </s> <unk>", pad="<pad>", eos="</s>", unk="<unk>"),
+    "xlnet": _kind(
+        "unigram",
+        "$A <sep> <cls>",
+        "<unk> <s> </s> <cls> <sep> <pad>",
+        padding_side="left",
+        **_FAIRSEQ | {"cls": "<cls>", "sep": "<sep>"},
+    ),
+    "xlm": _kind(
+        "words", "<s> $A </s>", "<s> </s> <pad> <unk>", bos="<s>", cls="</s>", sep="</s>", pad="<pad>", unk="<unk>"
+    ),
+    "blenderbot-small": _kind(
+        "words",
+        "$A",
+        "__null__ __start__ __end__ __unk__",
+        pad="__null__",
+        bos="__start__",
+        eos="__end__",
+        unk="__unk__",
+    ),
+    "llama": _kind("pieces", "<s> $A", "<unk> <s> </s>", bos="<s>", eos="</s>", unk="<unk>"),
+    "gemma": _kind("pieces", "<bos> $A", "<pad> <eos> <bos> <unk>", pad="<pad>", eos="<eos>", bos="<bos>", unk="<unk>"),
+    "phi3": _kind(
+        "pieces", "$A", "<unk> <s> </s> <|endoftext|>", bos="<s>", pad="<|endoftext|>", eos="<|endoftext|>", unk="<unk>"
+    ),
+}
+
+# Family to the kind of tokenizer that its real models have.
+EVERY_FAMILY = {
+    "albert": "albert",
+    "bart": "bytes",
+    "bert": "wordpiece",
+    "big_bird": "big-bird",
+    "blenderbot": "blenderbot",
+    "blenderbot-small": "blenderbot-small",
+    "camembert": "camembert",
+    "convbert": "wordpiece",
+    "deberta": "deberta",
+    "deberta-v2": "deberta-v2",
+    "distilbert": "wordpiece",
+    "electra": "wordpiece",
+    "gemma": "gemma",
+    "gemma2": "gemma",
+    "gpt2": "gpt2",
+    "led": "bytes",
+    "llama": "llama",
+    "longformer": "bytes",
+    "mbart": "mbart",
+    "megatron-bert": "wordpiece",
+    "mistral": "llama",
+    "modernbert": "deberta",
+    "mpnet": "mpnet",
+    "mt5": "t5",
+    "olmo2": "olmo",
+    "opt": "opt",
+    "pegasus": "t5",
+    "phi3": "phi3",
+    "prophetnet": "prophetnet",
+    "qwen2": "qwen",
+    "qwen3": "qwen",
+    "roberta": "bytes",
+    "squeezebert": "wordpiece",
+    "t5": "t5",
+    "umt5": "t5",
+    "xlm": "xlm",
+    "xlm-roberta": "xlm-roberta",
+    "xlm-roberta-xl": "xlm-roberta",
+    "xlnet": "xlnet",
+}
+# Some of them, for tests that need a cls and a sep token or are too slow for all.
+FAMILIES = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "mpnet",
+    "electra",
+    "deberta",
+    "deberta-v2",
+    "camembert",
+    "xlm-roberta",
+)
+
+
+_DECODERS: dict[str, Any] = {
+    "bytes": decoders.ByteLevel,
+    "wordpiece": decoders.WordPiece,
+    "unigram": decoders.Metaspace,
+    "pieces": decoders.Metaspace,
+}
+
+
+@cache
+def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """A small tokenizer of a kind, trained on real texts; the same in every process."""
+    made = KINDS[kind]
+    specials, unknown = list(made.specials), made.roles.get("unk_token")
+    texts = [text for side in real_pairs(240) for text in side]
+    tokenizer = Tokenizer(models.BPE(unk_token=None if made.algorithm == "bytes" else unknown))
+    trainer: Any = trainers.BpeTrainer(vocab_size=800, special_tokens=specials)
+    if made.algorithm == "wordpiece":
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        # The trainer for word pieces breaks ties at random.
+        tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=(800 - len(specials)) // 2))
+        pieces = sorted(tokenizer.get_vocab())
+        names = [*specials, *pieces, *(f"##{piece}" for piece in pieces)]
+        tokenizer.model = models.WordPiece({name: i for i, name in enumerate(names)}, unk_token=unknown)
+        tokenizer.add_special_tokens(specials)
+    elif made.algorithm == "unigram":
+        tokenizer.model = models.Unigram()
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=800, special_tokens=specials, unk_token=unknown)
+        tokenizer.train_from_iterator(texts, trainer)
+        # Nearly equally probable pieces come in random order.
+        pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
+        pieces[len(specials) :] = sorted(pieces[len(specials) :])
+        tokenizer.model = models.Unigram([tuple(piece) for piece in pieces], unk_id=specials.index(unknown))
+    elif made.algorithm == "bytes":
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=specials, initial_alphabet=alphabet)
+        tokenizer.train_from_iterator(texts, trainer)
+    elif made.algorithm == "words":
+        tokenizer.normalizer = normalizers.Lowercase()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.train_from_iterator(texts, trainer)
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.train_from_iterator(texts, trainer)
+    if made.algorithm in _DECODERS:
+        tokenizer.decoder = _DECODERS[made.algorithm]()
+    around = sorted(set(made.template.split()) - {"$A"})
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=made.template, special_tokens=[(token, tokenizer.token_to_id(token)) for token in around]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=64, padding_side=made.padding_side, **made.roles
+    )
+
+
+# What each family calls its sizes.
+_BERT = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 70}
+_ROBERTA = _BERT | {"max_position_embeddings": 72}
+_LLAMA = _BERT | {"num_key_value_heads": 2, "head_dim": 8}
+_SEQ2SEQ = {
+    "d_model": 32,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 70,
+}
+_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_decoder_layers": 2}
+_SIZES: dict[str, dict[str, Any]] = {
+    "albert": _BERT | {"embedding_size": 16},
+    "bart": _SEQ2SEQ,
+    # Sparse attention begins beyond (5 + 2 * 1) * 3 tokens.
+    "big_bird": _BERT | {"max_position_embeddings": 72, "block_size": 3, "num_random_blocks": 1},
+    "blenderbot": _SEQ2SEQ,
+    "blenderbot-small": _SEQ2SEQ,
+    "camembert": _ROBERTA,
+    "convbert": _BERT | {"embedding_size": 16, "conv_kernel_size": 5},
+    "deberta": _BERT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
+    "deberta-v2": _BERT
+    | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
+    | {"position_buckets": 8, "share_att_key": True, "norm_rel_ebd": "layer_norm", "conv_kernel_size": 3},
+    "distilbert": {"dim": 32, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 70},
+    "electra": _BERT | {"embedding_size": 16},
+    "gemma": _LLAMA,
+    "gemma2": _LLAMA | {"query_pre_attn_scalar": 8, "sliding_window": 8},
+    "gpt2": {"n_embd": 32, "n_head": 4, "n_positions": 70},
+    "led": {name: size for name, size in _SEQ2SEQ.items() if name != "max_position_embeddings"}
+    | {"max_encoder_position_embeddings": 72, "max_decoder_position_embeddings": 20, "attention_window": 8},
+    "llama": _LLAMA,
+    "longformer": _BERT | {"max_position_embeddings": 74, "attention_window": 8},
+    "mbart": _SEQ2SEQ,
+    "mistral": _LLAMA | {"sliding_window": 8},
+    "modernbert": _BERT | {"local_attention": 8},
+    "mpnet": _ROBERTA,
+    "mt5": _T5,
+    "opt": {"hidden_size": 32, "num_attention_heads": 4, "ffn_dim": 48, "max_position_embeddings": 70},
+    "pegasus": _SEQ2SEQ,
+    "prophetnet": {
+        "hidden_size": 32,
+        "num_encoder_attention_heads": 4,
+        "encoder_ffn_dim": 48,
+        "num_decoder_layers": 2,
+        "num_decoder_attention_heads": 4,
+        "decoder_ffn_dim": 48,
+        "max_position_embeddings": 70,
+    },
+    "roberta": _ROBERTA,
+    "squeezebert": _BERT | {"embedding_size": 32},
+    "t5": _T5,
+    "umt5": _T5,
+    "xlm": {"emb_dim": 32, "n_heads": 4, "max_position_embeddings": 70},
+    "xlm-roberta": _ROBERTA,
+    "xlm-roberta-xl": _ROBERTA,
+    "xlnet": {"d_model": 32, "n_head": 4, "d_inner": 48},
+}
+_SIZES |= dict.fromkeys(("olmo2", "phi3", "qwen2", "qwen3"), _LLAMA)
+_SIZES |= dict.fromkeys(("bert", "megatron-bert"), _BERT)
+# What the families without num_hidden_layers call the number of (encoder) layers.
+_NUM_LAYERS = dict.fromkeys(("bart", "blenderbot", "blenderbot-small", "led", "mbart", "pegasus"), "encoder_layers")
+_NUM_LAYERS |= dict.fromkeys(("t5", "mt5", "umt5"), "num_layers")
+_NUM_LAYERS |= {"distilbert": "n_layers", "gpt2": "n_layer", "xlnet": "n_layer", "xlm": "n_layers"}
+_NUM_LAYERS |= {"prophetnet": "num_encoder_layers"}
+
+
+def tiny_config(family: str, layers: int = 3, **more: Any) -> PretrainedConfig:
+    """The configuration of a small model."""
+    tokenizer = tiny_tokenizer(EVERY_FAMILY[family])
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos", "cls", "sep")}
+    sizes = {"vocab_size": len(tokenizer), _NUM_LAYERS.get(family, "num_hidden_layers"): layers, **_SIZES[family]}
+    return AutoConfig.for_model(family, **ids | sizes | more)
+
+
+def randomised(model: PreTrainedModel) -> PreTrainedModel:
+    """Give a model other random weights: the usual ones are so small that every layer does nearly nothing."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.3)
+    return model.eval()
+
+
+@cache
+def tiny_model(family: str, layers: int = 3) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """A small random model of a family, with its tokenizer."""
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModel.from_config(tiny_config(family, layers))
+    return randomised(model), tiny_tokenizer(EVERY_FAMILY[family])
+
+
+def save_tiny_model(family: str, folder: Path) -> str:
+    """Write a tiny model and its tokenizer to a folder and return its path."""
+    model, tokenizer = tiny_model(family)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

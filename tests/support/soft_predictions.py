@@ -1,0 +1,94 @@
+"""Predictions for tests of the loss: certain, random, or nearly right."""
+
+from functools import cache
+
+import torch
+
+from bertscore_tm import FrozenEncoder
+from tests.support.models import tiny_model
+
+CPU = torch.device("cpu")
+COMPONENTS = ["precision", "recall", "f1"]
+MATCHINGS = ["max", "softmax", "logsumexp"]
+IGNORE = -100
+TEXTS = ["a black cat sat on the mat", "the weather is nice", "hello"]
+
+
+@cache
+def tiny(family="bert", dtype="float64"):
+    """A random encoder of a family, layer 2 of 3."""
+    model, tokenizer = tiny_model(family)
+    return FrozenEncoder(model, tokenizer, num_layers=2, dtype=dtype)
+
+
+def content_ids(encoder, texts):
+    before, after = encoder.tokenizer.special_affixes
+    return [ids[len(before) : len(ids) - len(after)] for ids in encoder.tokenizer(texts).ids]
+
+
+def padded(rows, value=IGNORE):
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
+
+
+def certain(encoder, labels, scale=100.0):
+    """Logits that put all mass on the labels."""
+    logits = torch.zeros(*labels.shape, len(encoder.embedding_table(CPU)))
+    return logits.scatter_(-1, labels.clamp(min=0)[..., None], scale)
+
+
+def noise(encoder, *shape, scale=3.0, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(*shape, len(encoder.embedding_table(CPU)), generator=generator, dtype=torch.float64)
+    return (scale * z).to(dtype)
+
+
+def labels_of(encoder, texts=TEXTS):
+    return padded(content_ids(encoder, texts))
+
+
+def near_labels(encoder, labels, seed=0):
+    """Logits that know the labels about half, so that gradients are large."""
+    return certain(encoder, labels, 10.0) + noise(encoder, *labels.shape, scale=1.0, seed=seed)
+
+
+def grad_of(loss, logits, *args, **kwargs):
+    logits = logits.detach().clone().requires_grad_()
+    value = loss(logits, *args, **kwargs)
+    value.sum().backward()
+    return value.detach(), logits.grad
+
+
+def equally_long(encoder, candidates, references, limit=40):
+    """Cut each pair after a word so that both texts have the same number of tokens."""
+    pairs = []
+    for texts in zip(candidates, references, strict=True):
+        by_length = []
+        for text in texts:
+            words = text.split()
+            beginnings = [" ".join(words[: k + 1]) for k in range(len(words))]
+            by_length.append({len(ids): b for ids, b in zip(content_ids(encoder, beginnings), beginnings, strict=True)})
+        common = [n for n in by_length[0].keys() & by_length[1].keys() if 0 < n <= limit]
+        if common:
+            pairs.append([lengths[max(common)] for lengths in by_length])
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+@torch.no_grad()
+def scores_of_certain_predictions(loss, candidates, references, target, step=10):
+    """All components for predictions that are certain of the candidates' tokens."""
+    parts = []
+    order = sorted(range(len(candidates)), key=lambda i: len(candidates[i]))
+    for k in range(0, len(candidates), step):
+        rows = order[k : k + step]
+        labels = labels_of(loss.encoder, [candidates[i] for i in rows])
+        chosen = [references[i] for i in rows]
+        if target == "ids":
+            args = (labels_of(loss.encoder, chosen),)
+            assert torch.equal(args[0] == IGNORE, labels == IGNORE)
+        else:
+            args = (chosen, labels != IGNORE)
+        value, components = loss(certain(loss.encoder, labels), *args, return_components=True)
+        assert torch.equal(value, 1 - components[loss.component])
+        parts.append(components)
+    back = torch.tensor(order).argsort()
+    return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
