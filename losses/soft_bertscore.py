@@ -495,10 +495,10 @@ class SoftBERTScoreLoss(nn.Module):
         raise ValueError(f"{who} a vocabulary of {given}, less than the {expected} tokens of the generator's tokenizer")
 
     def _require_graded_ends(self) -> None:
-        if self.bridge is not None and self.bridge.mode in ("expand", "retokenize"):
+        if self.bridge is not None and self.bridge.mode == "expand":
             raise ValueError(
-                f"length='eos' needs a position for each token, which bridge={self.bridge.mode!r} does not keep: pass "
-                f"bridge='mean', or length='target'"
+                "length='eos' needs one position per token, which bridge='expand' does not keep: pass bridge='mean' "
+                "or length='target'"
             )
         if not self._end_ids:
             raise ValueError("length='eos' needs an end token, and the generator's tokenizer has none")
@@ -521,7 +521,7 @@ class SoftBERTScoreLoss(nn.Module):
         if score < _FIDELITY_TO_WARN and not tried:
             warnings.warn(
                 f"through the bridge from the generator's vocabulary texts score {score:.3f} against themselves, so "
-                f"that the loss follows the score only roughly; bridge='expand' or 'retokenize' lose less",
+                f"that the loss follows the score only roughly; bridge='expand' loses less than 'mean'",
                 stacklevel=3,
             )
 

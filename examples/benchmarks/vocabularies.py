@@ -42,7 +42,7 @@ COLUMNS = {
     "auto": "",
     "build_seconds": ".1f",
 }
-MODES: tuple[Mode, ...] = ("mean", "expand", "retokenize")
+MODES: tuple[Mode, ...] = ("mean", "expand")
 _SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
 # Of the longer text of a pair, as many words are scored.
 _WORDS = 30

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import takewhile
@@ -19,14 +18,13 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.tokenization import TextTokenizer, tokenizer_of
 from bertscore_tm.losses.bridge.fidelity import Fidelity, measure_fidelity
-from bertscore_tm.losses.bridge.piece_table import PieceTable, token_texts
+from bertscore_tm.losses.bridge.piece_table import PieceTable
 from bertscore_tm.losses.bridge.table_cache import load_table
-from bertscore_tm.losses.bridge.token_spans import Span, contiguous, overlap_shares, spread, token_spans
 from bertscore_tm.losses.soft_tokens import SoftTokens
 
 __all__ = ["Fidelity", "Mode", "VocabularyBridge"]
 
-Mode = Literal["auto", "identity", "mean", "expand", "retokenize"]
+Mode = Literal["auto", "identity", "mean", "expand"]
 
 
 class VocabularyBridge:
@@ -49,22 +47,14 @@ class VocabularyBridge:
 
       Pieces depend on what precedes: a space, a letter or another character. With one-hot p these are exactly the
       pieces; whether they are those of the text depends on both tokenizers splitting words at the same places.
-    * ``"retokenize"``: the text of the likeliest tokens, cut by the encoder's tokenizer, of which piece i has a share
-      :math:`c_{it}` of its characters from token t:
-
-      .. math:: x_i = E_{\mathrm{piece}_i} + \sum_t c_{it}\,(y_t - \mathrm{stopgrad}(y_t))
-
-      Its value is that of the text, for any p, and its gradient "straight-through", which trains worse than the others
-      where these have a high fidelity, and tells little where tokens are short parts of words.
-
     Tables are built in seconds and kept on disk, one file per pair of tokenizers. The object is no module; copies share
     everything, and pickles leave the encoder's weights out.
 
     Attributes:
         mode: the mode, never ``"auto"``.
         vocab_size: number of the generator's logits.
-        control_ids: tokens that are no content and get no probability: special ones, numbers without a token and, but
-            for retokenize, tokens without a piece, such as blanks and parts of characters.
+        control_ids: tokens that are no content and get no probability: special ones, ids without a token, and tokens
+            without a piece, such as blanks and parts of characters.
         end_ids: tokens that end a text.
 
     Args:
@@ -125,7 +115,6 @@ class VocabularyBridge:
         self.vocab_size = self._pieces.vocab_size
         self.end_ids = own.end_ids
         self.control_ids = self._find_control_ids(own)
-        self._token_texts: dict[int, str] = {}
         self._tables: dict[torch.device, Tensor] = {}
         self._pieces_by_device: dict[torch.device, PieceTable] = {}
 
@@ -136,10 +125,7 @@ class VocabularyBridge:
         return "mean" if self._pieces.is_plain() else "expand"
 
     def _find_control_ids(self, own: TextTokenizer) -> list[int]:
-        # Where texts are made, a blank or a part of a character takes part in them.
-        excluded = self._pieces.control if self.mode == "retokenize" else self._pieces.control | self._pieces.empty
-        if self.mode == "identity":
-            excluded = self._pieces.empty
+        excluded = self._pieces.empty if self.mode == "identity" else self._pieces.control | self._pieces.empty
         return sorted({*own.control_ids, *excluded.nonzero().squeeze(1).tolist()})
 
     def table(self, device: torch.device | str) -> Tensor:
@@ -195,34 +181,22 @@ class VocabularyBridge:
                 text take. Default: 1, and 0 for the cls and sep tokens.
 
         Returns:
-            The soft tokens: those given, for identity and mean; otherwise one position per piece of the text. Texts
-            that are too long for the encoder are cut as its tokenizer cuts them, with a warning.
+            The soft tokens: those given, for identity and mean; otherwise one position per piece of each token.
         """
         if self.mode in ("identity", "mean"):
             return SoftTokens(embeddings, content, weights)
         device, dtype = embeddings.device, embeddings.dtype
         table = self.encoder.embedding_table(device).to(dtype)
         of_pieces = self._default_weights(device) if encoder_weights is None else encoder_weights.to(device)
-        if self.mode == "expand":
-            pieces, position, real = self._pieces_on(device).expand(top, content)
-            token = top.gather(1, position)
-            correction = table[pieces] - self.table(device)[token].to(dtype)
-            expanded = embeddings.gather(1, position[..., None].expand(-1, -1, embeddings.shape[-1])) + correction
-            piece_weights = of_pieces[pieces]
-            if weights is not None:
-                surplus = weights.gather(1, position) - self.weights(of_pieces)[token]
-                piece_weights = (piece_weights + surplus).clamp(min=0)
-            return SoftTokens(expanded, real, piece_weights.to(dtype))
-        rows = [row[kept].tolist() for row, kept in zip(top.cpu(), content.cpu(), strict=True)]
-        texts = self._decode(rows)
-        cut, spans = self._cut(texts)
-        shares = overlap_shares(spans, self._spans(rows, texts, content), device).to(dtype)
-        longest = shares.shape[1]
-        pieces = torch.tensor([[*row, *[0] * (longest - len(row))] for row in cut], device=device)
-        real = torch.tensor([[*[True] * len(row), *[False] * (longest - len(row))] for row in cut], device=device)
-        # 0 in value, and the gradient of the embeddings.
-        change = (embeddings - embeddings.detach()).masked_fill(~content[..., None], 0.0)
-        return SoftTokens(table[pieces] + shares @ change, real, of_pieces[pieces].to(dtype))
+        pieces, position, real = self._pieces_on(device).expand(top, content)
+        token = top.gather(1, position)
+        correction = table[pieces] - self.table(device)[token].to(dtype)
+        expanded = embeddings.gather(1, position[..., None].expand(-1, -1, embeddings.shape[-1])) + correction
+        piece_weights = of_pieces[pieces]
+        if weights is not None:
+            surplus = weights.gather(1, position) - self.weights(of_pieces)[token]
+            piece_weights = (piece_weights + surplus).clamp(min=0)
+        return SoftTokens(expanded, real, piece_weights.to(dtype))
 
     def _pieces_on(self, device: torch.device) -> PieceTable:
         if device not in self._pieces_by_device:
@@ -284,57 +258,6 @@ class VocabularyBridge:
         decoded: list[str] = self.generator_tokenizer.batch_decode(list(rows), skip_special_tokens=True)
         return decoded
 
-    def _cut(self, texts: list[str]) -> tuple[list[list[int]], list[list[Span]]]:
-        """Pieces of each text and the characters they cover, as the encoder would be given them."""
-        tokenizer = self.encoder.tokenizer
-        before, after = tokenizer.special_affixes
-        tokenized = tokenizer(texts)
-        if tokenized.num_truncated:
-            warnings.warn(
-                f"{tokenized.num_truncated} predicted texts are longer than {tokenizer.max_length} tokens of the "
-                f"encoder and were cut there",
-                stacklevel=3,
-            )
-        pieces = [row[len(before) : len(row) - len(after)] for row in tokenized.ids]
-        spans = []
-        for text, row, found in zip(texts, pieces, self._offsets(texts, pieces), strict=True):
-            spans.append(contiguous(found[: len(row)], len(text)) if row else [])
-        return pieces, spans
-
-    def _offsets(self, texts: list[str], pieces: list[list[int]]) -> list[list[Span]]:
-        tokenizer = self.encoder.tokenizer
-        prepared = [tokenizer.prepare(text) for text in texts]
-        if not tokenizer.tokenizer.is_fast:
-            return [spread(tokenizer.tokens(row), len(text)) for row, text in zip(pieces, texts, strict=True)]
-        encoded: Any = tokenizer.tokenizer(
-            prepared,
-            add_special_tokens=False,
-            padding=False,
-            truncation=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        offsets = []
-        for text, ready, found in zip(texts, prepared, encoded["offset_mapping"], strict=True):
-            # From places in what the tokenizer was given to places in the text.
-            shift = len(text) - len(text.lstrip()) - (len(ready) - len(ready.lstrip()))
-            offsets.append([(max(start + shift, 0), end + shift) for start, end in found])
-        return offsets
-
-    def _spans(self, rows: list[list[int]], texts: list[str], content: Tensor) -> list[list[Span]]:
-        """Characters of the token at each position."""
-        new = sorted({i for row in rows for i in row} - self._token_texts.keys())
-        self._token_texts.update(zip(new, token_texts(self.generator_tokenizer, new), strict=True))
-        spans = []
-        for row, text, real in zip(rows, texts, content.tolist(), strict=True):
-            added = [self._token_texts[i] for i in row]
-            found = iter(token_spans(row, text, added, self._decode_one) if text else [(0, 0)] * len(row))
-            spans.append([next(found) if there else (0, 0) for there in real])
-        return spans
-
-    def _decode_one(self, ids: list[int]) -> str:
-        return self._decode([ids])[0]
-
     def _default_weights(self, device: torch.device) -> Tensor:
         tokenizer = self.encoder.tokenizer
         return special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device)
@@ -346,7 +269,7 @@ class VocabularyBridge:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tables": {}, "_pieces_by_device": {}, "_token_texts": {}}
+        return {**self.__dict__, "_tables": {}, "_pieces_by_device": {}}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.vocab_size} tokens, {self.encoder!r}, mode={self.mode!r})"
