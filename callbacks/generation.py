@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase, StoppingCriteriaList
+from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.callbacks.progress import GenerationProgress
 from bertscore_tm.encoder.tokenization import tokenizer_of
 
 __all__ = ["CausalGenerate", "Generate", "HuggingFaceGenerate", "Seq2SeqGenerate", "same_random_states", "undisturbed"]
@@ -137,10 +136,8 @@ class HuggingFaceGenerate(ABC):
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
             # Ranks that have finished their texts go on with the others, who need their shards.
             options.setdefault("synced_gpus", True)
-        with GenerationProgress(pl_module, options.get("max_new_tokens")) as progress:
-            options["stopping_criteria"] = StoppingCriteriaList([*options.get("stopping_criteria", ()), progress])
-            with _gathered(pl_module, model) as whole:
-                preds = self._generate(whole, batch, options)
+        with _gathered(pl_module, model) as whole:
+            preds = self._generate(whole, batch, options)
         return preds, self._targets(batch[self.target_key])
 
     @abstractmethod

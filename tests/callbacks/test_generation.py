@@ -6,6 +6,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
@@ -157,6 +158,52 @@ def test_the_callback_scores_what_they_generate(encoder):
     preds, target = generate(Module(model), next(iter(DataLoader(data, batch_size=4))))
     expected = bert_score(preds, target, encoder)["f1"].mean().item()
     assert trainer.callback_metrics["val_bertscore_f1"].item() == pytest.approx(expected, abs=1e-6)
+
+
+class GeneratesInSteps(Module):
+    """Calls a ready generator in each step of fit, validate, test and predict."""
+
+    def __init__(self, model, generate):
+        super().__init__(model)
+        self.generate, self.preds = generate, {}
+
+    def training_step(self, batch, batch_idx):
+        self.preds["train"] = self.generate(self, batch)[0]
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        self.preds["validate"] = self.generate(self, batch)[0]
+
+    def test_step(self, batch, batch_idx):
+        self.preds["test"] = self.generate(self, batch)[0]
+
+    def predict_step(self, batch, batch_idx):
+        return self.generate(self, batch)[0]
+
+
+@pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
+def test_generators_run_in_every_step_with_a_progress_bar(tmp_path, kind, family):
+    tokenizer = tokenizer_of(family)
+    rows = tokenizer(TEXTS)["input_ids"]
+    columns = zip(padded(rows, 7), padded([[1] * len(row) for row in rows], 0), REFERENCES, strict=True)
+    examples = [{"input_ids": ids, "attention_mask": mask, "labels": text} for ids, mask, text in columns]
+    data = DataLoader(examples, batch_size=4)
+    module = GeneratesInSteps(model_of(family), kind(tokenizer, max_new_tokens=3, do_sample=False))
+    module.model.eval()
+    expected = module.generate(module, next(iter(data)))[0]
+    run = pl.Trainer(
+        callbacks=[TQDMProgressBar()],
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        default_root_dir=tmp_path,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    assert run.predict(module, data) == [expected]
+    run.test(module, data, verbose=False)
+    run.fit(module, data, data)
+    assert module.preds == {"train": expected, "validate": expected, "test": expected}
 
 
 def test_models_are_found_where_they_are():

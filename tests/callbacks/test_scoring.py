@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import CombinedLoader
 
@@ -189,6 +189,22 @@ def test_validate_before_fit_and_other_data_after_it(pairs, encoder, tmp_path):
     for number in (0, 1):
         suffix = f"_dataloader_idx_{number}"
         assert logged(run.callback_metrics, suffix=suffix) == expected(*texts_of(module, number), encoder)
+
+
+def test_progress_bar_counts_scored_batches_and_shows_f1(pairs, encoder, tmp_path):
+    seen, bars = [], TQDMProgressBar()
+
+    def generate_and_record(pl_module, batch):
+        seen.append((bars.val_progress_bar.n, bars.val_progress_bar.total))
+        return generate(pl_module, batch)
+
+    callback = BERTScoreCallback(BERTScore(encoder), generate_and_record)
+    run = trainer(tmp_path, [callback, bars], enable_progress_bar=True, max_epochs=1)
+    run.fit(chooser(pairs, kind=Silent), loader(2), loader(7))
+    assert seen == [(0, 3), (1, 3), (2, 3)]
+    shown = bars.get_metrics(run, run.lightning_module)
+    assert shown["val_bertscore_f1"] == pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
+    assert "val_bertscore_precision" not in shown
 
 
 # Training is not disturbed
