@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.files import write_atomically
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import score_signature
 from bertscore_tm.scoring.token_weights import token_weights
@@ -256,14 +256,8 @@ def _save(path: Path, settings: dict[str, Any], known: Sums) -> None:
         "sums": known.sums.tolist(),
         "squares": known.squares.tolist(),
     }
-    # Replaced as a whole, so that an interruption leaves the state before or the state after.
-    partial = path.with_name(path.name + ".part")
     try:
-        partial.write_text(json.dumps(state), encoding="utf-8")
-        partial.replace(path)
+        with write_atomically(path) as file:
+            json.dump(state, file)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise OSError(
-            f"{path}: {error.strerror or error}; what it held before is kept, and the same call goes on from there"
-        ) from error
+        raise OSError(f"{error}; the same call resumes from there") from error

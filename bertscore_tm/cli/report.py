@@ -6,13 +6,13 @@ import argparse
 import json
 import os
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
 from bertscore_tm.cli.tables import aligned
+from bertscore_tm.files import write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -185,27 +185,17 @@ def write_output(content: str | bytes, path: str | None) -> None:
         except OSError as error:
             raise CommandError(f"standard output: {error.strerror or error}", FAILED) from error
         return
-    target = Path(path)
     try:
-        if _is_special(target):
-            target.write_bytes(data)
+        if _is_special(Path(path)):
+            Path(path).write_bytes(data)
         else:
-            _replace(target.resolve(), data)
+            with write_atomically(path, "wb") as file:
+                file.write(data)
     except OSError as error:
         if isinstance(content, str):
             write_output(content, None)
-        raise CommandError(f"{path}: {error.strerror or error}", FAILED) from error
-
-
-def _replace(target: Path, data: bytes) -> None:
-    """Put a complete file in the place of another."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(data)
-        partial.replace(target)
-    finally:
-        with suppress(FileNotFoundError):
-            partial.unlink()
+        # With strerror the error comes from the special file; write_atomically names the path itself.
+        raise CommandError(f"{path}: {error.strerror}" if error.strerror else str(error), FAILED) from error
 
 
 def _is_special(path: Path) -> bool:

@@ -72,7 +72,7 @@ def test_a_full_disk_leaves_the_file_of_before_and_shows_the_result(command, tmp
     before = sorted(tmp_path.iterdir())
     with no_space_beyond(100):
         printed = command("--json", "-o", str(target), exit_code=1)
-    assert printed.err == f"bertscore-tm: error: {target}: File too large\n"
+    assert printed.err == f"bertscore-tm: error: {target}: File too large; the file keeps its old content\n"
     assert printed.out == wanted
     assert target.read_text() == "of before"
     assert sorted(tmp_path.iterdir()) == before
@@ -104,7 +104,10 @@ def test_a_baseline_whose_state_finds_no_space_goes_on_from_the_one_before(tiny,
 
     with (
         ExitStack() as stack,
-        pytest.raises(OSError, match=r"state\.json: File too large; what it held before is kept"),
+        pytest.raises(
+            OSError,
+            match=r"state\.json: File too large; the file keeps its old content; the same call resumes from there",
+        ),
     ):
         make_baseline(**settings, state_path=state, progress=progress)
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
