@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-__all__ = ["TextPairs", "as_documents", "as_text_pairs", "text_tensor"]
-
-# Tensors of texts: what is behind a text's end, and what all numbers are raised by.
-_PADDING = -1
-_RAISED = 2**40
+__all__ = ["TextPairs", "as_documents", "as_text_pairs"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     """Check candidates and references, and bring them into one form.
 
     Args:
-        preds: one text, or texts as a list, tuple, iterator, array, column of a data frame or :func:`text_tensor`.
+        preds: one text, or texts as a list, tuple, iterator, array or column of a data frame.
         target: one text beside one text; or a text, or a non-empty sequence of texts, per candidate; an array or data
             frame with several columns holds several references in each row.
 
@@ -85,43 +79,13 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     return TextPairs(candidates, checked)
 
 
-def text_tensor(texts: Sequence[str]) -> Tensor:
-    """Return texts as a tensor, for wrappers that resample tensors only, such as torchmetrics' ``BootStrapper``.
-
-    Args:
-        texts: the texts.
-
-    Returns:
-        Shape (texts, longest), int64; the metric takes it in place of texts. It holds code points, raised to a range
-        of their own so that token ids are not taken for texts.
-
-    Raises:
-        TypeError: something is no text.
-
-    Example:
-        >>> text_tensor(["ab", "c"]).shape
-        torch.Size([2, 2])
-    """
-    rows = [torch.tensor([ord(c) for c in text], dtype=torch.int64) for text in as_documents(texts, "texts")]
-    if not rows:
-        return torch.empty(0, 0, dtype=torch.int64)
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=_PADDING) + _RAISED
-
-
-def _texts_of_tensor(codes: Tensor, name: str) -> list[str]:
-    last = _RAISED + sys.maxunicode
-    if codes.ndim != 2 or codes.dtype != torch.int64 or ((codes < _RAISED + _PADDING) | (codes > last)).any():
-        raise TypeError(
-            f"{name} must be texts, got a tensor of shape {tuple(codes.shape)}: decode token ids with their tokenizer "
-            f"first, as with batch_decode"
-        )
-    return ["".join(chr(code) for code in row if code != _PADDING) for row in (codes - _RAISED).tolist()]
-
-
 def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     """List of what a sequence, an iterator, an array or a column holds, row by row."""
     if isinstance(texts, Tensor):
-        return list(_texts_of_tensor(texts, name))
+        raise TypeError(
+            f"{name} must be texts, got a tensor of shape {tuple(texts.shape)}: decode token ids with their tokenizer "
+            f"first, as with batch_decode"
+        )
     if hasattr(texts, "to_numpy"):
         # Iterating over a data frame would give the names of its columns.
         texts = texts.to_numpy()

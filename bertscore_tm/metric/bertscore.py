@@ -245,8 +245,7 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
         An update that fails leaves the pairs as they were.
 
         Args:
-            preds: candidate texts, or a single one. Empty sequences change nothing. Also a tensor of
-                :func:`bertscore_tm.texts.text_tensor`, for wrappers that resample tensors.
+            preds: candidate texts, or a single one. Empty sequences change nothing.
             target: one reference per candidate, or a list of references per candidate.
             indices: number of each pair in the data set. Pairs with a number seen before, on any rank, count once, and
                 ``reduction="none"`` gives the pairs in the order of their numbers. All updates pass them, or none.

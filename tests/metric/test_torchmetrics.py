@@ -29,11 +29,9 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.text.bert import BERTScore as TheirBERTScore
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.wrappers import (
-    BootStrapper,
     LambdaInputTransformer,
     MetricTracker,
     MinMaxMetric,
-    MultioutputWrapper,
     MultitaskWrapper,
     Running,
 )
@@ -41,7 +39,6 @@ from transformers import AutoTokenizer, BertModel
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
-from bertscore_tm.texts import text_tensor
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
 
@@ -502,11 +499,6 @@ def f1_of(workshop: Workshop, numbers: Sequence[int], **options: Any) -> float:
     return workshop.scores(kind(**options), list(numbers))[2].double().mean().item()
 
 
-def as_tensors(workshop: Workshop, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-    preds, target = workshop.texts(kind(), numbers)
-    return text_tensor(preds), text_tensor(target)
-
-
 EPOCHS = [[0, 1, 2], [3, 4], [5, 6, 7], [8]]
 
 
@@ -579,59 +571,6 @@ def test_running_window(workshop, options):
             )
         window = list(chain(*BATCHES[max(step - 1, 0) : step + 1]))
         assert running.compute().item() == pytest.approx(f1_of(workshop, window, **options), abs=TOLERANCE)
-
-
-def draws(strategy: str, size: int) -> Tensor:
-    """Numbers with replacement: as often as chance has it, or so that there are ``size`` in all."""
-    if strategy == "poisson":
-        return torch.arange(size).repeat_interleave(torch.distributions.Poisson(1).sample((size,)).long())
-    return torch.multinomial(torch.ones(size), num_samples=size, replacement=True)
-
-
-@pytest.mark.parametrize("strategy", ["poisson", "multinomial"])
-@pytest.mark.parametrize("idf", [False, True])
-def test_bootstrap(workshop, strategy, idf):
-    bootstraps = 6
-    boot = BootStrapper(
-        workshop.metric(kind(score="f1", idf=idf)),
-        num_bootstraps=bootstraps,
-        quantile=torch.tensor([0.25, 0.75]),
-        raw=True,
-        sampling_strategy=strategy,
-    )
-    torch.manual_seed(3)
-    for numbers in EPOCHS[:3]:
-        boot.update(*as_tensors(workshop, numbers))
-    torch.manual_seed(3)
-    resampled: list[list[int]] = [[] for _ in range(bootstraps)]
-    for numbers in EPOCHS[:3]:
-        for sample in resampled:
-            sample += [numbers[i] for i in draws(strategy, len(numbers)).tolist()]
-    expected = np.array([f1_of(workshop, sample, idf=idf) for sample in resampled])
-    assert len(set(map(tuple, resampled))) == bootstraps
-    found = boot.compute()
-    assert found["raw"].tolist() == pytest.approx(expected.tolist(), abs=TOLERANCE)
-    assert found["mean"].item() == pytest.approx(expected.mean(), abs=TOLERANCE)
-    assert found["std"].item() == pytest.approx(expected.std(ddof=1), abs=TOLERANCE)
-    assert found["quantile"].tolist() == pytest.approx(np.quantile(expected, [0.25, 0.75]).tolist(), abs=TOLERANCE)
-
-
-def test_several_outputs(workshop):
-    """A model with two texts per example, such as a title and a summary, each scored on its own."""
-    outputs = [[0, 1, 2], [3, 4, 5]]
-    preds, target = (text.reshape(2, 3, -1).movedim(0, -1) for text in as_tensors(workshop, list(chain(*outputs))))
-    wrapped = MultioutputWrapper(workshop.metric(kind(score="f1")), num_outputs=2)
-    expected = [f1_of(workshop, numbers) for numbers in outputs]
-    assert wrapped(preds, target).tolist() == pytest.approx(expected, abs=TOLERANCE)
-    assert wrapped.compute().tolist() == pytest.approx(expected, abs=TOLERANCE)
-
-
-def test_tensors_of_odd_texts(workshop):
-    preds = ["", "Ünïcödé 😀 text", "a\x00b", "plain", " \n", "日本語"]
-    target = ["empty", "Unicode text 😀", "ab", "", "plain text", "日本"]
-    metric, by_tensors = workshop.metric(kind(reduction="none")), workshop.metric(kind(reduction="none"))
-    assert equal(by_tensors(text_tensor(preds), text_tensor(target)), metric(preds, target))
-    assert all(score.isfinite().all() for score in metric.compute().values())
 
 
 def test_arithmetic_of_metrics(workshop):

@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 from torchmetrics import MetricCollection
-from torchmetrics.wrappers import BootStrapper, MetricTracker, MinMaxMetric, Running
+from torchmetrics.wrappers import MetricTracker, MinMaxMetric, Running
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.functional import SCORES
 from bertscore_tm.metric import waiting
 from bertscore_tm.metric.shared_batch import forget_batch
-from bertscore_tm.texts import text_tensor
 from examples.benchmarks.encoders import CountingEncoder, MadeUpEncoder
 from tests.support.lightning_modules import Quality, chooser, trainer
 from tests.support.ranks import run_ranks
@@ -495,15 +494,10 @@ def values_of(wrapped: Any, how: str = "update", given: Callable[..., Any] = bat
     return found
 
 
-def as_tensors(numbers: Sequence[int]) -> tuple[Tensor, ...]:
-    return tuple(text_tensor(side) for side in batch(numbers))
-
-
 WRAPPERS: dict[str, Callable[[BERTScore], list[float]]] = {
     "running": lambda metric: values_of(Running(metric, window=2)),
     "running steps": lambda metric: values_of(Running(metric, window=3), "forward"),
     "tracker": lambda metric: values_of(MetricTracker(metric)),
-    "bootstrap": lambda metric: values_of(BootStrapper(metric, num_bootstraps=3), given=as_tensors),
     "minimum and maximum": lambda metric: values_of(MinMaxMetric(metric)),
     "arithmetic": lambda metric: values_of(metric + BERTScore(metric.encoder, score="recall", cache_bytes=0)),
 }
