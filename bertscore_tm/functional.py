@@ -114,7 +114,7 @@ def score_texts(
     with progress_bar(len(texts), verbose) as progress:
         scored = score_corpus(texts, encoder, weights, where, progress=progress)
     limit = encoder.tokenizer.max_length
-    said = warning_texts(int(count_zero(scored.scores)), scored.num_truncated, weights.label != "no", limit)
+    said = warning_texts(int(count_zero(scored.scores)), scored.num_truncated, not weights.is_uniform, limit)
     if weights.num_truncated:
         said.append(f"{weights.num_truncated} texts of idf_sents are longer than {limit} tokens and cut there")
     for sentence in said:
@@ -233,5 +233,5 @@ def bert_score(
     if return_best_reference:
         result["best_reference"] = best_reference
     if return_hash:
-        result["hash"] = score_signature(encoder, weights.label, rescaled)
+        result["hash"] = score_signature(encoder, str(weights.source), rescaled)
     return result

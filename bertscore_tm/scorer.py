@@ -17,7 +17,7 @@ from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.functional import default_device, make_encoder, score_texts
 from bertscore_tm.scoring.messages import score_signature, warn_unused
 from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
-from bertscore_tm.scoring.token_weights import Idf
+from bertscore_tm.scoring.token_weights import Idf, WeightSource
 from bertscore_tm.texts import as_documents, as_text_pairs
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class BERTScorer:
                 "rescale_with_baseline=True needs the language of a baseline: pass lang= or baseline_path="
             )
         if isinstance(idf, Mapping) and idf_sents is not None:
-            raise ValueError("idf is a mapping of weights already: leave idf_sents out")
+            raise ValueError("idf= is already a mapping of weights: remove idf_sents=")
         if nthreads is not None:
             warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
         if use_fast_tokenizer is not None:
@@ -192,7 +192,7 @@ class BERTScorer:
         self._baseline, self._rescaled = baseline_rows(self.encoder, lang or "", rescale_with_baseline, baseline_path)
         self._baseline_path = baseline_path
         self._idf_sents: list[str] | None = None
-        self._corpus = "no"
+        self._weight_source = WeightSource("uniform")
         if idf_sents is not None:
             self.compute_idf(idf_sents)
 
@@ -214,7 +214,7 @@ class BERTScorer:
     @property
     def hash(self) -> str:
         """The signature of the settings, with the idf corpus of the last call."""
-        return score_signature(self.encoder, self._corpus, self._rescaled)
+        return score_signature(self.encoder, str(self._weight_source), self._rescaled)
 
     def compute_idf(self, sents: Sequence[str]) -> None:
         """Take document frequencies from these texts from now on.
@@ -267,7 +267,7 @@ class BERTScorer:
         scored, weights = score_texts(
             texts, self.encoder, self.idf, self._idf_sents, self.device, verbose, stacklevel=4
         )
-        self._corpus = weights.label
+        self._weight_source = weights.source
         scores = rescale_scores(scored.scores, self._baseline)
         precision, recall, f1 = scores if self.all_layers else scores[:, 0]
         return ((precision, recall, f1), self.hash) if return_hash else (precision, recall, f1)

@@ -367,7 +367,7 @@ class SoftBERTScoreLoss(nn.Module):
         return (
             f"{self.encoder!r}, relaxation={self.relaxation!r}, temperature={self.temperature}, "
             f"matching={self.matching!r}, matching_temperature={self.matching_temperature}, "
-            f"component={self.component!r}, references={self.references!r}, idf={self.weights.label!r}, "
+            f"component={self.component!r}, references={self.references!r}, idf={str(self.weights.source)!r}, "
             f"top_k={self.top_k}, length={self.length!r}, reduction={self.reduction!r}{bridge}"
         )
 
@@ -387,7 +387,7 @@ class SoftBERTScoreLoss(nn.Module):
         tokens = SoftTokens(predictions.embeddings, content, predictions.weights, predictions.ends)
         if expanding is not None:
             assert statistics is not None
-            own = None if self.weights.label == "no" else special_weights
+            own = None if self.weights.is_uniform else special_weights
             tokens = expanding.soften(tokens.embeddings, statistics[2].view(shape), content, tokens.weights, own)
         with torch.autocast(device_type=content.device.type, enabled=False):
             candidate, reference = encode_soft_tokens(tokens, self.encoder, special_weights), references.tokens
@@ -469,7 +469,7 @@ class SoftBERTScoreLoss(nn.Module):
             _ = tokenizer.special_affixes, tokenizer.unweighted_ids
             with torch.inference_mode(False), torch.no_grad():
                 own = self.weights.to(device).table
-                weights = None if self.weights.label == "no" else own
+                weights = None if self.weights.is_uniform else own
                 if self.bridge is None:
                     table = self.encoder.embedding_table(device)
                 else:

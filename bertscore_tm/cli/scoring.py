@@ -82,7 +82,7 @@ def score_texts(
     said = reporting.warning_texts(
         int(reporting.count_zero(scored.scores)),
         scored.num_truncated,
-        weights.label != "no",
+        not weights.is_uniform,
         encoder.tokenizer.max_length,
     )
     if weights.num_truncated:
@@ -93,5 +93,5 @@ def score_texts(
         scores=rescaling.rescale_scores(scored.scores, baseline),
         best_reference=scored.best_reference,
         encoder=encoder,
-        signature=reporting.score_signature(encoder, weights.label, rescaled),
+        signature=reporting.score_signature(encoder, str(weights.source), rescaled),
     )

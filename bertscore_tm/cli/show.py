@@ -143,7 +143,7 @@ def _text(
             f"cut there; long_text='window' shows it whole",
             stacklevel=1,
         )
-    signature = reporting.score_signature(encoder, weights.label, rescaled)
+    signature = reporting.score_signature(encoder, str(weights.source), rescaled)
     return in_terminal(alignment, weighted=idf_sents is not None) + f"\nsignature: {signature}\n"
 
 

@@ -43,7 +43,14 @@ from bertscore_tm.scoring.alignment import Alignment, align
 from bertscore_tm.scoring.corpus import weighted_scores
 from bertscore_tm.scoring.messages import score_signature, warn_unused, warning_texts
 from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, require_known, token_weights, weights_of_corpus
+from bertscore_tm.scoring.token_weights import (
+    Idf,
+    TokenWeights,
+    WeightSource,
+    require_known,
+    token_weights,
+    weights_of_corpus,
+)
 from bertscore_tm.texts import TextPairs, as_text_pairs
 
 if TYPE_CHECKING:
@@ -223,7 +230,7 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
                     f"{self.encoder.tokenizer.max_length} tokens and cut there",
                     stacklevel=2,
                 )
-        self.idf = self._weights is None or self._weights.label != "no"
+        self.idf = self._weights is None or not self._weights.is_uniform
         self._keeps_pairs = self._weights is None or reduction == "none" or confidence is not None
 
         vocab_size = self.encoder.tokenizer.vocab_size
@@ -444,7 +451,7 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
         weights = self.token_weights() if weights is None else weights
         layer = self.encoder.num_layers if self._layer is None else self._layer
         caption = caption_of(self.encoder, layer, weights, self._rescaled)
-        picture = Picture(self.align(pred, target, weights), caption, weights.label != "no")
+        picture = Picture(self.align(pred, target, weights), caption, not weights.is_uniform)
         return draw_alignment(picture, lettering_for(picture.words))
 
     def signature(self) -> str:
@@ -453,11 +460,8 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
         Returns:
             The signature; with ``idf=True`` it holds the number of references of the last ``compute``.
         """
-        if self._weights is not None:
-            idf = self._weights.label
-        else:
-            idf = "references" if self._num_references is None else str(self._num_references)
-        return score_signature(self.encoder, idf, self._rescaled, self._layer)
+        source = WeightSource("references", self._num_references) if self._weights is None else self._weights.source
+        return score_signature(self.encoder, str(source), self._rescaled, self._layer)
 
     def reset(self) -> None:
         """Forget all pairs."""
@@ -552,7 +556,7 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
         return num_values(state["scores"]) // (len(SCORES) * self._num_layers) + int(state["totals"][0])
 
     def _make_fingerprint(self) -> Tensor:
-        weights = "references" if self._weights is None else self._weights.label
+        weights = WeightSource("references") if self._weights is None else self._weights.source
         digest = hashlib.sha256(f"{self.encoder.signature(self._layer)}|{weights}".encode()).digest()[:8]
         return torch.tensor([*digest, self._keeps_pairs])
 

@@ -280,7 +280,7 @@ def _picture(
     baseline, rescaled = baseline_rows(encoder, lang, rescale_with_baseline, baseline_path)
     weights = token_weights(encoder, idf, idf_sents, [reference], where)
     alignment = align(candidate, reference, encoder, weights, where, baseline=baseline)
-    weighted = weights.label != "no"
+    weighted = not weights.is_uniform
     if alignment.num_truncated:
         warnings.warn(
             f"{alignment.num_truncated} of the two texts is longer than {encoder.tokenizer.max_length} tokens, and is "

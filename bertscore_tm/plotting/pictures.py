@@ -85,11 +85,11 @@ def caption_of(encoder: FrozenEncoder, layer: int, weights: TokenWeights, rescal
         The model and what differs from the defaults.
     """
     facts = [Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name, f"layer {layer}"]
-    source = weights.label.partition("#")[0]
-    if source == "given":
+    if weights.source.kind == "mapping":
         facts.append("weights as given")
-    elif source != "no":
-        facts.append(f"idf of {source} text{'' if source == '1' else 's'}")
+    elif not weights.is_uniform:
+        number = weights.source.num_documents
+        facts.append(f"idf of {number} text{'' if number == 1 else 's'}")
     if rescaled != "no":
         facts.append(f"rescaled ({rescaled.partition('#')[0]})")
     return ", ".join(facts)

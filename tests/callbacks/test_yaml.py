@@ -88,7 +88,7 @@ def test_a_loss_with_a_tokenizer_and_weights(minilm):
     loss = built(nn.Module, **config)
     assert isinstance(loss.bridge, VocabularyBridge)
     assert loss.bridge.mode == "identity"
-    assert loss.weights.label.startswith("2#")
+    assert str(loss.weights.source).startswith("2#")
 
 
 def test_the_reward_and_the_sequence_level_losses(minilm):

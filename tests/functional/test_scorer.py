@@ -109,11 +109,11 @@ def test_a_mapping_that_lacks_a_token(minilm):
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({-1: 1.0}, "holds the id -1"),
-        ({30522: 1.0}, "holds the id 30522, the vocabulary has ids from 0 to 30521"),
-        ({"cat": 1.0}, "holds the id 'cat'"),
-        ({5: -1.0}, r"idf\[5\]=-1.0 is no weight"),
-        ({5: float("nan")}, r"idf\[5\]=nan is no weight"),
+        ({-1: 1.0}, "has the key -1"),
+        ({30522: 1.0}, "has the key 30522, but keys must be token ids from 0 to 30521"),
+        ({"cat": 1.0}, "has the key 'cat'"),
+        ({5: -1.0}, r"idf\[5\]=-1.0 is invalid"),
+        ({5: float("nan")}, r"idf\[5\]=nan is invalid"),
     ],
 )
 def test_a_malformed_mapping(minilm, mapping, message):
@@ -124,7 +124,7 @@ def test_a_malformed_mapping(minilm, mapping, message):
 def test_other_malformed_idf(minilm):
     with pytest.raises(TypeError, match="idf must be True, False or a mapping"):
         score(["a"], ["b"], minilm, 2, idf="yes")
-    with pytest.raises(ValueError, match="mapping of weights already: leave idf_sents out"):
+    with pytest.raises(ValueError, match="idf= is already a mapping of weights: remove idf_sents="):
         score(["a"], ["b"], minilm, 2, idf={1: 1.0}, idf_sents=["a"])
     with pytest.raises(TypeError, match="idf must be True, False or a mapping"):
         BERTScore(minilm, 2, idf="yes")

@@ -197,7 +197,7 @@ def test_idf_of_the_references_as_a_corpus_is_idf(encoder):
 
 
 def test_weights_that_cannot_be(encoder):
-    with pytest.raises(ValueError, match="mapping of weights already: leave idf_sents out"):
+    with pytest.raises(ValueError, match="idf= is already a mapping of weights: remove idf_sents="):
         BERTScore(encoder, idf=weights(), idf_sents=CORPUS)
     for wrong in ("yes", 1, 0, None, [1.0], 0.5):
         with pytest.raises(TypeError, match="idf must be True, False or a mapping"):
@@ -206,12 +206,12 @@ def test_weights_that_cannot_be(encoder):
         with pytest.raises(TypeError, match="idf_sents"):
             BERTScore(encoder, idf_sents=wrong)
     for wrong, message in (
-        ({-1: 1.0}, "holds the id -1"),
-        ({VOCABULARY: 1.0}, f"holds the id {VOCABULARY}, the vocabulary has ids from 0 to {VOCABULARY - 1}"),
-        ({"cat": 1.0}, "holds the id 'cat'"),
-        ({5: -0.1}, r"idf\[5\]=-0.1 is no weight"),
-        ({5: math.inf}, r"idf\[5\]=inf is no weight"),
-        ({5: math.nan}, r"idf\[5\]=nan is no weight"),
+        ({-1: 1.0}, "has the key -1"),
+        ({VOCABULARY: 1.0}, f"has the key {VOCABULARY}, but keys must be token ids from 0 to {VOCABULARY - 1}"),
+        ({"cat": 1.0}, "has the key 'cat'"),
+        ({5: -0.1}, r"idf\[5\]=-0.1 is invalid"),
+        ({5: math.inf}, r"idf\[5\]=inf is invalid"),
+        ({5: math.nan}, r"idf\[5\]=nan is invalid"),
     ):
         with pytest.raises(ValueError, match=message):
             BERTScore(encoder, idf=wrong)
@@ -693,7 +693,7 @@ def weights_on_a_rank(rank, folder):
     numbers = list(range(COUNT)) if rank == 0 else [COUNT - 1]
     metric.update([PREDS[i] for i in numbers], [TARGET[i] for i in numbers], indices=numbers)
     weights = metric.token_weights()
-    return weights.table, weights.label, metric.compute()["f1"]
+    return weights.table, weights.source, metric.compute()["f1"]
 
 
 @pytest.mark.distributed
@@ -701,9 +701,9 @@ def test_weights_for_a_loss_are_those_of_all_ranks(minilm):
     encoder = FrozenEncoder(minilm, num_layers=LAYERS)
     expected = BERTScore(encoder, idf_sents=TARGET)
     expected.update(PREDS, TARGET)
-    for table, label, f1 in run_ranks(weights_on_a_rank, 2, str(minilm)):
+    for table, source, f1 in run_ranks(weights_on_a_rank, 2, str(minilm)):
         assert torch.equal(table, expected.token_weights().table)
-        assert label == expected.token_weights().label
+        assert source == expected.token_weights().source
         assert f1.item() == pytest.approx(expected.compute()["f1"].item(), abs=1e-6)
 
 
