@@ -6,15 +6,15 @@ function of the same similarities. Everything here runs in float32 at least, wit
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.batching import free_unused, is_out_of_memory
+from bertscore_tm.core.batching import halve_until_it_fits
 from bertscore_tm.core.token_vectors import TokenVectors, segment_ids, token_batches
+from bertscore_tm.user_warnings import warn_user
 
 __all__ = ["MatchedPairs", "Matching", "match", "match_pairs", "similarity"]
 
@@ -24,8 +24,8 @@ Matching = Literal["max", "softmax", "logsumexp"]
 # caches. An accelerator wants large steps.
 _NUMBERS_PER_STEP = 1_000_000
 _TIMES_ON_ACCELERATORS = 64
-# Steps are not halved below this where memory does not suffice.
-_FEWEST_NUMBERS = 10_000
+# When memory runs out, steps are halved down to this.
+_FEWEST_NUMBERS = 5_000
 
 
 def similarity(candidate: Tensor, reference: Tensor) -> Tensor:
@@ -132,8 +132,8 @@ class MatchedPairs:
 def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
     """Match pairs of texts greedily.
 
-    Pairs in which either text has no token of its own get similarity 0 everywhere, hence score 0. Where memory does not
-    suffice, it is done in smaller steps, with a warning.
+    Pairs in which either text has no token of its own get similarity 0 everywhere, hence score 0. When memory runs out,
+    matching continues in smaller steps, with a warning.
 
     Args:
         vectors: token vectors of all texts.
@@ -144,7 +144,7 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         Ids and best similarities of all tokens.
 
     Raises:
-        OutOfMemoryError: memory does not suffice for the smallest steps.
+        OutOfMemoryError: memory runs out in the smallest steps too.
 
     Example:
         >>> vectors = TokenVectors(
@@ -159,27 +159,18 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
     device = vectors.vectors.device
-    limit = first = _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
-    while True:
-        try:
-            matched = _match_in_steps(vectors, candidates, references, limit)
-            break
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if limit < _FEWEST_NUMBERS:
-                raise torch.OutOfMemoryError(
-                    f"memory on {device} does not suffice to match {len(candidates)} pairs of texts beside the vectors "
-                    f"of their tokens: pass fewer at a time. The cause: {error}"
-                ) from error
-        # Outside of the handler, since the error holds what had been computed.
-        free_unused(device)
-        limit //= 2
-    if limit < first:
-        warnings.warn(
-            f"memory on {device} did not suffice to match {len(candidates)} pairs of texts in steps of {first} "
-            f"numbers, so it was done in steps of {limit}, with the same scores; fewer pairs at a time need less",
-            stacklevel=2,
+    largest = _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
+    matched, limit = halve_until_it_fits(
+        lambda limit: _match_in_steps(vectors, candidates, references, limit),
+        largest,
+        _FEWEST_NUMBERS,
+        device,
+        f"{len(candidates)} pairs of texts to match, next to the vectors of their tokens: pass fewer pairs at a time",
+    )
+    if limit < largest:
+        warn_user(
+            f"out of memory on {device} with {len(candidates)} pairs of texts matched in steps of {largest} numbers; "
+            f"continued in steps of {limit} (scores are unaffected); pass fewer pairs at a time to need less memory"
         )
     return matched
 

@@ -1,9 +1,12 @@
-"""Memory that runs out: the encoder goes on in smaller batches with the same scores, or says what to do."""
+"""Out of memory: the encoder continues in smaller batches with the same scores, or the error names the remedy."""
 
 from __future__ import annotations
 
+import resource
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli import main
 from bertscore_tm.core import matching
+from bertscore_tm.core.batching import is_out_of_memory
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.texts import real_pairs
 
@@ -27,8 +31,6 @@ CPU_ALLOCATOR = (
 ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
     RuntimeError(CPU_ALLOCATOR),
-    # What oneDNN says where a kernel of it finds no memory.
-    RuntimeError("could not create a primitive"),
     MemoryError(),
 ]
 
@@ -75,7 +77,7 @@ def test_batches_are_halved_with_one_warning_and_the_same_scores(encoder, limit,
     wanted = bert_score(preds, target, encoder)
     limited = limit(300, error)
     with pytest.warns(
-        UserWarning, match=r"did not suffice to encode \d+ texts of up to \d+ tokens .*batch_size=\d+"
+        UserWarning, match=r"out of memory on cpu with \d+ texts of up to \d+ tokens; .*batch_size=\d+"
     ) as said:
         found = bert_score(preds, target, encoder)
     assert len(said) == 1
@@ -92,6 +94,21 @@ def test_batches_are_halved_with_one_warning_and_the_same_scores(encoder, limit,
     assert max(limited.sizes) > 75
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not enforce RLIMIT_AS")
+def test_a_message_of_onednn_counts_only_where_memory_is_short():
+    """oneDNN reports a kernel without memory and a kernel that the system forbids with the same message."""
+    error = RuntimeError("could not create a primitive")
+    assert not is_out_of_memory(error)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**20, limits[1]))
+        assert is_out_of_memory(error)
+        assert not is_out_of_memory(RuntimeError("a bug"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
 def test_metrics_of_long_texts_in_windows(minilm, limit):
     preds, target = real_pairs(12)
     preds = [" ".join([text] * 20) for text in preds]
@@ -102,7 +119,7 @@ def test_metrics_of_long_texts_in_windows(minilm, limit):
     limited = limit(256)
     metric.cache_bytes = 0
     metric.update(preds, target)
-    with pytest.warns(UserWarning, match="did not suffice to encode"):
+    with pytest.warns(UserWarning, match="out of memory on cpu with"):
         found = metric.compute()
     assert limited.failures
     for name, value in wanted.items():
@@ -159,12 +176,12 @@ def test_the_shell_says_it_in_one_line_each(minilm, limit, capsys, tmp_path):
     printed = capsys.readouterr()
     assert printed.out == wanted
     (line,) = printed.err.splitlines()
-    assert line.startswith("bertscore-tm: warning: memory on cpu did not suffice")
+    assert line.startswith("bertscore-tm: warning: out of memory on cpu with ")
     assert "--batch-size" in line
     limit(5)
     assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("bertscore-tm: error: memory on cpu does not suffice to encode a single text")
+    assert line.startswith("bertscore-tm: error: out of memory on cpu with a single text of ")
 
 
 def test_matching_goes_on_in_smaller_steps(encoder, monkeypatch):
@@ -181,13 +198,11 @@ def test_matching_goes_on_in_smaller_steps(encoder, monkeypatch):
 
     monkeypatch.setattr(matching, "similarity", limited)
     least = 10_000
-    with pytest.warns(
-        UserWarning, match=r"match \d+ pairs of texts in steps of \d+ numbers.*steps of \d+, with the same"
-    ):
+    with pytest.warns(UserWarning, match=r"with \d+ pairs of texts matched in steps of \d+ numbers; .*steps of \d+ "):
         found = bert_score(preds, target, encoder)
     assert 0 < len(failures) < 8
     for name in ("precision", "recall", "f1"):
         torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-6)
     least = 0
-    with pytest.raises(torch.OutOfMemoryError, match=r"does not suffice to match \d+ pairs .*: pass fewer at a time"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"\d+ pairs of texts to match, .*: pass fewer pairs"):
         bert_score(preds, target, encoder)

@@ -1,0 +1,32 @@
+"""Warnings that point to the user's line, however deep in the package they are raised."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+__all__ = ["warn_user"]
+
+# torch and torchmetrics call the package from within: torchmetrics.Metric.forward calls update.
+_SKIPPED_PACKAGES = frozenset({"bertscore_tm", "torch", "torchmetrics"})
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning at the first caller outside this package, torch and torchmetrics.
+
+    Args:
+        message: what happened, and what to do about it.
+        category: the warning's class.
+
+    Example:
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_user("1 text was truncated to 512 tokens")
+        >>> str(caught[0].message)
+        '1 text was truncated to 512 tokens'
+    """
+    # skip_file_prefixes of warnings.warn needs Python 3.12.
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _SKIPPED_PACKAGES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
