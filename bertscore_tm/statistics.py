@@ -1,4 +1,8 @@
-"""Are differences and correlations of scores more than chance? Intervals and tests, by scipy (extra ``cli``)."""
+"""Confidence intervals and significance tests of scores, and correlations with human judgements.
+
+The bootstrap needs only torch. Correlations, :func:`darr_interval` and :func:`williams_test` need scipy (extra
+``cli``).
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,14 @@ __all__ = [
     "Coefficient",
     "Estimate",
     "PairedBootstrap",
+    "Scores",
     "WilliamsTest",
     "bootstrap_interval",
     "correlation",
     "darr_interval",
     "darr_kendall",
     "holm",
+    "mean_interval",
     "paired_bootstrap",
     "scipy_stats",
     "williams_test",
@@ -28,10 +34,12 @@ __all__ = [
 Scores = Tensor | Sequence[float]
 Coefficient = Literal["pearson", "spearman", "kendall"]
 
-# Values drawn at a time, which bounds memory whatever the number of resamples; results do not depend on it.
-_DRAWS_PER_BATCH = 1_000_000
-# A correlation of fewer values has no interval worth the name, and Kendall's none at all.
-_FEWEST_VALUES = 5
+# Values drawn per step. This bounds the memory; results do not depend on it.
+_DRAWS_PER_STEP = 2_000_000
+# torch.quantile takes at most this many values.
+_MAX_RESAMPLES = 2**24
+# Fisher's interval of Kendall's coefficient divides by n - 4.
+_MIN_CORRELATED = 5
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairedBootstrap:
-    """Difference between two systems on the same texts.
+    """Difference between the mean scores of two systems on the same texts.
 
     Args:
         difference: mean of b minus mean of a.
@@ -72,52 +80,37 @@ class WilliamsTest:
 
     Args:
         statistic: t, with n - 3 degrees of freedom.
-        p_value: one-sided: how probable so large a t is where both correlations are equal.
+        p_value: one-sided probability of a t at least this large if both correlations are equal.
     """
 
     statistic: float
     p_value: float
 
 
-def paired_bootstrap(
-    a: Scores, b: Scores, *, confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0
-) -> PairedBootstrap:
-    r"""Compare two systems by resampling the texts they were both scored on (Koehn, EMNLP 2004).
+def mean_interval(values: Tensor, confidence: float, num_resamples: int = 1000, seed: int = 0) -> tuple[Tensor, Tensor]:
+    r"""Return the percentile bootstrap interval of the mean (Efron, 1979; Koehn, EMNLP 2004).
 
-    The interval is the percentile interval of the mean difference (``scipy.stats.bootstrap``), which unlike BCa exists
-    for every sample; for means of some dozen texts and more the two agree. The p-value is its counterpart,
-
-    .. math:: p = \min\left(1, 2\, \frac{1 + \min(\#\{d^* \le 0\}, \#\{d^* \ge 0\})}{1 + B}\right)
-
-    with the differences d* of B resamples; adding 1 keeps it above 0 (Davison & Hinkley 1997, chapter 4).
+    Draw n values with replacement from the n values, B times. The interval of coverage c reaches from the
+    :math:`(1-c)/2` quantile to the :math:`(1+c)/2` quantile of the B means. It is the same on every device and rank,
+    and leaves the global random state unchanged.
 
     Args:
-        a: one score per text of the first system, shape (texts,).
-        b: scores of the second system on the same texts, shape (texts,).
-        confidence: coverage of the interval, between 0 and 1.
+        values: values to average, shape (..., n). All rows are resampled with the same draws.
+        confidence: coverage c, between 0 and 1.
         num_resamples: number of resamples B.
-        seed: seed of the resampling; equal seeds resample equally many texts in the same way.
+        seed: seed of the resampling.
 
     Returns:
-        Difference, interval and p-value.
-
-    Raises:
-        ValueError: the shapes differ or are not (texts,), there are fewer than two texts, a score is not finite, or an
-            argument is out of range.
-        ImportError: scipy is not installed.
+        Lower and upper ends, shape (...), float64 on the CPU; 0 where n is 0.
 
     Example:
-        >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5])
-        >>> result = paired_bootstrap(a, a + 0.1)
-        >>> round(result.difference, 3), round(result.low, 3), round(result.high, 3), round(result.p_value, 4)
-        (0.1, 0.1, 0.1, 0.0002)
+        >>> low, high = mean_interval(torch.tensor([0.4, 0.5, 0.7, 0.8]), 0.95)
+        >>> round(low.item(), 3), round(high.item(), 3)
+        (0.45, 0.75)
     """
-    first, second = _pair(a, b, ("a", "b"))
-    differences = second - first
-    means, low, high = _resampled_means(differences, confidence, num_resamples, seed)
-    wrong_side = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    p_value = min(1.0, 2 * (wrong_side + 1) / (num_resamples + 1))
-    return PairedBootstrap(differences.mean().item(), low, high, p_value)
+    if values.shape[-1] == 0:
+        return torch.zeros(values.shape[:-1]).double(), torch.zeros(values.shape[:-1]).double()
+    return _percentile_interval(_resample_means(values, num_resamples, seed), confidence)
 
 
 def bootstrap_interval(
@@ -136,37 +129,78 @@ def bootstrap_interval(
 
     Raises:
         ValueError: there are fewer than two texts, a score is not finite, or an argument is out of range.
-        ImportError: scipy is not installed.
 
     Example:
         >>> mean = bootstrap_interval([0.5, 0.6, 0.7, 0.8])
         >>> round(mean.value, 3), mean.low < mean.value < mean.high
         (0.65, True)
     """
-    values = _values(scores, "scores")
-    _, low, high = _resampled_means(values, confidence, num_resamples, seed)
-    return Estimate(values.mean().item(), low, high)
+    values = _as_values(scores, "scores")
+    _check_bootstrap(confidence, num_resamples)
+    low, high = mean_interval(values, confidence, num_resamples, seed)
+    return Estimate(values.mean().item(), low.item(), high.item())
+
+
+def paired_bootstrap(
+    a: Scores, b: Scores, *, confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0
+) -> PairedBootstrap:
+    r"""Compare two systems by resampling the texts that both were scored on (Koehn, EMNLP 2004).
+
+    The interval of the mean difference is that of :func:`mean_interval`. The p-value is
+
+    .. math:: p = \min\left(1, 2\, \frac{1 + \min(\#\{d^* \le 0\}, \#\{d^* \ge 0\})}{1 + B}\right)
+
+    with the differences d* of B resamples; the added 1 keeps it above 0 (Davison & Hinkley 1997, chapter 4).
+
+    Args:
+        a: one score per text of the first system, shape (texts,).
+        b: scores of the second system on the same texts, shape (texts,).
+        confidence: coverage of the interval, between 0 and 1.
+        num_resamples: number of resamples B.
+        seed: seed of the resampling. The same seed and number of texts give the same resamples.
+
+    Returns:
+        Difference, interval and p-value.
+
+    Raises:
+        ValueError: the shapes differ or are not (texts,), there are fewer than two texts, a score is not finite, or an
+            argument is out of range.
+
+    Example:
+        >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5])
+        >>> result = paired_bootstrap(a, a + 0.1)
+        >>> round(result.difference, 3), round(result.low, 3), round(result.high, 3), round(result.p_value, 4)
+        (0.1, 0.1, 0.1, 0.0002)
+    """
+    first, second = _as_paired_values(a, b, ("a", "b"))
+    _check_bootstrap(confidence, num_resamples)
+    differences = second - first
+    means = _resample_means(differences, num_resamples, seed)
+    low, high = _percentile_interval(means, confidence)
+    smaller_tail = min(int((means <= 0).sum()), int((means >= 0).sum()))
+    p_value = min(1.0, 2 * (smaller_tail + 1) / (num_resamples + 1))
+    return PairedBootstrap(differences.mean().item(), low.item(), high.item(), p_value)
 
 
 def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidence: float = 0.95) -> Estimate:
-    r"""Return how well two lists of values agree, with an interval.
+    r"""Return the correlation of two lists of values with its confidence interval.
 
     The interval is normal after Fisher's transformation, :math:`\tanh(\mathrm{artanh}(r) \pm z\, \sigma)`, with
     :math:`\sigma^2 = 1/(n-3)` for Pearson's, :math:`(1+r^2/2)/(n-3)` for Spearman's and :math:`0.437/(n-4)` for
-    Kendall's coefficient (Bonett & Wright, Psychometrika 2000). It takes the n texts to be independent.
+    Kendall's coefficient (Bonett & Wright, Psychometrika 2000). It assumes that the n texts are independent.
 
     Args:
         x: one value per text, such as scores, shape (texts,).
-        y: the others, such as human judgements, shape (texts,).
-        how: ``"pearson"``, ``"spearman"`` or ``"kendall"`` (tau-b, which allows for ties).
+        y: the other value of each text, such as human judgements, shape (texts,).
+        how: the coefficient: ``"pearson"``, ``"spearman"`` or ``"kendall"`` (tau-b, which corrects for ties).
         confidence: coverage of the interval, between 0 and 1.
 
     Returns:
         Coefficient and interval.
 
     Raises:
-        ValueError: the shapes differ, there are fewer than five texts, a value is not finite, all values of one side
-            are equal, or an argument is out of range.
+        ValueError: the shapes differ, there are fewer than five texts, a value is not finite, all values of ``x`` or
+            all of ``y`` are equal, or an argument is out of range.
         ImportError: scipy is not installed.
 
     Example:
@@ -176,17 +210,17 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
     """
     stats = scipy_stats()
     if how not in get_args(Coefficient):
-        raise ValueError(f"how={how!r} is not one of 'pearson', 'spearman', 'kendall'")
+        raise ValueError(f"how must be 'pearson', 'spearman' or 'kendall', got {how!r}")
     _check_confidence(confidence)
-    values = _pair(x, y, ("x", "y"))
-    count = len(values[0])
-    if count < _FEWEST_VALUES:
-        raise ValueError(f"a correlation needs at least {_FEWEST_VALUES} values on each side, got {count}")
-    for name, side in zip(("x", "y"), values, strict=True):
-        if (side == side[0]).all():
-            raise ValueError(f"all values of {name} are {side[0].item()}: nothing can correlate with a constant")
+    paired = _as_paired_values(x, y, ("x", "y"))
+    count = len(paired[0])
+    if count < _MIN_CORRELATED:
+        raise ValueError(f"a correlation needs at least {_MIN_CORRELATED} texts, got {count}")
+    for name, values in zip(("x", "y"), paired, strict=True):
+        if (values == values[0]).all():
+            raise ValueError(f"all values of {name} are {values[0].item()}: the correlation is undefined")
     function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}[how]
-    value = float(function(*(side.numpy() for side in values)).statistic)
+    value = float(function(*(values.numpy() for values in paired)).statistic)
     variance = {
         "pearson": 1 / (count - 3),
         "spearman": (1 + value**2 / 2) / (count - 3),
@@ -198,15 +232,15 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
 
 
 def darr_kendall(better: Scores, worse: Scores) -> float:
-    r"""Return how often a metric agrees with people on which of two texts is better.
+    r"""Return how often a metric agrees with human preferences between two texts.
 
     .. math:: \tau = \frac{\mathrm{concordant} - \mathrm{discordant}}{\mathrm{concordant} + \mathrm{discordant}}
 
-    Kendall's tau-like of the WMT metrics tasks on relative ranks from direct assessments, daRR (Ma et al., WMT 2019):
-    concordant where the better text scores higher, discordant everywhere else, ties too.
+    The statistic like Kendall's tau that the WMT metrics tasks compute on relative ranks from direct assessments, daRR
+    (Ma et al., WMT 2019). A pair is concordant if the better text scores higher, else discordant, also if they tie.
 
     Args:
-        better: the metric's scores of the texts that people preferred, shape (pairs,).
+        better: the metric's scores of the preferred texts, shape (pairs,).
         worse: its scores of the other texts, shape (pairs,).
 
     Returns:
@@ -219,17 +253,17 @@ def darr_kendall(better: Scores, worse: Scores) -> float:
         >>> darr_kendall([0.9, 0.8, 0.7, 0.6], [0.1, 0.9, 0.2, 0.6])
         0.0
     """
-    first, second = _pair(better, worse, ("better", "worse"))
+    first, second = _as_paired_values(better, worse, ("better", "worse"))
     return 2 * (first > second).double().mean().item() - 1
 
 
 def darr_interval(better: Scores, worse: Scores, *, confidence: float = 0.95) -> Estimate:
-    """Return :func:`darr_kendall` with Wilson's interval for the share of concordant pairs (Wilson, JASA 1927).
+    """Return :func:`darr_kendall` with the interval of Wilson (JASA 1927) for the proportion of concordant pairs.
 
-    It takes the pairs to be independent.
+    The interval assumes that the pairs are independent.
 
     Args:
-        better: the metric's scores of the texts that people preferred, shape (pairs,).
+        better: the metric's scores of the preferred texts, shape (pairs,).
         worse: its scores of the other texts, shape (pairs,).
         confidence: coverage of the interval, between 0 and 1.
 
@@ -237,7 +271,8 @@ def darr_interval(better: Scores, worse: Scores, *, confidence: float = 0.95) ->
         Value and interval.
 
     Raises:
-        ValueError: as for :func:`darr_kendall`, or the confidence is out of range.
+        ValueError: the shapes differ, there are fewer than two pairs, a score is not finite, or ``confidence`` is out
+            of range.
         ImportError: scipy is not installed.
 
     Example:
@@ -246,35 +281,35 @@ def darr_interval(better: Scores, worse: Scores, *, confidence: float = 0.95) ->
         (0.5, -0.399, 0.909)
     """
     _check_confidence(confidence)
-    first, second = _pair(better, worse, ("better", "worse"))
+    first, second = _as_paired_values(better, worse, ("better", "worse"))
     test = scipy_stats().binomtest(int((first > second).sum()), len(first))
     low, high = test.proportion_ci(confidence, method="wilson")
     return Estimate(2 * float(test.statistic) - 1, 2 * float(low) - 1, 2 * float(high) - 1)
 
 
 def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:
-    r"""Test whether one metric correlates better with people than another, measured on the same texts.
+    r"""Test whether one metric correlates better with human scores than another on the same texts.
 
     .. math::
         t = \frac{(r_{12} - r_{13}) \sqrt{(n-1)(1+r_{23})}}
             {\sqrt{2K \frac{n-1}{n-3} + \frac{(r_{12}+r_{13})^2}{4} (1-r_{23})^3}}, \quad
         K = 1 - r_{12}^2 - r_{13}^2 - r_{23}^2 + 2 r_{12} r_{13} r_{23}
 
-    follows Student's t with n - 3 degrees of freedom where both correlations are equal (Williams 1959; Graham &
-    Baldwin, EMNLP 2014).
+    follows Student's t with n - 3 degrees of freedom if both correlations are equal (Williams 1959; Graham & Baldwin,
+    EMNLP 2014).
 
     Args:
-        r12: Pearson correlation of the human scores with the metric that is thought to be better.
-        r13: that of the human scores with the other metric.
-        r23: that of the two metrics with each other.
+        r12: Pearson correlation of the human scores with the metric that is assumed to be better.
+        r13: Pearson correlation of the human scores with the other metric.
+        r23: Pearson correlation of the two metrics.
         n: number of texts.
 
     Returns:
-        t and the one-sided p-value; small where r12 is larger than chance explains.
+        t and the one-sided p-value of r12 > r13.
 
     Raises:
-        ValueError: there are fewer than four texts, the three correlations cannot be of the same texts, or the two
-            metrics are one.
+        ValueError: there are fewer than four texts, the three correlations contradict each other, or the two metrics
+            are identical.
         ImportError: scipy is not installed.
 
     Example:
@@ -285,22 +320,22 @@ def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:
     if n < 4:
         raise ValueError(f"n must be at least 4, got {n}")
     if not all(-1 <= r <= 1 for r in (r12, r13, r23)):
-        raise ValueError(f"correlations lie between -1 and 1, got r12={r12}, r13={r13}, r23={r23}")
+        raise ValueError(f"correlations must be between -1 and 1, got r12={r12}, r13={r13}, r23={r23}")
     determinant = 1 - r12**2 - r13**2 - r23**2 + 2 * r12 * r13 * r23
     if determinant < -1e-6:
         raise ValueError(f"r12={r12}, r13={r13} and r23={r23} cannot be correlations of the same texts")
     spread = 2 * max(determinant, 0.0) * (n - 1) / (n - 3) + (r12 + r13) ** 2 / 4 * (1 - r23) ** 3
     if spread == 0:
-        raise ValueError(f"r12={r12}, r13={r13} and r23={r23} leave nothing to chance: there is nothing to test")
+        raise ValueError(f"r12={r12}, r13={r13} and r23={r23} have no variance: the two metrics are identical")
     statistic = (r12 - r13) * math.sqrt((n - 1) * (1 + r23) / spread)
     return WilliamsTest(statistic, float(scipy_stats().t.sf(statistic, n - 3)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for having made several comparisons (Holm, Scandinavian Journal of Statistics 1979).
+    """Adjust p-values for multiple comparisons (Holm, Scandinavian Journal of Statistics 1979).
 
-    Calling those differences real whose adjusted p-value is at most x is wrong about any of them with a probability of
-    at most x, however the comparisons depend on each other.
+    Rejecting the hypotheses whose adjusted p-value is at most x rejects any true one with a probability of at most x,
+    also if the comparisons depend on each other.
 
     Args:
         p_values: p-value of each comparison.
@@ -309,14 +344,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
         Adjusted p-values, in the same order.
 
     Raises:
-        ValueError: a p-value does not lie between 0 and 1.
+        ValueError: a p-value is not between 0 and 1.
 
     Example:
         >>> holm([0.25, 0.01, 0.5])
         [0.5, 0.03, 0.5]
     """
     if not all(0 <= p <= 1 for p in p_values):
-        raise ValueError(f"p-values lie between 0 and 1, got {list(p_values)}")
+        raise ValueError(f"p-values must be between 0 and 1, got {list(p_values)}")
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -326,10 +361,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def scipy_stats() -> Any:
-    """Return ``scipy.stats``; call it before long work that ends in statistics.
+    """Import ``scipy.stats``; call it before long work whose results need it.
 
     Returns:
-        The module.
+        The module ``scipy.stats``.
 
     Raises:
         ImportError: scipy is not installed.
@@ -341,29 +376,34 @@ def scipy_stats() -> Any:
     try:
         from scipy import stats
     except ImportError as error:
-        raise ImportError('statistics need scipy: pip install "bertscore-tm[cli]"') from error
+        raise ImportError('this statistic needs scipy: pip install "bertscore-tm[cli]"') from error
     return stats
 
 
-def _resampled_means(values: Tensor, confidence: float, num_resamples: int, seed: int) -> tuple[Tensor, float, float]:
-    """Means of resamples, shape (num_resamples,), and the ends of their percentile interval."""
-    import numpy as np
+def _resample_means(values: Tensor, num_resamples: int, seed: int) -> Tensor:
+    """Return the mean of each resample, shape (..., num_resamples), of values of shape (..., n)."""
+    values = values.detach().cpu().double()
+    count = values.shape[-1]
+    # A separate generator leaves the random numbers of training unchanged.
+    generator = torch.Generator().manual_seed(seed)
+    rows = max(_DRAWS_PER_STEP // max(values.numel(), 1), 1)
+    means = []
+    for start in range(0, num_resamples, rows):
+        drawn = torch.randint(count, (min(rows, num_resamples - start), count), generator=generator)
+        means.append(values[..., drawn].mean(-1))
+    return torch.cat(means, dim=-1)
 
-    stats = scipy_stats()
+
+def _percentile_interval(means: Tensor, confidence: float) -> tuple[Tensor, Tensor]:
+    ends = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
+    low, high = torch.quantile(means, ends, dim=-1)
+    return low, high
+
+
+def _check_bootstrap(confidence: float, num_resamples: int) -> None:
     _check_confidence(confidence)
-    if num_resamples < 1:
-        raise ValueError(f"num_resamples must be at least 1, got {num_resamples}")
-    result = stats.bootstrap(
-        (values.numpy(),),
-        np.mean,
-        n_resamples=num_resamples,
-        batch=max(1, _DRAWS_PER_BATCH // len(values)),
-        confidence_level=confidence,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    )
-    low, high = result.confidence_interval
-    return torch.from_numpy(result.bootstrap_distribution), float(low), float(high)
+    if not 1 <= num_resamples <= _MAX_RESAMPLES:
+        raise ValueError(f"num_resamples must be between 1 and {_MAX_RESAMPLES}, got {num_resamples}")
 
 
 def _check_confidence(confidence: float) -> None:
@@ -371,21 +411,22 @@ def _check_confidence(confidence: float) -> None:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
 
 
-def _pair(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
-    first, second = _values(a, names[0]), _values(b, names[1])
+def _as_paired_values(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
+    first, second = _as_values(a, names[0]), _as_values(b, names[1])
     if first.shape != second.shape:
         raise ValueError(
             f"{names[0]} and {names[1]} must have one value for each of the same texts, got {len(first)} and "
-            f"{len(second)}"
+            f"{len(second)} values"
         )
     return first, second
 
 
-def _values(scores: Scores, name: str) -> Tensor:
+def _as_values(scores: Scores, name: str) -> Tensor:
+    """Return values of shape (texts,) as float64 on the CPU."""
     values = torch.as_tensor(scores, dtype=torch.float64).detach().cpu()
     if values.ndim != 1 or len(values) < 2:
-        raise ValueError(f"{name} must have one value for each of at least two texts, got shape {tuple(values.shape)}")
+        raise ValueError(f"{name} must have shape (texts,) with at least two texts, got shape {tuple(values.shape)}")
     if not values.isfinite().all():
-        at = int((~values.isfinite()).nonzero()[0])
-        raise ValueError(f"{name}[{at}] is {values[at].item()}: all values must be finite")
+        index = int((~values.isfinite()).nonzero()[0])
+        raise ValueError(f"{name}[{index}] is {values[index].item()}: all values must be finite")
     return values

@@ -13,7 +13,7 @@ from torch import Tensor
 from bertscore_tm.callbacks.requirements import require_lightning
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.resampling import mean_interval
+from bertscore_tm.statistics import mean_interval
 
 __all__ = ["BERTScoreEarlyStopping"]
 

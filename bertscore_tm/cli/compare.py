@@ -185,9 +185,6 @@ class Comparison:
 
 def _read(arguments: argparse.Namespace) -> tuple[list[list[str]], list[list[str]], list[str] | None]:
     """The systems' texts, their references, and the texts for idf."""
-    from bertscore_tm import statistics
-
-    statistics.scipy_stats()
     if len(arguments.candidates) < 2:
         raise CommandError("argument -c/--candidates: a comparison needs the files of at least two systems")
     check_standard_input([*arguments.candidates, *arguments.references, arguments.idf_file])

@@ -38,7 +38,6 @@ from bertscore_tm.metric.states import (
     unpack_scores,
 )
 from bertscore_tm.metric.waiting import WaitingMetric
-from bertscore_tm.resampling import mean_interval
 from bertscore_tm.scoring.alignment import Alignment, align
 from bertscore_tm.scoring.corpus import weighted_scores
 from bertscore_tm.scoring.messages import score_signature, warn_unused, warning_texts
@@ -51,6 +50,7 @@ from bertscore_tm.scoring.token_weights import (
     token_weights,
     weights_of_corpus,
 )
+from bertscore_tm.statistics import mean_interval
 from bertscore_tm.texts import TextPairs, as_text_pairs
 
 if TYPE_CHECKING:

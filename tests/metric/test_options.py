@@ -25,9 +25,9 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.metric.states import mean_of_sums, sums_of_scores
-from bertscore_tm.resampling import mean_interval
 from bertscore_tm.scoring.alignment import align
 from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.statistics import mean_interval
 from tests.support.models import tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
