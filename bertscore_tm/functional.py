@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm import catalog
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import count_zero, progress_bar, score_signature, warn_unused, warning_texts
@@ -24,64 +23,6 @@ from bertscore_tm.texts import TextPairs, as_text_pairs
 __all__ = ["bert_score"]
 
 SCORES = ("precision", "recall", "f1")
-
-
-def make_encoder(
-    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None,
-    model: torch.nn.Module | None,
-    user_tokenizer: PreTrainedTokenizerBase | None,
-    lang: str,
-    user_forward_fn: Callable[[torch.nn.Module, dict[str, Tensor]], Tensor] | None = None,
-    **options: Any,
-) -> FrozenEncoder:
-    """Return the encoder that a metric, a function or a loss asks for.
-
-    Args:
-        model_name_or_path: a hub name, a local folder, an encoder to share, or ``None`` for the language's model.
-        model: a ready model instead.
-        user_tokenizer: a ready tokenizer.
-        lang: language code that chooses a model when none is given.
-        user_forward_fn: gives the token vectors of a ready model.
-        **options: further arguments of :class:`bertscore_tm.FrozenEncoder`.
-
-    Returns:
-        The encoder.
-
-    Raises:
-        ValueError: both a model and a name are given, or an encoder together with options of its own.
-    """
-    if isinstance(model_name_or_path, FrozenEncoder):
-        defaults = {"all_layers": False, "truncation": True, "dtype": torch.float32}
-        if options.get("dtype") == "float32":
-            options["dtype"] = torch.float32
-        given = [name for name, value in options.items() if value is not defaults.get(name)]
-        others = {"model": model, "user_tokenizer": user_tokenizer, "user_forward_fn": user_forward_fn}
-        given += [name for name, value in others.items() if value is not None]
-        if given:
-            raise ValueError(f"a FrozenEncoder has its own settings: pass {', '.join(given)} to it")
-        return model_name_or_path
-    if model is not None:
-        if model_name_or_path is not None:
-            raise ValueError(f"pass model_name_or_path={model_name_or_path!r} or model=, not both")
-        return FrozenEncoder(model, user_tokenizer, forward_fn=user_forward_fn, **options)
-    if user_forward_fn is not None:
-        raise ValueError("user_forward_fn is for a model of your own: pass model= and user_tokenizer= too")
-    name = catalog.default_model(lang) if model_name_or_path is None else model_name_or_path
-    return FrozenEncoder(name, user_tokenizer, **options)
-
-
-def default_device(device: str | torch.device | None) -> torch.device:
-    """Return the device to compute on: the one that is asked for, else the GPU where there is one.
-
-    Args:
-        device: a device or its name.
-
-    Returns:
-        The device.
-    """
-    if device is not None:
-        return torch.device(device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def score_texts(
@@ -211,10 +152,10 @@ def bert_score(
     texts = as_text_pairs(preds, target)
     encoder = make_encoder(
         model_name_or_path,
-        model,
-        user_tokenizer,
-        lang,
-        user_forward_fn,
+        model=model,
+        user_tokenizer=user_tokenizer,
+        user_forward_fn=user_forward_fn,
+        lang=lang,
         num_layers=num_layers,
         all_layers=all_layers,
         max_length=max_length,

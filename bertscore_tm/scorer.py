@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.functional import default_device, make_encoder, score_texts
+from bertscore_tm.functional import score_texts
 from bertscore_tm.scoring.messages import score_signature, warn_unused
 from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
 from bertscore_tm.scoring.token_weights import Idf, WeightSource
@@ -175,9 +175,7 @@ class BERTScorer:
             warn_unused(f"use_fast_tokenizer={use_fast_tokenizer}", "transformers chooses the tokenizer")
         self.encoder = make_encoder(
             model_type,
-            None,
-            None,
-            lang or "",
+            lang=lang or "",
             num_layers=None if all_layers else num_layers,
             all_layers=all_layers,
             batch_size=batch_size,

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.functional import SCORES, default_device, make_encoder
+from bertscore_tm.functional import SCORES
 from bertscore_tm.scoring.corpus import encode_texts, match_encoded, plan_steps, weighted_scores
 from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
 from bertscore_tm.scoring.token_weights import token_weights
@@ -109,7 +109,7 @@ class BERTScoreReward:
         if cache_bytes < 0:
             raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
         self.encoder = make_encoder(
-            model_name_or_path, None, None, lang, num_layers=num_layers, dtype=dtype, long_text=long_text
+            model_name_or_path, lang=lang, num_layers=num_layers, dtype=dtype, long_text=long_text
         )
         if self.encoder.all_layers:
             raise ValueError("the reward compares one layer: pass an encoder without all_layers=True")

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.core.matching import similarity
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.vector_cache import check_cache_bytes
-from bertscore_tm.functional import make_encoder
 from bertscore_tm.losses.bridge.fidelity_texts import FIDELITY_TEXTS
 from bertscore_tm.losses.bridge.vocabulary import Mode, VocabularyBridge
 from bertscore_tm.losses.predictions import (
@@ -179,7 +178,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
         self.cache_bytes = cache_bytes
-        self.encoder = make_encoder(model_name_or_path, None, None, lang, num_layers=num_layers, dtype=dtype)
+        self.encoder = make_encoder(model_name_or_path, lang=lang, num_layers=num_layers, dtype=dtype)
         if self.encoder.all_layers:
             raise ValueError("the loss compares one layer: pass an encoder without all_layers=True")
         self.encoder.require_soft_tokens()

@@ -110,14 +110,12 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
         CommandError: the model or a setting is not supported.
         OSError: the model cannot be loaded.
     """
-    from bertscore_tm.functional import make_encoder
+    from bertscore_tm.encoder import make_encoder
 
     try:
         encoder = make_encoder(
             arguments.model,
-            None,
-            None,
-            arguments.lang,
+            lang=arguments.lang,
             num_layers=arguments.num_layers,
             all_layers=all_layers,
             dtype=arguments.dtype,

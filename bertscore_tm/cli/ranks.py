@@ -184,7 +184,7 @@ def choose_device(device: str | None) -> torch.device:
     """
     import torch
 
-    from bertscore_tm.functional import default_device
+    from bertscore_tm.encoder import default_device
 
     try:
         chosen = default_device(device)

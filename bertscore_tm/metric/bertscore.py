@@ -19,10 +19,10 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.encoder.vector_cache import check_cache_bytes
-from bertscore_tm.functional import SCORES, make_encoder
+from bertscore_tm.functional import SCORES
 from bertscore_tm.metric.rank_sync import Collectives, Settled, Share, settle
 from bertscore_tm.metric.shared_batch import Waiting, forget_batch, match_batch
 from bertscore_tm.metric.states import (
@@ -194,10 +194,10 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
             self._layer, num_layers = model_name_or_path.layer_number(num_layers), None
         self.encoder = make_encoder(
             model_name_or_path,
-            model,
-            user_tokenizer,
-            lang,
-            user_forward_fn,
+            model=model,
+            user_tokenizer=user_tokenizer,
+            user_forward_fn=user_forward_fn,
+            lang=lang,
             num_layers=num_layers,
             all_layers=all_layers,
             max_length=max_length,

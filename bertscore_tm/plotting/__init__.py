@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.functional import default_device, make_encoder
+from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.plotting.contributions import draw_sentences, sentences_html, sentences_size
 from bertscore_tm.plotting.fonts import Lettering, lettering_for
 from bertscore_tm.plotting.heatmap import draw_matrix, matrix_size
@@ -276,7 +275,7 @@ def _picture(
 ) -> Picture:
     """Compute what a picture shows; warn, on behalf of its caller's caller, of what its reader should know."""
     where = default_device(device)
-    encoder = make_encoder(model_name_or_path, None, None, lang, num_layers=num_layers)
+    encoder = make_encoder(model_name_or_path, lang=lang, num_layers=num_layers)
     baseline, rescaled = baseline_rows(encoder, lang, rescale_with_baseline, baseline_path)
     weights = token_weights(encoder, idf, idf_sents, [reference], where)
     alignment = align(candidate, reference, encoder, weights, where, baseline=baseline)

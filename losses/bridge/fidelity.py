@@ -12,7 +12,8 @@ from torch import Tensor
 
 from bertscore_tm.core.idf import special_token_weights
 from bertscore_tm.core.matching import similarity
-from bertscore_tm.functional import bert_score, default_device
+from bertscore_tm.encoder import default_device
+from bertscore_tm.functional import bert_score
 from bertscore_tm.losses.soft_matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens
 
@@ -93,7 +94,7 @@ def corrupt(texts: Sequence[str]) -> list[str]:
 
 def _bridged_f1(bridge: VocabularyBridge, candidates: Sequence[str], references: Sequence[str]) -> Tensor:
     """F1 of pairs, the candidate as the generator's tokens; shape (pairs,)."""
-    device = default_device(None)
+    device = default_device()
     step = _TEXTS_PER_BATCH
     batches = (slice(start, start + step) for start in range(0, len(candidates), step))
     with torch.no_grad():

