@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import random
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -185,26 +184,25 @@ def measure(kind: str, corpus: Corpus, encoder: FrozenEncoder, modes: Sequence[M
     """
     tokenizer = train(kind, corpus.texts)
     records: list[Record] = []
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        chosen = VocabularyBridge(tokenizer, encoder, cache_dir=folder).mode
-        seconds = time.perf_counter() - start
-        for mode in modes:
-            bridge = VocabularyBridge(tokenizer, encoder, mode, cache_dir=folder)
-            replaced = bridge.fidelity(corpus.candidates)
-            pairs = None if corpus.references is None else bridge.fidelity(corpus.candidates, corpus.references)
-            records.append(
-                {
-                    "tokenizer": kind,
-                    "tokens": len(tokenizer),
-                    "mode": mode,
-                    "self_score": replaced.self_score,
-                    "correlation_pairs": None if pairs is None else pairs.correlation,
-                    "correlation_replaced": replaced.correlation,
-                    "auto": mode == chosen,
-                    "build_seconds": seconds,
-                }
-            )
+    start = time.perf_counter()
+    chosen = VocabularyBridge(tokenizer, encoder).mode
+    seconds = time.perf_counter() - start
+    for mode in modes:
+        bridge = VocabularyBridge(tokenizer, encoder, mode)
+        replaced = bridge.fidelity(corpus.candidates)
+        pairs = None if corpus.references is None else bridge.fidelity(corpus.candidates, corpus.references)
+        records.append(
+            {
+                "tokenizer": kind,
+                "tokens": len(tokenizer),
+                "mode": mode,
+                "self_score": replaced.self_score,
+                "correlation_pairs": None if pairs is None else pairs.correlation,
+                "correlation_replaced": replaced.correlation,
+                "auto": mode == chosen,
+                "build_seconds": seconds,
+            }
+        )
     return records
 
 

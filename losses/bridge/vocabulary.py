@@ -18,8 +18,7 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.tokenization import TextTokenizer, tokenizer_of
 from bertscore_tm.losses.bridge.fidelity import Fidelity, measure_fidelity
-from bertscore_tm.losses.bridge.piece_table import PieceTable
-from bertscore_tm.losses.bridge.table_cache import load_table
+from bertscore_tm.losses.bridge.piece_table import PieceTable, build_table
 from bertscore_tm.losses.soft_tokens import SoftTokens
 
 __all__ = ["Fidelity", "Mode", "VocabularyBridge"]
@@ -47,8 +46,7 @@ class VocabularyBridge:
 
       Pieces depend on what precedes: a space, a letter or another character. With one-hot p these are exactly the
       pieces; whether they are those of the text depends on both tokenizers splitting words at the same places.
-    Tables are built in seconds and kept on disk, one file per pair of tokenizers. The object is no module; copies share
-    everything, and pickles leave the encoder's weights out.
+    The bridge is not a module. Copies share everything, and pickles leave the encoder's weights out.
 
     Attributes:
         mode: the mode, never ``"auto"``.
@@ -62,8 +60,6 @@ class VocabularyBridge:
         encoder: the encoder.
         mode: one of those above. ``"auto"`` is identity where it fits, and expand otherwise; the mean only where it is
             the same as expand, each token being one piece.
-        cache_dir: folder for tables. Default: that of the environment variable ``BERTSCORE_TM_CACHE``, or
-            ``~/.cache/bertscore_tm``.
         vocab_size: number of the generator's logits, where its output layer is padded beyond the tokenizer. Default:
             as many as the tokenizer has ids.
 
@@ -90,7 +86,6 @@ class VocabularyBridge:
         encoder: FrozenEncoder,
         mode: Mode = "auto",
         *,
-        cache_dir: str | os.PathLike[str] | None = None,
         vocab_size: int | None = None,
     ) -> None:
         if mode not in get_args(Mode):
@@ -104,7 +99,7 @@ class VocabularyBridge:
         self.generator_tokenizer = generator_tokenizer
         # What is kept must serve training, even where it is made during a validation.
         with torch.inference_mode(False):
-            self._pieces = load_table(generator_tokenizer, encoder.tokenizer, vocab_size or self._num_ids, cache_dir)
+            self._pieces = build_table(generator_tokenizer, encoder.tokenizer, vocab_size or self._num_ids)
         if mode == "identity" and not self._pieces.identity:
             raise ValueError(
                 f"mode='identity' wants tokenizers that cut texts into the same tokens, and that of the encoder "

@@ -3,7 +3,6 @@
 import copy
 import json
 import pickle
-import warnings
 from functools import cache
 
 import pytest
@@ -12,7 +11,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses.bridge import table_cache as vocabulary_cache
 from bertscore_tm.losses.bridge.piece_table import token_texts
 from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.soft_tokens import encode_soft_tokens
@@ -34,11 +32,6 @@ DECODERS = {
     "unigram": decoders.Metaspace,
     "pieces": decoders.Metaspace,
 }
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("BERTSCORE_TM_CACHE", str(tmp_path / "tables"))
 
 
 @cache
@@ -456,66 +449,6 @@ class TestDecode:
         rows = torch.tensor([[-100, bos, *row, end, row[0]], [pad, pad, *row, -100, -100]])
         assert bridge.decode(rows) == bridge.decode(rows.tolist()) == ["a cat.", "a cat."]
         assert bridge.decode([[end, *row], [], [len(tokenizer) + 3]]) == ["", "", ""]
-
-
-class TestCache:
-    def build(self, **options):
-        return VocabularyBridge(generator("byte-bpe"), tiny("bert"), **options)
-
-    def test_the_second_build_reads_the_file(self, monkeypatch, tmp_path):
-        first = self.build()
-        (path,) = (tmp_path / "tables").iterdir()
-        assert path.suffix == ".safetensors"
-        calls = []
-        for tokenizer in {type(generator("byte-bpe")), type(tiny("bert").tokenizer.tokenizer)}:
-            monkeypatch.setattr(tokenizer, "__call__", lambda *args, **options: calls.append(args))
-        second = self.build()
-        assert not calls
-        assert (second.mode, second.control_ids) == (first.mode, first.control_ids)
-        assert torch.equal(second.table(CPU), first.table(CPU))
-
-    def test_use_of_a_tokenizer_changes_nothing_but_another_tokenizer_does(self, tmp_path):
-        self.build()
-        generator("byte-bpe")(["a", "b c"], padding=True, truncation=True, max_length=5)
-        self.build()
-        assert len(list((tmp_path / "tables").iterdir())) == 1
-        VocabularyBridge(generator("byte-bpe"), tiny("electra"))  # the same tokenizer
-        assert len(list((tmp_path / "tables").iterdir())) == 1
-        VocabularyBridge(generator("byte-bpe"), tiny("mpnet"))
-        self.build(vocab_size=4000)
-        assert len(list((tmp_path / "tables").iterdir())) == 3
-
-    @pytest.mark.parametrize("damage", ["cut", "changed", "other", "empty"])
-    def test_damaged_files_are_built_again(self, tmp_path, damage):
-        first = self.build()
-        (path,) = (tmp_path / "tables").iterdir()
-        whole = path.read_bytes()
-        middle = len(whole) // 2
-        damaged = {
-            "cut": whole[:middle],
-            "changed": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
-            "other": b"something else",
-            "empty": b"",
-        }
-        path.write_bytes(damaged[damage])
-        with pytest.warns(UserWarning, match="can not be used and is built again"):
-            second = self.build()
-        assert torch.equal(second.table(CPU), first.table(CPU))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            self.build()
-
-    def test_a_folder_that_can_not_be_written_to_is_said(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        with pytest.warns(UserWarning, match=r"can not be kept in .*pass cache_dir= or set BERTSCORE_TM_CACHE"):
-            self.build(cache_dir=tmp_path / "file" / "folder")
-
-    def test_folders(self, monkeypatch, tmp_path):
-        self.build(cache_dir=tmp_path / "own")
-        assert len(list((tmp_path / "own").iterdir())) == 1
-        monkeypatch.delenv("BERTSCORE_TM_CACHE")
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-        assert vocabulary_cache.default_folder() == tmp_path / "xdg" / "bertscore_tm"
 
 
 class TestFidelity:

@@ -21,11 +21,6 @@ from tests.support.texts import real_pairs, several_references
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(autouse=True)
-def cache_folder(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("BERTSCORE_TM_CACHE", str(tmp_path_factory.getbasetemp() / "bridges"))
-
-
 @cache
 def whole_words():
     """A tokenizer of whole words and punctuation, which splits where the encoder's splits."""

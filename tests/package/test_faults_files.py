@@ -22,9 +22,8 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
 from bertscore_tm.cli import main
-from bertscore_tm.losses import VocabularyBridge
 from tests.support.lightning_modules import chooser, trainer, weights
-from tests.support.models import save_tiny_model, tiny_tokenizer
+from tests.support.models import save_tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -116,17 +115,6 @@ def test_a_baseline_whose_state_finds_no_space_goes_on_from_the_one_before(tiny,
     assert reported == [10, 10, 10]
     assert torch.equal(found.mean, wanted.mean)
     assert torch.equal(found.standard_error, wanted.standard_error)
-
-
-def test_a_vocabulary_that_finds_no_space_is_used_and_said(tiny, tmp_path):
-    encoder = FrozenEncoder(tiny, num_layers=2)
-    cpu = torch.device("cpu")
-    said = pytest.warns(UserWarning, match=r"can not be kept in .*File too large; pass cache_dir=")
-    with no_space_beyond(1000), said:
-        table = VocabularyBridge(tiny_tokenizer("gpt2"), encoder, cache_dir=tmp_path).table(cpu)
-    assert list(tmp_path.iterdir()) == []
-    again = VocabularyBridge(tiny_tokenizer("gpt2"), encoder, cache_dir=tmp_path)
-    assert torch.equal(again.table(cpu), table)
 
 
 def test_samples_that_find_no_space_do_not_end_training(tiny, tmp_path):

@@ -18,11 +18,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.cli import main
-from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
+from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.metric.test_interrupted import die, die_after_collectives
 from tests.package.test_faults_files import PAIRS
 from tests.support.lightning_modules import Steady, chooser, trainer, weights
-from tests.support.models import save_tiny_model, tiny_tokenizer
+from tests.support.models import save_tiny_model
 from tests.support.separate_ranks import run_separate_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,11 +48,6 @@ def score_to(folder: Path, model: str) -> int:
     return main(["score", *files, "-m", model, "-l", str(LAYER), "--device", "cpu", "--json"])
 
 
-def bridge_table(folder: Path, model: str) -> torch.Tensor:
-    bridge = VocabularyBridge(tiny_tokenizer("gpt2"), FrozenEncoder(model, num_layers=LAYER), cache_dir=folder)
-    return bridge.table(torch.device("cpu"))
-
-
 @pytest.mark.distributed
 def test_a_command_killed_while_it_writes_leaves_the_file_of_before(tiny, tmp_path, capsys):
     for name, lines in zip(("c.txt", "r.txt"), PAIRS, strict=True):
@@ -67,14 +62,6 @@ def test_a_command_killed_while_it_writes_leaves_the_file_of_before(tiny, tmp_pa
     target.unlink()
     assert score_to(tmp_path, tiny) == 0
     assert target.read_text() == written
-
-
-@pytest.mark.distributed
-def test_a_vocabulary_killed_while_it_is_kept_is_built_again(tiny, tmp_path):
-    (ended,) = run_separate_ranks(die_at_rename, 1, bridge_table, tmp_path / "killed", tiny)
-    assert ended.exit_code == KILLED
-    assert list((tmp_path / "killed").glob("*.safetensors")) == []
-    assert torch.equal(bridge_table(tmp_path / "killed", tiny), bridge_table(tmp_path / "whole", tiny))
 
 
 def compute_with_one_that_dies(rank: int, report: dict[str, Any], model: str) -> None:

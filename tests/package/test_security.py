@@ -7,7 +7,6 @@ import io
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -37,7 +36,6 @@ from bertscore_tm.callbacks.samples.selection import Sample
 from bertscore_tm.callbacks.samples.writers import Page, _write_tensorboard
 from bertscore_tm.encoder.tokenization import tokenizer_of
 from bertscore_tm.losses import SoftBERTScoreLoss
-from bertscore_tm.losses.bridge.table_cache import load_table
 from tests.support.lightning_modules import Chooser, generate, loader, trainer
 from tests.support.shell import ROOT, run_here
 
@@ -380,22 +378,6 @@ def test_names_that_are_no_models_end_in_errors():
         assert repr(name) in str(caught.value)
 
 
-def test_cached_tables_stay_in_their_folder_and_are_no_pickles(parts, tmp_path):
-    folder, marker = tmp_path / "cache", tmp_path / "it ran"
-    generator = tokenizer_of_words("a list of names")
-    generator.name_or_path = "../../away"
-    generator.add_special_tokens({"eos_token": "../../<away>"})
-    encoder = FrozenEncoder(*parts, num_layers=1).tokenizer
-    load_table(generator, encoder, len(generator), folder)
-    [path] = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert path.parent == folder
-    assert re.fullmatch(r"vocabulary-[0-9a-f]{32}\.safetensors", path.name)
-    torch.save(Payload(marker), path)
-    with pytest.warns(UserWarning, match="can not be used and is built again"):
-        load_table(generator, encoder, len(generator), folder)
-    assert not marker.exists()
-
-
 # The network, and files that nobody asked for
 
 
@@ -465,6 +447,4 @@ def test_nothing_is_fetched_or_written_unasked(minilm, tmp_path):
     # The guard sees those who do ask.
     assert attempts, error
     found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
-    # The loss keeps its table of the two tokenizers where its documentation says.
-    [table] = [path for path in found if path.match("home/.cache/bertscore_tm/vocabulary-*.safetensors")]
-    assert found - {table} == {Path("work", name) for name in ("texts", "scores.json", "page.html", "table.csv")}
+    assert found == {Path("work", name) for name in ("texts", "scores.json", "page.html", "table.csv")}
