@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertscore_tm.core.onednn import runs_as_it_stands
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
-from bertscore_tm.losses.relaxation import Relaxation, Softmax, exclude
+from bertscore_tm.losses.relaxation import Relaxation, mask_excluded, softmax_relaxation
 from bertscore_tm.losses.softmax_expectation import softmax_expectation
 
 __all__ = [
@@ -75,13 +75,12 @@ def predictions_of_logits(
         The expectations.
 
     Example:
-        >>> from bertscore_tm.losses.relaxation import Softmax
         >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
-        >>> predictions_of_logits(torch.tensor([[[0.0, 0.0, 9.0]]]), vocabulary, Softmax(), 1.0).embeddings
+        >>> predictions_of_logits(torch.tensor([[[0.0, 0.0, 9.0]]]), vocabulary, softmax_relaxation, 1.0).embeddings
         tensor([[[2., 1.]]])
     """
     table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
-    if top_k is None and type(relaxation) is Softmax and runs_as_it_stands():
+    if top_k is None and relaxation is softmax_relaxation and runs_as_it_stands():
         columns = _columns(vocabulary)
         return _of_columns(softmax_expectation(logits, columns, temperature, vocabulary.excluded_ids), vocabulary)
     if top_k is None:
@@ -92,9 +91,9 @@ def predictions_of_logits(
             ends = p[..., end_ids].sum(-1)
             embeddings = embeddings - p[..., end_ids] @ table[end_ids].to(p.dtype)
         return SoftPredictions(embeddings, _of_content(weights, ends), ends)
-    z = exclude(logits, vocabulary.excluded_ids)
+    z = mask_excluded(logits, vocabulary.excluded_ids)
     values, ids = z.topk(min(top_k, z.shape[-1]), dim=-1)
-    p = relaxation(values, temperature)
+    p = relaxation(values, temperature, ())
     if end_ids:
         is_end = torch.isin(ids, torch.tensor(end_ids, device=ids.device))
         ends = (p * is_end).sum(-1)
@@ -175,10 +174,10 @@ def predictive_statistics(
     entropy, special, likeliest = [], [], []
     for start in range(0, num_rows, _POSITIONS_AT_ONCE):
         logits = rows(slice(start, start + _POSITIONS_AT_ONCE))
-        p = exclude(logits, ()).softmax(-1)
+        p = mask_excluded(logits, ()).softmax(-1)
         entropy.append(torch.special.entr(p).sum(-1))
         special.append(p[:, list(special_ids)].sum(-1))
-        likeliest.append(exclude(logits, special_ids).argmax(-1))
+        likeliest.append(mask_excluded(logits, special_ids).argmax(-1))
     if not entropy:
         nothing = rows(slice(0, 0)).float().sum(-1)
         return nothing, nothing, nothing.long()

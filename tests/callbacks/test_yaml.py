@@ -13,7 +13,7 @@ from torchmetrics import Metric
 
 from bertscore_tm import BERTScore, callbacks, losses
 from bertscore_tm.callbacks import BERTScoreCallback
-from bertscore_tm.losses import GumbelSoftmax, SoftBERTScoreLoss, Softmax, TopK, VocabularyBridge
+from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
 from examples import lightning_cli
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -56,25 +56,17 @@ def test_a_metric_is_as_without_the_file(minilm):
     assert found.signature() == plain.signature()
 
 
-@pytest.mark.parametrize(
-    ("given", "kind"),
-    [
-        ("gumbel", None),
-        (of("bertscore_tm.losses.Softmax"), Softmax),
-        (of("bertscore_tm.losses.GumbelSoftmax"), GumbelSoftmax),
-        (of("bertscore_tm.losses.TopK", k=5, relaxation=of("bertscore_tm.losses.GumbelSoftmax")), TopK),
-    ],
-    ids=["name", "softmax", "gumbel", "top-k"],
-)
-def test_a_loss_with_a_relaxation(minilm, given, kind):
-    loss = built(
-        nn.Module,
-        **of("bertscore_tm.losses.SoftBERTScoreLoss", model_name_or_path=str(minilm), num_layers=2, relaxation=given),
+def test_a_loss_with_a_relaxation_and_a_matching_by_name(minilm):
+    config = of(
+        "bertscore_tm.losses.SoftBERTScoreLoss",
+        model_name_or_path=str(minilm),
+        num_layers=2,
+        relaxation="gumbel",
+        matching="transport",
     )
+    loss = built(nn.Module, **config)
     assert isinstance(loss, SoftBERTScoreLoss)
-    assert type(loss.relaxation) is (kind or GumbelSoftmax)
-    if kind is TopK:
-        assert (loss.relaxation.k, type(loss.relaxation.relaxation)) == (5, GumbelSoftmax)
+    assert (loss.relaxation, loss.matching) == ("gumbel", "transport")
 
 
 def test_a_loss_with_a_tokenizer_and_weights(minilm):

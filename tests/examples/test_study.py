@@ -12,7 +12,6 @@ import pytest
 import torch
 from scipy import stats
 
-from bertscore_tm.losses.relaxation import GumbelSoftmax
 from examples.docstring_training import SelfCritical, Soft
 from examples.study import __main__ as command
 from examples.study import tasks
@@ -113,7 +112,7 @@ def test_arms_read_their_settings(encoder):
     arm = parse_arm("soft:weight=3,layer=2,relaxation=gumbel,temperature=0.5")
     added = arm.loss(encoder, encoder.tokenizer.tokenizer)
     assert isinstance(added, Soft)
-    assert (arm.weight, type(added.loss.relaxation), added.loss.temperature) == (3, GumbelSoftmax, 0.5)
+    assert (arm.weight, added.loss.relaxation, added.loss.temperature) == (3, "gumbel", 0.5)
     assert added.loss.encoder.num_layers == 2
     assert isinstance(parse_arm("self-critical").loss(encoder, encoder.tokenizer.tokenizer), SelfCritical)
     assert parse_arm("cross-entropy").loss(encoder, None) is None

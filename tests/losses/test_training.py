@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses import SoftBERTScoreLoss, soft_bertscore_loss
+from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.soft_predictions import IGNORE, grad_of, labels_of, near_labels, noise, tiny
@@ -212,26 +212,6 @@ def test_hidden_states_of_a_sharded_generator():
     first, second = run_ranks(hidden_step_on_a_rank, 2, 2)
     torch.testing.assert_close(first, second)
     torch.testing.assert_close(first, hidden_step_on_a_rank(0, 1), atol=1e-6, rtol=1e-4)
-
-
-def test_function_and_module_are_one(encoder):
-    labels = labels_of(encoder)
-    z = near_labels(encoder, labels)
-    settings = {
-        "relaxation": "straight-through",
-        "temperature": 0.7,
-        "matching": "logsumexp",
-        "matching_temperature": 0.2,
-        "component": "recall",
-        "references": "mean",
-        "top_k": 9,
-        "reduction": "none",
-    }
-    module = SoftBERTScoreLoss(encoder, **settings)
-    assert torch.equal(soft_bertscore_loss(z, labels, encoder, **settings), module(z, labels))
-    mask = torch.arange(labels.shape[1]) < 2
-    mask = mask.expand(labels.shape)
-    assert torch.equal(soft_bertscore_loss(z, labels, encoder, mask, **settings), module(z, labels, mask))
 
 
 def test_diagnostics_by_hand(encoder):
