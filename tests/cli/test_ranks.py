@@ -68,7 +68,7 @@ def score_and_count(rank: int, model: str) -> tuple[list[int], object]:
 @pytest.mark.distributed
 def test_each_process_encodes_its_own_share(tmp_path, one_thread):
     model = save_tiny_model("bert", tmp_path)
-    (first, scored), (second, nothing) = run_ranks(score_and_count, 2, model)
+    (first, scored), (second, nothing) = run_ranks(score_and_count, 2, model, fresh=True)
     assert nothing is None
     assert min(len(first), len(second)) > 60
     assert len(first) + len(second) < 1.2 * len(set(first) | set(second))

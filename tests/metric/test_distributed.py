@@ -137,7 +137,7 @@ def score_all_kinds(rank: int, model: str, uneven: list[list[int]], both: dict[b
 def test_equals_one_process(minilm, world_size):
     uneven = shares(world_size)
     reports = run_ranks(
-        score_all_kinds, world_size, minilm, uneven, {several: texts(several) for several in (False, True)}
+        score_all_kinds, world_size, minilm, uneven, {several: texts(several) for several in (False, True)}, fresh=True
     )
     largest = 0.0
     for number, kind in enumerate(KINDS):

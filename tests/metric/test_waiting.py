@@ -583,7 +583,7 @@ def noted(name: str, function: Callable[..., Any], calls: list[str]) -> Callable
 @pytest.mark.distributed
 def test_two_ranks_equal_one_process(minilm):
     shares = [[[0], [1, 2], [3, 4, 5, 6], [7]], [[11, 10], [9], [8]]]
-    reports = run_ranks(score_shares, 2, minilm, shares)
+    reports = run_ranks(score_shares, 2, minilm, shares, fresh=True)
     encoder = FrozenEncoder(minilm, num_layers=LAYERS)
     in_order = list(chain(*chain(*shares)))
     assert reports[0]["calls"] == reports[1]["calls"]

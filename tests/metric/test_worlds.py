@@ -159,7 +159,7 @@ def send(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict[Any,
 
 
 def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
-    found, other = run_ranks(send, 2, minilm, real_pairs(30))
+    found, other = run_ranks(send, 2, minilm, real_pairs(30), fresh=True)
     vocabulary = FrozenEncoder(minilm, num_layers=1).tokenizer.vocab_size
     per_score, per_index, per_token_id = 3 * 4, 8, 8
     # Settings, counts and sums: of a fixed size. Before each gathering the length of what is to come.

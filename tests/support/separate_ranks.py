@@ -1,4 +1,4 @@
-"""Ranks as processes of their own: one that dies takes no other with it, unlike those of ``torch.multiprocessing``."""
+"""Gloo ranks for tests in which a rank dies: each one runs to its own end, and its exit code is reported."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from tests.support.ranks import RANK_IMPORTS
+from tests.support.ranks import RANK_IMPORTS, gloo_group
 
-# Only so that a hang fails a test instead of stopping the run; what is tested ends by itself long before.
+# Turns a hang into a failure; far above what the tests take on a busy machine.
 HANGS_AFTER_S = 300
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended: its exit code (negative: the signal that killed it) and what it had put into its report."""
+    """How a rank ended: its exit code (the negative signal number where a signal killed it) and its report."""
 
     exit_code: int
     report: dict[str, Any]
@@ -34,8 +32,12 @@ def run_separate_ranks(
 ) -> list[Ended]:
     """Run ``function(rank, report, *args)`` in one gloo process per rank and return how each of them ended.
 
-    The function must be importable. Its report is what it had put into the dictionary when it returned or raised, and
-    empty when the process was killed. The ``endless`` ranks are killed when all others have ended.
+    Args:
+        function: importable; puts its findings into the dictionary ``report``, which arrives when it returns or raises,
+            and arrives empty when the process was killed.
+        world_size: number of ranks.
+        *args: further arguments.
+        endless: ranks that are killed when all others have ended.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(RANK_IMPORTS)
@@ -70,19 +72,11 @@ def _kill(ranks: list[BaseProcess]) -> None:
 
 
 def _rank_main(rank: int, world_size: int, folder: str, function: Callable[..., None], args: tuple[Any, ...]) -> None:
-    # How Lightning knows a process that it has not started itself.
+    # How Lightning recognises a process that it has not started itself.
     os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0")
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/rendezvous",
-        rank=rank,
-        world_size=world_size,
-        timeout=timedelta(seconds=60),
-    )
     report: dict[str, Any] = {}
-    try:
-        function(rank, report, *args)
-    finally:
-        torch.save(report, Path(folder) / f"{rank}.pt")
-        dist.destroy_process_group()
+    with gloo_group(rank, world_size, f"file://{folder}/rendezvous", 60):
+        try:
+            function(rank, report, *args)
+        finally:
+            torch.save(report, Path(folder) / f"{rank}.pt")
