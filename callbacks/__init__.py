@@ -4,7 +4,7 @@ from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.callbacks.samples.logger import SampleLogger
 from bertscore_tm.callbacks.schedules import LossWeightSchedule, TemperatureAnnealing
-from bertscore_tm.callbacks.scoring import BERTScoreCallback
+from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
 
 __all__ = [
     "BERTScoreCallback",
@@ -12,6 +12,8 @@ __all__ = [
     "CausalGenerate",
     "LossWeightSchedule",
     "SampleLogger",
+    "ScoredBatch",
     "Seq2SeqGenerate",
     "TemperatureAnnealing",
+    "TextListener",
 ]

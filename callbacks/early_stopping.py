@@ -10,8 +10,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
-from bertscore_tm.callbacks.requirements import require_lightning
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
+from bertscore_tm.callbacks.trainer import require_lightning_trainer
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.statistics import mean_interval
 
@@ -106,7 +106,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Choose when to check, and make sure that there will be something to check."""
-        require_lightning(trainer, self)
+        require_lightning_trainer(trainer, self)
         if stage != "fit":
             return
         if self._check_on_train_epoch_end is None:

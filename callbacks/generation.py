@@ -22,14 +22,21 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.tokenization import tokenizer_of
 
-__all__ = ["CausalGenerate", "Generate", "HuggingFaceGenerate", "Seq2SeqGenerate", "same_random_states", "undisturbed"]
+__all__ = [
+    "CausalGenerate",
+    "Generate",
+    "HuggingFaceGenerate",
+    "Seq2SeqGenerate",
+    "isolate_random_state",
+    "isolate_training_state",
+]
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
 """A function of the module and a batch that returns generated texts and their references."""
 
 
 @contextmanager
-def undisturbed(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator[None, None, None]:
+def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator[None, None, None]:
     """Run code in evaluation mode, without gradients and in the trainer's precision, and leave no trace in training.
 
     Lightning calls callback hooks outside its precision context. Whatever happens inside, also an exception, random
@@ -41,7 +48,7 @@ def undisturbed(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator
     """
     modes = [(module, module.training) for module in pl_module.modules()]
     try:
-        with same_random_states(pl_module), torch.no_grad(), trainer.precision_plugin.forward_context():
+        with isolate_random_state(pl_module), torch.no_grad(), trainer.precision_plugin.forward_context():
             pl_module.eval()
             yield
     finally:
@@ -50,7 +57,7 @@ def undisturbed(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator
 
 
 @contextmanager
-def same_random_states(pl_module: pl.LightningModule) -> Generator[None, None, None]:
+def isolate_random_state(pl_module: pl.LightningModule) -> Generator[None, None, None]:
     """Run code that may draw random numbers, and bring all random states back.
 
     Args:
@@ -67,7 +74,7 @@ def same_random_states(pl_module: pl.LightningModule) -> Generator[None, None, N
 
 
 @contextmanager
-def _gathered(pl_module: pl.LightningModule, model: Any) -> Generator[Any, None, None]:
+def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any, None, None]:
     """Yield the model with those weights at hand that only a forward pass of the whole module gathers.
 
     ``generate`` calls parts of the model by themselves, such as the encoder, and what FSDP wraps it enters from within.
@@ -136,7 +143,7 @@ class HuggingFaceGenerate(ABC):
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
             # Ranks that have finished their texts go on with the others, who need their shards.
             options.setdefault("synced_gpus", True)
-        with _gathered(pl_module, model) as whole:
+        with _gather_weights(pl_module, model) as whole:
             preds = self._generate(whole, batch, options)
         return preds, self._targets(batch[self.target_key])
 

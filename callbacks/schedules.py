@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 
-from bertscore_tm.callbacks.requirements import require_lightning
+from bertscore_tm.callbacks.trainer import require_lightning_trainer
 
 __all__ = ["LossWeightSchedule", "TemperatureAnnealing", "scheduled_value"]
 
@@ -78,7 +78,7 @@ class _Schedule(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the module has what is to be set."""
-        require_lightning(trainer, self)
+        require_lightning_trainer(trainer, self)
         if stage != "fit":
             return
         try:

@@ -16,13 +16,11 @@ from torch import Tensor
 from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.callbacks.generation import HuggingFaceGenerate, same_random_states
-from bertscore_tm.callbacks.listening import ScoredBatch, TextListener
-from bertscore_tm.callbacks.requirements import require_lightning
-from bertscore_tm.callbacks.sample_numbers import num_scored_loaders
-from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe
+from bertscore_tm.callbacks.generation import HuggingFaceGenerate, isolate_random_state
+from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
 from bertscore_tm.callbacks.samples.writers import Page, writer_for
-from bertscore_tm.callbacks.scoring import BERTScoreCallback
+from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
+from bertscore_tm.callbacks.trainer import count_scored_loaders, require_lightning_trainer
 from bertscore_tm.encoder.tokenization import tokenizer_of
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights
@@ -110,7 +108,7 @@ class SampleLogger(TextListener):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that there is something to show, and somewhere to show it."""
-        require_lightning(trainer, self)
+        require_lightning_trainer(trainer, self)
         self._scorer(trainer)
         if self.num_alignments or self.follow:
             from bertscore_tm.plotting.pictures import require_matplotlib
@@ -158,13 +156,16 @@ class SampleLogger(TextListener):
         if not self._shares or scorer is not self._scorer(trainer)[0] or all(scored.repeated):
             return
         share = self._shares[scored.dataloader_idx]
-        # Encoded once, for the callback's own metric too.
-        share.metric.update(scored.preds, scored.target, indices=scored.numbers)
         references = as_text_pairs(scored.preds, scored.target).references
         inputs = self._inputs_of(scorer, scored)
         for i, number in enumerate(scored.numbers):
             if not scored.repeated[i]:
                 share.texts[number] = (None if inputs is None else inputs[i], scored.preds[i], references[i])
+
+    def metric_for(self, trainer: pl.Trainer, scorer: BERTScoreCallback, dataloader_idx: int) -> BERTScore | None:
+        """Return the metric that scores every pair of a dataloader in this run."""
+        is_ours = bool(self._shares) and scorer is self._scorer(trainer)[0]
+        return self._shares[dataloader_idx].metric if is_ours else None
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the samples."""
@@ -200,7 +201,7 @@ class SampleLogger(TextListener):
     def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         metric = self._scorer(trainer)[1]
         # On all ranks, so that one without batches joins every collective.
-        loaders = range(num_scored_loaders(trainer))
+        loaders = range(count_scored_loaders(trainer))
         self._shares = [_Share(metric.per_pair().to(pl_module.device)) for _ in loaders]
 
     def _inputs_of(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
@@ -236,10 +237,11 @@ class SampleLogger(TextListener):
         shares, self._shares = self._shares, []
         if trainer.sanity_checking:
             return
+        self._scorer(trainer)[0].flush()
         key = f"{stage}_samples" if self.name is None else f"{stage}_{self.name}_samples"
         unseen = set(self.follow)
         # Loggers may draw random numbers.
-        with same_random_states(pl_module):
+        with isolate_random_state(pl_module):
             for number, share in enumerate(shares):
                 scores = share.metric.compute()
                 if not len(scores["f1"]):
@@ -270,7 +272,7 @@ class SampleLogger(TextListener):
             return []
         table = torch.stack([scores[name] for name in ("precision", "recall", "f1")], dim=1).tolist()
         return [
-            describe(kind, numbers[place], table[place], texts[numbers[place]], share.metric, weights)
+            describe_sample(kind, numbers[place], table[place], texts[numbers[place]], share.metric, weights)
             for kind, place in chosen
         ]
 

@@ -12,7 +12,7 @@ from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.alignment import AlignedText, Alignment
 from bertscore_tm.scoring.token_weights import TokenWeights
 
-__all__ = ["Sample", "choose_samples", "describe", "misfits"]
+__all__ = ["Sample", "choose_samples", "describe_sample", "find_unmatched_words"]
 
 # Words that are named for each side of a pair.
 _NUM_MISFITS = 3
@@ -78,7 +78,7 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
     return {"worst": worst, "median": between[start : start + count], "best": best}
 
 
-def misfits(side: AlignedText) -> str:
+def find_unmatched_words(side: AlignedText) -> str:
     """Name the words that cost a text the most.
 
     A word costs the sum over its tokens of weight times one minus best similarity. Named are those that cost more than
@@ -108,7 +108,7 @@ def misfits(side: AlignedText) -> str:
     return ", ".join(dict.fromkeys(bare))
 
 
-def describe(
+def describe_sample(
     kind: str,
     number: int,
     scores: Sequence[float],
@@ -148,8 +148,8 @@ def describe(
         input=text,
         prediction=prediction,
         references=references,
-        out_of_place="" if alignment is None else misfits(alignment.candidate),
-        missed="" if alignment is None else misfits(alignment.reference),
+        out_of_place="" if alignment is None else find_unmatched_words(alignment.candidate),
+        missed="" if alignment is None else find_unmatched_words(alignment.reference),
         closest=closest,
         alignment=alignment,
     )

@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
 from bertscore_tm.callbacks.samples import logger as sample_logger
-from bertscore_tm.callbacks.samples.selection import choose_samples, describe, misfits
+from bertscore_tm.callbacks.samples.selection import choose_samples, describe_sample, find_unmatched_words
 from bertscore_tm.callbacks.samples.writers import Page, writer_for
 from bertscore_tm.functional import bert_score
 from tests.support.lightning_modules import (
@@ -161,21 +161,21 @@ def test_misfits_are_the_words_that_cost_most(encoder):
         costs[word] = (name + token, cost + side.weights[i].item() * (1 - side.best[i].item()))
     average = sum(cost for _, cost in costs.values()) / len(costs)
     dear = sorted((name for name, cost in costs.values() if cost >= average), key=str.lower)
-    found = misfits(side).split(", ")
+    found = find_unmatched_words(side).split(", ")
     assert "tokenization" in found
     assert len(found) <= 3
     assert all(f"{one}." in dear or one in dear for one in found)
-    assert misfits(metric.align("The cat sleeps.", "The cat sleeps.").candidate) == ""
+    assert find_unmatched_words(metric.align("The cat sleeps.", "The cat sleeps.").candidate) == ""
 
 
 def test_what_is_wrong_is_named(encoder):
     metric = BERTScore(encoder)
     texts = ("in", "Parses a banana from disk.", ["Writes files.", "Parses a configuration file from disk."])
-    found = describe("worst", 3, (0.1, 0.2, 0.3), texts, metric, metric.token_weights())
+    found = describe_sample("worst", 3, (0.1, 0.2, 0.3), texts, metric, metric.token_weights())
     assert found.closest == texts[2][1]
     assert "banana" in found.out_of_place
     assert "configuration" in found.missed
-    nothing = describe("worst", 3, (0.0, 0.0, 0.0), ("in", "", ["Some words."]), metric, metric.token_weights())
+    nothing = describe_sample("worst", 3, (0.0, 0.0, 0.0), ("in", "", ["Some words."]), metric, metric.token_weights())
     assert (nothing.alignment, nothing.out_of_place, nothing.missed) == (None, "", "")
 
 

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, scoring
-from bertscore_tm.callbacks.generation import undisturbed
+from bertscore_tm.callbacks.generation import isolate_training_state
 from tests.support.callback_runs import numpy_state
 from tests.support.lightning_modules import (
     Chooser,
@@ -235,7 +235,7 @@ def test_scoring_what_the_step_returns_ends_with_equal_weights(pairs, encoder, t
 
 def test_the_same_generation_without_the_callbacks_care_disturbs(pairs, encoder, tmp_path, monkeypatch):
     plain = fitted(chooser(pairs, kind=Silent), tmp_path, [])
-    monkeypatch.setattr(scoring, "undisturbed", nullcontext_of_two)
+    monkeypatch.setattr(scoring, "isolate_training_state", nullcontext_of_two)
     callback = BERTScoreCallback(BERTScore(encoder), generate_wildly)
     assert same(fitted(chooser(pairs, kind=Silent), tmp_path, [callback]), plain) == [False] * 4
 
@@ -252,7 +252,7 @@ def test_everything_comes_back_after_an_error(pairs, tmp_path):
     states = torch.get_rng_state(), random.getstate(), numpy_state()
 
     def fail():
-        with undisturbed(trainer(tmp_path), module):
+        with isolate_training_state(trainer(tmp_path), module):
             assert not any(part.training for part in module.modules())
             assert not torch.is_grad_enabled()
             generate_wildly(module, torch.arange(3))
@@ -378,7 +378,7 @@ def test_no_validation_loop_is_an_error_before_training(pairs, encoder, tmp_path
         module.val_dataloader = super(Chooser, module).val_dataloader
     before = weights(module)
     with pytest.raises(
-        MisconfigurationException, match=r"this run has none: define validation_step.*limit_val_batches"
+        MisconfigurationException, match=r"this run has no validation: define validation_step.*limit_val_batches"
     ):
         trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **arguments).fit(module)
     assert torch.equal(weights(module), before)
@@ -389,7 +389,7 @@ def test_no_validation_loop_is_an_error_before_training(pairs, encoder, tmp_path
 def test_runs_without_batches_are_an_error(pairs, encoder, tmp_path, stage, limit):
     argument = "limit_val_batches" if stage == "validate" else "limit_test_batches"
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **{argument: limit})
-    with pytest.raises(MisconfigurationException, match=f"{argument}=0 leaves it nothing: raise it"):
+    with pytest.raises(MisconfigurationException, match=f"no batches to score with {argument}=0: raise it"):
         getattr(run, stage)(chooser(pairs))
 
 

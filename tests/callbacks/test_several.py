@@ -120,14 +120,14 @@ def test_names_must_not_meet(pairs, encoder, tmp_path):
 
 def test_a_metric_of_many_numbers_is_named(pairs, encoder, tmp_path):
     callback = BERTScoreCallback({"edits": EditDistance(reduction="none")})
-    with pytest.raises(MisconfigurationException, match=r"edits computes a tensor of shape \(7,\)"):
+    with pytest.raises(MisconfigurationException, match=r"edits returns a tensor of shape \(7,\)"):
         trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
 
 
 def test_a_metric_that_cannot_score_the_texts_is_named(pairs, encoder, tmp_path):
     module = chooser(pairs, kind=Returns, returned={"preds": ["a", "b"], "target": ["a"]})
     callback = BERTScoreCallback({"bleu": BLEUScore()})
-    with pytest.raises(MisconfigurationException, match="equal lengths, got 2 and 1: give one target"):
+    with pytest.raises(MisconfigurationException, match="equal lengths, got 2 and 1: return one reference"):
         trainer(tmp_path, [callback]).validate(module, verbose=False)
 
 

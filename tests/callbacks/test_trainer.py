@@ -1,4 +1,4 @@
-"""Callbacks in the trainer of another package."""
+"""Callbacks in the trainer of the package ``pytorch_lightning``."""
 
 import pytest
 import pytorch_lightning
@@ -27,12 +27,12 @@ class Module(pytorch_lightning.LightningModule):
 
 
 @pytest.mark.parametrize("kind", [BERTScoreCallback, BERTScoreEarlyStopping, LossWeightSchedule, TemperatureAnnealing])
-def test_the_other_lightning_is_named(encoder, kind):
+def test_other_lightning_package_is_an_error(encoder, kind):
     callback = kind(BERTScore(encoder)) if kind is BERTScoreCallback else kind()
     trainer = pytorch_lightning.Trainer(
         callbacks=[callback], max_epochs=1, logger=False, enable_checkpointing=False, accelerator="cpu"
     )
     data = DataLoader(torch.zeros(2, 1))
-    said = rf"{kind.__name__} runs in a lightning\.pytorch\.Trainer, and this is a pytorch_lightning\.Trainer"
-    with pytest.raises(MisconfigurationException, match=said):
+    message = rf"{kind.__name__} needs a lightning\.pytorch\.Trainer, got a pytorch_lightning\.Trainer"
+    with pytest.raises(MisconfigurationException, match=message):
         trainer.fit(Module(), data, data)

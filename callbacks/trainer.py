@@ -1,0 +1,64 @@
+"""Questions that the callbacks ask the trainer that runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import CombinedLoader
+
+__all__ = ["count_scored_loaders", "get_dataloaders", "require_lightning_trainer"]
+
+
+def require_lightning_trainer(trainer: Any, callback: pl.Callback) -> None:
+    """Raise an error unless the trainer is a ``lightning.pytorch.Trainer``.
+
+    Args:
+        trainer: the trainer that runs the callback.
+        callback: the callback, which the error names.
+
+    Raises:
+        MisconfigurationException: the trainer is of another package, such as ``pytorch_lightning``, whose classes
+            differ from those of ``lightning.pytorch``.
+    """
+    if not isinstance(trainer, pl.Trainer):
+        given = f"{type(trainer).__module__.split('.')[0]}.{type(trainer).__name__}"
+        raise MisconfigurationException(
+            f"{type(callback).__name__} needs a lightning.pytorch.Trainer, got a {given}: replace `import "
+            f"pytorch_lightning as pl` by `import lightning.pytorch as pl` for both the module and the trainer"
+        )
+
+
+def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
+    """Return the dataloaders of the running validation or test.
+
+    Args:
+        trainer: the running trainer.
+
+    Returns:
+        The dataloaders and the mode in which they are combined.
+    """
+    # `trainer.val_dataloaders` does not contain the mode.
+    if trainer.testing:
+        loop = trainer.test_loop
+    elif trainer.state.fn == TrainerFn.VALIDATING:
+        loop = trainer.validate_loop
+    else:
+        loop = trainer.fit_loop.epoch_loop.val_loop
+    assert loop._combined_loader is not None
+    return loop._combined_loader
+
+
+def count_scored_loaders(trainer: pl.Trainer) -> int:
+    """Return the number of dataloaders that get separate scores.
+
+    Args:
+        trainer: the running trainer.
+
+    Returns:
+        The number of dataloaders if they are read one after the other; 1 if each batch combines all of them.
+    """
+    loaders = get_dataloaders(trainer)
+    return len(loaders.flattened) if loaders._mode == "sequential" else 1
