@@ -6,7 +6,8 @@ matching the contextual vectors of their tokens greedily by cosine similarity.
 * ``bertscore_tm.BERTScore``: a ``torchmetrics.Metric`` that streams and synchronises over ranks.
 * ``bertscore_tm.functional.bert_score``: the same numbers from one call.
 * ``bertscore_tm.score`` and ``bertscore_tm.BERTScorer``: the same with the interface of the ``bert-score`` package.
-* ``bertscore_tm.plot_alignment`` and ``plot_contributions``: pictures of how two texts match.
+* ``bertscore_tm.align``: which tokens of two texts match, to print or draw; ``plot_alignment`` and
+  ``plot_contributions`` draw it at once.
 * ``bertscore_tm.losses``: differentiable BERTScore as a training loss.
 * ``bertscore_tm.callbacks``: validation scoring and early stopping for Lightning.
 """
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.functional import bert_score
+    from bertscore_tm.functional import align, bert_score
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.plotting import contributions_html, plot_alignment, plot_contributions
     from bertscore_tm.scorer import BERTScorer, score
@@ -31,6 +32,7 @@ __all__ = [
     "BERTScorer",
     "FrozenEncoder",
     "__version__",
+    "align",
     "bert_score",
     "contributions_html",
     "plot_alignment",
@@ -49,6 +51,7 @@ _HOMES = {
     "BERTScore": "bertscore_tm.metric",
     "BERTScorer": "bertscore_tm.scorer",
     "FrozenEncoder": "bertscore_tm.encoder",
+    "align": "bertscore_tm.functional",
     "bert_score": "bertscore_tm.functional",
     "contributions_html": "bertscore_tm.plotting",
     "plot_alignment": "bertscore_tm.plotting",

@@ -17,8 +17,8 @@ from torch import Tensor
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.files import write_atomically
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import score_signature
-from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.token_weights import WeightSource, token_weights
 from bertscore_tm.texts import TextPairs
 
 __all__ = ["Baseline", "Sums", "make_baseline"]
@@ -165,7 +165,7 @@ def make_baseline(
     if len(distinct) < 2:
         raise ValueError(f"random pairs need at least 2 distinct texts that are not blank, got {len(distinct)}")
 
-    signature = score_signature(encoder, "no", "no")
+    signature = score_signature(encoder, WeightSource("uniform"))
     settings = {
         "signature": signature,
         "texts": hashlib.sha256("\n".join(distinct).encode("utf-8", "surrogatepass")).hexdigest()[:16],

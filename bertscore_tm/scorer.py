@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.functional import score_texts
-from bertscore_tm.scoring.messages import score_signature, warn_unused
-from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.functional import align_and_warn, score_and_warn
+from bertscore_tm.scoring.messages import warn_unused
+from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
+from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.token_weights import Idf, WeightSource
 from bertscore_tm.texts import as_documents, as_text_pairs
 
@@ -187,8 +188,7 @@ class BERTScorer:
         self.lang = lang
         self.device = default_device(device)
         self.rescale_with_baseline = rescale_with_baseline
-        self._baseline, self._rescaled = baseline_rows(self.encoder, lang or "", rescale_with_baseline, baseline_path)
-        self._baseline_path = baseline_path
+        self._baseline = find_baseline(self.encoder, lang or "", rescale_with_baseline, baseline_path)
         self._idf_sents: list[str] | None = None
         self._weight_source = WeightSource("uniform")
         if idf_sents is not None:
@@ -212,7 +212,7 @@ class BERTScorer:
     @property
     def hash(self) -> str:
         """The signature of the settings, with the idf corpus of the last call."""
-        return score_signature(self.encoder, str(self._weight_source), self._rescaled)
+        return score_signature(self.encoder, self._weight_source, self._baseline)
 
     def compute_idf(self, sents: Sequence[str]) -> None:
         """Take document frequencies from these texts from now on.
@@ -262,9 +262,7 @@ class BERTScorer:
         return_hash: bool,
     ) -> Scores | tuple[Scores, str]:
         texts = as_text_pairs(cands, refs)
-        scored, weights = score_texts(
-            texts, self.encoder, self.idf, self._idf_sents, self.device, verbose, stacklevel=4
-        )
+        scored, weights = score_and_warn(texts, self.encoder, self.idf, self._idf_sents, self.device, verbose)
         self._weight_source = weights.source
         scores = rescale_scores(scored.scores, self._baseline)
         precision, recall, f1 = scores if self.all_layers else scores[:, 0]
@@ -284,14 +282,10 @@ class BERTScorer:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        from bertscore_tm.plotting import plot_alignment
-
-        options: dict[str, Any] = {}
-        if self.rescale_with_baseline:
-            options = {"rescale_with_baseline": True, "baseline_path": self._baseline_path, "lang": self.lang or ""}
-        figure = plot_alignment(
-            candidate, reference, self.encoder, idf=self.idf, idf_sents=self._idf_sents, device=self.device, **options
+        alignment = align_and_warn(
+            candidate, reference, self.encoder, self.idf, self._idf_sents, self._baseline, self.device
         )
+        figure = alignment.plot()
         if fname:
             figure.savefig(fname)
         return figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
@@ -15,9 +14,11 @@ from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.functional import SCORES
 from bertscore_tm.scoring.corpus import encode_texts, match_encoded, plan_steps, weighted_scores
-from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.scoring.messages import describe_truncation
+from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.texts import TextPairs
+from bertscore_tm.user_warnings import warn_user
 
 __all__ = ["BERTScoreReward"]
 
@@ -118,14 +119,11 @@ class BERTScoreReward:
         self.repeat_ngram_size = repeat_ngram_size
         self.device = device
         self.cache_bytes = cache_bytes
-        self._baseline, _ = baseline_rows(self.encoder, lang, rescale_with_baseline, baseline_path)
+        self._baseline = find_baseline(self.encoder, lang, rescale_with_baseline, baseline_path)
         self._weights = token_weights(self.encoder, idf_sents=idf_sents)
         if self._weights.num_truncated:
-            warnings.warn(
-                f"{self._weights.num_truncated} texts of idf_sents are longer than "
-                f"{self.encoder.tokenizer.max_length} tokens and cut there",
-                stacklevel=2,
-            )
+            max_length = self.encoder.tokenizer.max_length
+            warn_user(describe_truncation(self._weights.num_truncated, max_length, source="idf_sents"))
         self.__name__ = f"bertscore_{component}"
 
     def __call__(
@@ -188,11 +186,10 @@ class BERTScoreReward:
             scores[..., step] = weighted_scores(matched, self._weights, self.encoder)[0].cpu()
             num_truncated += matched.num_truncated
         if num_truncated:
-            # Without the number, so that it is said once and not at every training step.
-            warnings.warn(
-                f"texts are longer than {self.encoder.tokenizer.max_length} tokens and cut there, so that what follows "
-                f"is not rewarded; long_text='window' scores texts whole",
-                stacklevel=3,
+            # Without the count, so that Python shows it once and not at every training step.
+            warn_user(
+                f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
+                f"rest is not rewarded; long_text='window' scores whole texts"
             )
         return rescale_scores(scores, self._baseline)[SCORES.index(self.component), 0]
 

@@ -31,6 +31,8 @@ from bertscore_tm.losses.soft_matching import SoftMatching, best_or_mean, soft_p
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens, require_graded_ends
 from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, label_content, reference_lists
 from bertscore_tm.losses.token_weights import LossIdf, loss_weights
+from bertscore_tm.scoring.messages import describe_truncation
+from bertscore_tm.user_warnings import warn_user
 
 __all__ = ["SoftBERTScoreLoss"]
 
@@ -356,11 +358,7 @@ class SoftBERTScoreLoss(nn.Module):
         with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
             encoded = encode_reference_texts(texts, self.encoder, self.weights.table, device, self.cache_bytes)
         if encoded.num_truncated:
-            warnings.warn(
-                f"{encoded.num_truncated} target texts are longer than {self.encoder.tokenizer.max_length} tokens "
-                f"and were cut there",
-                stacklevel=2,
-            )
+            warn_user(describe_truncation(encoded.num_truncated, self.encoder.tokenizer.max_length, "target text"))
         return encoded
 
     def extra_repr(self) -> str:

@@ -100,8 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
             state.unlink()
     if team.rank == 0:
         if made.num_truncated:
+            from bertscore_tm.scoring.messages import describe_truncation
+
             warnings.warn(
-                f"{made.num_truncated} of {made.num_texts} texts are longer than {limit} tokens and were cut there",
+                f"{describe_truncation(made.num_truncated, limit)} (of {made.num_texts} texts)",
                 stacklevel=1,
             )
         report.write_output(_document(made, arguments) if arguments.json else _summary(made, arguments), None)

@@ -9,16 +9,15 @@ from bertscore_tm.cli.errors import CommandError, in_options
 from bertscore_tm.cli.inputs import read_texts
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bertscore_tm.encoder import FrozenEncoder
+    from bertscore_tm.scoring.rescaling import LayerBaseline
 
 __all__ = [
     "add_encoder_arguments",
     "add_idf_arguments",
     "add_rescale_arguments",
-    "baseline_rows",
     "build_encoder",
+    "find_baseline",
     "read_idf_texts",
 ]
 
@@ -148,15 +147,15 @@ def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
     return None if arguments.idf_file is None else read_texts(arguments.idf_file)
 
 
-def baseline_rows(encoder: FrozenEncoder, arguments: argparse.Namespace) -> tuple[Tensor | None, str]:
-    """Return the baseline that :func:`add_rescale_arguments` asks for, and its name in the signature.
+def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> LayerBaseline | None:
+    """Return the baseline that the arguments of :func:`add_rescale_arguments` select.
 
     Args:
         encoder: the encoder.
         arguments: the parsed arguments, with those of :func:`add_encoder_arguments`.
 
     Returns:
-        One row each for precision, recall and F1, shape (3, layers), or ``None``; and the name.
+        The baseline of the encoder's layers, or ``None`` without rescaling.
 
     Raises:
         CommandError: the file cannot be read, is malformed or has no row for the encoder's layer.
@@ -166,7 +165,7 @@ def baseline_rows(encoder: FrozenEncoder, arguments: argparse.Namespace) -> tupl
 
     rescale = arguments.rescale or arguments.baseline is not None
     try:
-        return rescaling.baseline_rows(encoder, arguments.lang, rescale, arguments.baseline)
+        return rescaling.find_baseline(encoder, arguments.lang, rescale, arguments.baseline)
     except OSError as error:
         raise CommandError(f"{arguments.baseline}: {error.strerror or error}") from error
     except ValueError as error:

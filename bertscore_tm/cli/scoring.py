@@ -65,33 +65,34 @@ def score_texts(
     Raises:
         CommandError: a process failed.
     """
-    from bertscore_tm.scoring import messages as reporting
-    from bertscore_tm.scoring import rescaling
+    from bertscore_tm.scoring.messages import count_zero, describe_truncation, list_warnings
+    from bertscore_tm.scoring.rescaling import rescale_scores
+    from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     device = team.together(lambda: ranks.choose_device(arguments.device))
     encoder = team.together(lambda: options.build_encoder(arguments, all_layers=all_layers))
-    baseline, rescaled = None, "no"
+    baseline = None
     if rescale:
-        baseline, rescaled = team.from_first(lambda: options.baseline_rows(encoder, arguments))
+        baseline = team.from_first(lambda: options.find_baseline(encoder, arguments))
     documents = list(chain.from_iterable(references))
     weights = team.together(lambda: token_weights(encoder, arguments.idf, idf_sents, documents, device))
     scored = team.score(texts, encoder, weights, device, progress=sys.stderr.isatty())
     if scored is None:
         return None
-    said = reporting.warning_texts(
-        int(reporting.count_zero(scored.scores)),
+    said = list_warnings(
+        int(count_zero(scored.scores)),
         scored.num_truncated,
         not weights.is_uniform,
         encoder.tokenizer.max_length,
     )
     if weights.num_truncated:
-        said.append(f"{weights.num_truncated} texts of --idf-file are longer than that and were cut there")
+        said.append(describe_truncation(weights.num_truncated, encoder.tokenizer.max_length, source="--idf-file"))
     for sentence in said:
         warnings.warn(sentence, stacklevel=1)
     return Scored(
-        scores=rescaling.rescale_scores(scored.scores, baseline),
+        scores=rescale_scores(scored.scores, baseline),
         best_reference=scored.best_reference,
         encoder=encoder,
-        signature=reporting.score_signature(encoder, str(weights.source), rescaled),
+        signature=score_signature(encoder, weights.source, baseline),
     )

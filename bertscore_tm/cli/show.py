@@ -15,17 +15,17 @@ import warnings
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, ranks, report
 from bertscore_tm.cli.errors import CommandError, in_options
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.scoring.alignment import AlignedText, Alignment
+    from bertscore_tm.scoring.rescaling import LayerBaseline
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -89,10 +89,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     device = ranks.choose_device(arguments.device)
     encoder = options.build_encoder(arguments)
-    baseline, rescaled = options.baseline_rows(encoder, arguments)
+    baseline = options.find_baseline(encoder, arguments)
     try:
         if suffix == ".txt":
-            shown: str | bytes = _text(arguments, encoder, idf_sents, device, baseline, rescaled)
+            shown: str | bytes = _text(arguments, encoder, idf_sents, device, baseline)
         else:
             shown = _drawn(arguments, encoder, idf_sents, device)
     except ValueError as error:
@@ -104,22 +104,24 @@ def run(arguments: argparse.Namespace) -> int:
 def _drawn(
     arguments: argparse.Namespace, encoder: FrozenEncoder, idf_sents: list[str] | None, device: torch.device
 ) -> str | bytes:
-    from bertscore_tm import plotting
+    from bertscore_tm.functional import align
 
-    texts = (arguments.candidate, arguments.reference, encoder)
-    settings: dict[str, Any] = {
-        "lang": arguments.lang,
-        "idf_sents": idf_sents,
-        "rescale_with_baseline": arguments.rescale or arguments.baseline is not None,
-        "baseline_path": arguments.baseline,
-        "device": device,
-    }
+    alignment = align(
+        arguments.candidate,
+        arguments.reference,
+        encoder,
+        lang=arguments.lang,
+        idf_sents=idf_sents,
+        rescale_with_baseline=arguments.rescale or arguments.baseline is not None,
+        baseline_path=arguments.baseline,
+        device=device,
+    )
     suffix = Path(arguments.output).suffix.lower()
     if suffix == ".html":
-        return plotting.contributions_html(*texts, **settings)
-    draw = plotting.plot_contributions if arguments.contributions else plotting.plot_alignment
+        return alignment.to_html()
+    figure = alignment.plot_contributions() if arguments.contributions else alignment.plot()
     file = BytesIO()
-    draw(*texts, **settings).savefig(file, format=suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
+    figure.savefig(file, format=suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
     return file.getvalue()
 
 
@@ -128,22 +130,22 @@ def _text(
     encoder: FrozenEncoder,
     idf_sents: list[str] | None,
     device: torch.device,
-    baseline: Tensor | None,
-    rescaled: str,
+    baseline: LayerBaseline | None,
 ) -> str:
-    from bertscore_tm.scoring import messages as reporting
-    from bertscore_tm.scoring.alignment import align
+    from bertscore_tm.scoring.alignment import compute_alignment
+    from bertscore_tm.scoring.messages import describe_truncation
+    from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     weights = token_weights(encoder, idf_sents=idf_sents, device=device)
-    alignment = align(arguments.candidate, arguments.reference, encoder, weights, device, baseline=baseline)
+    alignment = compute_alignment(arguments.candidate, arguments.reference, encoder, weights, device, baseline=baseline)
     if alignment.num_truncated:
         warnings.warn(
-            f"{alignment.num_truncated} of the two texts is longer than {encoder.tokenizer.max_length} tokens and was "
-            f"cut there; long_text='window' shows it whole",
+            f"{describe_truncation(alignment.num_truncated, encoder.tokenizer.max_length)}; long_text='window' shows "
+            f"whole texts",
             stacklevel=1,
         )
-    signature = reporting.score_signature(encoder, str(weights.source), rescaled)
+    signature = score_signature(encoder, weights.source, baseline)
     return in_terminal(alignment, weighted=idf_sents is not None) + f"\nsignature: {signature}\n"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import chain
@@ -38,10 +37,11 @@ from bertscore_tm.metric.states import (
     unpack_scores,
 )
 from bertscore_tm.metric.waiting import WaitingMetric
-from bertscore_tm.scoring.alignment import Alignment, align
+from bertscore_tm.scoring.alignment import Alignment, compute_alignment
 from bertscore_tm.scoring.corpus import weighted_scores
-from bertscore_tm.scoring.messages import score_signature, warn_unused, warning_texts
-from bertscore_tm.scoring.rescaling import baseline_rows, rescale_scores
+from bertscore_tm.scoring.messages import describe_truncation, list_warnings, warn_unused
+from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
+from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.token_weights import (
     Idf,
     TokenWeights,
@@ -52,6 +52,7 @@ from bertscore_tm.scoring.token_weights import (
 )
 from bertscore_tm.statistics import mean_interval
 from bertscore_tm.texts import TextPairs, as_text_pairs
+from bertscore_tm.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -214,22 +215,17 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
         self.score = score
         self.confidence = confidence
         self.cache_bytes = cache_bytes
-        self._baseline, self._rescaled = baseline_rows(
-            self.encoder, lang, rescale_with_baseline, baseline_path, baseline_url
-        )
+        self._baseline = find_baseline(self.encoder, lang, rescale_with_baseline, baseline_path, baseline_url)
         if self._baseline is not None and self._layer is not None:
-            self._baseline = self._baseline[:, self._layer : self._layer + 1]
+            self._baseline = self._baseline.of_layer(self._layer)
         self._num_references: int | None = None
         # None where they depend on references to come.
         self._weights: TokenWeights | None = None
         if idf is not True or idf_sents is not None:
             self._weights = token_weights(self.encoder, idf, idf_sents)
             if self._weights.num_truncated:
-                warnings.warn(
-                    f"{self._weights.num_truncated} texts of idf_sents are longer than "
-                    f"{self.encoder.tokenizer.max_length} tokens and cut there",
-                    stacklevel=2,
-                )
+                max_length = self.encoder.tokenizer.max_length
+                warn_user(describe_truncation(self._weights.num_truncated, max_length, source="idf_sents"))
         self.idf = self._weights is None or not self._weights.is_uniform
         self._keeps_pairs = self._weights is None or reduction == "none" or confidence is not None
 
@@ -328,7 +324,7 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
         if self._should_unsync:
             forget_batch(self.encoder, self._encodes_on)
             limit = self.encoder.tokenizer.max_length
-            for said in warning_texts(num_zero, int(settled.num_truncated), self.idf, limit):
+            for said in list_warnings(num_zero, int(settled.num_truncated), self.idf, limit):
                 rank_zero_warn(said, UserWarning)
 
         pairs = rescale_scores(pairs, self._baseline)
@@ -406,7 +402,7 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
             weights: weight of every token id. Default: those of :meth:`token_weights`.
 
         Returns:
-            The alignment, see :func:`bertscore_tm.scoring.alignment.align`.
+            The alignment, see :func:`bertscore_tm.align`.
 
         Raises:
             TypeError: a text is no string.
@@ -419,7 +415,9 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
             (['a', 'cat', 'sleeps'], [-1, 1, 3])
         """
         weights = self.token_weights() if weights is None else weights
-        return align(pred, target, self.encoder, weights, self._encodes_on, baseline=self._baseline, layer=self._layer)
+        return compute_alignment(
+            pred, target, self.encoder, weights, self._encodes_on, baseline=self._baseline, layer=self._layer
+        )
 
     def plot_alignment(self, pred: str, target: str, weights: TokenWeights | None = None) -> Figure:
         """Draw the alignment of two texts with this metric's settings.
@@ -443,16 +441,7 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
             >>> print(figure.axes[0].get_title(loc="left"))
             P 0.733   R 0.733   F1 0.733
         """
-        from bertscore_tm.plotting import draw_alignment
-        from bertscore_tm.plotting.fonts import lettering_for
-        from bertscore_tm.plotting.pictures import Picture, caption_of, require_matplotlib
-
-        require_matplotlib("plot_alignment")
-        weights = self.token_weights() if weights is None else weights
-        layer = self.encoder.num_layers if self._layer is None else self._layer
-        caption = caption_of(self.encoder, layer, weights, self._rescaled)
-        picture = Picture(self.align(pred, target, weights), caption, not weights.is_uniform)
-        return draw_alignment(picture, lettering_for(picture.words))
+        return self.align(pred, target, weights).plot()
 
     def signature(self) -> str:
         """Return one line with every setting that changes a number.
@@ -461,7 +450,7 @@ class BERTScore(WaitingMetric, states=(*SCORE_STATES, *TOKEN_STATES, "totals", "
             The signature; with ``idf=True`` it holds the number of references of the last ``compute``.
         """
         source = WeightSource("references", self._num_references) if self._weights is None else self._weights.source
-        return score_signature(self.encoder, str(source), self._rescaled, self._layer)
+        return score_signature(self.encoder, source, self._baseline, self._layer)
 
     def reset(self) -> None:
         """Forget all pairs."""

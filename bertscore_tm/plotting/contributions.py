@@ -1,98 +1,84 @@
-"""Both texts with each token shaded by its share of the score, as a figure and as a web page."""
+"""Both texts with each token shaded by its share of the score, as a figure."""
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.plotting.fonts import Lettering
-from bertscore_tm.plotting.pictures import PLAIN, Picture, Size, write_title
-from bertscore_tm.scoring.alignment import SPECIAL, AlignedText
+from bertscore_tm.plotting.figures import (
+    PLAIN,
+    Size,
+    create_axes,
+    drawn_texts,
+    find_figure,
+    fit_figure,
+    measure_axes,
+    require_matplotlib,
+    write_title,
+)
+from bertscore_tm.plotting.fonts import FontFallback, find_fonts
+from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST, ShadedText, shade_texts
+from bertscore_tm.scoring.alignment import Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
 
-__all__ = ["draw_sentences", "sentences_html", "sentences_size"]
+__all__ = ["draw_contributions"]
 
-# Below and above zero; the colour-blind can tell them apart, and text can be read on both.
-_LESS, _MORE = (213, 94, 0), (0, 114, 178)
-_STRONGEST = 0.62
-
-# Points.
+# Points. Longer texts get a wider panel and a smaller font.
 _FONTS = (11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0)
 _WIDTHS = (480.0, 620.0, 780.0, 1000.0, 1440.0)
 _NARROWEST = 260.0
-_SMALL_PRINT, _HEADING, _BETWEEN = 7.0, 28.0, 6.0
+_SMALL_PRINT, _HEADING, _GAP = 7.0, 28.0, 6.0
 _SCALE_WIDTH, _SCALE_HEIGHT = 90.0, 7.0
-# Parts of the font's size.
+# Units of the font size.
 _PADDING, _SPACE, _LINE = 0.18, 0.3, 1.9
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One of the two texts in a picture."""
+def draw_contributions(alignment: Alignment, ax: Axes | None = None) -> Figure:
+    """Draw both texts, shaded; see :meth:`bertscore_tm.scoring.alignment.Alignment.plot_contributions`.
 
-    name: str
-    score: str
-    text: AlignedText
-    right_to_left: bool
+    Args:
+        alignment: the alignment.
+        ax: axes to draw on. Default: a new figure.
 
-    @property
-    def heading(self) -> str:
-        """Name of the text, and what is missing in its picture."""
-        special = self.text.special_share
-        return self.name if abs(special) < 5e-4 else f"{self.name} (special tokens add {special:.3f})"
+    Returns:
+        The figure.
 
-    @property
-    def shades(self) -> list[float]:
-        """Shares as parts of the full share, from -1 to 1."""
-        full = self.text.full_share or 1.0
-        shades: list[float] = (self.text.shares / full).clamp(-1, 1).tolist()
-        return shades
-
-    @property
-    def lowest_shade(self) -> float:
-        """Where the colours begin."""
-        return min(0.0, *self.shades)
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    require_matplotlib("Alignment.plot_contributions")
+    fonts = find_fonts(drawn_texts(alignment))
+    if ax is not None:
+        _draw_texts(ax, alignment, fonts, measure_axes(ax))
+        return find_figure(ax)
+    size = _panel_size(alignment, fonts)
+    new = create_axes(size)
+    _draw_texts(new, alignment, fonts, size)
+    return fit_figure(new, size)
 
 
-def _sides(picture: Picture) -> tuple[_Side, _Side]:
-    one = picture.alignment
-    return (
-        _Side("candidate", "P", one.candidate, _right_to_left(one.candidate.tokens)),
-        _Side("reference", "R", one.reference, _right_to_left(one.reference.tokens)),
-    )
-
-
-def _right_to_left(tokens: list[str]) -> bool:
-    """Tell as browsers do: by the first letter that has a direction."""
-    directions = (unicodedata.bidirectional(c) for token in tokens for c in token)
-    return next((direction for direction in directions if direction in ("L", "R", "AL")), "L") != "L"
-
-
-def _widths(side: _Side, lettering: Lettering) -> list[float]:
-    """Measure the tokens, in parts of the font's size."""
+def _measure_tokens(side: ShadedText, fonts: FontFallback) -> list[float]:
+    """Measure the tokens, in units of the font size."""
     from matplotlib.figure import Figure
 
     figure = Figure()
-    text = figure.text(0, 0, "", fontsize=_FONTS[0], fontfamily=lettering.families, **PLAIN)
+    text = figure.text(0, 0, "", fontsize=_FONTS[0], fontfamily=fonts.families, **PLAIN)
     widths = []
     for token in side.text.tokens:
-        text.set_text(lettering(token))
+        text.set_text(fonts.replace_missing(token))
         widths.append(text.get_window_extent().width / figure.dpi * 72 / _FONTS[0] + 2 * _PADDING)
     return widths
 
 
-def _places(widths: list[float], joined: list[bool], line: float) -> list[tuple[int, float]]:
+def _wrap_lines(widths: list[float], joined: list[bool], line: float) -> list[tuple[int, float]]:
     """Break a text into lines, within words only where a word is longer than a line.
 
     Returns:
-        The line of each token, and where on it the token begins.
+        The line of each token, and its start on the line, in units of the font size.
     """
     starts = [number for number in range(len(widths)) if number == 0 or not joined[number]]
     words = [list(range(start, stop)) for start, stop in pairwise([*starts, len(widths)])]
@@ -110,49 +96,34 @@ def _places(widths: list[float], joined: list[bool], line: float) -> list[tuple[
     return places
 
 
-def _height(widths: list[list[float]], sides: tuple[_Side, _Side], font: float, width: float) -> float:
-    rows = [_places(one, side.text.joined, width / font)[-1][0] + 1 for one, side in zip(widths, sides, strict=True)]
-    return sum(rows) * _LINE * font + 2 * _HEADING + _BETWEEN
+def _panel_height(widths: list[list[float]], sides: tuple[ShadedText, ShadedText], font: float, width: float) -> float:
+    num_lines = sum(
+        _wrap_lines(one, side.text.joined, width / font)[-1][0] + 1 for one, side in zip(widths, sides, strict=True)
+    )
+    return num_lines * _LINE * font + 2 * _HEADING + _GAP
 
 
-def sentences_size(picture: Picture, lettering: Lettering) -> Size:
-    """Return the size that the texts ask for.
-
-    Args:
-        picture: what to draw.
-        lettering: the fonts.
-
-    Returns:
-        Width and height in inches.
-    """
-    sides = _sides(picture)
-    widths = [_widths(side, lettering) for side in sides]
+def _panel_size(alignment: Alignment, fonts: FontFallback) -> Size:
+    sides = shade_texts(alignment)
+    widths = [_measure_tokens(side, fonts) for side in sides]
     longest = max(sum(one) + _SPACE * len(one) for one in widths) * _FONTS[0]
     for font, width in zip(_FONTS, _WIDTHS, strict=False):
-        height = _height(widths, sides, font, width)
+        height = _panel_height(widths, sides, font, width)
         if height <= width:
             break
     width = min(width, max(longest, _NARROWEST))
     return width / 72, height / 72
 
 
-def draw_sentences(ax: Axes, picture: Picture, lettering: Lettering, size: Size) -> None:
-    """Draw both texts, shaded, with scores and scales.
-
-    Args:
-        ax: the axes to draw on.
-        picture: what to draw.
-        lettering: the fonts.
-        size: size of the axes in inches.
-    """
+def _draw_texts(ax: Axes, alignment: Alignment, fonts: FontFallback, size: Size) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     width, height = (length * 72 for length in size)
-    sides = _sides(picture)
-    widths = [_widths(side, lettering) for side in sides]
-    fitting = (font for font in _FONTS if _height(widths, sides, font, width) <= height + 0.01)
+    sides = shade_texts(alignment)
+    widths = [_measure_tokens(side, fonts) for side in sides]
+    fitting = (font for font in _FONTS if _panel_height(widths, sides, font, width) <= height + 0.01)
     font = next(fitting, _FONTS[-1])
-    ends = [[1 - _STRONGEST * (1 - c / 255) for c in colour] for colour in (_LESS, _MORE)]
+    ends = [[1 - STRONGEST * (1 - c / 255) for c in colour] for colour in (NEGATIVE, POSITIVE)]
     shades = LinearSegmentedColormap.from_list("share", [ends[0], (1, 1, 1), ends[1]])
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.axis("off")
@@ -161,16 +132,16 @@ def draw_sentences(ax: Axes, picture: Picture, lettering: Lettering, size: Size)
         ax.text(0, top + _HEADING / 2, side.heading, fontsize=font, va="center", color="gray")
         _draw_scale(ax, side, shades, (width, height), top)
         top += _HEADING
-        places = _places(measured, side.text.joined, width / font)
+        places = _wrap_lines(measured, side.text.joined, width / font)
         for token, extent, shade, (row, x) in zip(side.text.tokens, measured, side.shades, places, strict=True):
             left = width - (x + extent) * font if side.right_to_left else x * font
-            _draw_token(ax, lettering, token, font, shades((shade + 1) / 2), left, top + row * _LINE * font, extent)
-        top += (places[-1][0] + 1) * _LINE * font + _BETWEEN
-    write_title(ax, picture, lettering, 4)
+            _draw_token(ax, fonts, token, font, shades((shade + 1) / 2), left, top + row * _LINE * font, extent)
+        top += (places[-1][0] + 1) * _LINE * font + _GAP
+    write_title(ax, alignment, fonts, 4)
 
 
 def _draw_token(
-    ax: Axes, lettering: Lettering, token: str, font: float, colour: Any, left: float, top: float, extent: float
+    ax: Axes, fonts: FontFallback, token: str, font: float, colour: Any, left: float, top: float, extent: float
 ) -> None:
     from matplotlib.patches import Rectangle
 
@@ -181,22 +152,22 @@ def _draw_token(
     ax.text(
         left + extent * font / 2,
         top + 1.1 * font,
-        lettering(token),
+        fonts.replace_missing(token),
         fontsize=font,
         ha="center",
         va="baseline",
         color="black",
-        fontfamily=lettering.families,
+        fontfamily=fonts.families,
         **PLAIN,
     )
 
 
-def _draw_scale(ax: Axes, side: _Side, shades: Colormap, size: Size, top: float) -> None:
-    """Draw what the shades mean, at the right end of the heading."""
+def _draw_scale(ax: Axes, side: ShadedText, shades: Colormap, size: Size, top: float) -> None:
+    """Draw the colour scale at the right end of the heading."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    full = side.text.full_share or 1.0
+    full = side.full_share
     width, height = size
     scale = ax.inset_axes(
         (
@@ -215,73 +186,3 @@ def _draw_scale(ax: Axes, side: _Side, shades: Colormap, size: Size, top: float)
     scale.grid(False)
     scale.tick_params(labelsize=_SMALL_PRINT, length=2, pad=1)
     scale.set_ylabel(f"share of {side.score}", fontsize=_SMALL_PRINT, rotation=0, ha="right", va="center", labelpad=3)
-
-
-_STYLE = """
-.bertscore { color: #111; background: #fff; padding: 1em; max-width: 60em; font: 16px/2 system-ui, sans-serif; }
-.bertscore p { margin: 0 0 1em; overflow-wrap: anywhere; }
-.bertscore h1, .bertscore h2 { font-size: 1em; line-height: 1.5; margin: 0; }
-.bertscore h2 { font-weight: normal; display: flex; flex-wrap: wrap; gap: .4em; align-items: center; }
-.bertscore small { opacity: .75; }
-.bertscore mark { --of: MORE; color: inherit; padding: .15em .2em; border-radius: .2em;
-  background: rgba(var(--of), calc(var(--share) * STRONGEST)); box-shadow: inset 0 0 0 1px rgba(128, 128, 128, .4);
-  -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-.bertscore mark.less { --of: LESS; }
-.bertscore .scale { width: 6em; height: .8em; box-shadow: inset 0 0 0 1px rgba(128, 128, 128, .4);
-  -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-@media (prefers-color-scheme: dark) { .bertscore { color: #eee; background: #1b1b1b; } }
-"""
-
-
-def sentences_html(picture: Picture) -> str:
-    """Write both texts, shaded, as a web page.
-
-    Args:
-        picture: what to show.
-
-    Returns:
-        A page that needs nothing else; everything that is not ours is escaped.
-    """
-    style = _STYLE.replace("MORE", _rgb(_MORE)).replace("LESS", _rgb(_LESS)).replace("STRONGEST", str(_STRONGEST))
-    sides = _sides(picture)
-    parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>BERTScore</title>',
-        f'<meta name="viewport" content="width=device-width"><style>{style}</style></head>',
-        '<body><div class="bertscore">',
-        f"<h1>{escape(picture.headline)}</h1><small>{escape(picture.caption)}</small>",
-    ]
-    for side, other in zip(sides, reversed(sides), strict=True):
-        parts.append(_scale_html(side))
-        parts.append(f'<p dir="auto" lang="">{"".join(_tokens_html(side, other, picture.weighted))}</p>')
-    return "\n".join([*parts, "</div></body></html>", ""])
-
-
-def _scale_html(side: _Side) -> str:
-    full = side.text.full_share or 1.0
-    below = abs(side.lowest_shade)
-    zero = below / (1 + below) * 100
-    gradient = (
-        f"linear-gradient(to right, rgba({_rgb(_LESS)}, {below * _STRONGEST:.3f}), transparent {zero:.1f}%, "
-        f"rgba({_rgb(_MORE)}, {_STRONGEST}))"
-    )
-    return (
-        f"<h2><b>{escape(side.heading)}</b> <small>share of {side.score}: {side.lowest_shade * full:.2g}</small>"
-        f'<span class="scale" style="background: {gradient}"></span><small>{full:.2g}</small></h2>'
-    )
-
-
-def _tokens_html(side: _Side, other: _Side, weighted: bool) -> Iterator[str]:
-    text = side.text
-    for number, (token, shade) in enumerate(zip(text.tokens, side.shades, strict=True)):
-        match = int(text.matches[number])
-        partner = "a special token" if match == SPECIAL else f"“{other.text.tokens[match]}”"
-        about = f"adds {text.shares[number]:.4f} to {side.score}; similarity {text.best[number]:.3f} with {partner}"
-        if weighted:
-            about += f"; weight {text.weights[number]:.3g}"
-        space = "" if number == 0 or text.joined[number] else " "
-        less = ' class="less"' if shade < 0 else ""
-        yield f'{space}<mark{less} style="--share: {abs(shade):.3f}" title="{escape(about)}">{escape(token)}</mark>'
-
-
-def _rgb(colour: tuple[int, int, int]) -> str:
-    return ", ".join(map(str, colour))

@@ -1,15 +1,16 @@
-"""Which installed fonts a picture needs, so that texts of every script can be read in it."""
+"""Fonts for texts of any script: the installed families that have their characters."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from functools import cache
 
-__all__ = ["Lettering", "lettering_for"]
+from bertscore_tm.user_warnings import warn_user
 
-# Common families with other scripts, where several have the same characters the widest spread first. Colour emoji
-# fonts are left out, since matplotlib cannot draw them.
+__all__ = ["FontFallback", "find_fonts"]
+
+# Common families for other scripts; of those with the same characters, the most common first. Without colour emoji
+# fonts, which matplotlib cannot draw.
 _FAMILIES = (
     "DejaVu Sans",
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK TC", "Noto Sans CJK KR", "Noto Sans SC", "Noto Sans JP"),
@@ -27,36 +28,36 @@ _FAMILIES = (
 _PLACEHOLDER = "□"
 
 
-class Lettering:
-    """Font families for some texts, and what to draw in the place of characters that none of them has.
+class FontFallback:
+    """Font families for given texts, and the characters that none of them has.
 
     Args:
-        families: names of font families, in the order in which matplotlib is to look for a character.
-        missing: characters that none of them has.
+        families: names of font families, in the order in which matplotlib looks a character up.
+        missing: characters that none of the families has.
 
     Example:
-        >>> Lettering(["DejaVu Sans"], {"今"})("a 今")
+        >>> FontFallback(["DejaVu Sans"], {"今"}).replace_missing("a 今")
         'a □'
     """
 
     def __init__(self, families: list[str], missing: Iterable[str]) -> None:
         self.families = families
-        # Those that only change their neighbours are no loss.
-        self._replaced = str.maketrans({c: _PLACEHOLDER if c.isprintable() else "" for c in missing})
+        # Invisible characters, such as joiners, need no placeholder.
+        self._replacements = str.maketrans({c: _PLACEHOLDER if c.isprintable() else "" for c in missing})
 
-    def __call__(self, text: str) -> str:
-        """Replace what cannot be drawn."""
-        return text.translate(self._replaced)
+    def replace_missing(self, text: str) -> str:
+        """Return a text with a placeholder for each character that no font has."""
+        return text.translate(self._replacements)
 
 
-def lettering_for(texts: Iterable[str]) -> Lettering:
-    """Find fonts for texts, the user's own first, and warn once when there are none for some characters.
+def find_fonts(texts: Iterable[str]) -> FontFallback:
+    """Find installed fonts for texts, and warn once about characters that no font has.
 
     Args:
-        texts: everything that is to be drawn.
+        texts: all texts of a drawing.
 
     Returns:
-        The families, and a function that makes a text drawable.
+        The families, those of ``rcParams["font.family"]`` first, and the missing characters.
     """
     from matplotlib import font_manager, rcParams
 
@@ -71,15 +72,14 @@ def lettering_for(texts: Iterable[str]) -> Lettering:
         if family in installed and missing & _characters(family):
             families.append(family)
             missing -= _characters(family)
-    lost = sorted(c for c in missing if c.isprintable())
-    if lost:
-        some = " ".join(lost[:10]) + (" ..." if len(lost) > 10 else "")
-        warnings.warn(
-            f"no installed font has {len(lost)} of the characters ({some}), drawn as {_PLACEHOLDER}: install one that "
-            f"has them, such as a Noto font of the script, or use contributions_html, which shows every script",
-            stacklevel=3,
+    unavailable = sorted(c for c in missing if c.isprintable())
+    if unavailable:
+        characters = " ".join(unavailable[:10]) + (" ..." if len(unavailable) > 10 else "")
+        warn_user(
+            f"no installed font has {len(unavailable)} of the characters ({characters}), drawn as {_PLACEHOLDER}: "
+            f"install a font for the script, such as a Noto font, or use contributions_html, which shows every script"
         )
-    return Lettering(families, missing)
+    return FontFallback(families, missing)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The matrix of similarities with the greedy matches marked."""
+"""Heatmap of the similarities of two texts, with the greedy matches marked."""
 
 from __future__ import annotations
 
@@ -8,26 +8,37 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from bertscore_tm.plotting.fonts import Lettering
-from bertscore_tm.plotting.pictures import PLAIN, Picture, Size, write_title
+from bertscore_tm.plotting.figures import (
+    PLAIN,
+    Size,
+    create_axes,
+    drawn_texts,
+    find_figure,
+    fit_figure,
+    measure_axes,
+    require_matplotlib,
+    write_title,
+)
+from bertscore_tm.plotting.fonts import FontFallback, find_fonts
 from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
-__all__ = ["draw_matrix", "matrix_size"]
+__all__ = ["draw_alignment"]
 
-# The darkest shade is light enough for black figures and for both marks to be seen on it.
+# Black numbers and both marks are visible on the darkest shade.
 _SHADES = ("#FFFFFF", "#D3E5F3", "#93C4E3", "#559DCF")
-# From the palette of Okabe and Ito, which the colour-blind can tell apart; the shapes differ too.
+# The palette of Okabe and Ito, safe for colour-blind readers; the shapes differ too.
 _PRECISION_COLOUR, _RECALL_COLOUR = "#D55E00", "#000000"
 _BAR_COLOUR = "#8C8C8C"
 
 _SPECIAL_MARK, _PIECE_MARK = "†", "·"
 _LONGEST_LABEL = 24
 
-# Half the size of the marks, in cells.
+# Half the width of a mark, in cells.
 _SQUARE, _CIRCLE = 0.46, 0.37
 # Inches.
 _CELL, _SMALLEST_CELL, _CELL_WITH_NUMBER, _PANEL, _LARGEST_PANEL = 0.48, 0.17, 0.33, 6.0, 20.0
@@ -36,33 +47,40 @@ _GAP, _BAR, _COLOUR_BAR, _LONGEST_COLOUR_BAR = 0.08, 0.45, 0.13, 4.0
 _LARGEST_FONT, _SMALLEST_FONT, _LARGEST_NUMBER, _SMALL_PRINT = 10.0, 5.0, 9.0, 8.0
 
 
-def matrix_size(alignment: Alignment) -> Size:
-    """Return the size of the matrix that its tokens ask for.
+def draw_alignment(alignment: Alignment, ax: Axes | None = None) -> Figure:
+    """Draw an alignment as a heatmap; see :meth:`bertscore_tm.scoring.alignment.Alignment.plot`.
 
     Args:
-        alignment: the texts.
+        alignment: the alignment.
+        ax: axes to draw on. Default: a new figure.
 
     Returns:
-        Width and height in inches.
+        The figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
     """
+    require_matplotlib("Alignment.plot")
+    fonts = find_fonts(drawn_texts(alignment))
+    if ax is not None:
+        _draw_matrix(ax, alignment, fonts, measure_axes(ax))
+        return find_figure(ax)
+    size = _matrix_size(alignment)
+    new = create_axes(size)
+    _draw_matrix(new, alignment, fonts, size)
+    return fit_figure(new, size)
+
+
+def _matrix_size(alignment: Alignment) -> Size:
     rows, columns = alignment.similarity.shape
     longer = max(rows, columns)
     cell = min(max(_PANEL / longer, _SMALLEST_CELL), _CELL, _LARGEST_PANEL / longer)
     return cell * columns, cell * rows
 
 
-def draw_matrix(ax: Axes, picture: Picture, lettering: Lettering, size: Size) -> None:
-    """Draw similarities, matches, weights and scores.
-
-    Args:
-        ax: the axes to draw on.
-        picture: what to draw.
-        lettering: the fonts.
-        size: size of the axes in inches.
-    """
+def _draw_matrix(ax: Axes, alignment: Alignment, fonts: FontFallback, size: Size) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
-    alignment = picture.alignment
     rows, columns = alignment.similarity.shape
     cell = min(size[0] / columns, size[1] / rows)
     panel = (cell * columns, cell * rows)
@@ -78,24 +96,24 @@ def draw_matrix(ax: Axes, picture: Picture, lettering: Lettering, size: Size) ->
     if cell >= _CELL_WITH_NUMBER:
         _write_numbers(ax, alignment.similarity, cell)
     _mark_matches(ax, alignment, cell)
-    _label_axis(ax.xaxis, _labels(alignment.reference), cell, lettering, upright=True)
-    _label_axis(ax.yaxis, _labels(alignment.candidate), cell, lettering, upright=False)
+    _label_axis(ax.xaxis, _labels(alignment.reference), cell, fonts, upright=True)
+    _label_axis(ax.yaxis, _labels(alignment.candidate), cell, fonts, upright=False)
     ax.set_xlabel("reference", fontsize=_LARGEST_FONT)
     ax.set_ylabel("candidate", fontsize=_LARGEST_FONT)
-    bar = _GAP + _BAR if picture.weighted else 0.0
-    if picture.weighted:
+    bar = _GAP + _BAR if alignment.is_weighted else 0.0
+    if alignment.is_weighted:
         _draw_weights(ax, alignment, panel)
 
     length = min(max(panel[1], 1.0), _LONGEST_COLOUR_BAR)
-    beside = ax.inset_axes(
+    colour_bar_axes = ax.inset_axes(
         (1 + (bar + 0.2) / panel[0], (panel[1] - length) / panel[1], _COLOUR_BAR / panel[0], length / panel[1])
     )
-    colour_bar: Any = ax.figure.colorbar(image, cax=beside)
+    colour_bar: Any = ax.figure.colorbar(image, cax=colour_bar_axes)
     colour_bar.set_label("cosine similarity", fontsize=_SMALL_PRINT)
     colour_bar.ax.tick_params(labelsize=_SMALL_PRINT)
     colour_bar.ax.grid(False)
     above = _write_legend(ax, alignment, panel, bar)
-    write_title(ax, picture, lettering, bar * 72 + above)
+    write_title(ax, alignment, fonts, bar * 72 + above)
 
 
 def _write_numbers(ax: Axes, similarities: Tensor, cell: float) -> None:
@@ -107,72 +125,72 @@ def _write_numbers(ax: Axes, similarities: Tensor, cell: float) -> None:
 
 
 def _mark_matches(ax: Axes, alignment: Alignment, cell: float) -> None:
-    """Put the marks in units of cells, so that they keep their places when the figure is resized."""
+    """Draw the marks in units of cells, so that they keep their places when the figure is resized."""
     from matplotlib.collections import EllipseCollection, PolyCollection
 
-    look: dict[str, Any] = {"facecolors": "none", "linewidths": min(1.6, cell * 72 * 0.075)}
-    of_candidate = [(j, i) for i, j in enumerate(alignment.candidate.matches.tolist()) if j != SPECIAL]
-    of_reference = [(j, i) for j, i in enumerate(alignment.reference.matches.tolist()) if i != SPECIAL]
-    if of_candidate:
+    style: dict[str, Any] = {"facecolors": "none", "linewidths": min(1.6, cell * 72 * 0.075)}
+    candidate_matches = [(j, i) for i, j in enumerate(alignment.candidate.matches.tolist()) if j != SPECIAL]
+    reference_matches = [(j, i) for j, i in enumerate(alignment.reference.matches.tolist()) if i != SPECIAL]
+    if candidate_matches:
         corners = [(-_SQUARE, -_SQUARE), (_SQUARE, -_SQUARE), (_SQUARE, _SQUARE), (-_SQUARE, _SQUARE)]
-        outlines = [[(x + dx, y + dy) for dx, dy in corners] for x, y in of_candidate]
-        squares = PolyCollection(outlines, edgecolors=_PRECISION_COLOUR, gid="precision-matches", **look)
+        outlines = [[(x + dx, y + dy) for dx, dy in corners] for x, y in candidate_matches]
+        squares = PolyCollection(outlines, edgecolors=_PRECISION_COLOUR, gid="precision-matches", **style)
         ax.add_collection(squares, autolim=False)
-    if of_reference:
-        sizes = [2 * _CIRCLE] * len(of_reference)
+    if reference_matches:
+        sizes = [2 * _CIRCLE] * len(reference_matches)
         circles = EllipseCollection(
             sizes,
             sizes,
             [0.0] * len(sizes),
             units="xy",
-            offsets=of_reference,
+            offsets=reference_matches,
             offset_transform=ax.transData,
             edgecolors=_RECALL_COLOUR,
             gid="recall-matches",
-            **look,
+            **style,
         )
         ax.add_collection(circles, autolim=False)
 
 
 def _labels(text: AlignedText) -> list[str]:
-    """Name the tokens, with a mark on later pieces of a word and on matches of special tokens."""
+    """Label the tokens, with marks for continued words and for special tokens as best matches."""
     labels = []
     before = " "
     for token, joined, match in zip(text.tokens, text.joined, text.matches.tolist(), strict=True):
         short = token if len(token) <= _LONGEST_LABEL else f"{token[: _LONGEST_LABEL - 1]}…"
-        # Scripts of wide characters have no spaces, hence no words to be continued.
+        # Scripts with wide characters have no spaces between words.
         inside = joined and before.isalnum() and token[0].isalnum() and unicodedata.east_asian_width(token[0]) != "W"
         labels.append((_PIECE_MARK if inside else "") + short + (_SPECIAL_MARK if match == SPECIAL else ""))
         before = token[-1]
     return labels
 
 
-def _label_axis(axis: Axis, labels: list[str], cell: float, lettering: Lettering, *, upright: bool) -> None:
+def _label_axis(axis: Axis, labels: list[str], cell: float, fonts: FontFallback, *, upright: bool) -> None:
     font = max(min(_LARGEST_FONT, cell * 72 * 0.7), _SMALLEST_FONT)
     step = math.ceil(font * 1.2 / (cell * 72))
-    # Aligned by their baselines, as a full stop in the middle of the line would look like another sign.
-    look: dict[str, Any] = {"fontsize": font, "fontfamily": lettering.families, "va": "center_baseline", **PLAIN}
+    # Centred on their baselines: a full stop in the middle of the line would look like another character.
+    style: dict[str, Any] = {"fontsize": font, "fontfamily": fonts.families, "va": "center_baseline", **PLAIN}
     if upright:
         rotation = 45 if cell * 72 > 1.7 * font else 90
-        look |= {"rotation": rotation, "ha": "right", "rotation_mode": "anchor"}
-    axis.set_ticks(range(0, len(labels), step), [lettering(label) for label in labels[::step]], **look)
+        style |= {"rotation": rotation, "ha": "right", "rotation_mode": "anchor"}
+    axis.set_ticks(range(0, len(labels), step), [fonts.replace_missing(label) for label in labels[::step]], **style)
 
 
 def _draw_weights(ax: Axes, alignment: Alignment, panel: Size) -> None:
     width, height = panel
-    above = ax.inset_axes((0, 1 + _GAP / height, 1, _BAR / height))
-    beside = ax.inset_axes((1 + _GAP / width, 0, _BAR / width, 1))
-    of_columns, of_rows = alignment.reference.weights, alignment.candidate.weights
-    above.bar(range(len(of_columns)), of_columns.tolist(), width=0.8, color=_BAR_COLOUR)
-    beside.barh(range(len(of_rows)), of_rows.tolist(), height=0.8, color=_BAR_COLOUR)
-    highest = max(of_columns.max().item(), of_rows.max().item()) or 1.0
-    above.set(xlim=ax.get_xlim(), ylim=(0, highest), xticks=[])
-    beside.set(ylim=ax.get_ylim(), xlim=(0, highest), yticks=[])
+    column_bars = ax.inset_axes((0, 1 + _GAP / height, 1, _BAR / height))
+    row_bars = ax.inset_axes((1 + _GAP / width, 0, _BAR / width, 1))
+    column_weights, row_weights = alignment.reference.weights, alignment.candidate.weights
+    column_bars.bar(range(len(column_weights)), column_weights.tolist(), width=0.8, color=_BAR_COLOUR)
+    row_bars.barh(range(len(row_weights)), row_weights.tolist(), height=0.8, color=_BAR_COLOUR)
+    highest = max(column_weights.max().item(), row_weights.max().item()) or 1.0
+    column_bars.set(xlim=ax.get_xlim(), ylim=(0, highest), xticks=[])
+    row_bars.set(ylim=ax.get_ylim(), xlim=(0, highest), yticks=[])
     ticks: dict[str, Any] = {"ticks": [0, highest], "labels": ["0", f"{highest:.3g}"], "fontsize": _SMALL_PRINT}
-    above.yaxis.set_ticks(**ticks)
-    beside.xaxis.set_ticks(**ticks, rotation=90)
-    above.set_ylabel("weight", fontsize=_SMALL_PRINT)
-    for bars in (above, beside):
+    column_bars.yaxis.set_ticks(**ticks)
+    row_bars.xaxis.set_ticks(**ticks, rotation=90)
+    column_bars.set_ylabel("weight", fontsize=_SMALL_PRINT)
+    for bars in (column_bars, row_bars):
         bars.grid(False)
         bars.tick_params(length=2, pad=1)
         bars.spines[["top", "right"]].set_visible(False)
@@ -180,17 +198,17 @@ def _draw_weights(ax: Axes, alignment: Alignment, panel: Size) -> None:
 
 
 def _write_legend(ax: Axes, alignment: Alignment, panel: Size, above: float) -> float:
-    """Explain the marks; return the height in points."""
+    """Explain the marks, and return the height in points."""
     from matplotlib.lines import Line2D
 
-    look: dict[str, Any] = {"linestyle": "none", "markersize": 7}
+    mark: dict[str, Any] = {"linestyle": "none", "markersize": 7}
     marks = [
-        Line2D([], [], marker="s", mfc="none", mec=_PRECISION_COLOUR, label="candidate token's best match (P)", **look),
-        Line2D([], [], marker="o", mfc="none", mec=_RECALL_COLOUR, label="reference token's best match (R)", **look),
+        Line2D([], [], marker="s", mfc="none", mec=_PRECISION_COLOUR, label="candidate token's best match (P)", **mark),
+        Line2D([], [], marker="o", mfc="none", mec=_RECALL_COLOUR, label="reference token's best match (R)", **mark),
     ]
     if any((side.matches == SPECIAL).any() for side in (alignment.candidate, alignment.reference)):
         label = "best match is a special token, which is not shown"
-        marks.append(Line2D([], [], marker=r"$\dagger$", mfc="black", mec="black", mew=0.4, label=label, **look))
+        marks.append(Line2D([], [], marker=r"$\dagger$", mfc="black", mec="black", mew=0.4, label=label, **mark))
     ax.legend(
         handles=marks,
         loc="lower left",
@@ -200,7 +218,7 @@ def _write_legend(ax: Axes, alignment: Alignment, panel: Size, above: float) -> 
         handletextpad=0.3,
         labelspacing=0.35,
         fontsize=_SMALL_PRINT,
-        # Black marks need a light ground, whatever the figure's colour.
+        # Black marks need a light background, also on a dark figure.
         facecolor="white",
         edgecolor="none",
         labelcolor="black",

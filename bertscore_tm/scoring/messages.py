@@ -1,32 +1,31 @@
-"""What users are told beside the scores: warnings with counts, the signature, and how far the work is."""
+"""Warnings about scores, with counts, and the progress bar."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 
 from torch import Tensor
 
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.user_warnings import warn_user
 
-__all__ = ["count_zero", "progress_bar", "score_signature", "warn_unused", "warning_texts"]
+__all__ = ["count_zero", "describe_truncation", "list_warnings", "progress_bar", "warn_unused"]
 
 
 @cache
 def warn_unused(name: str, reason: str) -> None:
-    """Say, once in a process, that an argument of another package has no effect here.
+    """Warn, once per process, that an argument of another package has no effect here.
 
     Args:
         name: the argument.
-        reason: why it needs none.
+        reason: why it has no effect.
     """
-    warnings.warn(f"{name} has no effect: {reason}", stacklevel=4)
+    warn_user(f"{name} has no effect: {reason}")
 
 
 def count_zero(scores: Tensor) -> Tensor:
-    """Count candidates whose F1 is 0 at all layers.
+    """Count the candidates whose F1 is 0 at all layers.
 
     Args:
         scores: precision, recall and F1 before rescaling, shape (3, layers, candidates).
@@ -37,73 +36,73 @@ def count_zero(scores: Tensor) -> Tensor:
     return (scores[2] == 0).all(0).sum()
 
 
-def warning_texts(num_zero: int, num_truncated: int, idf: bool, limit: int | None) -> list[str]:
-    """Say, once each and with the count, what a reader of the scores should know about the texts.
+def describe_truncation(num_truncated: int, max_length: int | None, kind: str = "text", source: str = "") -> str:
+    """Return the warning that texts were truncated.
 
     Args:
-        num_zero: candidates with F1 0.
-        num_truncated: texts that were cut.
-        idf: whether tokens were weighted by idf.
-        limit: the length limit in tokens.
+        num_truncated: number of truncated texts, at least 1.
+        max_length: the length limit in tokens.
+        kind: what one of the texts is called.
+        source: argument that the texts come from.
 
     Returns:
-        One sentence per thing to know; often none.
+        The warning.
+
+    Example:
+        >>> describe_truncation(2, 512, source="idf_sents")
+        '2 texts of idf_sents are longer than 512 tokens and were truncated'
     """
-    said = []
+    origin = f" of {source}" if source else ""
+    if num_truncated == 1:
+        return f"1 {kind}{origin} is longer than {max_length} tokens and was truncated"
+    return f"{num_truncated} {kind}s{origin} are longer than {max_length} tokens and were truncated"
+
+
+def list_warnings(num_zero: int, num_truncated: int, idf: bool, max_length: int | None) -> list[str]:
+    """Return the warnings about a scored corpus, each once and with its count.
+
+    Args:
+        num_zero: number of candidates with F1 0.
+        num_truncated: number of truncated texts.
+        idf: whether the tokens are weighted by idf.
+        max_length: the length limit in tokens.
+
+    Returns:
+        The warnings; an empty list if there is nothing to warn about.
+    """
+    found = []
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
     if num_zero:
-        reason = "the candidate, or all its references, have no text"
+        one = num_zero == 1
+        reason = f"{'it, or all of its references, is' if one else 'they, or all of their references, are'} empty"
         if idf:
-            reason += ", or idf weights that are all 0, as of tokens that occur in every reference"
-        what = "1 candidate scores" if num_zero == 1 else f"{num_zero} candidates score"
-        said.append(f"{what} 0: {reason}")
+            verb = "has" if one else "have"
+            reason += f" or {verb} only tokens of weight 0, such as the idf of tokens that occur in every reference"
+        found.append(f"{num_zero} {'candidate' if one else 'candidates'} scored 0 because {reason}")
     if num_truncated:
-        what = "1 text is" if num_truncated == 1 else f"{num_truncated} texts are"
-        said.append(f"{what} longer than {limit} tokens and cut there; long_text='window' scores texts whole")
-    return said
-
-
-def score_signature(encoder: FrozenEncoder, idf: str, rescaled: str, layer: int | None = None) -> str:
-    """Return one line with everything that changes a number.
-
-    Args:
-        encoder: the encoder.
-        idf: what the tokens' weights come from.
-        rescaled: how scores are rescaled.
-        layer: the one of all layers that is compared.
-
-    Returns:
-        The signature; equal signatures mean equal numbers.
-    """
-    import transformers
-
-    from bertscore_tm import __version__
-
-    return (
-        f"{encoder.signature(layer)}|idf:{idf}|rescale:{rescaled}"
-        f"|bertscore-tm:{__version__}|transformers:{transformers.__version__}"
-    )
+        found.append(f"{describe_truncation(num_truncated, max_length)}; long_text='window' scores whole texts")
+    return found
 
 
 @contextmanager
-def progress_bar(total: int, shown: bool) -> Generator[Callable[[int], None], None, None]:
-    """Show how many candidates are scored.
+def progress_bar(total: int, enabled: bool) -> Generator[Callable[[int], None], None, None]:
+    """Show the number of scored pairs on standard error.
 
     Args:
-        total: number of candidates.
-        shown: whether to show anything.
+        total: number of pairs.
+        enabled: whether to show the bar.
 
     Yields:
-        A function to call with each number of further candidates.
+        A function to call with the number of pairs scored since the last call.
     """
-    if not shown:
-        yield lambda done: None
+    if not enabled:
+        yield lambda num_pairs: None
         return
     from tqdm import tqdm
 
     with tqdm(total=total, unit="pair") as bar:
 
-        def advance(done: int) -> None:
-            bar.update(done)
+        def advance(num_pairs: int) -> None:
+            bar.update(num_pairs)
 
         yield advance

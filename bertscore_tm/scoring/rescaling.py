@@ -1,11 +1,11 @@
-"""Baselines applied to scores: which table, which of its rows, and the rescaled numbers."""
+"""Rescaling of scores by a baseline: the rows of a baseline table that apply to an encoder, and their application."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import urllib.request
-import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,79 +14,69 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.core.scores import rescale
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.user_warnings import warn_user
 
-__all__ = ["baseline_rows", "rescale_rows", "rescale_scores"]
-
-
-def rescale_rows(encoder: FrozenEncoder, table: Tensor) -> Tensor:
-    """Pick the baseline of the encoder's layers.
-
-    Args:
-        encoder: the encoder.
-        table: baseline of every layer, shape (layers of the model + 1, 3).
-
-    Returns:
-        Shape (3, layers): one row each for precision, recall and F1.
-
-    Raises:
-        ValueError: the table has no row for the encoder's layer.
-    """
-    if len(table) <= encoder.num_layers:
-        raise ValueError(
-            f"the baseline table ends at layer {len(table) - 1}, the encoder gives layer {encoder.num_layers}"
-        )
-    first = 0 if encoder.all_layers else encoder.num_layers
-    return table[first : encoder.num_layers + 1].T
+__all__ = ["LayerBaseline", "find_baseline", "rescale_scores", "select_rows"]
 
 
-def rescale_scores(scores: Tensor, baseline: Tensor | None) -> Tensor:
-    """Rescale precision, recall and F1 by their own baselines.
+@dataclass(frozen=True)
+class LayerBaseline:
+    """Baseline of the compared layers; its string is the value of ``rescale:`` in the signature.
 
     Args:
-        scores: shape (3, layers, pairs).
-        baseline: shape (3, layers), or ``None`` to leave the scores as they are.
+        rows: baseline of precision, recall and F1, shape (3, layers).
+        table: language code of a published table, or name of a file.
+        digest: first 8 hexadecimal digits of the file's SHA-256; empty for a published table.
 
-    Returns:
-        Shape (3, layers, pairs).
+    Example:
+        >>> str(LayerBaseline(torch.zeros(3, 1), "mine.csv", "0a1b2c3d"))
+        'mine.csv#0a1b2c3d'
     """
-    if baseline is None:
-        return scores
-    return torch.stack([rescale(score, b) for score, b in zip(scores, baseline, strict=True)])
+
+    rows: Tensor
+    table: str
+    digest: str = ""
+
+    def of_layer(self, layer: int) -> LayerBaseline:
+        """Return the baseline of one layer, with rows of shape (3, 1)."""
+        return replace(self, rows=self.rows[:, layer : layer + 1])
+
+    def __str__(self) -> str:
+        return f"{self.table}#{self.digest}" if self.digest else self.table
 
 
-def baseline_rows(
+def find_baseline(
     encoder: FrozenEncoder,
     lang: str,
     rescale_with_baseline: bool,
     baseline_path: str | os.PathLike[str] | None = None,
     baseline_url: str | None = None,
-) -> tuple[Tensor | None, str]:
-    """Return the baseline that a caller asks for, and what to call it in the signature.
+) -> LayerBaseline | None:
+    """Read the baseline of the encoder's layers.
 
     Args:
         encoder: the encoder.
         lang: language code of a published table.
-        rescale_with_baseline: whether to rescale at all.
-        baseline_path: a table of the caller's own.
-        baseline_url: address of such a table.
+        rescale_with_baseline: whether to rescale; ``False`` with a table gives a warning.
+        baseline_path: file of a table to use instead of a published one.
+        baseline_url: address of such a file.
 
     Returns:
-        One row each for precision, recall and F1, shape (3, layers), or ``None``; and the name.
+        The baseline, or ``None`` without rescaling.
 
     Raises:
-        ValueError: there is no such table, or it has no row for the encoder's layer.
+        ValueError: there is no published table, both a path and an address are given, or the table is malformed or has
+            no row for the encoder's layer.
         OSError: the file or address cannot be read.
     """
     if not rescale_with_baseline:
         if baseline_path is not None or baseline_url is not None:
-            warnings.warn(
-                "a baseline is given, but rescale_with_baseline is False: scores are not rescaled", stacklevel=3
-            )
-        return None, "no"
+            warn_user("scores are not rescaled by the given baseline: pass rescale_with_baseline=True")
+        return None
     if baseline_path is None and baseline_url is None:
-        return rescale_rows(encoder, catalog.baseline(lang, encoder.listed_name)), lang.lower()
+        return LayerBaseline(select_rows(encoder, catalog.baseline(lang, encoder.listed_name)), lang.lower())
     if baseline_path is not None and baseline_url is not None:
-        raise ValueError("pass baseline_path= or baseline_url=, not both")
+        raise ValueError("got both baseline_path= and baseline_url=: pass one of them")
     if baseline_path is not None:
         name, content = Path(baseline_path).name, Path(baseline_path).read_bytes()
     else:
@@ -94,4 +84,40 @@ def baseline_rows(
         with urllib.request.urlopen(baseline_url) as response:
             name, content = baseline_url.rpartition("/")[2], response.read()
     table = catalog.parse_baseline(content.decode("utf-8"), name)
-    return rescale_rows(encoder, table), f"{name}#{hashlib.sha256(content).hexdigest()[:8]}"
+    return LayerBaseline(select_rows(encoder, table), name, hashlib.sha256(content).hexdigest()[:8])
+
+
+def select_rows(encoder: FrozenEncoder, table: Tensor) -> Tensor:
+    """Select the rows of a baseline table for the encoder's layers.
+
+    Args:
+        encoder: the encoder.
+        table: baseline of every layer, shape (layers of the model + 1, 3).
+
+    Returns:
+        Baseline of precision, recall and F1, shape (3, layers).
+
+    Raises:
+        ValueError: the table has no row for the encoder's layer.
+    """
+    if len(table) <= encoder.num_layers:
+        raise ValueError(
+            f"the baseline table ends at layer {len(table) - 1}, but the encoder's layer is {encoder.num_layers}"
+        )
+    first = 0 if encoder.all_layers else encoder.num_layers
+    return table[first : encoder.num_layers + 1].T
+
+
+def rescale_scores(scores: Tensor, baseline: LayerBaseline | None) -> Tensor:
+    """Rescale precision, recall and F1, each by its own baseline.
+
+    Args:
+        scores: precision, recall and F1, shape (3, layers, pairs).
+        baseline: the baseline of the same layers, or ``None`` to return the scores unchanged.
+
+    Returns:
+        Shape (3, layers, pairs).
+    """
+    if baseline is None:
+        return scores
+    return torch.stack([rescale(score, b) for score, b in zip(scores, baseline.rows, strict=True)])

@@ -111,7 +111,7 @@ class SampleLogger(TextListener):
         require_lightning_trainer(trainer, self)
         self._scorer(trainer)
         if self.num_alignments or self.follow:
-            from bertscore_tm.plotting.pictures import require_matplotlib
+            from bertscore_tm.plotting import require_matplotlib
 
             require_matplotlib("SampleLogger (unless num_alignments=0, without follow=)")
         known = [logger for logger in trainer.loggers if writer_for(logger) is not None]

@@ -32,7 +32,7 @@ from tests.support.ranks import run_ranks
 pytestmark = [
     pytest.mark.distributed,
     # With idf all tokens of a loader with one example weigh 0.
-    pytest.mark.filterwarnings("ignore:1 candidate scores 0"),
+    pytest.mark.filterwarnings("ignore:1 candidate scored 0"),
 ]
 
 COUNT = 9

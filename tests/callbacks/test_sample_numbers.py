@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.distributed,
     pytest.mark.slow,
     # Random models write random tokens.
-    pytest.mark.filterwarnings("ignore:1 candidate scores 0"),
+    pytest.mark.filterwarnings("ignore:1 candidate scored 0"),
 ]
 
 COUNT = 9

@@ -118,7 +118,7 @@ def test_table_serves_the_other_commands(command, minilm, folder, capsys):
 def test_long_texts_are_told(command, folder):
     write_lines(folder / "long.txt", [*TEXTS, " ".join(TEXTS)])
     printed = command(texts="long.txt")
-    assert printed.err == "bertscore-tm: warning: 1 of 31 texts are longer than 64 tokens and were cut there\n"
+    assert printed.err == "bertscore-tm: warning: 1 text is longer than 64 tokens and was truncated (of 31 texts)\n"
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_long_texts_are_cut_with_a_warning(command):
     printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
     assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
     assert printed.err == (
-        "bertscore-tm: warning: 2 of the two texts is longer than 6 tokens and was cut there; --long-text 'window' "
+        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text 'window' "
         "shows it whole\n"
     )
 
@@ -134,7 +134,7 @@ def test_long_texts_are_cut_with_a_warning(command):
     [
         ((" ", "a"), 2, "the candidate is empty"),
         (("a", ""), 2, "the reference is empty"),
-        (("a", "\u200b"), 2, "reference='\\u200b' has no tokens of its own"),
+        (("a", "\u200b"), 2, "reference='\\u200b' has no tokens except special ones"),
         (("a", "b", "-o", "picture.gif"), 2, "argument --output: picture.gif must end with .png, .pdf, .svg, .html"),
         (("a", "b", "-o", "no/picture.png"), 2, "argument --output: the folder "),
         (("a", "b", "--contributions"), 2, "--contributions is for pictures"),

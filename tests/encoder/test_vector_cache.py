@@ -288,9 +288,9 @@ def test_texts_without_any_token():
     ready, tokenizer = tiny_model("gpt2")
     metric = BERTScore(FrozenEncoder(copy.deepcopy(ready), tokenizer, num_layers=2), reduction="none")
     batches = [([PREDS[0]], [""]), ([PREDS[0], PREDS[1]], ["", TARGET[1]])]
-    with pytest.warns(UserWarning, match="2 candidates score 0"):
+    with pytest.warns(UserWarning, match="2 candidates scored 0"):
         first = epoch(metric, batches)
-    with pytest.warns(UserWarning, match="2 candidates score 0"):
+    with pytest.warns(UserWarning, match="2 candidates scored 0"):
         assert_same(epoch(metric, batches), first)
     assert first["f1"].tolist() == [0, 0, pytest.approx(bert_score(PREDS[1], TARGET[1], metric.encoder)["f1"].item())]
 
@@ -309,7 +309,7 @@ def test_truncated_references_are_counted_in_every_epoch(tiny):
     assert long > 3
     assert said[0] == said[1] == said[2]
     assert [one.split(",")[0] for one in said[0]] == [
-        f"{long} texts are longer than 8 tokens and cut there; long_text='window' scores texts whole"
+        f"{long} texts are longer than 8 tokens and were truncated; long_text='window' scores whole texts"
     ]
 
 

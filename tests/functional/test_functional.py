@@ -36,7 +36,7 @@ def test_pairs_without_text_score_zero_with_one_warning(encoder):
             assert scores[name][:-1].abs().max() == 0
             assert scores[name][-1] > 0.1
         assert len(said) == 1
-        assert said[0].startswith("11 candidates score 0")
+        assert said[0].startswith("11 candidates scored 0")
 
 
 def test_an_empty_reference_among_several_does_not_hide_the_others(encoder):
@@ -113,7 +113,7 @@ def test_one_reference_with_idf_gives_zero_and_a_warning(encoder):
         assert torch.isfinite(scores["precision"]).all()
         assert scores["recall"].item() == scores["f1"].item() == 0
         assert len(said) == 1
-        assert "idf weights" in said[0]
+        assert "weight 0" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
     preds, target = ["one two three four five", "a"], ["a", "six seven eight nine ten"]
     scores, said = quietly(preds, target, minilm, 2, max_length=5)
     assert len(said) == 1
-    assert said[0].startswith("2 texts are longer than 5 tokens and cut there")
+    assert said[0].startswith("2 texts are longer than 5 tokens and were truncated")
     cut, none = quietly(["one two three", "a"], ["a", "six seven eight"], minilm, 2)
     assert not none
     for name in SCORES:
@@ -140,7 +140,7 @@ def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
 def test_texts_beyond_the_models_limit(encoder):
     scores, said = quietly(["word " * 600], ["word " * 600], encoder)
     assert len(said) == 1
-    assert said[0].startswith("1 text is longer than 512 tokens and cut there")
+    assert said[0].startswith("1 text is longer than 512 tokens and was truncated")
     assert scores["f1"].item() == pytest.approx(1, abs=1e-6)
 
 

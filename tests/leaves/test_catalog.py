@@ -10,7 +10,7 @@ from bert_score.utils import lang2model, model2layers
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.catalog import baseline, default_model, listed_as, models, published_correlation, tuned_layer
-from bertscore_tm.scoring.rescaling import rescale_rows
+from bertscore_tm.scoring.rescaling import select_rows
 
 PUBLISHED = Path(oracle_package.__file__).parent / "rescale_baseline"
 TABLES = [
@@ -144,8 +144,8 @@ def test_a_table_of_ones_own(tmp_path, encoder):
         baseline("en", "any", path)
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(6)))
     torch.testing.assert_close(
-        rescale_rows(encoder, baseline("en", "any", path))[:, 0], torch.tensor([0.1, 0.2, 0.5]).double()
+        select_rows(encoder, baseline("en", "any", path))[:, 0], torch.tensor([0.1, 0.2, 0.5]).double()
     )
     path.write_text("LAYER,P,R,F\n0,.1,.2,.3\n")
-    with pytest.raises(ValueError, match="ends at layer 0, the encoder gives layer 5"):
-        rescale_rows(encoder, baseline("en", "any", path))
+    with pytest.raises(ValueError, match="ends at layer 0, but the encoder's layer is 5"):
+        select_rows(encoder, baseline("en", "any", path))

@@ -361,10 +361,10 @@ def test_texts_that_are_cut_are_told_of_once(minilm):
                 ["one two three four five six"] * count, [f"{count} two three four five six"] * count
             )
     assert [str(warning.message).split(";")[0] for warning in caught] == [
-        "texts are longer than 6 tokens and cut there, so that what follows is not rewarded"
+        "texts are longer than 6 tokens and were truncated, so that the rest is not rewarded"
     ]
     assert caught[0].filename == __file__
-    with pytest.warns(UserWarning, match="1 texts of idf_sents are longer than 6 tokens"):
+    with pytest.warns(UserWarning, match="1 text of idf_sents is longer than 6 tokens"):
         BERTScoreReward(short, idf_sents=["one two three four five six"])
 
 

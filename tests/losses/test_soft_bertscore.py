@@ -600,5 +600,5 @@ def test_bad_targets_say_what_is_wrong(encoder):
 
 
 def test_long_target_texts_are_cut_with_a_warning(encoder):
-    with pytest.warns(UserWarning, match="1 target texts are longer than 512 tokens"):
+    with pytest.warns(UserWarning, match="1 target text is longer than 512 tokens"):
         SoftBERTScoreLoss(encoder)(torch.zeros(1, 3, 30522), ["word " * 600])

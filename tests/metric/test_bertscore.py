@@ -207,7 +207,7 @@ def test_warns_with_counts_once_per_compute(minilm, sync_on_compute):
         metric.compute()
     texts = [str(warning.message) for warning in said]
     assert len(texts) == 2
-    assert texts[0].startswith("2 candidates score 0")
+    assert texts[0].startswith("2 candidates scored 0")
     assert texts[1].startswith("3 texts are longer than 8 tokens")
 
 

@@ -14,6 +14,7 @@ from torchmetrics.utilities.prints import rank_zero_only
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.scoring.rescaling import LayerBaseline
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
 
@@ -206,7 +207,7 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
         # An error in the computation itself, after the states were gathered.
         broken = BERTScore(encoder, idf=idf, reduction="none")
         broken.update(*part(data, [rank]))
-        broken._baseline = torch.zeros(7)
+        broken._baseline = LayerBaseline(torch.zeros(7), "broken")
         with pytest.raises(IndexError):
             broken.compute()
         assert not broken._is_synced

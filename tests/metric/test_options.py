@@ -266,7 +266,7 @@ def test_weights_of_zero_give_zero(encoder):
 
 def test_warns_of_a_corpus_that_is_cut(minilm):
     sents = ["word " * 20, "short", "other " * 9, "other " * 9]
-    with pytest.warns(UserWarning, match="3 texts of idf_sents are longer than 8 tokens and cut there") as caught:
+    with pytest.warns(UserWarning, match="3 texts of idf_sents are longer than 8 tokens and were truncated") as caught:
         metric = BERTScore(minilm, LAYERS, max_length=8, idf_sents=sents)
     assert len(caught) == 1
     assert caught[0].filename == __file__

@@ -190,7 +190,7 @@ def test_warnings_come_once(minilm):
         metric.compute()
     said = [str(one.message) for one in caught if one.category is UserWarning]
     assert len(said) == 2
-    assert any(message.startswith("1 candidate scores 0") for message in said)
+    assert any(message.startswith("1 candidate scored 0") for message in said)
     assert any("longer than 6 tokens" in message for message in said)
 
 

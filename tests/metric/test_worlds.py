@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.distributed,
     pytest.mark.slow,
     # With idf all tokens of a single reference weigh 0.
-    pytest.mark.filterwarnings("ignore:1 candidate scores 0"),
+    pytest.mark.filterwarnings("ignore:1 candidate scored 0"),
 ]
 
 TOLERANCE = 1e-6
@@ -61,7 +61,7 @@ def scored(metric: BERTScore, data: tuple[list[str], list[Any]], numbers: list[i
 
 
 def score_all(rank: int, world_size: int, model: str, data: Data) -> dict[Any, dict[str, Tensor]]:
-    warnings.filterwarnings("ignore", "1 candidate scores 0")
+    warnings.filterwarnings("ignore", "1 candidate scored 0")
     encoder = FrozenEncoder(model, num_layers=LAYERS, all_layers=True)
     found: dict[Any, dict[str, Tensor]] = {}
     for size, kind in product(SIZES, KINDS):

@@ -9,9 +9,9 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizer
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.scoring.alignment import align
-from bertscore_tm.scoring.display_tokens import read_tokens
-from bertscore_tm.scoring.rescaling import baseline_rows
+from bertscore_tm.scoring.alignment import compute_alignment
+from bertscore_tm.scoring.display_tokens import split_for_display
+from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
 
@@ -64,7 +64,7 @@ def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
     special_matches = 0
     for candidate, reference in zip(pairs[0][:4], pairs[1][:4], strict=True):
         reference = " ".join(reference.split()[:8])
-        alignment = align(candidate, reference, encoder)
+        alignment = compute_alignment(candidate, reference, encoder)
         one, other = (by_hand(model, tokenizer, space + text) for text in (candidate, reference))
         torch.testing.assert_close(
             alignment.similarity, torch.tensor(content_similarities(one, other)), atol=2e-6, rtol=0
@@ -83,7 +83,7 @@ def test_matches_of_a_real_encoder(minilm, encoder, pairs):
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     model = AutoModel.from_pretrained(minilm).eval()
     for candidate, reference in zip(pairs[0][::40], pairs[1][::40], strict=True):
-        alignment = align(candidate, reference, encoder)
+        alignment = compute_alignment(candidate, reference, encoder)
         one, other = (by_hand(model, tokenizer, text, layer=5) for text in (candidate, reference))
         assert alignment.candidate.matches.tolist() == expected_matches(one, other)[1]
         assert alignment.reference.matches.tolist() == expected_matches(other, one)[1]
@@ -97,7 +97,7 @@ def test_scores_equal_the_reference_package(minilm, encoder, pairs, idf):
     theirs = oracle.BERTScorer(minilm, num_layers=5, idf=idf, idf_sents=sents, device="cpu", nthreads=0)
     weights = token_weights(encoder, idf_sents=sents) if idf else None
     for candidate, reference in zip(pairs[0][5:10], pairs[1][5:10], strict=True):
-        alignment = align(candidate, reference, encoder, weights)
+        alignment = compute_alignment(candidate, reference, encoder, weights)
         expected = [score.item() for score in theirs.score([candidate], [reference])]
         assert [alignment.precision, alignment.recall, alignment.f1] == pytest.approx(expected, abs=1e-6)
 
@@ -110,7 +110,7 @@ def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, tmp_path):
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
     table = tmp_path / "mine.csv"
     table.write_text("LAYER,P,R,F\n0,.1,.2,.3\n1,.2,.3,.4\n2,.41,.43,.47\n")
-    baseline, _ = baseline_rows(encoder, "en", rescaled, table if rescaled else None)
+    baseline = find_baseline(encoder, "en", rescaled, table if rescaled else None)
     options = {
         "none": {},
         "texts": {"idf": True, "idf_sents": pairs[0][:30]},
@@ -118,7 +118,7 @@ def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, tmp_path):
     }[idf]
     weights = token_weights(encoder, **options)
     candidate, reference = "Return the number of items.", "The size of it: how many items there are"
-    alignment = align(candidate, reference, encoder, weights, baseline=baseline)
+    alignment = compute_alignment(candidate, reference, encoder, weights, baseline=baseline)
     if rescaled:
         options |= {"rescale_with_baseline": True, "baseline_path": table}
     expected = bert_score(candidate, reference, encoder, **options)
@@ -131,7 +131,7 @@ def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, tmp_path):
 def test_share_of_each_token(encoder):
     ids = encoder.tokenizer(["a cat"]).ids[0]
     mapping = dict.fromkeys(range(encoder.tokenizer.vocab_size), 0.5) | {ids[1]: 1.0, ids[2]: 3.0}
-    side = align("a cat", "the kitten", encoder, token_weights(encoder, mapping)).candidate
+    side = compute_alignment("a cat", "the kitten", encoder, token_weights(encoder, mapping)).candidate
     total = 0.5 + 1.0 + 3.0 + 0.5
     assert side.weights.tolist() == [1.0, 3.0]
     assert side.shares.tolist() == pytest.approx([1.0 * side.best[0].item() / total, 3.0 * side.best[1].item() / total])
@@ -141,7 +141,7 @@ def test_share_of_each_token(encoder):
 
 def test_special_tokens_with_weight_have_a_share_of_their_own():
     model, tokenizer = tiny_model("t5")
-    alignment = align("Return a list", "Return the list", FrozenEncoder(model, tokenizer, num_layers=2))
+    alignment = compute_alignment("Return a list", "Return the list", FrozenEncoder(model, tokenizer, num_layers=2))
     # </s> is neither cls nor sep, hence counts like any other token.
     one, other = (by_hand(model, tokenizer, text, layer=2) for text in ("Return a list", "Return the list"))
     best = max(torch.cosine_similarity(one[0][-1], vector, dim=0).item() for vector in other[0])
@@ -149,7 +149,7 @@ def test_special_tokens_with_weight_have_a_share_of_their_own():
 
 
 def test_weights_that_are_all_zero_leave_no_shares(encoder):
-    alignment = align("a cat", "the dog", encoder, token_weights(encoder, True, references=["the dog"]))
+    alignment = compute_alignment("a cat", "the dog", encoder, token_weights(encoder, True, references=["the dog"]))
     assert alignment.recall == 0
     assert alignment.reference.shares.tolist() == [0, 0]
     assert alignment.precision > 0
@@ -167,7 +167,7 @@ def test_plain_texts_can_be_read_back(kind, pairs):
     family = next(family for family, its_kind in EVERY_FAMILY.items() if its_kind == kind)
     tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
     for text in pairs[1][:40]:
-        readable = read_tokens(text, tokenizer)
+        readable = split_for_display(text, tokenizer)
         ids = tokenizer([text]).ids[0]
         assert len(readable.is_content) == len(ids)
         assert len(readable.tokens) == sum(readable.is_content)
@@ -185,7 +185,7 @@ def test_plain_texts_can_be_read_back(kind, pairs):
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "xlm", "gpt2"])
 def test_any_text_can_be_read(family, text):
     tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
-    readable = read_tokens(text, tokenizer)
+    readable = split_for_display(text, tokenizer)
     assert readable.is_content.count(True) == len(readable.tokens) == len(readable.joined)
     assert len(readable.is_content) == len(tokenizer([text]).ids[0])
     for token in readable.tokens:
@@ -210,18 +210,18 @@ def test_any_text_can_be_read(family, text):
 )
 def test_tokens_of_other_scripts(family, text, tokens):
     tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
-    assert read_tokens(text, tokenizer).tokens == tokens
+    assert split_for_display(text, tokenizer).tokens == tokens
 
 
 def test_parts_of_a_character_are_joined():
     tokenizer = TextTokenizer(tiny_model("bart")[1], tiny_config("bart"))
-    readable = read_tokens("a 今b 天", tokenizer)
+    readable = split_for_display("a 今b 天", tokenizer)
     assert readable.tokens == ["a", "␣", "今₁", "今₂", "今₃", "b", "␣", "天₁", "天₂", "天₃"]
     assert readable.joined == [False, False, False, True, True, True, False, False, True, True]
 
 
 def test_the_real_encoder_reads_words_as_they_are_written(encoder):
-    readable = read_tokens("  Unbelievably naïve مرحبا  don't ", encoder.tokenizer)
+    readable = split_for_display("  Unbelievably naïve مرحبا  don't ", encoder.tokenizer)
     assert in_words(readable).split() == ["Unbelievably", "naïve", "مرحبا", "don't"]
     assert readable.tokens[:3] == ["Un", "bel", "ie"]
 
@@ -280,17 +280,22 @@ def test_tokenizers_without_offsets(style):
     model = randomised(AutoModel.from_config(tiny_config("bert", vocab_size=len(tokenizer))))
     encoder = FrozenEncoder(model, tokenizer, num_layers=1)
     assert not tokenizer.is_fast
-    side = align("the cat sleeps", "café tokens", encoder).candidate
+    side = compute_alignment("the cat sleeps", "café tokens", encoder).candidate
     assert side.tokens == ["the", "cat", "sle", "eps"]
     assert side.joined == [False, False, False, True]
-    assert align("café tokens xy", "the cat", encoder).candidate.tokens == ["caf", "é", "tok", "ens", "[UNK]"]
+    unknown = compute_alignment("café tokens xy", "the cat", encoder).candidate
+    assert unknown.tokens == ["caf", "é", "tok", "ens", "[UNK]"]
 
 
 def test_long_texts_are_shown_as_far_as_they_are_scored(pairs):
     model, tokenizer = tiny_model("roberta")
     text, other = " ".join(pairs[1][:3]), "a list"
-    cut = align(text, other, FrozenEncoder(model, tokenizer, num_layers=2, max_length=20))
-    whole = align(text, other, FrozenEncoder(model, tokenizer, num_layers=2, max_length=20, long_text="window"))
+    cut, whole = (
+        compute_alignment(
+            text, other, FrozenEncoder(model, tokenizer, num_layers=2, max_length=20, long_text=long_text)
+        )
+        for long_text in ("truncate", "window")
+    )
     assert (cut.num_truncated, whole.num_truncated) == (1, 0)
     assert len(cut.candidate.tokens) == len(cut.similarity) == 18
     assert whole.candidate.tokens[:18] == cut.candidate.tokens
@@ -298,25 +303,25 @@ def test_long_texts_are_shown_as_far_as_they_are_scored(pairs):
 
 
 def test_a_special_token_that_is_written_in_the_text_is_text(encoder):
-    side = align("a [SEP] cat", "a cat", encoder).candidate
+    side = compute_alignment("a [SEP] cat", "a cat", encoder).candidate
     assert side.tokens == ["a", "[SEP]", "cat"]
     assert side.weights.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\x00"])
 def test_texts_without_tokens(encoder, text):
-    with pytest.raises(ValueError, match=r"candidate=.* has no tokens of its own"):
-        align(text, "a cat", encoder)
-    with pytest.raises(ValueError, match=r"reference=.* has no tokens of its own"):
-        align("a cat", text, encoder)
+    with pytest.raises(ValueError, match=r"candidate=.* has no tokens except special ones"):
+        compute_alignment(text, "a cat", encoder)
+    with pytest.raises(ValueError, match=r"reference=.* has no tokens except special ones"):
+        compute_alignment("a cat", text, encoder)
 
 
 def test_bad_input(encoder, minilm):
     with pytest.raises(TypeError, match=r"candidate must be a single string, got \['a cat'\]"):
-        align(["a cat"], "the cat", encoder)
+        compute_alignment(["a cat"], "the cat", encoder)
     with pytest.raises(TypeError, match="reference must be a single string, got None"):
-        align("a cat", None, encoder)
-    with pytest.raises(ValueError, match="shows one layer: pass num_layers="):
-        align("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
+        compute_alignment("a cat", None, encoder)
+    with pytest.raises(ValueError, match="needs a single layer: pass num_layers="):
+        compute_alignment("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
     with pytest.raises(ValueError, match="idf has no weight for token id"):
-        align("a cat", "the cat", encoder, token_weights(encoder, {5: 1.0}))
+        compute_alignment("a cat", "the cat", encoder, token_weights(encoder, {5: 1.0}))

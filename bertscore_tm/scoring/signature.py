@@ -1,0 +1,33 @@
+"""The signature of a score: one line with every setting that changes a number."""
+
+from __future__ import annotations
+
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.scoring.rescaling import LayerBaseline
+from bertscore_tm.scoring.token_weights import WeightSource
+
+__all__ = ["score_signature"]
+
+
+def score_signature(
+    encoder: FrozenEncoder, source: WeightSource, baseline: LayerBaseline | None = None, layer: int | None = None
+) -> str:
+    """Return one line with every setting that changes a number.
+
+    Args:
+        encoder: the encoder.
+        source: origin of the token weights.
+        baseline: baseline by which scores are rescaled.
+        layer: the compared layer of an encoder of all layers.
+
+    Returns:
+        The signature; equal signatures mean equal numbers.
+    """
+    import transformers
+
+    from bertscore_tm import __version__
+
+    return (
+        f"{encoder.signature(layer)}|idf:{source}|rescale:{'no' if baseline is None else baseline}"
+        f"|bertscore-tm:{__version__}|transformers:{transformers.__version__}"
+    )
