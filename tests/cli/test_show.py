@@ -125,7 +125,7 @@ def test_long_texts_are_cut_with_a_warning(command):
     assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
     assert printed.err == (
         "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text 'window' "
-        "shows it whole\n"
+        "shows whole texts\n"
     )
 
 
