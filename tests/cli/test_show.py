@@ -153,7 +153,7 @@ def test_what_cannot_be_shown_is_said_in_one_line(command, monkeypatch, tmp_path
 
 
 def test_without_matplotlib(command, monkeypatch, tmp_path):
-    monkeypatch.setattr("bertscore_tm.plotting.pictures.find_spec", lambda name: None)
+    monkeypatch.setattr("bertscore_tm.plotting.figures.find_spec", lambda name: None)
     printed = command(CANDIDATE, REFERENCE, "-o", str(tmp_path / "picture.png"), exit_code=1)
     assert printed.err.endswith('pip install "bertscore-tm[plot]"\n')
     assert command(CANDIDATE, REFERENCE, "-o", str(tmp_path / "page.html")).err == ""
