@@ -25,7 +25,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.metric.states import mean_of_sums, sums_of_scores
-from bertscore_tm.scoring.alignment import align
+from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.statistics import mean_interval
 from tests.support.models import tiny_model
@@ -756,7 +756,7 @@ def test_a_metric_aligns_with_its_own_settings(minilm):
     layers = FrozenEncoder(minilm, num_layers=6, all_layers=True)
     sents = ["a cat", "the kitten", "the dog is sleeping"]
     one = BERTScore(layers, num_layers=5, idf_sents=sents).align(*texts)
-    other = align(*texts, encoder, token_weights(encoder, idf_sents=sents))
+    other = compute_alignment(*texts, encoder, token_weights(encoder, idf_sents=sents))
     assert one.candidate.tokens == other.candidate.tokens
     assert torch.allclose(one.similarity, other.similarity, atol=1e-6)
     assert torch.allclose(one.candidate.shares, other.candidate.shares, atol=1e-6)
