@@ -131,8 +131,8 @@ def test_training_on_two_processes_is_not_disturbed(ranks):
 @pytest.mark.parametrize(("name", "count"), [("fewer", 2), ("none", 0)])
 def test_fewer_predictions_than_examples_are_an_error_on_all_ranks(ranks, name, count):
     for rank in ranks:
-        assert f"MisconfigurationException: there are {count} predictions for a batch of 3 examples" in rank[name]
-        assert "give one prediction per example" in rank[name]
+        assert f"MisconfigurationException: got {count} predictions for a batch of 3 examples" in rank[name]
+        assert "return one prediction per example" in rank[name]
 
 
 class Worse(Quality):
