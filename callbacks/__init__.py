@@ -1,4 +1,7 @@
-"""Lightning callbacks that score generated text during validation, show it, stop on the score, and steer the losses."""
+"""Lightning callbacks: score generated texts in validation, log samples, stop early, schedule temperature and weight.
+
+The only room that imports lightning. It may import any other room except cli, and no room imports it.
+"""
 
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate

@@ -1,4 +1,4 @@
-"""Generating text inside a callback hook without disturbing training."""
+"""Generate texts in callback hooks without changing the state of training."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ __all__ = [
 ]
 
 Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]]
-"""A function of the module and a batch that returns generated texts and their references."""
+"""Function of a LightningModule and a batch that returns generated texts and their references."""
 
 
 @contextmanager
 def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator[None, None, None]:
-    """Run code in evaluation mode, without gradients and in the trainer's precision, and leave no trace in training.
+    """Run a block in evaluation mode, without gradients and in the trainer's precision.
 
-    Lightning calls callback hooks outside its precision context. Whatever happens inside, also an exception, random
-    states (Python, NumPy, torch, the module's CUDA device) and each submodule's train or eval flag come back.
+    Afterwards, also after an exception, the random states (Python, NumPy, torch, the module's CUDA device) and the
+    training mode of every submodule are restored. Lightning calls callback hooks outside its precision context.
 
     Args:
         trainer: the running trainer.
@@ -58,10 +58,10 @@ def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -
 
 @contextmanager
 def isolate_random_state(pl_module: pl.LightningModule) -> Generator[None, None, None]:
-    """Run code that may draw random numbers, and bring all random states back.
+    """Run a block and restore the random states of Python, NumPy and torch.
 
     Args:
-        pl_module: the module, whose CUDA device's state comes back too.
+        pl_module: the module; the random state of its CUDA device is restored too.
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()
     devices = [pl_module.device] if pl_module.device.type == "cuda" else []
@@ -75,18 +75,18 @@ def isolate_random_state(pl_module: pl.LightningModule) -> Generator[None, None,
 
 @contextmanager
 def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any, None, None]:
-    """Yield the model with those weights at hand that only a forward pass of the whole module gathers.
+    """Gather the sharded weights that FSDP gathers only in a forward pass of the whole model, and yield the model.
 
-    ``generate`` calls parts of the model by themselves, such as the encoder, and what FSDP wraps it enters from within.
+    ``generate`` calls parts of the model directly, such as its encoder, so the root's forward hooks do not run.
     """
     trainer = pl_module._trainer
-    wholes = [model] if trainer is None else [trainer.strategy.model, model]
-    sharded = isinstance(model, FSDPModule) and "generate" not in vars(model)
-    wrapper = next((whole for whole in wholes if isinstance(whole, FullyShardedDataParallel)), None)
+    roots = [model] if trainer is None else [trainer.strategy.model, model]
+    is_sharded = isinstance(model, FSDPModule) and "generate" not in vars(model)
+    wrapper = next((root for root in roots if isinstance(root, FullyShardedDataParallel)), None)
     if wrapper is not None:
         with FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False):
             yield model.module if isinstance(model, FullyShardedDataParallel) else model
-    elif sharded:
+    elif is_sharded:
         register_fsdp_forward_method(model, "generate")
         try:
             yield model
@@ -97,7 +97,7 @@ def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any,
 
 
 class HuggingFaceGenerate(ABC):
-    """What generating with a Hugging Face model has in common."""
+    """Base class of the generators with Hugging Face models; see its subclasses for the arguments."""
 
     def __init__(
         self,
@@ -115,44 +115,44 @@ class HuggingFaceGenerate(ABC):
         self.generate_kwargs = generate_kwargs
 
     def __call__(self, pl_module: pl.LightningModule, batch: Any) -> tuple[list[str], Sequence[Any]]:
-        """Generate for a batch.
+        """Generate a text for each example of a batch.
 
         Args:
-            pl_module: the module, which holds the model.
-            batch: a mapping with the inputs and the target.
+            pl_module: the module that has the model.
+            batch: a mapping with inputs and references.
 
         Returns:
-            Generated texts, and their references.
+            Generated texts and their references.
 
         Raises:
-            MisconfigurationException: the module has no such model, or the batch lacks something.
+            MisconfigurationException: the module has no such model, or the batch is not a mapping or lacks a key.
         """
-        model = self._model(pl_module)
+        model = self._find_model(pl_module)
         if not isinstance(batch, Mapping):
             raise MisconfigurationException(
-                f"{type(self).__name__} reads a batch that is a mapping, such as a tokenizer's output with labels, and "
-                f"got a {type(batch).__name__}: pass the callback a generate function of your own"
+                f"{type(self).__name__} needs a batch that is a mapping, such as a tokenizer's output with labels, got "
+                f"a {type(batch).__name__}: pass a function as generate="
             )
         for key in (self._input_key, self.target_key):
             if key not in batch:
                 raise MisconfigurationException(
                     f"{type(self).__name__} found no {key!r} in the batch, which has {sorted(map(str, batch))}: pass "
-                    f"{'target_key' if key == self.target_key else 'prompt_key'}= with the key of yours"
+                    f"another {'target_key' if key == self.target_key else 'prompt_key'}="
                 )
         options = dict(self.generate_kwargs)
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
-            # Ranks that have finished their texts go on with the others, who need their shards.
+            # Ranks whose texts are complete must keep running, since the others need their shards.
             options.setdefault("synced_gpus", True)
         with _gather_weights(pl_module, model) as whole:
             preds = self._generate(whole, batch, options)
-        return preds, self._targets(batch[self.target_key])
+        return preds, self._decode_target(batch[self.target_key])
 
     @abstractmethod
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
-        """Return what the model is given, as texts.
+        """Decode the inputs of the model.
 
         Args:
-            batch: a mapping with the inputs and the target.
+            batch: a mapping with inputs and references.
 
         Returns:
             One text per example.
@@ -165,23 +165,23 @@ class HuggingFaceGenerate(ABC):
     @abstractmethod
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]: ...
 
-    def _model(self, pl_module: pl.LightningModule) -> Any:
+    def _find_model(self, pl_module: pl.LightningModule) -> Any:
         found: Any = pl_module
         for part in self.model.split(".") if self.model else ():
             found = getattr(found, part, None)
-        # Wrapped by torch.compile, whose forward tells no arguments, or for several processes.
+        # Unwrap compiled models, whose forward has no named parameters, and DDP.
         while hasattr(found, "_orig_mod"):
             found = found._orig_mod
         if isinstance(found, DistributedDataParallel):
             found = found.module
         if not isinstance(found, nn.Module) or not hasattr(found, "generate"):
             raise MisconfigurationException(
-                f"{type(self).__name__} generates with pl_module.{self.model}, and there is no Hugging Face model with "
-                f"generate(): pass model= with its dotted path, or a generate function of your own to the callback"
+                f"{type(self).__name__} generates with pl_module.{self.model}, which is not a Hugging Face model with "
+                f"generate(): pass model= with the dotted path of the model, or a function as generate="
             )
         return found
 
-    def _targets(self, target: Any) -> Sequence[Any]:
+    def _decode_target(self, target: Any) -> Sequence[Any]:
         if not isinstance(target, Tensor):
             checked: Sequence[Any] = target
             return checked
@@ -193,17 +193,17 @@ class HuggingFaceGenerate(ABC):
 
 
 class Seq2SeqGenerate(HuggingFaceGenerate):
-    """Generate with a Hugging Face encoder-decoder, for :class:`BERTScoreCallback`.
+    """Generate texts with a Hugging Face encoder-decoder, for :class:`BERTScoreCallback` or in any step.
 
-    The batch's tensors that the model's forward pass knows go into ``generate``, except labels and what the decoder is
-    given; the references are the labels, decoded, or texts. Picklable.
+    The tensors of the batch that are parameters of the model's ``forward`` are passed to ``generate``, except labels
+    and decoder inputs. The references are texts or decoded labels. Picklable.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
-        target_key: key of the references in the batch: labels, in which ``ignore_index`` marks padding; or texts, one
-            or several per input.
+        target_key: key of the references in the batch: token ids padded with ``ignore_index``, or one or several texts
+            per input.
         model: dotted path of the model in the LightningModule.
-        ignore_index: label of positions without content.
+        ignore_index: id of ignored positions in the labels.
         **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens`` and ``num_beams``.
 
     Example:
@@ -214,10 +214,10 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
     """
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
-        """Return what the model is given, as texts.
+        """Decode the inputs of the model.
 
         Args:
-            batch: a mapping with the inputs and the target.
+            batch: a mapping with inputs and references.
 
         Returns:
             One text per example.
@@ -229,29 +229,29 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
         return "input_ids"
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
-        known = signature(model.forward).parameters
+        parameters = signature(model.forward).parameters
         inputs = {
             key: value
             for key, value in batch.items()
-            if key in known and isinstance(value, Tensor) and key != "labels" and not key.startswith("decoder_")
+            if key in parameters and isinstance(value, Tensor) and key != "labels" and not key.startswith("decoder_")
         }
         return self._decode(model.generate(**inputs, **options))
 
 
 class CausalGenerate(HuggingFaceGenerate):
-    """Generate with a Hugging Face decoder, for :class:`BERTScoreCallback`.
+    """Generate texts with a Hugging Face decoder, for :class:`BERTScoreCallback` or in any step.
 
-    Prompts are padded on the left, whatever side the tokenizer pads, which is left as it is; what is returned begins
-    behind the prompt. A prompt is a text under ``prompt_key``; or token ids, of which those from the first label
-    on do not count: they are the answer that the model is trained to give. Picklable.
+    Prompts are padded on the left, independent of the tokenizer's ``padding_side``; the generated text excludes the
+    prompt. If a prompt is given as token ids, those from the first label on are cut off, since they are the answer that
+    the model is trained to generate. Picklable.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
-        prompt_key: key of the prompts in the batch: texts, or token ids with an ``attention_mask`` beside them.
-        target_key: key of the references in the batch: labels, in which ``ignore_index`` marks prompt and padding; or
-            texts, one or several per input.
+        prompt_key: key of the prompts in the batch: texts, or token ids with an ``attention_mask`` in the same batch.
+        target_key: key of the references in the batch: token ids with ``ignore_index`` for prompt and padding, or one
+            or several texts per input.
         model: dotted path of the model in the LightningModule.
-        ignore_index: label of positions without content.
+        ignore_index: id of ignored positions in the labels.
         **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens``.
 
     Example:
@@ -278,7 +278,7 @@ class CausalGenerate(HuggingFaceGenerate):
         """Return the prompts as texts.
 
         Args:
-            batch: a mapping with the prompts and the target.
+            batch: a mapping with prompts and references.
 
         Returns:
             One text per example.
@@ -292,22 +292,22 @@ class CausalGenerate(HuggingFaceGenerate):
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
         prompts = batch[self.prompt_key]
-        rows = self._prompt_ids(prompts, batch) if isinstance(prompts, Tensor) else self._tokenized(prompts, model)
-        # Mirrored, so that padding comes in front.
-        flipped = pad_sequence([row.flip(0) for row in rows], batch_first=True, padding_value=self._padding)
+        rows = self._prompt_ids(prompts, batch) if isinstance(prompts, Tensor) else self._tokenize(prompts, model)
+        # pad_sequence pads on the right: flip each row before and after.
+        flipped = pad_sequence([row.flip(0) for row in rows], batch_first=True, padding_value=self._padding_id)
         lengths = torch.tensor([len(row) for row in rows], device=flipped.device)
         ids = flipped.flip(1)
         mask = (torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] - lengths[:, None]).long()
-        options = {"pad_token_id": self._padding, **options}
+        options = {"pad_token_id": self._padding_id, **options}
         generated = model.generate(input_ids=ids, attention_mask=mask, **options)
         return self._decode(generated[:, ids.shape[1] :])
 
     @property
-    def _padding(self) -> int:
+    def _padding_id(self) -> int:
         tokenizer = self.tokenizer
         return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
-    def _tokenized(self, prompts: Sequence[str], model: Any) -> list[Tensor]:
+    def _tokenize(self, prompts: Sequence[str], model: Any) -> list[Tensor]:
         ids: Any = self.tokenizer(list(prompts))["input_ids"]
         return [torch.tensor(row, dtype=torch.long, device=model.device) for row in ids]
 

@@ -1,4 +1,4 @@
-"""Values that change during training: the loss's temperature, and its weight beside cross-entropy."""
+"""Schedules that change a loss's temperature or its weight during training."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from lightning.pytorch.callbacks import Callback
 
 from bertscore_tm.callbacks.trainer import require_lightning_trainer
 
-__all__ = ["LossWeightSchedule", "TemperatureAnnealing", "scheduled_value"]
+__all__ = ["LossWeightSchedule", "TemperatureAnnealing", "interpolate_value"]
 
 Shape = Literal["linear", "cosine", "exponential"]
 Unit = Literal["step", "epoch"]
 
 
-def scheduled_value(start: float, end: float, progress: float, shape: Shape = "linear") -> float:
-    r"""Return a value on its way from start to end.
+def interpolate_value(start: float, end: float, progress: float, shape: Shape = "linear") -> float:
+    r"""Interpolate between two values.
 
-    With progress t: linear :math:`a + (b - a) t`, cosine :math:`b + (a - b) (1 + \cos \pi t) / 2`, exponential
+    At progress t: linear :math:`a + (b - a) t`, cosine :math:`b + (a - b) (1 + \cos \pi t) / 2`, exponential
     :math:`a^{1-t} b^t`.
 
     Args:
-        start: a.
-        end: b.
-        progress: t; values below 0 count as 0, values above 1 as 1.
-        shape: ``"linear"``, ``"cosine"`` (slow at both ends) or ``"exponential"`` (equal factors; both ends above 0).
+        start: value a at t = 0.
+        end: value b at t = 1.
+        progress: t, clamped to the range 0 to 1.
+        shape: ``"linear"``, ``"cosine"`` (slow at both ends) or ``"exponential"`` (for positive values).
 
     Returns:
-        The value.
+        The interpolated value.
 
     Example:
-        >>> [round(scheduled_value(1.0, 0.25, 0.5, shape), 4) for shape in ("linear", "cosine", "exponential")]
+        >>> [round(interpolate_value(1.0, 0.25, 0.5, shape), 4) for shape in ("linear", "cosine", "exponential")]
         [0.625, 0.625, 0.5]
     """
     t = min(max(progress, 0.0), 1.0)
@@ -44,7 +44,7 @@ def scheduled_value(start: float, end: float, progress: float, shape: Shape = "l
 
 
 class _Schedule(Callback):
-    """Sets a number of the module before each training step, or before each epoch."""
+    """Base class that sets a number in the LightningModule before each training step or epoch."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class _Schedule(Callback):
             if value not in get_args(allowed):
                 raise ValueError(f"{argument}={value!r} is not one of {', '.join(map(repr, get_args(allowed)))}")
         if shape == "exponential" and not (start > 0 and end > 0):
-            raise ValueError(f"an exponential schedule needs both ends above 0, got start={start} and end={end}")
+            raise ValueError(f"shape='exponential' needs start and end above 0, got start={start} and end={end}")
         if warmup < 0:
             raise ValueError(f"warmup must be at least 0, got {warmup}")
         if over is not None and over <= warmup:
-            raise ValueError(f"over={over} leaves nothing behind the warm-up of {warmup}")
+            raise ValueError(f"over must be above warmup={warmup}, got {over}")
         self.start, self.end, self.attribute = start, end, attribute
         self.over, self.by, self.shape, self.warmup = over, by, shape, warmup
         self.name = attribute.replace(".", "_") if name is None else name
@@ -77,7 +77,7 @@ class _Schedule(Callback):
         self._global_step = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that the module has what is to be set."""
+        """Check that the module has the number to set."""
         require_lightning_trainer(trainer, self)
         if stage != "fit":
             return
@@ -91,25 +91,25 @@ class _Schedule(Callback):
             ) from error
         if isinstance(current, bool) or not isinstance(current, int | float):
             raise MisconfigurationException(
-                f"{type(self).__name__} sets pl_module.{self.attribute}, which is no plain number but {current!r}: "
-                f"pass attribute= with the dotted path of a number"
+                f"{type(self).__name__} sets pl_module.{self.attribute}, which must be an int or a float, got "
+                f"{current!r}: pass attribute= with the dotted path of a number"
             )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Find out how long the schedule is."""
+        """Set the length of the schedule to that of training, unless ``over`` is given."""
         if self.over is not None:
             return
         length = trainer.max_epochs if self.by == "epoch" else trainer.estimated_stepping_batches
         if length is None or length < 0 or math.isinf(length):
             raise MisconfigurationException(
-                f"how long training will take is not known, so {type(self).__name__} cannot end with it: pass over=, "
-                f"the number of {self.by}s"
+                f"{type(self).__name__} needs a length, since the length of training is unknown: pass over=, the "
+                f"number of {self.by}s"
             )
-        # An epoch's value holds from its start, so the last one starts at the end.
+        # The last epoch trains with the end value.
         self._over = int(length) - (self.by == "epoch")
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Set the value of an epoch."""
+        """Set and log the value of the epoch."""
         if self.by == "epoch":
             value = self._set(pl_module, trainer.current_epoch)
             pl_module.log(self.name, value, on_step=False, on_epoch=True)
@@ -117,8 +117,8 @@ class _Schedule(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Set the value of a step."""
-        # Counted here, since the trainer counts a step of each optimizer, and none while gradients accumulate.
+        """Set and log the value of the step."""
+        # trainer.global_step counts every optimizer separately; this counts a batch that steps several of them once.
         if trainer.global_step != self._global_step:
             self._steps += 1
             self._global_step = trainer.global_step
@@ -127,32 +127,32 @@ class _Schedule(Callback):
             pl_module.log(self.name, value, on_step=True, on_epoch=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the steps so far, for checkpoints."""
+        """Return the number of steps for a checkpoint."""
         return {"steps": self._steps, "global_step": self._global_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint's steps."""
+        """Restore the number of steps."""
         self._steps, self._global_step = state_dict["steps"], state_dict["global_step"]
 
     @property
     def state_key(self) -> str:
-        """Name of the state, of its own for each attribute."""
+        """Key of the state in a checkpoint, which depends on ``attribute``."""
         return self._generate_state_key(attribute=self.attribute)
 
     def value_at(self, position: int) -> float:
-        """Return the value at a step or epoch, counted from 0.
+        """Return the value of a step or epoch.
 
         Args:
-            position: number of steps taken, or number of the epoch.
+            position: index of the step or epoch, from 0.
 
         Returns:
             The value.
         """
         if position < self.warmup:
-            return scheduled_value(self._warmup_from, self.start, position / self.warmup)
+            return interpolate_value(self._warmup_from, self.start, position / self.warmup)
         length = 1 if self._over is None else self._over - self.warmup
         progress = (position - self.warmup) / length if length > 0 else 1.0
-        return scheduled_value(self.start, self.end, progress, self.shape)
+        return interpolate_value(self.start, self.end, progress, self.shape)
 
     def _set(self, pl_module: pl.LightningModule, position: int) -> float:
         value = self.value_at(position)
@@ -171,24 +171,25 @@ class _Schedule(Callback):
 class TemperatureAnnealing(_Schedule):
     """Change the temperature of a loss during training, such as from 1 to 0.3.
 
-    A high temperature keeps predictions diffuse, so that many tokens get a gradient; as it falls, the soft score comes
-    closer to the metric's. The value is logged, and a run that is resumed goes on where it was.
+    A high temperature keeps predictions diffuse, so that many tokens receive gradients; a low one brings the soft score
+    close to the metric. The value is logged, and a resumed run continues the schedule.
 
     Args:
-        start: the temperature at first, above 0.
-        end: the temperature at last, above 0.
-        attribute: dotted path of the number in the LightningModule; ``"bertscore_loss.matching_temperature"`` is that
-            of the matching.
-        over: steps or epochs until the end is reached, the warm-up included. Default: all of training.
-        by: count ``"step"``s of the optimizer or ``"epoch"``s. With ``torch.compile``, which compiles anew for each
-            value, choose epochs.
+        start: initial temperature, above 0.
+        end: final temperature, above 0.
+        attribute: dotted path of the number in the LightningModule, such as
+            ``"bertscore_loss.matching_temperature"`` for the temperature of the matching.
+        over: number of steps or epochs, including the warm-up, after which the value is ``end``. Default: the length
+            of training.
+        by: unit of the schedule, an optimizer ``"step"`` or an ``"epoch"``. Use epochs with ``torch.compile``, which
+            recompiles for every new value.
         shape: ``"linear"``, ``"cosine"`` or ``"exponential"``.
-        warmup: steps or epochs for which the start is held.
-        name: the logged key. Default: the attribute, with underscores.
+        warmup: number of steps or epochs that keep the initial temperature.
+        name: the logged key. Default: the attribute with underscores.
 
     Raises:
-        MisconfigurationException: the module has no such number, or the length of training is not known.
-        ValueError: a temperature is not positive, or a setting is impossible.
+        MisconfigurationException: the module has no such number, or the length of training is unknown.
+        ValueError: a temperature is not positive, or another argument is out of range.
 
     Example:
         >>> annealing = TemperatureAnnealing(1.0, 0.25, over=100, shape="exponential")
@@ -215,25 +216,26 @@ class TemperatureAnnealing(_Schedule):
 
 
 class LossWeightSchedule(_Schedule):
-    """Change the weight of a loss during training, such as from 0 to 1 once cross-entropy has done most of its work.
+    """Change the weight of a loss during training, such as from 0 to 1 after training with cross-entropy alone.
 
-    ``training_step`` multiplies the loss by the number that this sets, as in
-    ``cross_entropy + self.bertscore_weight * self.bertscore_loss(logits, labels)``. The value is logged, and a run
-    that is resumed goes on where it was.
+    ``training_step`` multiplies the loss by the scheduled number:
+    ``cross_entropy + self.bertscore_weight * self.bertscore_loss(logits, labels)``. The value is logged, and a resumed
+    run continues the schedule.
 
     Args:
-        start: the weight at first, behind the warm-up.
-        end: the weight at last.
+        start: weight after the warm-up, at least 0.
+        end: final weight, at least 0.
         attribute: dotted path of the number in the LightningModule.
-        over: steps or epochs until the end is reached, the warm-up included. Default: all of training.
-        by: count ``"step"``s of the optimizer or ``"epoch"``s.
+        over: number of steps or epochs, including the warm-up, after which the value is ``end``. Default: the length
+            of training.
+        by: unit of the schedule, an optimizer ``"step"`` or an ``"epoch"``.
         shape: ``"linear"``, ``"cosine"`` or ``"exponential"``.
-        warmup: steps or epochs in which the weight rises linearly from 0 to the start.
-        name: the logged key. Default: the attribute, with underscores.
+        warmup: number of steps or epochs in which the weight rises linearly from 0 to ``start``.
+        name: the logged key. Default: the attribute with underscores.
 
     Raises:
-        MisconfigurationException: the module has no such number, or the length of training is not known.
-        ValueError: a weight is negative, or a setting is impossible.
+        MisconfigurationException: the module has no such number, or the length of training is unknown.
+        ValueError: a weight is negative, or another argument is out of range.
 
     Example:
         >>> schedule = LossWeightSchedule(1.0, 0.5, over=20, warmup=10)
@@ -255,5 +257,5 @@ class LossWeightSchedule(_Schedule):
     ) -> None:
         for argument, value in (("start", start), ("end", end)):
             if not value >= 0:
-                raise ValueError(f"{argument} is a weight and must be at least 0, got {value}")
+                raise ValueError(f"{argument} is a loss weight and must be at least 0, got {value}")
         super().__init__(start, end, attribute, over, by, shape, warmup, 0.0, name)

@@ -1,4 +1,4 @@
-"""Logs examples of what a model writes: which ones, what is wrong with them, and how each logger shows them."""
+"""Logging of generated texts: selects examples, finds their unmatched words and writes them to loggers."""
 
 from bertscore_tm.callbacks.samples.logger import SampleLogger
 

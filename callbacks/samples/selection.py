@@ -1,4 +1,4 @@
-"""Which scored examples are worth a look, and what is wrong with them."""
+"""Selection of scored examples and of the words that lower their scores."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from bertscore_tm.scoring.token_weights import TokenWeights
 
 __all__ = ["Sample", "choose_samples", "describe_sample", "find_unmatched_words"]
 
-# Words that are named for each side of a pair.
-_NUM_MISFITS = 3
-# A word matched better than this is none, whatever the others are.
-_WELL_MATCHED = 0.99
+# Largest number of unmatched words per text.
+_NUM_UNMATCHED = 3
+# A word with a higher similarity counts as matched.
+_MATCHED_SIMILARITY = 0.99
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An example and its scores.
+    """A selected example with its scores and its unmatched words.
 
     Args:
-        kind: why it is shown: ``"worst"``, ``"median"``, ``"best"`` or ``"followed"``.
+        kind: reason of the selection: ``"worst"``, ``"median"``, ``"best"`` or ``"followed"``.
         number: number of the example in the data set.
-        precision: its precision.
-        recall: its recall.
-        f1: its F1.
-        input: what the model was given; ``None`` where that is not known.
-        prediction: what it made of it.
-        references: what it should have made of it.
-        out_of_place: words of the prediction that cost the most precision.
-        missed: words of the closest reference that cost the most recall.
-        closest: that reference.
-        alignment: how the two match; ``None`` where one of them has no tokens.
+        precision: precision of the prediction.
+        recall: recall of the prediction.
+        f1: F1 of the prediction.
+        input: input of the model; ``None`` if it is not known.
+        prediction: generated text.
+        references: references of the prediction.
+        out_of_place: words of the prediction that cost the most precision, separated by commas.
+        missed: words of the closest reference that cost the most recall, separated by commas.
+        closest: the reference with the highest F1.
+        alignment: alignment of the prediction and the closest reference; ``None`` if one of them is empty.
     """
 
     kind: str
@@ -54,14 +54,14 @@ class Sample:
 
 
 def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
-    """Choose the worst, the median and the best scores, each place once.
+    """Select the pairs with the worst, the median and the best scores, each pair at most once.
 
     Args:
-        f1: a score per pair.
-        count: how many of each; fewer where there are less than three times as many pairs.
+        f1: F1 of each pair, shape (pairs,).
+        count: number of pairs of each kind; reduced if there are fewer than three times as many pairs.
 
     Returns:
-        Places by kind: the worst first, the median ones from low to high, the best first.
+        Positions of the pairs by kind: worst first, median in ascending order, best first.
 
     Example:
         >>> choose_samples(torch.tensor([0.3, 0.9, 0.5, 0.1, 0.7, 0.8]), 2)
@@ -79,17 +79,16 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
 
 
 def find_unmatched_words(side: AlignedText) -> str:
-    """Name the words that cost a text the most.
+    """Return the words that lower a text's score the most.
 
-    A word costs the sum over its tokens of weight times one minus best similarity. Named are those that cost more than
-    the text's average word, at most three, in the order of the text.
+    The cost of a word is the sum of weight times (1 - best similarity) over its tokens. At most three words are
+    returned, in the order of the text, each with at least the average cost of the text's words.
 
     Args:
         side: one of two aligned texts.
 
     Returns:
-        The words with commas between them, without the punctuation around them; empty where everything is matched
-        well.
+        The words without surrounding punctuation, separated by commas; empty if all words are matched.
     """
     words: list[tuple[str, float, float]] = []
     for token, joined, weight, best in zip(
@@ -97,15 +96,17 @@ def find_unmatched_words(side: AlignedText) -> str:
     ):
         cost = weight * (1 - best)
         if joined and words:
-            before = words.pop()
-            words.append((before[0] + token, before[1] + cost, min(before[2], best)))
+            start, start_cost, start_best = words.pop()
+            words.append((start + token, start_cost + cost, min(start_best, best)))
         else:
             words.append((token, cost, best))
     average = sum(cost for _, cost, _ in words) / len(words)
-    costly = [i for i, (_, cost, best) in enumerate(words) if cost > 0 and cost >= average and best < _WELL_MATCHED]
-    named = sorted(sorted(costly, key=lambda i: -words[i][1])[:_NUM_MISFITS])
-    bare = [words[i][0].strip(punctuation) or words[i][0] for i in named]
-    return ", ".join(dict.fromkeys(bare))
+    costly = [
+        i for i, (_, cost, best) in enumerate(words) if cost > 0 and cost >= average and best < _MATCHED_SIMILARITY
+    ]
+    costliest = sorted(sorted(costly, key=lambda i: -words[i][1])[:_NUM_UNMATCHED])
+    stripped = [words[i][0].strip(punctuation) or words[i][0] for i in costliest]
+    return ", ".join(dict.fromkeys(stripped))
 
 
 def describe_sample(
@@ -116,28 +117,27 @@ def describe_sample(
     metric: BERTScore,
     weights: TokenWeights,
 ) -> Sample:
-    """Find out what is wrong with an example.
+    """Align an example with its closest reference and find the unmatched words.
 
     Args:
-        kind: why it is shown.
-        number: its number in the data set.
-        scores: its precision, recall and F1.
+        kind: reason of the selection.
+        number: number of the example in the data set.
+        scores: precision, recall and F1.
         texts: input, prediction and references.
-        metric: the metric that has scored it.
-        weights: the metric's weights.
+        metric: the metric that computed the scores.
+        weights: token weights of the metric.
 
     Returns:
-        The example, matched with the reference of the highest F1.
+        The example.
     """
     text, prediction, references = texts
-    pairs = metric.encoder.tokenizer([prediction, *references]).has_content
+    prediction_has_content, *references_have_content = metric.encoder.tokenizer([prediction, *references]).has_content
     closest, alignment = references[0], None
-    for reference, has_content in zip(references, pairs[1:], strict=True):
-        if not pairs[0] or not has_content:
-            continue
-        found = metric.align(prediction, reference, weights)
-        if alignment is None or found.f1 > alignment.f1:
-            closest, alignment = reference, found
+    for reference, has_content in zip(references, references_have_content, strict=True):
+        if prediction_has_content and has_content:
+            candidate = metric.align(prediction, reference, weights)
+            if alignment is None or candidate.f1 > alignment.f1:
+                closest, alignment = reference, candidate
     precision, recall, f1 = scores
     return Sample(
         kind=kind,

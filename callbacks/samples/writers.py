@@ -1,11 +1,10 @@
-"""How samples look in TensorBoard, in Weights & Biases, and as CSV files."""
+"""Writers of samples to TensorBoard, Weights & Biases and CSV loggers."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -14,25 +13,26 @@ from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from bertscore_tm.callbacks.samples.selection import Sample
+from bertscore_tm.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Page", "writer_for"]
+__all__ = ["SampleTable", "find_writer"]
 
-# TensorBoard shows tables without a scroll bar.
-_SHORTENED = 400
+# Characters per cell in TensorBoard, whose tables have no scroll bar.
+_MAX_CELL_LENGTH = 400
 
 
 @dataclass(frozen=True)
-class Page:
-    """What is written after a validation or test run.
+class SampleTable:
+    """Samples of a validation or test run.
 
     Args:
-        key: name of the table.
+        key: name of the table in the logger.
         step: number of optimizer steps so far.
         samples: the rows.
-        pictures: figures by name.
+        pictures: figures of alignments by name.
     """
 
     key: str
@@ -42,34 +42,37 @@ class Page:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the table's columns; without input where no sample has one."""
+        """Column names; ``"input"`` is left out if the inputs of all samples are unknown."""
         names = ["kind", "example", "P", "R", "F1", "input", "prediction", "reference", "out of place", "missed"]
         return names if any(one.input is not None for one in self.samples) else [n for n in names if n != "input"]
 
-    def rows(self, between: str) -> list[list[Any]]:
-        """Return the cells.
+    def rows(self, separator: str) -> list[list[Any]]:
+        """Return the cells of each row.
 
         Args:
-            between: what stands between several references.
+            separator: separator of several references.
+
+        Returns:
+            Numbers and texts in the order of ``columns``.
         """
         cells = []
         for one in self.samples:
             scores = [round(score, 4) for score in (one.precision, one.recall, one.f1)]
             start = [one.kind, one.number, *scores, *([one.input or ""] if "input" in self.columns else [])]
-            cells.append([*start, one.prediction, between.join(one.references), one.out_of_place, one.missed])
+            cells.append([*start, one.prediction, separator.join(one.references), one.out_of_place, one.missed])
         return cells
 
 
-def writer_for(logger: Logger) -> Callable[[Any, Page], None] | None:
-    """Return the function that writes a page to a logger.
+def find_writer(logger: Logger) -> Callable[[Any, SampleTable], None] | None:
+    """Return the function that writes samples to a logger.
 
     Args:
         logger: one of the trainer's loggers.
 
     Returns:
-        A function of the logger and the page, or ``None`` for loggers of other kinds.
+        A function of the logger and the samples, or ``None`` if this kind of logger is not supported.
     """
-    writers: dict[type[Logger], Callable[[Any, Page], None]] = {
+    writers: dict[type[Logger], Callable[[Any, SampleTable], None]] = {
         TensorBoardLogger: _write_tensorboard,
         WandbLogger: _write_wandb,
         CSVLogger: _write_csv,
@@ -77,49 +80,36 @@ def writer_for(logger: Logger) -> Callable[[Any, Page], None] | None:
     return next((write for kind, write in writers.items() if isinstance(logger, kind)), None)
 
 
-def _write_tensorboard(logger: TensorBoardLogger, page: Page) -> None:
-    lines = [page.columns, ["---"] * len(page.columns), *page.rows("\n")]
-    table = "\n".join("| " + " | ".join(map(_markdown, cells)) + " |" for cells in lines)
-    logger.experiment.add_text(page.key, table, page.step)
-    for name, figure in page.pictures.items():
-        logger.experiment.add_figure(f"{page.key}/{name}", figure, page.step)
+def _write_tensorboard(logger: TensorBoardLogger, table: SampleTable) -> None:
+    rows = [table.columns, ["---"] * len(table.columns), *table.rows("\n")]
+    markdown = "\n".join("| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in rows)
+    logger.experiment.add_text(table.key, markdown, table.step)
+    for name, figure in table.pictures.items():
+        logger.experiment.add_figure(f"{table.key}/{name}", figure, table.step)
 
 
-def _markdown(cell: Any) -> str:
+def _escape_cell(cell: Any) -> str:
     if not isinstance(cell, str) or cell == "---":
         return str(cell)
-    short = cell if len(cell) <= _SHORTENED else cell[:_SHORTENED] + " …"
-    # Texts may hold anything; none of it is markup.
+    short = cell if len(cell) <= _MAX_CELL_LENGTH else cell[:_MAX_CELL_LENGTH] + " …"
+    # Neither HTML nor Markdown in a generated text may be rendered.
     escaped = re.sub(r"([\\`*_{}\[\]()#+\-.!|])", r"\\\1", escape(short, quote=False))
     return "<br>".join(escaped.splitlines())
 
 
-def _write_wandb(logger: WandbLogger, page: Page) -> None:
-    logger.log_table(page.key, columns=page.columns, data=page.rows("\n"), step=page.step)
-    for name, figure in page.pictures.items():
-        logger.log_image(f"{page.key}/{name}", [figure], step=page.step)
+def _write_wandb(logger: WandbLogger, table: SampleTable) -> None:
+    logger.log_table(table.key, columns=table.columns, data=table.rows("\n"), step=table.step)
+    for name, figure in table.pictures.items():
+        logger.log_image(f"{table.key}/{name}", [figure], step=table.step)
 
 
-def _write_csv(logger: CSVLogger, page: Page) -> None:
+def _write_csv(logger: CSVLogger, table: SampleTable) -> None:
     folder = f"{logger.log_dir}/samples"
-    files = get_filesystem(folder)
-    files.makedirs(folder, exist_ok=True)
-    start = f"{folder}/{page.key}_step_{page.step}"
-    with _whole(files, f"{start}.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([page.columns, *page.rows("\n")])
-    for name, figure in page.pictures.items():
-        with _whole(files, f"{start}_{name}.png", "wb") as file:
+    filesystem = get_filesystem(folder)
+    filesystem.makedirs(folder, exist_ok=True)
+    start = f"{folder}/{table.key}_step_{table.step}"
+    with write_atomically(f"{start}.csv", "w", filesystem=filesystem, newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([table.columns, *table.rows("\n")])
+    for name, figure in table.pictures.items():
+        with write_atomically(f"{start}_{name}.png", "wb", filesystem=filesystem) as file:
             figure.savefig(file, format="png")
-
-
-@contextmanager
-def _whole(files: Any, path: str, mode: str, **options: Any) -> Generator[Any, None, None]:
-    """Open a file for writing that is there once it is complete, or not at all."""
-    partial = f"{path}.part"
-    try:
-        with files.open(partial, mode, **options) as file:
-            yield file
-        files.mv(partial, path)
-    finally:
-        if files.exists(partial):
-            files.rm(partial)

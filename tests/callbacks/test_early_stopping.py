@@ -208,7 +208,8 @@ def test_without_validation_it_says_that_it_would_never_check(tmp_path, kind):
             module = kind([0.5, 0.5, 0.5], key="score", hook="training_step")
             if check is False and strict:
                 with pytest.raises(
-                    MisconfigurationException, match=r"'score' is to be checked after validation.*=True"
+                    MisconfigurationException,
+                    match=r"'score' is checked after validation, but this run has no validation.*=True",
                 ):
                     fitted(tmp_path, stopping, module.values, module=module, **options)
                 assert module.epochs == 0

@@ -183,7 +183,7 @@ def test_lightnings_tells_the_other_ranks_nothing(ranks):
 
 def test_a_key_that_ranks_lack_is_an_error_on_all(ranks):
     first, second = (one["one lacks it"] for one in ranks)
-    assert "`score` which is not available on all ranks, though it is on rank 0" in first
+    assert "`score` which is not available on all ranks, but on rank 0" in first
     assert "`score` which is not available. Pass in" in second
     for one in ranks:
         assert "`score` which is not available. Pass in" in one["all lack it"]

@@ -223,10 +223,10 @@ def test_models_are_found_where_they_are():
         (
             Seq2SeqGenerate,
             {"input_ids": torch.zeros(1, 2)},
-            r"no 'labels' in the batch, which has \['input_ids'\].*target_key=",
+            r"no 'labels' in the batch, which has \['input_ids'\]: pass another target_key=",
         ),
-        (CausalGenerate, {"labels": ["a"], "text": ["b"]}, r"no 'input_ids' in the batch.*prompt_key="),
-        (Seq2SeqGenerate, (torch.zeros(1, 2), torch.zeros(1)), "reads a batch that is a mapping.*got a tuple"),
+        (CausalGenerate, {"labels": ["a"], "text": ["b"]}, r"no 'input_ids' in the batch.*another prompt_key="),
+        (Seq2SeqGenerate, (torch.zeros(1, 2), torch.zeros(1)), "needs a batch that is a mapping.*got a tuple"),
     ],
 )
 def test_batches_without_what_is_needed(generate, batch, said):
@@ -237,5 +237,5 @@ def test_batches_without_what_is_needed(generate, batch, said):
 def test_modules_without_a_model():
     batch = {"input_ids": torch.tensor([[0, 2]]), "labels": ["a"]}
     for module in (pl.LightningModule(), Module(nn.Linear(1, 1))):
-        with pytest.raises(MisconfigurationException, match=r"pl_module\.model, and there is no Hugging Face model"):
+        with pytest.raises(MisconfigurationException, match=r"pl_module\.model, which is not a Hugging Face model"):
             Seq2SeqGenerate(tokenizer_of("bart"))(module, batch)

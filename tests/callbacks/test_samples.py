@@ -20,7 +20,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
 from bertscore_tm.callbacks.samples import logger as sample_logger
 from bertscore_tm.callbacks.samples.selection import choose_samples, describe_sample, find_unmatched_words
-from bertscore_tm.callbacks.samples.writers import Page, writer_for
+from bertscore_tm.callbacks.samples.writers import SampleTable, find_writer
 from bertscore_tm.functional import bert_score
 from tests.support.lightning_modules import (
     Chooser,
@@ -202,7 +202,7 @@ def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
 
 @pytest.mark.filterwarnings("error:SampleLogger follows")
 def test_a_followed_example_that_is_not_there_is_named(pairs, encoder, tmp_path):
-    with pytest.raises(UserWarning, match=r"follows the examples \[77\], which were not scored in this run"):
+    with pytest.warns(UserWarning, match=r"this run did not score the examples \[77\]"):
         run_with(tmp_path, mixed(pairs), encoder, SampleLogger(1, 0, follow=[77, 1]))
 
 
@@ -280,12 +280,12 @@ def test_ready_generators_know_their_inputs(encoder, tmp_path):
     [
         (
             "question",
-            r"no inputs='question' in the batch or in what the step returns, which have \['asked', 'numbers', 'preds'",
+            r"no inputs='question' in the batch or in the step's outputs, which have the keys \['asked', 'numbers',",
         ),
         ("numbers", "inputs='numbers' are token ids: pass tokenizer="),
-        (lambda batch: ["one"], "must be one text for each of the 3 predictions"),
-        (lambda batch: "abc", "must be one text for each of the 3 predictions, got 'abc'"),
-        (lambda batch: [1, 2, 3], "must be one text for each of the 3 predictions"),
+        (lambda batch: ["one"], "must be a list of 3 texts, one per prediction"),
+        (lambda batch: "abc", "must be a list of 3 texts, one per prediction, got 'abc'"),
+        (lambda batch: [1, 2, 3], "must be a list of 3 texts, one per prediction"),
     ],
     ids=["no key", "ids", "too few", "a text", "no texts"],
 )
@@ -398,9 +398,9 @@ class Other(Logger):
 
 @pytest.mark.parametrize(("logger", "have"), [(False, "none"), (Other(), "Other")], ids=["none", "another"])
 def test_no_logger_for_samples(pairs, encoder, tmp_path, logger, have):
-    with pytest.raises(MisconfigurationException, match=rf"trainer's loggers \({have}\) none is one: add one of them"):
+    with pytest.raises(MisconfigurationException, match=rf"the trainer's loggers are: {have}\. Add a supported one"):
         run_with(tmp_path, mixed(pairs), encoder, logger=logger)
-    assert writer_for(Other()) is None
+    assert find_writer(Other()) is None
 
 
 def test_a_fast_development_run_needs_no_logger(pairs, encoder, tmp_path):
@@ -412,10 +412,12 @@ def test_a_fast_development_run_needs_no_logger(pairs, encoder, tmp_path):
 
 
 def test_no_scorer_is_an_error_before_training(pairs, encoder, tmp_path):
-    with pytest.raises(MisconfigurationException, match="the trainer has none with a BERTScore: add BERTScoreCallback"):
+    with pytest.raises(
+        MisconfigurationException, match="needs a BERTScoreCallback with a BERTScore, but the trainer has none: add"
+    ):
         trainer(tmp_path, [SampleLogger()], logger=CSVLogger(tmp_path)).fit(chooser(pairs))
     callbacks = [SampleLogger(name="idff"), BERTScoreCallback({"idf": BERTScore(encoder)})]
-    with pytest.raises(MisconfigurationException, match=r"name='idff'.*pass one of 'idf'"):
+    with pytest.raises(MisconfigurationException, match=r"name='idff', but the BERTScores are named 'idf': pass one"):
         trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path)).fit(chooser(pairs))
 
 
@@ -465,7 +467,7 @@ def test_training_is_not_disturbed(pairs, encoder, tmp_path, monkeypatch):
         return weights(module), torch.get_rng_state()
 
     plain = fitted(tmp_path / "a", [])
-    monkeypatch.setattr(sample_logger, "writer_for", lambda logger: lambda logger, page: drawn.append(torch.rand(1)))
+    monkeypatch.setattr(sample_logger, "find_writer", lambda logger: lambda logger, page: drawn.append(torch.rand(1)))
     with_samples = fitted(tmp_path / "b", [SampleLogger(1)])
     assert torch.equal(plain[0], with_samples[0])
     assert torch.equal(plain[1], with_samples[1])
@@ -484,7 +486,7 @@ def test_settings_that_cannot_be(argument):
 
 
 def test_pages_without_inputs_have_no_such_column():
-    assert "input" not in Page("x", 0, [], {}).columns
+    assert "input" not in SampleTable("x", 0, [], {}).columns
 
 
 # Several processes

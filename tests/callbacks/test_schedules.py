@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from bertscore_tm.callbacks import LossWeightSchedule, TemperatureAnnealing
-from bertscore_tm.callbacks.schedules import scheduled_value
+from bertscore_tm.callbacks.schedules import interpolate_value
 from bertscore_tm.losses import SoftBERTScoreLoss
 
 
@@ -69,7 +69,7 @@ SHAPES = ["linear", "cosine", "exponential"]
 
 @given(st.floats(0.01, 10), st.floats(0.01, 10), st.floats(-1, 2), st.sampled_from(SHAPES))
 def test_values_lie_between_the_ends_and_reach_them(start, end, progress, shape):
-    value = scheduled_value(start, end, progress, shape)
+    value = interpolate_value(start, end, progress, shape)
     assert min(start, end) - 1e-9 <= value <= max(start, end) + 1e-9
     if progress <= 0:
         assert value == pytest.approx(start)
@@ -156,8 +156,8 @@ def test_two_schedules_keep_their_own_state():
     [
         (TemperatureAnnealing(attribute="loss.temperature"), r"pl_module\.loss\.temperature, which does not exist"),
         (LossWeightSchedule(attribute="weight_of_loss"), r"set it in the module's __init__"),
-        (LossWeightSchedule(attribute="bertscore_loss"), "which is no plain number but"),
-        (LossWeightSchedule(attribute="automatic_optimization"), "which is no plain number but True"),
+        (LossWeightSchedule(attribute="bertscore_loss"), "which must be an int or a float, got SoftBERTScoreLoss"),
+        (LossWeightSchedule(attribute="automatic_optimization"), "which must be an int or a float, got True"),
     ],
 )
 def test_a_missing_number_is_an_error_before_training(encoder, schedule, said):
@@ -177,12 +177,12 @@ def test_a_run_without_an_end_wants_a_length(encoder):
     [
         (lambda: TemperatureAnnealing(start=0.0), "start is a temperature and must be above 0, got 0.0"),
         (lambda: TemperatureAnnealing(end=-1.0), "end is a temperature"),
-        (lambda: LossWeightSchedule(end=-1.0), "end is a weight and must be at least 0"),
-        (lambda: LossWeightSchedule(shape="exponential"), "both ends above 0, got start=0.0"),
+        (lambda: LossWeightSchedule(end=-1.0), "end is a loss weight and must be at least 0"),
+        (lambda: LossWeightSchedule(shape="exponential"), "needs start and end above 0, got start=0.0"),
         (lambda: LossWeightSchedule(shape="steps"), "shape='steps' is not one of 'linear', 'cosine', 'exponential'"),
         (lambda: LossWeightSchedule(by="batch"), "by='batch' is not one of 'step', 'epoch'"),
         (lambda: LossWeightSchedule(warmup=-1), "warmup must be at least 0"),
-        (lambda: LossWeightSchedule(over=5, warmup=5), "over=5 leaves nothing behind the warm-up of 5"),
+        (lambda: LossWeightSchedule(over=5, warmup=5), "over must be above warmup=5, got 5"),
     ],
 )
 def test_settings_that_cannot_be(make, said):

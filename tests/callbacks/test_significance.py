@@ -222,12 +222,12 @@ def test_what_is_needed_is_said_before_training(pairs, shallow, tmp_path):
     for callback in ([], [BERTScoreCallback(BERTScore(shallow))]):
         stopping = BERTScoreEarlyStopping(significance=0.05)
         with pytest.raises(
-            MisconfigurationException, match=r"pairs that are kept are those of no score.*reduction='none'"
+            MisconfigurationException, match=r"the callbacks keep the pairs of no key.*reduction='none'"
         ):
             trainer(tmp_path, [*callback, stopping], max_epochs=1).fit(chooser(pairs))
     module = chooser(pairs, val_sizes=(4, 3))
     callbacks = [BERTScoreCallback(BERTScore(shallow, reduction="none")), BERTScoreEarlyStopping(significance=0.05)]
-    with pytest.raises(MisconfigurationException, match="several validation loaders monitor one of them"):
+    with pytest.raises(MisconfigurationException, match="the mean over dataloaders: monitor the key of one dataloader"):
         trainer(tmp_path, callbacks, max_epochs=1, num_sanity_val_steps=0).fit(module)
     callbacks[1] = BERTScoreEarlyStopping("val_bertscore_f1_dataloader_idx_1", significance=0.05)
     trainer(tmp_path, callbacks, max_epochs=2, num_sanity_val_steps=0).fit(module)
@@ -252,5 +252,5 @@ def test_other_data_cannot_be_compared(pairs, shallow, tmp_path):
     ]
     trainer(tmp_path, callbacks, max_epochs=1).fit(module, loader(2), loader(COUNT))
     rest = [callbacks[0], BERTScoreEarlyStopping(significance=0.05)]
-    with pytest.raises(MisconfigurationException, match="now of 30 pairs and was of 40 in the best epoch"):
+    with pytest.raises(MisconfigurationException, match="has 30 pairs, but had 40 in the best epoch"):
         trainer(tmp_path, rest, max_epochs=2).fit(module, loader(2), loader(30), ckpt_path=tmp_path / "last.ckpt")

@@ -33,7 +33,7 @@ from bertscore_tm.callbacks import (
     TemperatureAnnealing,
 )
 from bertscore_tm.callbacks.samples.selection import Sample
-from bertscore_tm.callbacks.samples.writers import Page, _write_tensorboard
+from bertscore_tm.callbacks.samples.writers import SampleTable, _write_tensorboard
 from bertscore_tm.encoder.tokenization import tokenizer_of
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_modules import Chooser, generate, loader, trainer
@@ -321,7 +321,7 @@ def test_samples_are_no_markup_in_tensorboard():
     class Logger:
         experiment: Any = type("", (), {"add_text": lambda _, key, text, step: written.update({key: text})})()
 
-    _write_tensorboard(Logger(), Page("val_samples", 7, [sample], {}))  # type: ignore[arg-type]
+    _write_tensorboard(Logger(), SampleTable("val_samples", 7, [sample], {}))  # type: ignore[arg-type]
     # TensorBoard's own way, without the sanitiser behind it.
     page = Elements(markdown.markdown(written["val_samples"], extensions=["markdown.extensions.tables"]))
     assert page.elements <= {"table", "thead", "tbody", "tr", "th", "td", "br"}
