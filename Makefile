@@ -5,17 +5,23 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCHMARK_ARGS ?=
+QUICK_TESTS := tests/core tests/scoring tests/functional/test_functional.py tests/metric/test_bertscore.py \
+	tests/losses/test_soft_bertscore.py tests/callbacks/test_scoring.py tests/cli/test_score.py
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
 DOCUMENTED := bertscore_tm $(addprefix bertscore_tm,.functional .scorer .losses .callbacks .catalog .statistics \
-	.texts .alignment .plotting .baselines .layer_tuning)
+	.texts .scoring.alignment .plotting .baselines .layer_tuning)
 
-.PHONY: demo test benchmark lint dist types lowest docs check clean
+.PHONY: demo test quick benchmark lint dist types lowest docs check clean
 
 demo: $(VENV)/ready
 	$(BIN)/python -m examples.summarize_docstrings $(DEMO_ARGS)
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 25 $(TEST_ARGS)
+
+# Within a minute: a part of every room, and no test that is slow or starts processes.
+quick: $(VENV)/ready
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" $(QUICK_TESTS) $(TEST_ARGS)
 
 benchmark: $(VENV)/ready
 	$(BIN)/python -m examples.benchmarks $(BENCHMARK_ARGS)
