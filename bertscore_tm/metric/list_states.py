@@ -1,11 +1,21 @@
-"""What a torchmetrics metric with list states needs beyond its base class: few tensors, fixed dtypes, cheap steps.
+"""Base class of the metric: keeps matched pairs of texts in list states and sums, and combines those of all ranks.
 
-The base class casts states with their owner, clones lists at every synchronisation and step, and leaves a metric
-synchronised when ``compute`` fails.
+The only file that uses protected names of ``torchmetrics.Metric``:
+
+* ``_apply``: states follow the device of the module that holds the metric, but not its dtype.
+* ``_load_from_state_dict``: a loaded state is checked and copied into new lists.
+* ``_reduce_states``: the ``Running`` wrapper merges states with it; ours keeps the order of pairs.
+* ``_wrap_compute``: its wrapper squeezes results of one element; ours restores their dimensions.
+* ``_forward_cache``: ``LightningModule.log`` reads the value of a step from it.
+* ``_update_count``: merged and loaded pairs count as updates, or ``compute`` would warn that there were none.
+* ``_computed``: a cached result is dropped when pairs are merged or loaded.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
@@ -13,135 +23,330 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+from torchmetrics.utilities.distributed import gather_all_tensors
+from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
-from bertscore_tm.metric.states import append
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.metric.rank_sync import Collectives, RankState, SyncedState, combine_ranks
+from bertscore_tm.metric.shared_batch import match_batch
+from bertscore_tm.metric.states import (
+    SCORE_STATES,
+    append,
+    as_indices,
+    num_pairs,
+    num_values,
+    pack_scores,
+    pack_tokens,
+    sums_of_scores,
+    token_dtypes,
+)
+from bertscore_tm.scoring.corpus import weighted_scores
+from bertscore_tm.scoring.token_weights import TokenWeights, WeightSource
+from bertscore_tm.texts import TextPairs
 
-__all__ = ["AccumulatingMetric"]
+__all__ = ["ListStateMetric"]
+
+_SUMS = ("totals", "num_truncated")
 
 
-class AccumulatingMetric(Metric):
-    """A metric whose states are lists of flat tensors of fixed dtypes, and tensors that add up.
+class ListStateMetric(Metric):
+    """Metric whose states are lists of flat tensors of fixed dtypes, sums, and a fingerprint of its settings.
 
-    No state is ever changed in place, so that states can be put aside and shared without copies, and may have been made
-    in inference mode.
+    States are never changed in place: they can be shared by metrics without copies, and may have been made in inference
+    mode. Synchronisation leaves them alone and keeps the combined pairs of all ranks next to them.
+
+    Args:
+        **kwargs: as for ``torchmetrics.Metric``.
     """
 
-    _list_states: Mapping[str, torch.dtype]
-    _forward_cache: Any
+    encoder: FrozenEncoder
+    encoding_device: torch.device | None
+    cache_bytes: int
+    scores: list[Tensor]
+    indices: list[Tensor]
+    totals: Tensor
+    num_truncated: Tensor
+    fingerprint: Tensor
+    # Layer to pick from an encoder with all layers.
+    _layer: int | None
+    # None with idf over the references, which are not known yet.
+    _weights: TokenWeights | None
+    _keeps_pairs: bool
 
-    def _add_list_states(self, dtypes: Mapping[str, torch.dtype]) -> None:
-        """Register states that hold values of every pair or token.
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._synced: SyncedState | None = None
+
+    @abstractmethod
+    def _restore_dimensions(self, result: Any) -> Any:
+        """Return a result with the dimensions of one element that torchmetrics has squeezed.
 
         Args:
-            dtypes: their names and dtypes.
+            result: result of ``compute`` without those dimensions.
         """
-        self._list_states = dict(dtypes)
-        for name in dtypes:
+
+    @property
+    def _num_layers(self) -> int:
+        return 1 if self._layer is not None else self.encoder.num_outputs
+
+    @property
+    def _weight_source(self) -> WeightSource:
+        return WeightSource("references") if self._weights is None else self._weights.source
+
+    @property
+    def _encoder_device(self) -> torch.device:
+        return self.encoding_device or self.device
+
+    @property
+    def _state_device(self) -> torch.device:
+        """Device of list states."""
+        return torch.device("cpu") if self.compute_on_cpu else self.device
+
+    def _register_states(self) -> None:
+        """Register all states, when the settings that they depend on are known."""
+        self._list_dtypes = dict(SCORE_STATES)
+        if self._weights is None:
+            self._list_dtypes |= token_dtypes(self.encoder.tokenizer.vocab_size)
+        for name in self._list_dtypes:
             self.add_state(name, default=[], dist_reduce_fx="cat")
+        no_pairs = torch.zeros(3, self._num_layers, 0)
+        self.add_state("totals", default=sums_of_scores(no_pairs), dist_reduce_fx="sum")
+        self.add_state("num_truncated", default=torch.tensor(0), dist_reduce_fx="sum")
+        self._register_fingerprint()
 
-    def _values_of(self, name: str) -> Tensor:
-        """Return all values of a list state, shape (values,); empty and of the same dtype where there are none."""
-        empty = torch.empty(0, dtype=self._list_states[name], device=self._keeps_on)
-        return torch.cat([empty, *(part.to(self._keeps_on) for part in getattr(self, name))])
+    def _register_fingerprint(self) -> None:
+        # A state, since MetricCollection merges metrics whose states are equal after the first update.
+        settings = f"{self.encoder.signature(self._layer)}|{self._weight_source}"
+        digest = hashlib.sha256(settings.encode()).digest()[:8]
+        self.add_state("fingerprint", default=torch.tensor([*digest, self._keeps_pairs]), dist_reduce_fx=None)
 
-    def _joined(self, states: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-        """Return states with further values behind them, without changing any.
+    def _encode(self, texts: TextPairs, indices: Tensor | None) -> dict[str, Tensor]:
+        """Encode and match texts.
+
+        Args:
+            texts: candidates and references.
+            indices: number of each pair in the data set, int64.
+
+        Returns:
+            The values to append, by names of states.
+        """
+        if not len(texts):
+            return {}
+        matched = match_batch(texts, self.encoder, self._encoder_device, self._layer, self.cache_bytes)
+        added = {"num_truncated": torch.tensor(matched.num_truncated)}
+        if indices is not None:
+            added["indices"] = indices
+        if self._weights is None:
+            return added | pack_tokens(matched, self.encoder.tokenizer.vocab_size)
+        scores = weighted_scores(matched, self._weights, self.encoder)[0]
+        if self._keeps_pairs or indices is not None:
+            return added | {"scores": pack_scores(scores)}
+        return added | {"totals": sums_of_scores(scores)}
+
+    def _check_indices(self, indices: Sequence[int] | Tensor | None, num_new: int) -> Tensor | None:
+        """Return the indices of new pairs as a tensor.
+
+        Raises:
+            ValueError: they are not one integer per pair, or updates differ in having indices.
+        """
+        has_indices = num_values(self.indices) > 0
+        if num_new and num_pairs(self.metric_state, self._num_layers) and has_indices != (indices is not None):
+            raise ValueError("indices must be passed to every update or to none")
+        return None if indices is None else as_indices(indices, num_new)
+
+    def _check_states(self, states: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` unless this metric can take over states, as in ``metric_state``."""
+        fingerprint = states.get("fingerprint")
+        # Its last number is whether pairs are kept.
+        if fingerprint is None or not torch.equal(fingerprint[:-1].to(self.device), self.fingerprint[:-1]):
+            raise ValueError(
+                "the state belongs to a metric that differs in model, layer, precision, length limit or idf: create "
+                "both metrics with the same arguments"
+            )
+        if self._keeps_pairs and states["totals"][0]:
+            raise ValueError(
+                "the other metric kept sums only, but this metric needs every pair: create the other metric with "
+                "reduction='none'"
+            )
+
+    def _combine(self, states: Mapping[str, Any], collectives: Collectives) -> SyncedState:
+        """Combine states, as in ``metric_state``, with those of the other ranks."""
+        state = RankState(self._concatenate(states), states["totals"], states["num_truncated"], self.fingerprint)
+        vocab_size = self.encoder.tokenizer.vocab_size
+        return combine_ranks(state, self._num_layers, vocab_size, self._weights is None, collectives)
+
+    def _concatenate(self, states: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Concatenate list states.
 
         Args:
             states: as in ``metric_state``.
-            added: by the names of states, values of any shape, or several such tensors.
 
         Returns:
-            The new states, for the names in ``added``.
+            One tensor per list state, shape (values,); empty and of the same dtype where there are no values.
+        """
+        device = self._state_device
+        return {
+            name: torch.cat([torch.empty(0, dtype=dtype, device=device), *(part.to(device) for part in states[name])])
+            for name, dtype in self._list_dtypes.items()
+        }
+
+    def _empty_states(self) -> dict[str, Any]:
+        """Return the list states and sums of a metric without pairs."""
+        return {name: [] for name in self._list_dtypes} | {
+            name: torch.zeros_like(getattr(self, name)) for name in _SUMS
+        }
+
+    def _append_to(self, states: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+        """Append values to states without changing any tensor or list.
+
+        Args:
+            states: as in ``metric_state``.
+            added: by names of states, a tensor of any shape or a list of such tensors; other names are ignored.
+
+        Returns:
+            The new states of the names in ``added``.
         """
         joined: dict[str, Any] = {}
         for name, values in added.items():
-            if name in self._list_states:
-                # A list of its own, as metrics of one compute group share theirs.
-                joined[name] = states[name]
+            if name in self._list_dtypes:
+                joined[name] = list(states[name])
                 for part in [values] if isinstance(values, Tensor) else values:
-                    flat = part.detach().flatten().to(device=self._keeps_on, dtype=self._list_states[name])
+                    flat = part.detach().flatten().to(device=self._state_device, dtype=self._list_dtypes[name])
                     joined[name] = append(joined[name], flat)
-            elif self._reductions[name] is not None:
+            elif name in _SUMS:
                 joined[name] = states[name] + values.to(self.device)
         return joined
 
-    def _add_states(self, states: Mapping[str, Any]) -> None:
-        """Put the states of another metric behind those of this one: all of them or, on an error, none.
+    def _add(self, added: Mapping[str, Any], num_updates: int = 0) -> None:
+        """Append values to the states of this metric: to all of them or, on an error, to none.
 
         Args:
-            states: as in ``metric_state``.
+            added: as for :meth:`_append_to`.
+            num_updates: number of updates that the values stand for, where torchmetrics has not counted them.
         """
-        self.__dict__.update(self._joined(self.metric_state, {name: states[name] for name in self._reductions}))
+        # One call, which no KeyboardInterrupt can divide.
+        self.__dict__.update(self._append_to(self.metric_state, added))
+        self._update_count += num_updates
+        self._computed = None
+
+    def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
+        self._add(incoming_state)
+
+    def _keep_step_value(self, value: Any) -> None:
+        """Keep the value of a step for ``LightningModule.log``."""
+        self._forward_cache = value
 
     def reset(self) -> None:
         """Start again from empty states."""
-        # torchmetrics empties lists in place, which others, such as its Running wrapper, may still hold.
-        for name in self._list_states:
+        # torchmetrics would clear lists in place, which the Running wrapper may still hold.
+        for name in self._list_dtypes:
             setattr(self, name, [])
         super().reset()
+        self._synced = None
 
-    def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
-        """Put other states behind these; torchmetrics' Running wrapper calls it."""
-        self._add_states(incoming_state)
-
-    @contextmanager
-    def _step(self) -> Generator[None, None, None]:
-        """Work on empty states in a ``with`` block, and put what came in behind the earlier states at its end.
-
-        ``compute`` in the block gives the block's own scores, of this rank, or of all with ``dist_sync_on_step``.
-        """
-        before: dict[str, Any] = {**self.metric_state}
-        for name in before:
-            setattr(self, name, [] if name in self._list_states else self._default(name))
-        try:
-            # `_should_unsync` off is how torchmetrics tells the value of a step from that of an epoch.
-            self._to_sync, self._should_unsync = self.dist_sync_on_step, False
-            yield
-        finally:
-            # A step that was synchronised has put its own states aside.
-            added: dict[str, Any] = {**(self._cache if self._is_synced and self._cache else self.metric_state)}
-            for name, state in before.items():
-                setattr(self, name, state)
-            self._add_states(added)
-            self._to_sync, self._should_unsync = self.sync_on_compute, True
-            self._is_synced, self._cache, self._computed = False, None, None
-
-    def _default(self, name: str) -> Tensor:
-        """Return what a state that is a tensor starts from."""
-        default = self._defaults[name]
-        assert isinstance(default, Tensor)
-        return default.to(self.device)
-
-    @contextmanager
-    def sync_context(self, *args: Any, should_unsync: bool = True, **kwargs: Any) -> Generator[None, None, None]:
-        """Synchronise within a ``with`` block; the rank's own state comes back even when the block raises.
+    def _collectives(self, dist_sync_fn: Callable[..., Any] | None = None, process_group: Any = None) -> Collectives:
+        """Return how to exchange tensors with the other ranks.
 
         Args:
-            *args: as for ``torchmetrics.Metric.sync``.
-            should_unsync: whether to bring back the rank's own state.
-            **kwargs: as for ``torchmetrics.Metric.sync``.
+            dist_sync_fn: gathers a tensor of each rank. Default: the metric's, else that of torchmetrics.
+            process_group: Default: the metric's.
         """
-        self.sync(*args, **kwargs)
+        gather = dist_sync_fn or self.dist_sync_fn or gather_all_tensors
+        return Collectives(self.device, gather, process_group or self.process_group)
+
+    def sync(
+        self,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        process_group: Any = None,
+        should_sync: bool = True,
+        distributed_available: Callable[[], bool] | None = None,
+    ) -> None:
+        """Combine the pairs of all ranks, so that ``compute`` gives their scores until ``unsync``.
+
+        Args:
+            dist_sync_fn: gathers a tensor of each rank.
+            process_group: the ranks that take part.
+            should_sync: ``False`` does nothing.
+            distributed_available: whether there are several ranks.
+
+        Raises:
+            TorchMetricsUserError: the metric is already synchronised.
+        """
+        if not should_sync:
+            return
+        if self._synced is not None:
+            raise TorchMetricsUserError("The Metric has already been synced.")
+        if (distributed_available or self.distributed_available_fn)():
+            self._synced = self._combine(self.metric_state, self._collectives(dist_sync_fn, process_group))
+
+    def unsync(self, should_unsync: bool = True) -> None:
+        """Return to the pairs of this rank.
+
+        Args:
+            should_unsync: ``False`` does nothing.
+
+        Raises:
+            TorchMetricsUserError: the metric is not synchronised.
+        """
+        if not should_unsync:
+            return
+        if self._synced is None:
+            raise TorchMetricsUserError("The Metric has already been un-synced.")
+        self._synced = None
+
+    @contextmanager
+    def sync_context(
+        self,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        process_group: Any = None,
+        should_sync: bool = True,
+        should_unsync: bool = True,
+        distributed_available: Callable[[], bool] | None = None,
+    ) -> Generator[None, None, None]:
+        """Synchronise within a ``with`` block, also when the block raises.
+
+        Args:
+            dist_sync_fn: as for :meth:`sync`.
+            process_group: as for :meth:`sync`.
+            should_sync: as for :meth:`sync`.
+            should_unsync: whether to return to the pairs of this rank.
+            distributed_available: as for :meth:`sync`.
+        """
+        synced_before = self._synced is not None
+        self.sync(dist_sync_fn, process_group, should_sync, distributed_available)
         try:
             yield
         finally:
-            self.unsync(should_unsync=self._is_synced and should_unsync)
+            if should_unsync and not synced_before:
+                self._synced = None
 
-    @property
-    def _keeps_on(self) -> torch.device:
-        return torch.device("cpu") if self.compute_on_cpu else self.device
+    def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = super()._wrap_compute(compute)
 
-    def _copy_state_dict(self) -> dict[str, Any]:
-        """What comes back after a synchronisation."""
-        return {name: getattr(self, name) for name in self._defaults}
+        @functools.wraps(compute)
+        def compute_with_dimensions(*args: Any, **kwargs: Any) -> Any:
+            return self._restore_dimensions(wrapped(*args, **kwargs))
+
+        return compute_with_dimensions
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
-        """Follow the owner's device but never its dtype, which would round scores and sums (bf16-true)."""
-
         def keep_dtype(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
+            # A lower precision, as of bf16-true, would round scores and sums.
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
         super()._apply(keep_dtype, exclude_state)
         return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        own = self.fingerprint
+        if f"{prefix}fingerprint" in state_dict:
+            self._check_states({name: state_dict.get(prefix + name) for name in self.metric_state})
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        loaded = self.metric_state
+        # That of a metric which keeps pairs differs from that of a metric which keeps sums.
+        self.fingerprint = own
+        self.__dict__.update(self._append_to(self._empty_states(), loaded))
+        self._computed = None
+        if num_pairs(loaded, self._num_layers):
+            self._update_count = max(self._update_count, 1)

@@ -1,4 +1,4 @@
-"""From what the ranks hold to the scores of all pairs: what is added up, what travels, in which order."""
+"""Synchronisation of ranks: from the pairs that each rank holds to the scores of all pairs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,28 @@ from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
-from bertscore_tm.metric.states import TOKEN_STATES, first_occurrences, indices_fit, pack_scores, unpack_tokens
+from bertscore_tm.metric.states import (
+    TOKEN_STATES,
+    first_occurrences,
+    indices_fit,
+    pack_scores,
+    sums_of_scores,
+    unpack_scores,
+    unpack_tokens,
+)
 from bertscore_tm.scoring.corpus import best_scores
 
-__all__ = ["Collectives", "Settled", "Share", "settle"]
+__all__ = ["Collectives", "RankState", "SyncedState", "combine_ranks"]
 
 
 class Collectives:
-    """How a rank exchanges tensors with the others; without a function it is alone.
+    """Exchange of tensors with the other ranks.
 
     Args:
-        device: where tensors must be to travel.
-        dist_sync_fn: gathers a tensor of each rank, as torchmetrics defines it: a function of the tensor and ``group``
-            that returns a list in the order of ranks. One-dimensional tensors may differ in length.
+        device: device that tensors must be on to be exchanged.
+        dist_sync_fn: gathers a tensor of each rank, as in torchmetrics: a function of the tensor and ``group`` that
+            returns a list in the order of ranks. One-dimensional tensors may differ in length. Without it there is only
+            this rank.
         group: the process group.
     """
 
@@ -37,46 +46,46 @@ class Collectives:
         self.group = group
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Return everyone's tensor, in the order of ranks, where this one's is."""
+        """Return the tensors of all ranks, in the order of ranks, on the device of this rank's."""
         if self.dist_sync_fn is None:
             return [tensor]
-        with _explained():
-            everyones = self.dist_sync_fn(tensor.to(self.device), group=self.group)
-        return [one.to(tensor.device) for one in everyones]
+        with _note_on_failure():
+            gathered = self.dist_sync_fn(tensor.to(self.device), group=self.group)
+        return [one.to(tensor.device) for one in gathered]
 
-    def add(self, tensor: Tensor) -> Tensor:
-        """Return the sum of everyone's tensor, all of one shape."""
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of the tensors of all ranks, which have equal shapes."""
         if self.dist_sync_fn is gather_all_tensors:
             total = tensor.to(self.device, copy=True)
-            with _explained():
+            with _note_on_failure():
                 torch.distributed.all_reduce(total, group=self.group)
             return total.to(tensor.device)
         return torch.stack(self.gather(tensor)).sum(0)
 
 
 @contextmanager
-def _explained() -> Generator[None, None, None]:
-    """Say what it means that an exchange failed, which the backend tells in terms of connections."""
+def _note_on_failure() -> Generator[None, None, None]:
+    """Add to a failed collective, which the backend reports in terms of connections, what it means for the score."""
     try:
         yield
     except RuntimeError as error:
         error.add_note(
-            "BERTScore could not gather the scores of all ranks: another rank has ended, or did not answer in time. "
-            "The pairs of this rank are as they were; merge_state into a BERTScore with sync_on_compute=False gives "
-            "their score."
+            "BERTScore could not gather the scores of all ranks, because another rank has ended or did not answer in "
+            "time. The pairs of this rank are unchanged. To compute their score alone, merge_state this metric into a "
+            "BERTScore with sync_on_compute=False."
         )
         raise
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one rank holds.
+class RankState:
+    """State of one rank.
 
     Args:
-        lists: its pairs, a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``.
-        totals: sums over pairs that have left nothing else, see :func:`bertscore_tm.metric.states.sums_of_scores`.
-        num_truncated: texts that were cut, shape ().
-        fingerprint: equal for equal settings, int64, shape (any,).
+        lists: a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``.
+        totals: sums over pairs that are not in the lists, see :func:`bertscore_tm.metric.states.sums_of_scores`.
+        num_truncated: number of truncated texts, shape ().
+        fingerprint: equal for equal settings, int64, one-dimensional.
     """
 
     lists: dict[str, Tensor]
@@ -86,84 +95,94 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What everyone holds together.
+class SyncedState:
+    """Combined state of all ranks.
 
     Args:
-        scores: one flat row of (3, layers) numbers per pair, rank by rank.
-        indices: the pairs' indices; empty where they have none.
-        totals: sums over pairs that have left nothing else.
-        num_truncated: texts that were cut, shape ().
-        num_references: number of documents, with idf.
-        frequencies: in how many of them each token occurs, with idf.
+        scores: precision, recall and F1 of the pairs in the lists, before rescaling, in the order of their indices or,
+            without indices, rank by rank; shape (3, layers, pairs).
+        totals: sums over all pairs, those in the lists and others.
+        num_truncated: number of truncated texts.
+        num_references: number of references, with idf.
+        frequencies: number of references in which each token occurs, with idf.
     """
 
     scores: Tensor
-    indices: Tensor
     totals: Tensor
-    num_truncated: Tensor
+    num_truncated: int
     num_references: int | None
-    frequencies: DocumentFrequencies | None = None
+    frequencies: DocumentFrequencies | None
 
 
-def settle(
-    share: Share, num_pairs: int, num_layers: int, vocab_size: int, idf: bool, collectives: Collectives
-) -> Settled:
-    """Weight the tokens, drop repeated indices, and gather everything that a score needs.
+def combine_ranks(
+    state: RankState, num_layers: int, vocab_size: int, idf: bool, collectives: Collectives
+) -> SyncedState:
+    """Combine the pairs of all ranks, of which those with equal indices count once.
 
-    Every rank makes the same collective calls in the same order, with or without data. What travels is one number per
-    vocabulary entry (with idf) and a few per pair, never tokens.
+    Every rank issues the same collectives in the same order, with or without pairs. One number per vocabulary entry
+    (with idf) and a few per pair are exchanged, never tokens.
 
     Args:
-        share: what this rank holds.
-        num_pairs: how many pairs are in its lists.
+        state: state of this rank.
         num_layers: layers per similarity.
         vocab_size: number of token ids.
-        idf: whether tokens are weighted by their frequencies in all references of all ranks.
-        collectives: how to exchange tensors.
+        idf: whether to weight tokens by their idf in the references of all ranks.
+        collectives: exchange of tensors.
 
     Returns:
-        What all ranks hold together; equal on all ranks.
+        The same on all ranks.
 
     Raises:
-        ValueError: ranks differ in their settings, or only some of them have indices.
+        ValueError: ranks differ in their settings, or some of them have indices and others do not.
     """
-    indices = share.lists["indices"]
-    # A number that no other rank has, by which this one finds its place in any kind of gathering.
-    name = secrets.randbits(62)
-    facts = torch.tensor([name, num_pairs, len(indices)], device=share.totals.device)
-    mine = torch.cat([facts, share.num_truncated[None], share.fingerprint, share.totals])
-    everyones = collectives.gather(mine)
-    # From here on a rank with other settings would make other collective calls, and all would wait for ever.
-    first, settings = everyones[0], slice(4, 4 + len(share.fingerprint))
-    if any(len(one) != len(first) or not torch.equal(one[settings], first[settings]) for one in everyones):
-        raise ValueError("the ranks' metrics differ in model, layer, precision, limits, idf or what they keep of pairs")
-    table = torch.stack(everyones)
+    indices = state.lists["indices"]
+    num_listed = len(state.lists["reference_counts"]) if idf else len(state.lists["scores"]) // (3 * num_layers)
+    # Unlike the number of a rank, it finds this rank's place in any kind of gathering.
+    token = secrets.randbits(62)
+    facts = torch.tensor([token, num_listed, len(indices)], device=state.totals.device)
+    gathered = collectives.gather(torch.cat([facts, state.num_truncated[None], state.fingerprint, state.totals]))
+    # A rank with other settings would issue other collectives below, and all would deadlock.
+    first, settings = gathered[0], slice(4, 4 + len(state.fingerprint))
+    if any(len(one) != len(first) or not torch.equal(one[settings], first[settings]) for one in gathered):
+        raise ValueError(
+            "the metrics of the ranks differ in model, layer, precision, length limit, idf or reduction: create them "
+            "with the same arguments on every rank"
+        )
+    table = torch.stack(gathered)
     totals = table[:, settings.stop :]
     sizes = torch.stack([table[:, 1] + totals[:, 0], table[:, 2]], dim=1)
     if not indices_fit(sizes):
-        raise ValueError("some ranks passed indices to update and others did not: all must, or none")
-    rank = table[:, 0].tolist().index(name)
+        raise ValueError("some ranks passed indices to update and others did not: pass them on all ranks or on none")
+    rank = table[:, 0].tolist().index(token)
 
-    keep, everyone = None, indices
+    keep, all_indices = None, indices
     if sizes[:, 1].any():
-        everyone = torch.cat(collectives.gather(indices))
-        kept = first_occurrences(everyone)
+        all_indices = torch.cat(collectives.gather(indices))
+        kept = first_occurrences(all_indices)
         start = int(sizes[:rank, 1].sum())
         keep = kept[start : start + len(indices)]
-        everyone = everyone[kept]
+        all_indices = all_indices[kept]
 
-    num_references, frequencies = None, None
+    frequencies = None
     if idf:
-        matched = unpack_tokens({name: share.lists[name] for name in TOKEN_STATES}, num_layers, keep)
+        matched = unpack_tokens({name: state.lists[name] for name in TOKEN_STATES}, num_layers, keep)
         local = DocumentFrequencies.of(matched.pairs.reference_ids, matched.pairs.reference_lengths, vocab_size)
-        summed = collectives.add(torch.cat([local.counts, local.num_documents[None]]))
-        num_references, frequencies = int(summed[-1]), DocumentFrequencies(summed[:-1], summed[-1])
+        summed = collectives.sum(torch.cat([local.counts, local.num_documents[None]]))
+        frequencies = DocumentFrequencies(summed[:-1], summed[-1])
         scores = pack_scores(best_scores(matched, idf_weights(frequencies))[0])
     else:
-        scores = share.lists["scores"]
+        scores = state.lists["scores"]
         if keep is not None:
             scores = scores.reshape(len(keep), 3 * num_layers)[keep].flatten()
     if table[:, 1].any():
         scores = torch.cat(collectives.gather(scores))
-    return Settled(scores, everyone, totals.sum(0), table[:, 3].sum(), num_references, frequencies)
+    pairs = unpack_scores(scores, num_layers)
+    if len(all_indices):
+        pairs = pairs[..., all_indices.argsort(stable=True)]
+    return SyncedState(
+        scores=pairs,
+        totals=totals.sum(0).to(pairs.device) + sums_of_scores(pairs),
+        num_truncated=int(table[:, 3].sum()),
+        num_references=None if frequencies is None else int(frequencies.num_documents),
+        frequencies=frequencies,
+    )

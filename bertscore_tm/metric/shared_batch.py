@@ -1,69 +1,25 @@
-"""The batch that several metrics get one after the other: encoded and matched once for all who share an encoder.
-
-A batch is what a metric encodes together: the texts of one update, or of several small ones.
-"""
+"""The latest batch, matched once for all metrics of a ``MetricCollection`` that share an encoder."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from itertools import chain
-from weakref import WeakKeyDictionary, WeakSet
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
 
+from bertscore_tm.core.matching import MatchedPairs
+from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.vector_cache import VectorCache
-from bertscore_tm.scoring.corpus import Encoded, Matched, encode_texts, match_encoded
+from bertscore_tm.scoring.corpus import Matched, encode_texts, match_encoded, plan_steps
 from bertscore_tm.texts import TextPairs
 
-__all__ = ["Waiting", "expect_batch", "forget_batch", "match_batch"]
+__all__ = ["forget_batch", "match_batch"]
 
-
-@dataclass(eq=False)
-class Waiting:
-    """Texts that a metric has got and not encoded yet, in the order of their arrival.
-
-    Args:
-        texts: the texts.
-        indices: the pairs' numbers in the data set, a tensor per update; none where pairs have no numbers.
-        num_characters: how long the texts are together.
-        layer: which of the encoder's layers to match; ``None`` matches all.
-        matched: the matched texts, once another metric has encoded the same.
-    """
-
-    texts: TextPairs = field(default_factory=lambda: TextPairs([], []))
-    indices: tuple[Tensor, ...] = ()
-    num_characters: int = 0
-    layer: int | None = None
-    matched: Matched | None = None
-
-    def followed_by(self, texts: TextPairs, indices: Tensor | None, layer: int | None) -> Waiting:
-        """Return these texts and others behind them."""
-        return Waiting(
-            TextPairs(self.texts.candidates + texts.candidates, self.texts.references + texts.references),
-            self.indices if indices is None else (*self.indices, indices),
-            self.num_characters + sum(map(len, chain(texts.candidates, *texts.references))),
-            layer,
-        )
-
-
-@dataclass(frozen=True)
-class _Batch:
-    texts: TextPairs
-    encoded: Encoded
-    matched: dict[int | None, Matched] = field(default_factory=dict)
-
-    def of_layer(self, layer: int | None) -> Matched:
-        if layer not in self.matched:
-            self.matched[layer] = match_encoded(self.texts, self.encoded, layer)
-        return self.matched[layer]
-
-
-# The latest batch of each encoder and device. Its vectors stay until the next batch, or until somebody forgets them.
-_latest: WeakKeyDictionary[VectorCache, _Batch] = WeakKeyDictionary()
-# What else will be encoded by each encoder on each device, as long as its metric holds it.
-_expected: WeakKeyDictionary[VectorCache, WeakSet[Waiting]] = WeakKeyDictionary()
+# The latest batch of each encoder and device with all layers of its matches, from which each metric takes its layer.
+# Only `match_batch` writes to it; it ends with its encoder or at `forget_batch`.
+_latest: WeakKeyDictionary[VectorCache, tuple[TextPairs, Matched]] = WeakKeyDictionary()
 
 
 def match_batch(
@@ -73,52 +29,55 @@ def match_batch(
     layer: int | None = None,
     cache_bytes: int = 0,
 ) -> Matched:
-    """Match the texts of a batch, unless another metric has just done so.
+    """Match the texts of an update, unless another metric has just matched the same.
 
     Args:
-        texts: candidates and references.
+        texts: candidates and references, at least one pair.
         encoder: the encoder.
-        device: where to compute.
-        layer: which of the encoder's layers to match; ``None`` matches all.
-        cache_bytes: how much CPU memory the references' vectors may take that are kept for the next epoch.
+        device: device to compute on.
+        layer: layer to match, of an encoder with all layers; ``None`` matches all layers of the encoder.
+        cache_bytes: CPU memory for token vectors of references, which are kept for the next epoch.
 
     Returns:
-        Everything that scores are computed from.
+        Matched tokens, from which scores are computed.
     """
     owner = encoder.cache(device)
-    batch = _latest.get(owner)
-    if batch is None or batch.texts != texts:
-        # Before new vectors are made, so that there is memory for one batch only.
-        batch = None
-        _latest.pop(owner, None)
-        batch = _latest[owner] = _Batch(texts, encode_texts(texts, encoder, device, cache_bytes))
-        for waiting in list(_expected.get(owner, ())):
-            if waiting.texts == texts:
-                waiting.matched = batch.of_layer(waiting.layer)
-    return batch.of_layer(layer)
-
-
-def expect_batch(waiting: Waiting, encoder: FrozenEncoder, device: torch.device) -> None:
-    """Have waiting texts matched as soon as another metric encodes the same, now if it has just done so.
-
-    Args:
-        waiting: the texts; expected as long as somebody holds this object.
-        encoder: the encoder.
-        device: where it will encode.
-    """
-    owner = encoder.cache(device)
-    batch = _latest.get(owner)
-    if batch is not None and batch.texts == waiting.texts:
-        waiting.matched = batch.of_layer(waiting.layer)
-    else:
-        _expected.setdefault(owner, WeakSet()).add(waiting)
+    if owner not in _latest or _latest[owner][0] != texts:
+        forget_batch(encoder, device)
+        _latest[owner] = texts, _match_in_steps(texts, encoder, device, cache_bytes)
+    matched = _latest[owner][1]
+    return matched if layer is None else _layer_of(matched, layer)
 
 
 def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
-    """Let the vectors of the latest batch go, so that training has their memory.
+    """Free the memory of the latest batch.
 
     Args:
         encoder: the encoder.
-        device: where it has encoded.
+        device: device that it computed on.
     """
     _latest.pop(encoder.cache(device), None)
+
+
+def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device, cache_bytes: int) -> Matched:
+    steps = plan_steps(texts, encoder, device, keep_order=True)
+    parts = []
+    for step in steps:
+        part = texts.part(step[0], step[-1] + 1)
+        parts.append(match_encoded(part, encode_texts(part, encoder, device, cache_bytes)))
+        if len(steps) > 1:
+            return_freed_memory()
+    return parts[0] if len(parts) == 1 else _concatenate(parts)
+
+
+def _concatenate(parts: Sequence[Matched]) -> Matched:
+    pairs = {one.name: torch.cat([getattr(part.pairs, one.name) for part in parts]) for one in fields(MatchedPairs)}
+    counts = torch.cat([part.counts for part in parts])
+    return Matched(MatchedPairs(**pairs), counts, sum(part.num_truncated for part in parts))
+
+
+def _layer_of(matched: Matched, layer: int) -> Matched:
+    pairs = matched.pairs
+    # Copies, or states would hold the memory of all layers.
+    sides = {name: getattr(pairs, name)[:, layer : layer + 1].clone() for name in ("candidate_best", "reference_best")}
+    return replace(matched, pairs=replace(pairs, **sides))

@@ -8,7 +8,8 @@ document frequencies are known.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +23,11 @@ __all__ = [
     "SCORE_STATES",
     "TOKEN_STATES",
     "append",
+    "as_indices",
     "first_occurrences",
     "indices_fit",
     "mean_of_sums",
+    "num_pairs",
     "num_values",
     "pack_scores",
     "pack_tokens",
@@ -250,6 +253,44 @@ def indices_fit(sizes: Tensor) -> bool:
     """
     num_pairs, num_indices = sizes.unbind(1)
     return bool((num_indices == 0).all() or (num_indices == num_pairs).all())
+
+
+def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
+    """Return the indices of pairs as a tensor.
+
+    Args:
+        indices: integers.
+        num_pairs: number of pairs.
+
+    Returns:
+        Shape (pairs,), int64.
+
+    Raises:
+        ValueError: they are not one integer per pair.
+
+    Example:
+        >>> as_indices([3, 1], 2)
+        tensor([3, 1])
+    """
+    numbers = torch.as_tensor(indices)
+    are_integers = not numbers.is_floating_point() and numbers.dtype != torch.bool
+    if numbers.shape != (num_pairs,) or (num_pairs and not are_integers):
+        raise ValueError(
+            f"indices must be {num_pairs} integers, one per pair; got {numbers.dtype}, shape {tuple(numbers.shape)}"
+        )
+    return numbers.long()
+
+
+def num_pairs(states: Mapping[str, Any], num_layers: int) -> int:
+    """Return how many pairs the states of a metric hold, in lists and in sums.
+
+    Args:
+        states: as in ``metric_state``.
+        num_layers: layers per score.
+    """
+    if "reference_counts" in states:
+        return num_values(states["reference_counts"])
+    return num_values(states["scores"]) // (3 * num_layers) + int(states["totals"][0])
 
 
 def num_values(parts: Sequence[Tensor]) -> int:

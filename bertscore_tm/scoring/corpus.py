@@ -184,7 +184,9 @@ def weighted_scores(matched: Matched, weights: TokenWeights, encoder: FrozenEnco
     return best_scores(matched, weights.table)
 
 
-def plan_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str = "cpu") -> list[list[int]]:
+def plan_steps(
+    texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str = "cpu", *, keep_order: bool = False
+) -> list[list[int]]:
     """Cut a corpus into steps whose token vectors fit into memory together.
 
     Candidates with equal references go into the same step, where each distinct text is encoded once, and so do texts
@@ -194,6 +196,7 @@ def plan_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | 
         texts: the corpus.
         encoder: the encoder.
         device: where they will be scored.
+        keep_order: cut the corpus as it is, without bringing together what is equal or of similar length.
 
     Returns:
         The numbers of the candidates of each step; every candidate is in one.
@@ -212,7 +215,9 @@ def plan_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | 
     def length(texts: Sequence[str]) -> int:
         return sum(map(len, texts)) + len(texts) * special
 
-    order = sorted(range(len(texts)), key=lambda i: (len(texts.references[i][0]), texts.references[i]))
+    order = list(range(len(texts)))
+    if not keep_order:
+        order.sort(key=lambda i: (len(texts.references[i][0]), texts.references[i]))
     steps: list[list[int]] = []
     step: list[int] = []
     size = 0

@@ -28,7 +28,6 @@ from torchmetrics import MetricCollection
 from transformers import AutoTokenizer, BertModel
 
 import bertscore_tm.encoder.vector_cache
-import bertscore_tm.metric.waiting
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.core.token_vectors import TokenVectors
@@ -39,17 +38,9 @@ from tests.support.lightning_modules import Chooser, chooser, loader, trainer
 from tests.support.models import save_tiny_model, tiny_model
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread", "batch_by_batch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def batch_by_batch() -> Iterator[None]:
-    """Encode each batch when it comes, so that what the cache saves can be told batch by batch."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bertscore_tm.metric.waiting, "_CHARACTERS", {"cpu": 0})
-        yield
 
 
 TOLERANCE = 1e-6

@@ -178,13 +178,6 @@ def encoded_per_batch(candidates: list[str], references: list[str], epoch: int, 
     return left
 
 
-@pytest.fixture
-def batch_by_batch(monkeypatch):
-    """Encode each batch when it comes."""
-    monkeypatch.setattr("bertscore_tm.metric.waiting._CHARACTERS", {"cpu": 0})
-
-
-@pytest.mark.usefixtures("batch_by_batch")
 def test_epochs_encode_new_candidates_only(minilm):
     preds, target = ([" ".join(text.split()[:5]) for text in side] for side in real_pairs(40))
     # References that come twice in a batch and in another; candidates that repeat, and that equal a reference.

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.metric.states import num_pairs
 from bertscore_tm.scoring.rescaling import LayerBaseline
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
@@ -111,8 +113,6 @@ def score_all_kinds(rank: int, model: str, uneven: list[list[int]], both: dict[b
         plain = BERTScore(encoder, reduction="none", idf=idf, cache_bytes=0)
         for numbers in (mine[:2], mine[2:]):
             plain.update(*part(data, numbers))
-        # Whoever reads a state has what waits encoded.
-        assert plain.num_truncated == 0
         report["encoded"].append(list(counted.encoded))
         found, collectives = counted.during(plain.compute)
         report["plain"].append(found)
@@ -122,14 +122,13 @@ def score_all_kinds(rank: int, model: str, uneven: list[list[int]], both: dict[b
         indexed = BERTScore(encoder, reduction="none", idf=idf)
         for numbers in (mine[::-1], [1, 0, 1]):
             indexed.update(*part(data, numbers), indices=numbers)
-        assert indexed.num_truncated == 0
         report["indexed"].append(counted.during(indexed.compute)[0])
         average = BERTScore(encoder, idf=idf)
         average.merge_state(indexed)
         report["mean"].append(counted.during(average.compute)[0])
         # What a rank holds after compute is still its own share.
-        assert plain._num_pairs() == len(mine)
-        assert indexed._num_pairs() == len(mine) + 3
+        assert num_pairs(plain.metric_state, encoder.num_outputs) == len(mine)
+        assert num_pairs(indexed.metric_state, encoder.num_outputs) == len(mine) + 3
     return report
 
 
@@ -196,7 +195,7 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
         mixed.update(*part(data, [rank]), indices=[rank] if rank == 0 else None)
         with pytest.raises(ValueError, match="some ranks passed indices"):
             mixed.compute()
-        assert mixed._num_pairs() == 1
+        assert num_pairs(mixed.metric_state, 1) == 1
         # A step with an error loses nothing and leaves the metric synchronising.
         on_step.reset()
         on_step.update(*part(data, [rank]))
@@ -210,8 +209,9 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
         broken._baseline = LayerBaseline(torch.zeros(7), "broken")
         with pytest.raises(IndexError):
             broken.compute()
-        assert not broken._is_synced
-        assert broken._num_pairs() == 1
+        with pytest.raises(TorchMetricsUserError, match="un-synced"):
+            broken.unsync()
+        assert num_pairs(broken.metric_state, 1) == 1
         broken._baseline = None
         broken.update(*part(data, [rank + 2]))
         found["repaired"] = broken.compute()

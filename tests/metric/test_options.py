@@ -170,7 +170,7 @@ def test_others_keep_pairs(encoder, options):
         # A similarity and, as the vocabulary is small, an id of two bytes per matched token, and a count per text.
         pairs = bert_score(PREDS, TARGET, encoder)
         tokens = sum(len(row) for row in encoder.tokenizer([*PREDS, *TARGET]).ids)
-        kept = [part for name in metric._list_states for part in getattr(metric, name)]
+        kept = [part for name in metric._list_dtypes for part in getattr(metric, name)]
         assert sum(part.untyped_storage().nbytes() for part in kept) == (4 + 2) * tokens + 3 * 4 * COUNT
         assert len(pairs["f1"]) == COUNT
     else:
@@ -435,9 +435,9 @@ def test_what_does_not_go_with_one_score(encoder):
     for score in ("F1", "f2", "hash", "", 1, ["f1"], True):
         with pytest.raises(ValueError, match=r"score=.* is not one of 'precision', 'recall', 'f1'"):
             BERTScore(encoder, score=score)
-    with pytest.raises(ValueError, match=r"score='f1' computes one tensor.*return_hash=True: drop one"):
+    with pytest.raises(ValueError, match=r"score='f1' computes single tensor.*return_hash=True: remove one"):
         BERTScore(encoder, score="f1", return_hash=True)
-    with pytest.raises(ValueError, match=r"score='recall' computes one tensor.*confidence=0.9: drop one"):
+    with pytest.raises(ValueError, match=r"score='recall' computes single tensor.*confidence=0.9: remove one"):
         BERTScore(encoder, score="recall", confidence=0.9)
 
 
@@ -553,7 +553,7 @@ def test_states_on_the_cpu(encoder, options, reduction):
     for metric in metrics:
         metric(PREDS[:3], TARGET[:3])
         updated(metric, PREDS[3:], TARGET[3:])
-        for name in metric._list_states:
+        for name in metric._list_dtypes:
             assert all(part.device.type == "cpu" for part in getattr(metric, name))
     found = [metric.compute() for metric in metrics]
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])

@@ -94,7 +94,6 @@ def _grow(kind: str, indices: bool, batch_size: int, num_pairs: int, tokens: tup
     metric = make_metric(kind, encoder)
     first = max(num_pairs // 10, _WARM_UPDATES * batch_size)
     feed(metric, range(first), batch_size, indices)
-    # Reading the state has texts encoded that wait.
     state, counts, process = state_bytes(metric), encoder.counts, resident_bytes()
     feed(metric, range(first, first + num_pairs), batch_size, indices)
     state = state_bytes(metric) - state
