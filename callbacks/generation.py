@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.encoder.tokenization import tokenizer_of
+from bertscore_tm.encoder.loading import resolve_tokenizer
 
 __all__ = [
     "CausalGenerate",
@@ -108,7 +108,7 @@ class HuggingFaceGenerate(ABC):
         ignore_index: int = -100,
         **generate_kwargs: Any,
     ) -> None:
-        self.tokenizer = tokenizer_of(tokenizer, "tokenizer")
+        self.tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
         self.target_key = target_key
         self.model = model
         self.ignore_index = ignore_index

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # How many tokens there may be with padding for each one without.
 _PADDED = 1.2
 
-__all__ = ["TokenVectors", "concatenate", "segment_ids", "token_batches"]
+__all__ = ["TokenVectors", "concatenate", "segment_ids", "token_batches", "unit_vectors"]
 
 
 @dataclass(frozen=True)
@@ -149,3 +149,20 @@ def token_batches(
         total += lengths[i]
     if batch:
         yield batch
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Divide vectors by their L2 norm, in float32 or wider.
+
+    Args:
+        vectors: shape (..., width).
+
+    Returns:
+        The same shape; zero vectors stay zero.
+
+    Example:
+        >>> unit_vectors(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    wide = vectors.to(torch.promote_types(torch.float32, vectors.dtype))
+    return nn.functional.normalize(wide, dim=-1, eps=1e-12)

@@ -11,7 +11,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.encoder.frozen_encoder import ForwardFunction, FrozenEncoder
+from bertscore_tm.encoder.backbone import ForwardFunction
+from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import LongText
 
 __all__ = ["EncoderOptions", "default_device", "make_encoder"]

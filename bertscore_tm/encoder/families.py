@@ -6,6 +6,7 @@ A family is chosen by the model's configuration (``config.model_type``), never b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from torch import nn
 from transformers import PretrainedConfig
@@ -101,8 +102,27 @@ class Family:
         if self.final_norm:
             # Among all layers only the last one of the whole model is normed; one layer more keeps the norm off.
             return min(num_layers + 1, available) if all_layers else num_layers
-        # Layer 0 is taken from before the first layer: some families fail without any.
+        # Layer 0 is the input of the first layer: some families fail without any layer.
         return max(num_layers, 1)
+
+    def cut(self, encoder: nn.Module, layers: int) -> None:
+        """Drop an encoder's layers above a number, its pooler and its cache for generation, in place.
+
+        Args:
+            encoder: the encoder.
+            layers: number of layers to keep.
+        """
+        for path in self.layers:
+            parent_path, _, name = path.rpartition(".")
+            parent = encoder.get_submodule(parent_path)
+            setattr(parent, name, getattr(parent, name)[:layers])
+        if self.counter is not None:
+            parent_path, _, name = self.counter.rpartition(".")
+            setattr(getattr(encoder, parent_path) if parent_path else encoder, name, layers)
+        if getattr(encoder, "pooler", None) is not None:
+            encoder.register_module("pooler", nn.Identity() if self.always_pools else None)
+        # Decoders would keep keys and values for later calls.
+        cast(Any, encoder).config.use_cache = False
 
 
 _ROBERTA = Family(positions_after_padding=True, prefix_space=True, additive_mask=True)
@@ -162,7 +182,7 @@ FAMILIES: dict[str, Family] = {
 
 
 class OwnModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Stands for the configuration of a model of the caller's own, whose forward function the caller gives."""
+    """Configuration of a model that transformers does not know, which a function of the user runs."""
 
     model_type = "user_forward_fn"
     vocab_size: int = 0

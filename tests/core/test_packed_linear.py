@@ -140,7 +140,7 @@ def test_encoders_use_them_and_leave_the_users_model_alone(model):
     own, tokenizer = model
     encoder = FrozenEncoder(own, tokenizer, num_layers=2)
     vectors = encoder.encode(["the cat sat", "it rains"]).vectors
-    inside = [layer for layer in encoder._backbone(torch.device("cpu")).modules() if isinstance(layer, nn.Linear)]
+    inside = [layer for layer in encoder.backbone(torch.device("cpu")).modules() if isinstance(layer, nn.Linear)]
     assert len(inside) == 12
     assert all(type(layer) is PackedLinear and is_packed(layer) for layer in inside)
     assert not any(isinstance(layer, PackedLinear) for layer in own.modules())

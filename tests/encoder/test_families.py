@@ -42,7 +42,7 @@ def plain_encoder(model):
 
 
 def backbone(encoder):
-    return encoder._backbone(CPU)
+    return encoder.backbone(CPU)
 
 
 def test_every_supported_family_is_tested():

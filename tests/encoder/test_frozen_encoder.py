@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, PreTrainedModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder import frozen_encoder as encoder_module
+from bertscore_tm.encoder import backbone as backbone_module
 from tests.support.models import FAMILIES, save_tiny_model, tiny_model
 
 SCORES = ("precision", "recall", "f1")
@@ -31,7 +31,7 @@ def stacked(scores):
 
 
 def backbone(encoder):
-    return encoder._backbone(torch.device("cpu"))
+    return encoder.backbone("cpu")
 
 
 def live_models():
@@ -201,7 +201,7 @@ def test_auto_is_what_the_device_computes_natively(minilm, encoder, monkeypatch)
     automatic = FrozenEncoder(minilm, num_layers=5, dtype="auto")
     assert "dtype:auto" in automatic.signature()
     for native, dtype in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(encoder_module, "has_native_bfloat16", lambda device, native=native: native)
+        monkeypatch.setattr(backbone_module, "has_native_bfloat16", lambda device, native=native: native)
         assert automatic.resolve_dtype("cpu") == dtype
     assert backbone(automatic) is backbone(encoder)
 
@@ -210,8 +210,8 @@ def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeyp
     """An encoder that is moved from a device with native bfloat16 to one without gets the exact weights there."""
     expected = copy.deepcopy(backbone(encoder)).state_dict()
     automatic = FrozenEncoder(minilm, num_layers=2, dtype="auto")
-    monkeypatch.setattr(encoder_module, "has_native_bfloat16", lambda device: device.type == "meta")
-    assert automatic._backbone(torch.device("meta")).dtype == torch.bfloat16
+    monkeypatch.setattr(backbone_module, "has_native_bfloat16", lambda device: device.type == "meta")
+    assert automatic.backbone(torch.device("meta")).dtype == torch.bfloat16
     for name, weights in backbone(automatic).state_dict().items():
         assert torch.equal(weights, expected[name])
 

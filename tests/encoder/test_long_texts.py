@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizerSettings
+from bertscore_tm.encoder.windows import cut_into_windows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,10 +35,10 @@ def windowed(minilm, limit, stride=None, layer=3):
 @given(length=st.integers(0, 60), room=st.integers(1, 12), data=st.data())
 def test_every_token_comes_from_the_window_with_most_context(parts, length, room, data):
     stride = data.draw(st.integers(1, room))
-    tokenizer = TextTokenizer(*parts, max_length=room + 2, long_text="window", stride=stride)
+    tokenizer = TextTokenizer(*parts, TokenizerSettings(max_length=room + 2, long_text="window", stride=stride))
     content = list(range(1000, 1000 + length))
     ids = [101, *content, 102]
-    windows = tokenizer.windows(ids)
+    windows = cut_into_windows(ids, tokenizer)
     if length <= room:
         assert [window.ids for window in windows] == [ids]
         return
@@ -138,9 +139,9 @@ def test_matching_in_blocks_equals_matching_at_once(minilm, monkeypatch):
     ("options", "message"),
     [
         ({"long_text": "cut"}, "long_text='cut' is not one of 'truncate', 'window', 'error'"),
-        ({"stride": 10}, "stride=10 is for long_text='window'"),
-        ({"long_text": "window", "stride": 0}, "stride=0 must be from 1 to the 510 tokens"),
-        ({"long_text": "window", "stride": 511}, "stride=511 must be from 1 to the 510 tokens"),
+        ({"stride": 10}, "stride=10 needs long_text='window'"),
+        ({"long_text": "window", "stride": 0}, "stride=0 must be from 1 to 510"),
+        ({"long_text": "window", "stride": 511}, "stride=511 must be from 1 to 510"),
         ({"long_text": "window", "truncation": False}, "contradict each other"),
     ],
 )

@@ -2,7 +2,7 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizerSettings
 from tests.support.models import tiny_model
 
 
@@ -44,7 +44,7 @@ def test_a_space_goes_before_texts_for_the_tokenizers_of_roberta_and_gpt2_only()
         assert given.ids == [spaced if family in with_space else plain] * 2 + [tokenizer.encode("")]
         assert given.has_content == [True, True, False]
         for prefix_space in (True, False):
-            chosen = TextTokenizer(tokenizer, model.config, prefix_space=prefix_space)(["hello"])
+            chosen = TextTokenizer(tokenizer, model.config, TokenizerSettings(prefix_space=prefix_space))(["hello"])
             assert chosen.ids == [spaced if prefix_space else plain]
 
 
@@ -55,14 +55,14 @@ def test_the_space_is_part_of_the_signature():
 
 
 def test_truncation_keeps_special_tokens_and_is_counted(parts):
-    tokenized = TextTokenizer(*parts, max_length=4)(["a b c d e", "a b", "", "x y z"])
+    tokenized = TextTokenizer(*parts, TokenizerSettings(max_length=4))(["a b c d e", "a b", "", "x y z"])
     assert [len(ids) for ids in tokenized.ids] == [4, 4, 2, 4]
     assert all(ids[0] == 101 and ids[-1] == 102 for ids in tokenized.ids)
     assert tokenized.num_truncated == 2
 
 
 def test_truncation_off_is_an_error_that_shows_the_text(parts):
-    tokenizer = TextTokenizer(*parts, max_length=4, long_text="error")
+    tokenizer = TextTokenizer(*parts, TokenizerSettings(max_length=4, long_text="error"))
     assert tokenizer(["a b"]).num_truncated == 0
     with pytest.raises(ValueError, match=r"'a b c d'.* has 6 tokens, the limit is 4.*long_text='truncate'"):
         tokenizer(["a b", "a b c d"])
@@ -71,7 +71,7 @@ def test_truncation_off_is_an_error_that_shows_the_text(parts):
 @pytest.mark.parametrize(("max_length", "message"), [(2, "no room"), (0, "no room"), (-1, "no room"), (513, "512 pos")])
 def test_impossible_limits(parts, max_length, message):
     with pytest.raises(ValueError, match=message):
-        TextTokenizer(*parts, max_length=max_length)
+        TextTokenizer(*parts, TokenizerSettings(max_length=max_length))
 
 
 def test_the_limit_is_the_smaller_of_tokenizer_and_positions(parts, minilm):

@@ -32,6 +32,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder.vector_cache import VectorCache
+from bertscore_tm.encoder.windows import cut_into_windows
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_modules import Chooser, chooser, loader, trainer
@@ -68,7 +69,7 @@ def flat(target: Iterable[Any]) -> list[str]:
 def ids(encoder: FrozenEncoder, texts: Iterable[str]) -> Counter[tuple[int, ...]]:
     """What goes through the model when each of these texts is encoded: token ids of texts, or of their windows."""
     rows = encoder.tokenizer(list(texts)).ids
-    return Counter(tuple(window.ids) for row in rows for window in encoder.tokenizer.windows(row))
+    return Counter(tuple(window.ids) for row in rows for window in cut_into_windows(row, encoder.tokenizer))
 
 
 def candidates_alone(encoder: FrozenEncoder, batches: Iterable[tuple[Any, Any]]) -> Counter[tuple[int, ...]]:

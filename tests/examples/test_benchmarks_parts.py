@@ -207,7 +207,7 @@ def test_the_encoders_pass_is_that_of_its_layers(options):
     steps.run("encoder")
     embeds = steps.embeds.detach().requires_grad_()
     mask = torch.ones(embeds.shape[:2], dtype=torch.bool)
-    hidden = steps.loss.encoder._hidden(torch.device("cpu"), mask, inputs_embeds=embeds)
+    hidden = steps.loss.encoder._backbone.run(torch.device("cpu"), mask, inputs_embeds=embeds)
     (expected,) = torch.autograd.grad(hidden.sum(), embeds)
     torch.testing.assert_close(steps.embeds.grad, expected, atol=1e-4, rtol=1e-3)
 

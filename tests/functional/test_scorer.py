@@ -294,9 +294,9 @@ def test_a_model_of_ones_own(minilm, corpus):
         torch.testing.assert_close(copy.compute()["f1"], mean, atol=TOLERANCE, rtol=0)
     with pytest.raises(TypeError, match="must be a tokenizer of transformers, got a function"):
         bert_score(["a"], ["b"], **arguments | {"user_tokenizer": pooled})
-    with pytest.raises(ValueError, match="Wrapped is no model of transformers: pass user_forward_fn="):
+    with pytest.raises(ValueError, match="Wrapped is not a model of transformers: pass user_forward_fn="):
         bert_score(["a"], ["b"], model=Wrapped(minilm), user_tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="user_forward_fn gives one layer"):
+    with pytest.raises(ValueError, match="user_forward_fn returns one layer"):
         bert_score(["a"], ["b"], **arguments, all_layers=True)
     with pytest.raises(ValueError, match=r"one vector per token.*returned shape \(1, 384\)"):
         bert_score(["a"], ["b"], **arguments | {"user_forward_fn": pooled})

@@ -205,7 +205,7 @@ def test_no_gradient_and_no_memory_stay_with_the_encoder(encoder):
         value, gradient = grad_of(loss, z, labels)
         del value, gradient
     assert living() == before
-    backbone = encoder._backbone(CPU)
+    backbone = encoder.backbone(CPU)
     assert not any(p.requires_grad or p.grad is not None for p in backbone.parameters())
 
 

@@ -178,7 +178,7 @@ def test_gradient_reaches_the_logits_and_nothing_else(encoder):
     head = torch.nn.Linear(8, len(encoder.embedding_table(CPU)))
     loss(head(hidden), labels).backward()
     assert head.weight.grad.abs().sum() > 0
-    backbone = list(encoder._backbone(CPU).parameters())
+    backbone = list(encoder.backbone(CPU).parameters())
     assert backbone
     assert not any(parameter.requires_grad or parameter.grad is not None for parameter in backbone)
 
@@ -187,7 +187,7 @@ def test_owns_no_parameters_modules_or_state(encoder):
     loss = SoftBERTScoreLoss(encoder).train().to(torch.float64)
     assert list(loss.parameters()) == list(loss.buffers()) == list(loss.children()) == []
     assert not loss.state_dict()
-    assert not encoder._backbone(CPU).training
+    assert not encoder.backbone(CPU).training
     assert encoder.embedding_table(CPU).dtype == torch.float32
 
 
@@ -198,7 +198,7 @@ def test_one_encoder_in_memory(minilm, encoder):
     labels = labels_of(encoder)
     by_path(near_labels(encoder, labels), labels)
     metric.update(TEXTS, TEXTS)
-    assert by_path.encoder._backbone(CPU) is metric.encoder._backbone(CPU) is encoder._backbone(CPU)
+    assert by_path.encoder.backbone(CPU) is metric.encoder.backbone(CPU) is encoder.backbone(CPU)
     assert by_path.encoder.embedding_table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
 
 

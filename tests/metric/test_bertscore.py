@@ -369,7 +369,7 @@ def test_inference_mode(minilm, idf):
     with torch.inference_mode():
         metric.update(*THIRD)
     assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
-    assert not any(parameter.is_inference() for parameter in encoder._backbone(torch.device("cpu")).parameters())
+    assert not any(parameter.is_inference() for parameter in encoder.backbone(torch.device("cpu")).parameters())
 
 
 @pytest.mark.parametrize("idf", [False, True])

@@ -104,8 +104,8 @@ def test_training_and_checkpoints_never_see_the_encoder(minilm, tmp_path):
 
     # One copy of the weights serves the metric, the loss and the callback.
     cpu = torch.device("cpu")
-    held = [encoder._backbone(cpu) for encoder in (module.bertscore.encoder, module.loss_fn.encoder)]
-    assert held[0] is held[1] is callback.metric.encoder._backbone(cpu)
+    held = [encoder.backbone(cpu) for encoder in (module.bertscore.encoder, module.loss_fn.encoder)]
+    assert held[0] is held[1] is callback.metric.encoder.backbone(cpu)
     assert all(parameter.grad is None and not parameter.requires_grad for parameter in held[0].parameters())
 
     run.save_checkpoint(tmp_path / "last.ckpt")

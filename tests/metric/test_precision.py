@@ -109,7 +109,7 @@ def assert_encoder_untouched(system: System, model: str) -> None:
     """The encoder's weights are those of the file, and nothing that trains, shards or saves the module knows them."""
     assert set(system.state_dict()) == {name for name, _ in system.named_parameters()} == OWN
     saved = AutoModel.from_pretrained(model, dtype=torch.float32).state_dict()
-    held = dict(system.encoder._backbone(torch.device("cpu")).named_parameters())
+    held = dict(system.encoder.backbone(torch.device("cpu")).named_parameters())
     assert len(held) > 16 * LAYERS
     for name, value in held.items():
         assert type(value) is nn.Parameter

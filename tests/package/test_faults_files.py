@@ -211,7 +211,7 @@ def test_a_hub_out_of_reach_ends_in_one_error(monkeypatch, tmp_path):
         FrozenEncoder("nobody/no-such-model", num_layers=2)
     said = str(caught.value)
     assert "of 'nobody/no-such-model'; tried a local folder of that name, then the hub. To work offline, save" in said
-    assert "with save_pretrained(folder) where there is a network, and pass that folder" in said
+    assert "with save_pretrained(folder) on a machine with network access, and pass that folder" in said
     assert set(attempts) == {("127.0.0.1", 9)}
     assert sum(waited) < 60
     assert os.listdir(tmp_path) == []  # noqa: PTH208

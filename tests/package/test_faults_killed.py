@@ -217,7 +217,7 @@ def test_an_interrupt_in_the_backward_pass_of_a_loss(tiny):
     logits = torch.randn(2, 6, encoder.tokenizer.vocab_size, generator=torch.Generator().manual_seed(0))
     logits.requires_grad_()
     wanted = torch.autograd.grad(loss(logits, PAIRS[1][:2]), logits)[0]
-    part = encoder._backbone(torch.device("cpu")).encoder.layer[0]
+    part = encoder.backbone(torch.device("cpu")).encoder.layer[0]
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -229,4 +229,4 @@ def test_an_interrupt_in_the_backward_pass_of_a_loss(tiny):
     assert logits.grad is None
     loss(logits, PAIRS[1][:2]).backward()
     assert torch.equal(logits.grad, wanted)
-    assert all(parameter.grad is None for parameter in encoder._backbone(torch.device("cpu")).parameters())
+    assert all(parameter.grad is None for parameter in encoder.backbone(torch.device("cpu")).parameters())

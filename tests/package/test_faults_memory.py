@@ -61,7 +61,7 @@ class Limited:
 @pytest.fixture
 def limit(monkeypatch, minilm):
     """Gives the model memory for so many tokens."""
-    model = FrozenEncoder(minilm, num_layers=LAYER)._backbone(torch.device("cpu"))
+    model = FrozenEncoder(minilm, num_layers=LAYER).backbone(torch.device("cpu"))
 
     def to(tokens: int, error: BaseException = ERRORS[0]) -> Limited:
         limited = Limited(type(model).forward.__get__(model), tokens, error)

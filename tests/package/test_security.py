@@ -34,7 +34,7 @@ from bertscore_tm.callbacks import (
 )
 from bertscore_tm.callbacks.samples.selection import Sample
 from bertscore_tm.callbacks.samples.writers import SampleTable, _write_tensorboard
-from bertscore_tm.encoder.tokenization import tokenizer_of
+from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_modules import Chooser, generate, loader, trainer
 from tests.support.shell import ROOT, run_here
@@ -253,7 +253,7 @@ def test_code_beside_a_tokenizer_never_runs(parts, tmp_path, monkeypatch):
     write_code(folder, marker, "tokenizer_config.json", auto_map, tokenizer_class="OwnTokenizer")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     encoder = FrozenEncoder(*parts, num_layers=1)
-    for load in (lambda: tokenizer_of(folder, "tokenizer"), lambda: SoftBERTScoreLoss(encoder, None, folder)):
+    for load in (lambda: resolve_tokenizer(folder, "tokenizer"), lambda: SoftBERTScoreLoss(encoder, None, folder)):
         with pytest.raises(OSError, match=r"(?s)could not load the tokenizer of '.*model'.*custom code"):
             load()
     assert not marker.exists()

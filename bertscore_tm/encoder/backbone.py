@@ -1,0 +1,405 @@
+"""The frozen model of an encoder: cut, placed on a device, and shared by all encoders that need the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, Literal, cast
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from bertscore_tm import catalog
+from bertscore_tm.core.packed_linear import pack_linears
+from bertscore_tm.encoder.families import FAMILIES, OwnModelConfig, family_of
+from bertscore_tm.encoder.identity import ModelSource, listed_name
+from bertscore_tm.encoder.loading import load_encoder
+
+__all__ = [
+    "Backbone",
+    "ForwardFunction",
+    "as_dtype",
+    "has_native_bfloat16",
+    "ready_config",
+    "ready_encoder",
+]
+
+# Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
+ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
+
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class _ModelKey:
+    """What identifies a model in memory."""
+
+    source: ModelSource
+    layers_kept: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+# The models in memory, each held by the backbones that use it; the lock keeps two threads from loading the same model.
+_models: WeakValueDictionary[_ModelKey, nn.Module] = WeakValueDictionary()
+_loading_lock = threading.RLock()
+
+
+class Backbone:
+    """The frozen model of one encoder, on every device on which the encoder has been used.
+
+    Models are loaded on first use, outside inference mode (a loss could not differentiate through them otherwise) and
+    without touching torch's random state. A pickle holds the weights of a ready model only.
+
+    Args:
+        source: where the model comes from.
+        name: the model as the user calls it.
+        config: its configuration.
+        num_layers: the encoder layer whose output is returned.
+        all_layers: return the outputs of all layers up to it.
+        dtype: precision, or ``"auto"``.
+        forward_fn: the user's function that runs the model.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        name: str,
+        config: PretrainedConfig,
+        *,
+        num_layers: int,
+        all_layers: bool,
+        dtype: torch.dtype | Literal["auto"],
+        forward_fn: ForwardFunction | None = None,
+    ) -> None:
+        self.source = source
+        self.name = name
+        self.config = config
+        self.family = family_of(config)
+        self.num_layers = num_layers
+        self.all_layers = all_layers
+        self.layers_kept = self.family.layers_to_keep(num_layers, int(config.num_hidden_layers), all_layers)
+        self.dtype = dtype
+        self.forward_fn = forward_fn
+        self._takes_positions = False
+        # By the device's name, since torch.compile cannot look up devices in a dictionary.
+        self.models: dict[str, nn.Module] = {}
+
+    def on(self, device: torch.device) -> Any:
+        """Return the model on a device, loaded if it is not in memory.
+
+        Args:
+            device: the device.
+
+        Returns:
+            The model, frozen and in evaluation mode.
+        """
+        device = _with_index(device)
+        if str(device) not in self.models:
+            self._place(device, self._load)
+        model = self.models[str(device)]
+        if model.training:  # a caller may have called .train()
+            nn.Module.eval(model)
+        return model
+
+    def copy_ready(self, model: nn.Module) -> None:
+        """Take a frozen copy of the ready model, on its device, so that training it later changes no score.
+
+        Args:
+            model: the ready model.
+        """
+        self._place(next(model.parameters()).device, lambda dtype: self._cut_copy(model))
+
+    def resolve_dtype(self, device: torch.device) -> torch.dtype:
+        """Return the precision used on a device.
+
+        Args:
+            device: the device.
+
+        Returns:
+            The dtype; for ``"auto"`` bfloat16 where the device computes it natively, else float32.
+        """
+        if isinstance(self.dtype, torch.dtype):
+            return self.dtype
+        return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
+
+    def run(self, device: torch.device, mask: Tensor, log_presence: Tensor | None = None, **inputs: Tensor) -> Tensor:
+        """Run the model, with autocast off.
+
+        Args:
+            device: where the inputs are.
+            mask: real positions, shape (batch, positions), bool.
+            log_presence: added to the attention of every position to the others, shape (batch, positions); needs
+                ``inputs_embeds``.
+            **inputs: ``input_ids`` or ``inputs_embeds``.
+
+        Returns:
+            Hidden states, shape (layers, batch, positions, width).
+
+        Raises:
+            ValueError: the user's function returned another shape.
+        """
+        model = self.on(device)
+        if self.forward_fn is not None:
+            with torch.autocast(device_type=device.type, enabled=False):
+                vectors = self.forward_fn(model, {**inputs, "attention_mask": mask.long()})
+            if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
+                raise ValueError(
+                    f"user_forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
+                    f"shape {tuple(vectors.shape)}"
+                )
+            return vectors[None]
+        # Layer 0 is the state before the first layer, or in families with a final norm, that state normed.
+        before_layers = self.num_layers == 0 and not self.family.final_norm
+        wants_states = self.all_layers or before_layers
+        length = mask.shape[1]
+        _choose_attention(model, self.config, length)
+        inputs["attention_mask"] = mask.long()
+        if log_presence is not None:
+            log_presence = log_presence.to(inputs["inputs_embeds"].dtype)
+            additive = log_presence.masked_fill(~mask, torch.finfo(log_presence.dtype).min)
+            inputs["attention_mask"] = additive[:, None, None].expand(-1, 1, length, -1)
+        if "inputs_embeds" in inputs and self._takes_positions:
+            first = self.family.first_position(self.config)
+            inputs["position_ids"] = torch.arange(first, first + length, device=device).expand(mask.shape)
+        with torch.autocast(device_type=device.type, enabled=False):
+            output = model(**inputs, output_hidden_states=wants_states, return_dict=True)
+        if wants_states:
+            # BigBird pads texts to whole blocks and keeps the padding in its states.
+            return torch.stack([states[:, :length] for states in output.hidden_states[: self.num_layers + 1]])
+        hidden: Tensor = output.last_hidden_state
+        return hidden[None]
+
+    def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
+        device, dtype = _with_index(device), self.resolve_dtype(device)
+        key = _ModelKey(self.source, self.layers_kept, dtype, device)
+        with _loading_lock:
+            model = _models.get(key)
+            if model is None:
+                with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    model = load(dtype)
+                    # The methods of nn.Module, as those of transformers have no types.
+                    nn.Module.to(model, device, dtype)
+                model.requires_grad_(False)
+                nn.Module.eval(model)
+                pack_linears(model)
+                _models[key] = model
+        self._takes_positions = "position_ids" in signature(model.forward).parameters
+        self.models[str(device)] = model
+
+    def _load(self, dtype: torch.dtype) -> nn.Module:
+        # A copy in another precision has lost digits, but a ready model cannot be loaded again.
+        ready = self.source.kind == "ready"
+        for model in self.models.values():
+            if ready or next(model.parameters()).dtype == dtype:
+                return self._cut_copy(model)
+        return load_encoder(self.source, self.name, self.config, self.layers_kept, dtype)
+
+    def _cut_copy(self, model: nn.Module) -> nn.Module:
+        copied = deepcopy(model)
+        if not self.source.is_whole:
+            self.family.cut(copied, self.layers_kept)
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "models": {}}
+        if self.source.kind == "ready":
+            model = next(iter(self.models.values()))
+            state["ready"] = model if self.source.is_whole else _ModelParts.of(cast(Any, model))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ready = state.pop("ready", None)
+        self.__dict__.update(state)
+        if ready is not None:
+            model, device = ready.build(self.layers_kept) if isinstance(ready, _ModelParts) else (ready, None)
+            self.source = ModelSource.from_ready(model, self.source.is_whole)
+            self._place(device or next(model.parameters()).device, lambda dtype: model)
+
+
+@dataclass(frozen=True)
+class _ModelParts:
+    """What a ready model is rebuilt from: transformers attaches hooks to models, which cannot be pickled."""
+
+    model_class: type[nn.Module]
+    config: PretrainedConfig
+    dtype: torch.dtype
+    weights: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, model: Any) -> _ModelParts:
+        return cls(type(model), model.config, model.dtype, model.state_dict())
+
+    def build(self, layers_kept: int) -> tuple[nn.Module, torch.device]:
+        """Return the model, on the CPU, and the device that it was pickled from."""
+        with torch.random.fork_rng(devices=[]):
+            model: Any = self.model_class(self.config)
+            if model.get_input_embeddings() is None:  # before transformers 5, T5's encoder has none
+                model.set_input_embeddings(nn.Embedding(self.config.vocab_size, self.config.hidden_size))
+        family_of(self.config).cut(model, layers_kept)
+        nn.Module.to(model, self.dtype).load_state_dict(self.weights)
+        return model, next(iter(self.weights.values())).device
+
+
+def ready_encoder(model: nn.Module) -> nn.Module:
+    """Return the encoder within a ready model of transformers.
+
+    Args:
+        model: the model, with or without a head or a decoder.
+
+    Returns:
+        The encoder.
+
+    Raises:
+        ValueError: the model is not one of transformers, or its family is not supported.
+    """
+    # Slow to import; already imported by anyone who has a model of transformers.
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"{type(model).__name__} is not a model of transformers: pass user_forward_fn= too, a function of the "
+            f"model and a dictionary of input_ids and attention_mask that returns token vectors"
+        )
+    base: nn.Module = model.base_model
+    return family_of(model.config).encoder_of(base)
+
+
+def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool) -> PretrainedConfig:
+    """Return the configuration of a ready model.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        has_forward_fn: whether a function of the user runs the model.
+
+    Returns:
+        A copy of the model's configuration, or :class:`OwnModelConfig` where there is none of a supported family.
+    """
+    config = getattr(model, "config", None)
+    if isinstance(config, PretrainedConfig) and (not has_forward_fn or config.model_type in FAMILIES):
+        return deepcopy(config)
+    own = OwnModelConfig()
+    own.vocab_size = len(tokenizer)
+    return own
+
+
+def resolve_layer(
+    config: PretrainedConfig,
+    name: str,
+    num_layers: int | None,
+    all_layers: bool,
+    forward_fn: ForwardFunction | None,
+) -> int:
+    """Return the number of the encoder layer that is compared.
+
+    Args:
+        config: the model's configuration.
+        name: the model as the user calls it.
+        num_layers: the layer; negative numbers count from the last. Default: the model's tuned layer, or its last one
+            with ``all_layers``.
+        all_layers: whether all layers up to it are returned.
+        forward_fn: the user's function that runs the model.
+
+    Returns:
+        The number, counted from 0.
+
+    Raises:
+        ValueError: the layer does not exist, the layers cannot be returned together, or the family is not supported.
+    """
+    if forward_fn is not None:
+        if all_layers:
+            raise ValueError("user_forward_fn returns one layer: all_layers=True is not possible with it")
+        return num_layers or 0
+    family_of(config)
+    available = int(config.num_hidden_layers)
+    if num_layers is None:
+        num_layers = available if all_layers else catalog.tuned_layer(listed_name(name))
+    layer = count_from_zero(num_layers, config)
+    if not 0 <= layer <= available:
+        raise ValueError(f"num_layers={num_layers} does not exist: {name} has layers 0 to {available}")
+    if all_layers and getattr(config, "word_embed_proj_dim", width := config.hidden_size) != width:
+        raise ValueError(f"the layers of {name} differ in width: choose one with num_layers, not all_layers")
+    return layer
+
+
+def count_from_zero(num_layers: int, config: PretrainedConfig) -> int:
+    """Return a layer's number counted from 0.
+
+    Args:
+        num_layers: the layer; negative numbers count from the model's last.
+        config: the model's configuration.
+
+    Returns:
+        The number; it may not exist.
+    """
+    return num_layers + int(config.num_hidden_layers) + 1 if num_layers < 0 else num_layers
+
+
+def as_dtype(dtype: str | torch.dtype) -> torch.dtype | Literal["auto"]:
+    """Return the dtype of a name.
+
+    Args:
+        dtype: a name such as ``"float32"``, ``"auto"``, or a dtype.
+
+    Returns:
+        The dtype, or ``"auto"``.
+
+    Raises:
+        ValueError: the name is unknown.
+
+    Example:
+        >>> as_dtype("bfloat16")
+        torch.bfloat16
+    """
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return "auto"
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype={dtype!r} is not one of 'auto', {', '.join(map(repr, _DTYPES))}")
+    return _DTYPES[dtype]
+
+
+def has_native_bfloat16(device: torch.device) -> bool:
+    """Check whether a device computes bfloat16 in hardware.
+
+    Args:
+        device: the device.
+
+    Returns:
+        Whether it does; unknown devices do not.
+    """
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return False
+
+
+def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:
+    """Switch BigBird to the kind of attention that it uses for texts of a length; other models have one kind only.
+
+    By itself it switches to full attention at the first batch of short texts and keeps it from then on.
+
+    Args:
+        model: the encoder.
+        config: configuration of the model as it was loaded.
+        length: tokens per text.
+    """
+    if not hasattr(model, "set_attention_type"):
+        return
+    sparse = config.attention_type == "block_sparse" and length > (5 + 2 * config.num_random_blocks) * config.block_size
+    # The new attention modules take over the weights of the old ones: nothing is initialized.
+    with torch.device("meta"):
+        cast(Any, model).set_attention_type("block_sparse" if sparse else "original_full")
+
+
+def _with_index(device: torch.device) -> torch.device:
+    """Return the device as tensors report it: ``cuda`` is ``cuda:0``."""
+    return torch.empty(0, device=device).device

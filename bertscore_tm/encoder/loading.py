@@ -1,0 +1,265 @@
+"""Load configurations, tokenizers and encoders: without output, or with an error that names the remedy."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from bertscore_tm.core.batching import is_out_of_memory
+from bertscore_tm.encoder.families import family_of
+from bertscore_tm.encoder.identity import ModelSource
+
+__all__ = [
+    "load_config",
+    "load_encoder",
+    "load_tokenizer",
+    "quiet_loading",
+    "quiet_transformers",
+    "require_tokenizer",
+    "resolve_tokenizer",
+]
+
+
+def load_config(source: ModelSource, name: str) -> PretrainedConfig:
+    """Load a model's configuration.
+
+    Args:
+        source: a folder, or a model on the hub.
+        name: the model as the user calls it.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+    with quiet_loading("configuration", name, source.location):
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            source.location, revision=source.revision, trust_remote_code=source.trust_remote_code
+        )
+    return config
+
+
+def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer.
+
+    Args:
+        source: a folder, or a model on the hub.
+        name: the model as the user calls it.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+    with quiet_loading("tokenizer", name, source.location):
+        # trust_remote_code must be given: by default, transformers asks on standard input whether to run such code.
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source.location, revision=source.revision, trust_remote_code=source.trust_remote_code
+        )
+    return tokenizer
+
+
+def load_encoder(
+    source: ModelSource, name: str, config: PretrainedConfig, layers_kept: int, dtype: torch.dtype
+) -> nn.Module:
+    """Load the layers of an encoder that are needed.
+
+    Args:
+        source: a folder, or a model on the hub.
+        name: the model as the user calls it.
+        config: the model's configuration.
+        layers_kept: number of layers to keep.
+        dtype: precision of the weights.
+
+    Returns:
+        The encoder, on the CPU.
+
+    Raises:
+        OSError: it cannot be loaded, or the file lacks weights, which transformers would fill with random numbers.
+    """
+    family = family_of(config)
+    auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
+    with quiet_loading("weights", name, source.location):
+        model, info = auto_class.from_pretrained(
+            source.location,
+            config=deepcopy(config),
+            dtype=dtype,
+            revision=source.revision,
+            trust_remote_code=source.trust_remote_code,
+            output_loading_info=True,
+        )
+    # Compared by object, since the names change when the encoder is taken out of the model.
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    random = {parameters[key]: key for key in info["missing_keys"] if key in parameters}
+    encoder = family.encoder_of(model)
+    family.cut(encoder, layers_kept)
+    missing = [random[parameter] for parameter in encoder.parameters() if parameter in random]
+    if missing:
+        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise OSError(
+            f"could not load the weights of {name!r}: its file lacks {len(missing)} of them ({shown}), which would be "
+            f"random numbers. Download the model again, or save a complete one with save_pretrained(folder)"
+        )
+    return encoder
+
+
+def resolve_tokenizer(
+    tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str], argument: str
+) -> PreTrainedTokenizerBase:
+    """Return a tokenizer, loaded if only its name is given.
+
+    Args:
+        tokenizer: a tokenizer of transformers, its hub name or its folder.
+        argument: name of the caller's argument, for the error.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        TypeError: it is something else.
+        OSError: it cannot be loaded.
+    """
+    if isinstance(tokenizer, str | os.PathLike):
+        name = os.fspath(tokenizer)
+        return load_tokenizer(ModelSource.from_name(name), name)
+    return require_tokenizer(tokenizer, argument, "a tokenizer of transformers or its name")
+
+
+def require_tokenizer(
+    tokenizer: Any, argument: str, allowed: str = "a tokenizer of transformers"
+) -> PreTrainedTokenizerBase:
+    """Check that an object is a tokenizer of transformers.
+
+    Args:
+        tokenizer: the object.
+        argument: name of the caller's argument, for the error.
+        allowed: what the argument may be, for the error.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise TypeError(
+            f"{argument} must be {allowed}, got a {type(tokenizer).__name__}; "
+            f"wrap one of the tokenizers package with transformers.PreTrainedTokenizerFast(tokenizer_object=...)"
+        )
+    return tokenizer
+
+
+class _Verbosity:
+    """The verbosity of transformers, which is global: lowered once, restored when the last thread is done."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.holders = 0
+        self.before = 0
+
+    def lower(self) -> None:
+        with self.lock:
+            if self.holders == 0:
+                self.before = transformers_logging.get_verbosity()
+                transformers_logging.set_verbosity(logging.ERROR)
+            self.holders += 1
+
+    def restore(self) -> None:
+        with self.lock:
+            self.holders -= 1
+            if self.holders == 0:
+                transformers_logging.set_verbosity(self.before)
+
+
+_verbosity = _Verbosity()
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Suppress warnings of transformers that need no action, such as that Longformer pads texts."""
+    _verbosity.lower()
+    try:
+        yield
+    finally:
+        _verbosity.restore()
+
+
+@contextmanager
+def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
+    """Suppress output while a part of a model is loaded, and turn failures into one error that names the remedy.
+
+    Args:
+        what: the part, for the error.
+        name: the model as the user calls it, for the error.
+        location: hub name or folder that it is loaded from.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+    has_progress_bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        with quiet_transformers():
+            yield
+    except Exception as error:
+        # These name their remedy already.
+        if isinstance(error, ImportError) or is_out_of_memory(error):
+            raise
+        if Path(location).is_dir():
+            tried = "the local folder"
+            remedy = _remedy(Path(location))
+        else:
+            tried = "a local folder of that name, then the hub"
+            remedy = (
+                "To work offline, save model and tokenizer with save_pretrained(folder) on a machine with network "
+                "access, and pass that folder"
+            )
+        if type(error).__name__ == "UnpicklingError":
+            # The message of torch advises to run any code that the file holds.
+            cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
+        else:
+            cause = f"{type(error).__name__}: {error}"
+        raise OSError(f"could not load the {what} of {name!r}; tried {tried}. {remedy}. The cause: {cause}") from error
+    finally:
+        if has_progress_bar:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _remedy(folder: Path) -> str:
+    """Describe what to do about a folder that cannot be loaded, naming its damaged files."""
+    damaged = []
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]):
+        try:
+            if file.suffix == ".json":
+                json.loads(file.read_text(encoding="utf-8"))
+            else:
+                with safe_open(file, framework="pt"):
+                    pass
+        except (OSError, ValueError, SafetensorError):
+            damaged.append(file.name)
+    save = "save model and tokenizer there with save_pretrained(folder)"
+    if not damaged:
+        return save.capitalize()
+    return f"{', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} damaged: copy the folder again, or {save}"
