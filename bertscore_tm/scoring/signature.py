@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.rescaling import LayerBaseline
 from bertscore_tm.scoring.token_weights import WeightSource
@@ -27,7 +29,11 @@ def score_signature(
 
     from bertscore_tm import __version__
 
-    return (
-        f"{encoder.signature(layer)}|idf:{source}|rescale:{'no' if baseline is None else baseline}"
-        f"|bertscore-tm:{__version__}|transformers:{transformers.__version__}"
+    signature = replace(
+        encoder.signature_fields(layer),
+        idf=str(source),
+        rescale="no" if baseline is None else str(baseline),
+        bertscore_tm=__version__,
+        transformers=transformers.__version__,
     )
+    return str(signature)
