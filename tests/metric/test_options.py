@@ -768,5 +768,5 @@ def test_a_metric_aligns_with_its_own_settings(minilm):
     assert metric.align(*texts).f1 == pytest.approx(scores["f1"].item(), abs=1e-6)
     drawn = [text.get_text() for text in metric.plot_alignment(*texts).axes[0].texts]
     assert any(text.endswith("layer 5, idf of 3 texts") for text in drawn)
-    with pytest.raises(ValueError, match="an alignment shows one layer"):
+    with pytest.raises(ValueError, match="an alignment needs a single layer"):
         BERTScore(layers).align(*texts)
