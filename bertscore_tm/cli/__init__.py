@@ -1,13 +1,14 @@
-"""The shell command ``bertscore-tm``: score files, draw a pair, compare systems, make baselines, choose a layer.
+"""The shell command ``bertscore-tm``: parse arguments, read files, call the library, print.
 
-Each subcommand is a module of this package with
+The top room: it may import every other room except ``losses`` and ``callbacks``, and no room imports it. Each
+subcommand is a module with
 
-* ``NAME``: what is typed; the module's name is the same with ``_`` for ``-``,
-* ``HELP``: one line,
-* ``add_arguments(parser)``: declares its arguments,
+* ``NAME``: the subcommand as typed; the module has the same name with ``_`` for ``-``,
+* ``HELP``: one line for ``--help``,
+* ``add_arguments(parser)``: declares the arguments,
 * ``run(arguments) -> int``: does the work and returns the exit code.
 
-Only the module that is asked for is imported, and none of them imports torch before it runs.
+Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from importlib import import_module
 from typing import NoReturn, TextIO
 
 from bertscore_tm import __version__
-from bertscore_tm.cli.errors import FAILED, CommandError, expected_errors, in_options
+from bertscore_tm.cli.errors import FAILED, CommandError, expected_errors, replace_arguments_with_options
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main", "print_error"]
 
 COMMANDS = ("score", "show", "compare", "baseline", "tune-layers")
 
-# As shells report a process that a signal ended: 128 and the signal's number.
+# Shells report a process that a signal ended as 128 plus the signal's number: here SIGINT and SIGPIPE.
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as those of all commands."""
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports an error in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """End the command with what is wrong with its arguments."""
+        """Raise a :class:`CommandError`."""
         raise CommandError(f"{message} (see {self.prog} --help)")
 
 
@@ -60,12 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     with warnings.catch_warnings():
-        warnings.filterwarnings("always", category=UserWarning, module="bertscore_tm")
-        warnings.showwarning = _show_warning
+        # Once per text: catch_warnings makes Python forget what was shown before.
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = _print_warning
         try:
-            arguments = _parser(argv).parse_args(argv)
+            arguments = _make_parser(argv).parse_args(argv)
             exit_code: int = arguments.run(arguments)
-            # Here rather than at exit, where a closed pipe could no longer be caught.
+            # A closed pipe cannot be caught at exit.
             sys.stdout.flush()
             return exit_code
         except CommandError as error:
@@ -73,31 +75,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             return _INTERRUPTED
         except BrokenPipeError:
-            # What is still buffered would fail again at exit.
+            # Otherwise Python fails again at exit when it flushes the buffered output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return _BROKEN_PIPE
         except expected_errors() as error:
-            return print_error(CommandError(in_options(str(error)), FAILED))
+            return print_error(CommandError(replace_arguments_with_options(str(error)), FAILED))
 
 
 def print_error(error: CommandError) -> int:
-    """Print an error in one line.
+    """Print an error in one line on standard error.
 
     Args:
-        error: the error.
+        error: the error. An empty message prints nothing.
 
     Returns:
-        Its exit code.
+        The error's exit code.
     """
     if error.args[0]:
         print(f"bertscore-tm: error: {error}", file=sys.stderr)
     return error.exit_code
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser = Parser(
+def _make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
         prog="bertscore-tm",
-        description="BERTScore from the shell: similarity of texts to references by the vectors of their tokens.",
+        description="BERTScore from the shell: similarity of texts to references, computed from token vectors.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -116,7 +118,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _show_warning(
+def _print_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -124,6 +126,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    # Of several processes, all of which see the same texts, one speaks.
+    # All ranks see the same texts, so the first one prints for all.
     if os.environ.get("RANK", "0") == "0":
-        print(f"bertscore-tm: warning: {in_options(' '.join(str(message).split()))}", file=sys.stderr)
+        text = replace_arguments_with_options(" ".join(str(message).split()))
+        print(f"bertscore-tm: warning: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``python -m bertscore_tm.cli``, which is also how ``torchrun -m bertscore_tm.cli`` starts the command."""
+"""Run the shell command as ``python -m bertscore_tm.cli`` or ``torchrun -m bertscore_tm.cli``."""
 
 from __future__ import annotations
 

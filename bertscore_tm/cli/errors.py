@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 import sys
 
-__all__ = ["BAD_INPUT", "FAILED", "CommandError", "expected_errors", "in_options"]
+__all__ = ["BAD_INPUT", "FAILED", "CommandError", "expected_errors", "replace_arguments_with_options"]
 
 FAILED = 1
 BAD_INPUT = 2
 
 
 class CommandError(Exception):
-    """Ends a command: one line on standard error, no traceback.
+    """End a command with one line on standard error and no traceback.
 
     Args:
-        message: what is wrong and what to do about it; begins with ``file:line:`` where a file is to blame.
-        exit_code: 2 for bad usage or bad input, 1 for everything else.
+        message: what is wrong and what to do about it; starts with ``file:line:`` if a file causes the error.
+        exit_code: 2 for bad usage or bad input, 1 for any other failure.
 
     Example:
         >>> str(CommandError("refs.txt:17: not valid UTF-8"))
@@ -32,10 +32,12 @@ class CommandError(Exception):
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
-    """Return the kinds of errors in which the library says what to do about arguments, files, models and memory.
+    """Return the error classes whose messages are written for users of the command.
+
+    The library raises them for arguments, files, models and memory. Any other error is a bug and keeps its traceback.
 
     Returns:
-        The kinds; that of torch only where torch is loaded.
+        The classes; torch's out-of-memory error only if torch is imported.
 
     Example:
         >>> issubclass(FileNotFoundError, expected_errors())
@@ -45,7 +47,6 @@ def expected_errors() -> tuple[type[Exception], ...]:
     return (ValueError, OSError, ImportError, *(() if torch is None else (torch.OutOfMemoryError,)))
 
 
-# The library's arguments and the options that set them.
 _OPTIONS = {
     "all_layers": "--all-layers",
     "baseline_path": "--baseline",
@@ -60,22 +61,22 @@ _OPTIONS = {
     "stride": "--stride",
     "trust_remote_code": "--trust-remote-code",
 }
-# As `num_layers=7`, and names that are no English words alone too; not within a path or a longer word.
+# Match `num_layers=7`, and without `=` only names that are not English words; never within a path or a longer word.
 _ALONE = "|".join(name for name in _OPTIONS if "_" in name)
 _ARGUMENT = re.compile(rf"(?<![\w/\\.-])(?:({'|'.join(_OPTIONS)})=(?:True\b)?|({_ALONE})(?![\w/\\.-]))")
 
 
-def in_options(message: str) -> str:
-    """Say what the library says about its arguments in terms of the command's options.
+def replace_arguments_with_options(message: str) -> str:
+    """Replace the library's argument names in a message by the command's options.
 
     Args:
-        message: an error or a warning of the library.
+        message: error or warning of the library.
 
     Returns:
         The message to print.
 
     Example:
-        >>> in_options("num_layers=7 does not exist: a/num_layers has layers 0 to 6")
+        >>> replace_arguments_with_options("num_layers=7 does not exist: a/num_layers has layers 0 to 6")
         '--num-layers 7 does not exist: a/num_layers has layers 0 to 6'
     """
-    return _ARGUMENT.sub(lambda found: f"{_OPTIONS[found[1]]} " if found[1] else _OPTIONS[found[2]], message)
+    return _ARGUMENT.sub(lambda match: f"{_OPTIONS[match[1]]} " if match[1] else _OPTIONS[match[2]], message)

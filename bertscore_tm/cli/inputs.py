@@ -1,4 +1,4 @@
-"""Texts from files: plain lines, tab-separated columns or JSON lines, checked, with errors that name file and line."""
+"""Read texts from plain, tab-separated and JSON lines files; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Table:
     """The rows of a file.
 
     Args:
-        name: what errors call the file.
+        name: the file's name in error messages.
         file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``.
-        lines: the file's lines, without their ends.
+        lines: the file's lines, without line ends.
     """
 
     name: str
@@ -37,36 +37,36 @@ class Table:
         """Return one text per row.
 
         Args:
-            column: name of a TSV column or JSON key, or a TSV column's number from 1 in a file without header. Files
-                of plain lines have one column, whatever its name.
+            column: name of a TSV column or JSON key, or in a TSV file without header the column's number from 1. It is
+                ignored for plain lines.
 
         Returns:
-            The texts; blank lines are empty texts.
+            The texts; a blank line is an empty text.
 
         Raises:
-            CommandError: a row lacks the column, or has no text there.
+            CommandError: a row lacks the column, or its value is not a string.
         """
         (texts,) = self.columns([column])
-        return [self.text(row, text, column) for row, text in enumerate(texts)]
+        return [self.check_text(row, text, column) for row, text in enumerate(texts)]
 
-    def text(self, row: int, value: Any, column: str) -> str:
-        """Check that a value is a text.
+    def check_text(self, row: int, value: Any, column: str) -> str:
+        """Check that a value is a string of valid Unicode.
 
         Args:
             row: number of its row, from 0.
             value: the value, as :meth:`columns` returns it.
-            column: what errors call it.
+            column: its name in error messages.
 
         Returns:
             The value.
 
         Raises:
-            CommandError: it is none.
+            CommandError: it is not a string, or not valid Unicode.
         """
         if not isinstance(value, str):
-            raise self.error(row, f"{column!r} is {_kind(value)}, not a text")
+            raise self.error(row, f"{column!r} must be a string, got {_describe_type(value)}")
         if self.file_format == "jsonl" and not _is_unicode(value):
-            raise self.error(row, f"{column!r} has half of a surrogate pair, which is no character")
+            raise self.error(row, f"{column!r} contains an unpaired surrogate, which is not a character")
         return value
 
     def columns(self, columns: Sequence[str]) -> list[list[Any]]:
@@ -76,7 +76,7 @@ class Table:
             columns: names or numbers as in :meth:`texts`. A TSV file has a header unless all of them are numbers.
 
         Returns:
-            For each column its values: strings, or for JSON lines whatever the values are.
+            The values of each column: strings, or for JSON lines any JSON values.
 
         Raises:
             CommandError: a row is malformed or lacks a column.
@@ -91,22 +91,22 @@ class Table:
         """Return the names in the first line: a TSV file's header, or the first object's keys.
 
         Returns:
-            The names; none for plain lines and files without any line.
+            The names; an empty list for plain lines and empty files.
         """
         if not self.lines or self.file_format == "txt":
             return []
         return self.lines[0].split("\t") if self.file_format == "tsv" else list(self._object(0))
 
     def error(self, row: int, message: str, *, header: bool = False) -> CommandError:
-        """Make an error about a row.
+        """Return an error that names the file and the line of a row.
 
         Args:
             row: number of the row, from 0.
-            message: what is wrong with it.
-            header: whether a header stands before the rows.
+            message: what is wrong with the row.
+            header: whether the file has a header above the rows.
 
         Returns:
-            The error, which names file and line.
+            The error.
         """
         return CommandError(f"{self.name}:{row + 1 + header}: {message}")
 
@@ -125,7 +125,7 @@ class Table:
             elif not column.isdecimal() and first.count(column) == 1:
                 numbers.append(first.index(column))
             elif column.isdecimal():
-                raise self.error(0, f"there is no column {column}: the line has {len(first)}, numbered from 1")
+                raise self.error(0, f"column {column} does not exist: the line has {len(first)}, numbered from 1")
             else:
                 problem = "more than one column is" if column in first else "no column is"
                 known = ", ".join(repr(name) for name in first)
@@ -156,21 +156,21 @@ class Table:
         except json.JSONDecodeError as error:
             raise self.error(row, f"not valid JSON: {error.msg} at column {error.colno}") from error
         except RecursionError as error:
-            raise self.error(row, "JSON that is nested too deeply") from error
+            raise self.error(row, "the JSON value is nested too deeply") from error
         if not isinstance(record, dict):
-            raise self.error(row, f"{_kind(record)}, not a JSON object")
+            raise self.error(row, f"the line must be a JSON object, got {_describe_type(record)}")
         return record
 
 
 def read_table(path: str, file_format: str | None = None) -> Table:
-    """Read a file.
+    """Read a file into rows.
 
     Args:
-        path: the file, ``-`` for standard input; ``.gz`` files are unpacked.
-        file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``. Default: by the file's suffix, ``"txt"`` for all others.
+        path: the file, ``-`` for standard input; ``.gz`` files are decompressed.
+        file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``. Default: by the file's suffix, ``"txt"`` for any other suffix.
 
     Returns:
-        Its rows.
+        The rows.
 
     Raises:
         CommandError: the file cannot be read or is not UTF-8.
@@ -198,7 +198,7 @@ def read_texts(path: str, file_format: str | None = None, column: str = "text") 
     Args:
         path: the file, ``-`` for standard input.
         file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``. Default: by the file's suffix.
-        column: the column's name or number, or the key; plain lines need none.
+        column: the TSV column's name or number, or the JSON key; ignored for plain lines.
 
     Returns:
         At least one text.
@@ -209,32 +209,32 @@ def read_texts(path: str, file_format: str | None = None, column: str = "text") 
     table = read_table(path, file_format)
     texts = table.texts(column)
     if not texts:
-        raise CommandError(f"{table.name}:1: there is no text in it")
+        raise table.error(0, "the file contains no texts")
     return texts
 
 
 def check_standard_input(paths: Sequence[str | None]) -> None:
-    """Check that standard input is not to be read more than once.
+    """Check that standard input is given at most once.
 
     Args:
-        paths: all files that a command reads, ``None`` for those that are not given.
+        paths: all files that a command reads, ``None`` for files that are not given.
 
     Raises:
         CommandError: two of them are ``-``.
     """
     if paths.count(STDIN) > 1:
-        raise CommandError("standard input (-) can be read once only; put the other texts into a file")
+        raise CommandError("standard input (-) can be read only once: put the other texts into a file")
 
 
 def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
-    """Check that files have equally many rows.
+    """Check that files have equal numbers of rows.
 
     Args:
         tables: the files.
-        lengths: how many rows each has.
+        lengths: number of rows of each file.
 
     Raises:
-        CommandError: one has fewer than another; it is named with the line where it ends.
+        CommandError: a file has fewer rows than another; the message names it and its last line.
     """
     longest = max(range(len(tables)), key=lambda i: lengths[i])
     for table, length in zip(tables, lengths, strict=True):
@@ -249,15 +249,15 @@ def _lines(data: bytes, name: str) -> list[str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # With a byte order mark the decoder counts from behind it.
+        # The decoder counts from after a byte order mark.
         line = error.object.count(b"\n", 0, error.start) + 1
         start = error.object.rfind(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
         raise CommandError(
             f"{name}:{line}: not valid UTF-8: byte {error.start - start + 1} of the line is 0x{byte:02x}; convert the "
-            f"file to UTF-8 first"
+            f"file to UTF-8"
         ) from error
-    # Not str.splitlines, which also splits at characters that occur within texts, such as U+2028.
+    # str.splitlines would also split at characters that occur within texts, such as U+2028.
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -272,8 +272,8 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if value is None:
         return "null"
-    kinds = {bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
-    return kinds.get(type(value), "a text")
+    names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "an object"}
+    return names.get(type(value), "a string")

@@ -1,11 +1,12 @@
-"""Arguments that several commands share, and what they make: the encoder, the weights' corpus, the baseline."""
+"""Arguments that several commands share, and the encoder, idf corpus and baseline that they describe."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bertscore_tm.cli.errors import CommandError, in_options
+from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
 from bertscore_tm.cli.inputs import read_texts
 
 if TYPE_CHECKING:
@@ -18,95 +19,152 @@ __all__ = [
     "add_rescale_arguments",
     "build_encoder",
     "find_baseline",
+    "integer_of_at_least",
+    "proportion",
     "read_idf_texts",
 ]
 
 
+def integer_of_at_least(minimum: int) -> Callable[[str], int]:
+    """Return an argument type for integers with a lower bound.
+
+    Args:
+        minimum: the smallest allowed value.
+
+    Returns:
+        A function that parses an argument.
+
+    Example:
+        >>> integer_of_at_least(1)("7")
+        7
+    """
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = minimum - 1
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {minimum}, got {text!r}")
+        return value
+
+    return parse
+
+
+def proportion(text: str) -> float:
+    """Parse a number between 0 and 1, both excluded.
+
+    Args:
+        text: the argument.
+
+    Returns:
+        The number.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not a number in this range.
+
+    Example:
+        >>> proportion("0.95")
+        0.95
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, such as 0.95, got {text!r}")
+    return value
+
+
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
-    """Declare which encoder to use and how.
+    """Declare the encoder's arguments.
 
     Args:
         parser: the command's parser.
-        all_layers: whether the command looks at all layers.
+        all_layers: whether the command uses all layers.
     """
     group = parser.add_argument_group("encoder")
-    group.add_argument("-m", "--model", metavar="NAME", help="model on the hub, or local folder (default: by --lang)")
+    group.add_argument("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --lang)")
     group.add_argument(
-        "--lang", default="en", help="language of the texts: chooses model and baseline (default: %(default)s)"
+        "--lang", default="en", help="language of the texts; selects model and baseline (default: %(default)s)"
     )
     group.add_argument(
         "-l",
         "--num-layers",
         type=int,
         metavar="L",
-        help="look at the layers from 0, the embeddings, to L (default: all)"
+        help="use the layers from 0, the embeddings, to L (default: all)"
         if all_layers
-        else "layer whose vectors are compared; 0 is the embeddings, -1 the last (default: the model's tuned layer)",
+        else "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)",
     )
     group.add_argument("--revision", help="revision of a hub model")
-    group.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+    group.add_argument("--trust-remote-code", action="store_true", help="run code from the model's repository")
     group.add_argument(
         "--dtype",
         default="float32",
         choices=("float32", "bfloat16", "float16", "float64", "auto"),
         help="precision of the encoder (default: %(default)s)",
     )
-    group.add_argument("--device", help="where to compute, such as cpu or cuda:1 (default: a GPU where there is one)")
-    group.add_argument("-b", "--batch-size", type=int, metavar="N", help="largest number of texts per forward pass")
+    group.add_argument("--device", help="device, such as cpu or cuda:1 (default: a GPU if available)")
+    group.add_argument("-b", "--batch-size", type=int, metavar="N", help="maximum number of texts per forward pass")
     group.add_argument(
-        "--max-length", type=int, metavar="N", help="largest number of tokens per text (default: what the model takes)"
+        "--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)"
     )
     group.add_argument(
         "--long-text",
         default="truncate",
         choices=("truncate", "window", "error"),
-        help="what becomes of longer texts: cut, encoded in overlapping windows, or refused (default: %(default)s)",
+        help="truncate longer texts, encode them in overlapping windows, or stop with an error (default: %(default)s)",
     )
-    group.add_argument("--stride", type=int, metavar="N", help="tokens from one window to the next (default: half one)")
+    group.add_argument(
+        "--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)"
+    )
 
 
 def add_idf_arguments(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
-    """Declare how tokens are weighted.
+    """Declare the arguments for idf token weights.
 
     Args:
         parser: the command's parser.
-        references: whether there are enough references to take the idf from.
+        references: whether the command has a corpus of references to compute the idf from.
     """
-    group = parser.add_argument_group("weights")
+    group = parser.add_argument_group("token weights")
     if references:
         group.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
     group.add_argument(
         "--idf-file",
         metavar="FILE",
-        help="weight tokens by their idf in these texts, one per line (in TSV and JSON lines: text)",
+        help="weight tokens by their idf in these texts, one per line (in TSV and JSON lines the column text)",
     )
 
 
 def add_rescale_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare whether scores are rescaled.
+    """Declare the arguments for rescaling.
 
     Args:
         parser: the command's parser.
     """
     group = parser.add_argument_group("rescaling")
     group.add_argument(
-        "--rescale", action="store_true", help="map the expected score of unrelated texts to 0, by a published baseline"
+        "--rescale",
+        action="store_true",
+        help="map the expected score of unrelated texts to 0 with a published baseline",
     )
-    group.add_argument("--baseline", metavar="FILE", help="rescale by a table of your own (see bertscore-tm baseline)")
+    group.add_argument("--baseline", metavar="FILE", help="rescale with this table (see bertscore-tm baseline)")
 
 
 def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
-    """Make the encoder that :func:`add_encoder_arguments` describes.
+    """Return the encoder that the arguments describe.
 
     Args:
-        arguments: the parsed arguments.
-        all_layers: give the outputs of all layers up to ``--num-layers``.
+        arguments: the parsed arguments of :func:`add_encoder_arguments`.
+        all_layers: return the outputs of all layers up to ``--num-layers``.
 
     Returns:
-        The encoder; its weights are loaded when it is first used.
+        The encoder. The model is loaded on first use.
 
     Raises:
-        CommandError: the model or a setting is not supported.
+        CommandError: the model or an option is not supported.
         OSError: the model cannot be loaded.
     """
     from bertscore_tm.encoder import make_encoder
@@ -125,21 +183,21 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
             long_text=arguments.long_text,
             stride=arguments.stride,
         )
-        # Made on first use otherwise; it checks the options about lengths.
+        # Loading the tokenizer checks --max-length, --long-text and --stride.
         _ = encoder.tokenizer
     except ValueError as error:
-        raise CommandError(in_options(str(error))) from error
+        raise CommandError(replace_arguments_with_options(str(error))) from error
     return encoder
 
 
 def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
-    """Read the texts that idf is taken from.
+    """Read the texts whose document frequencies give the idf.
 
     Args:
         arguments: the parsed arguments of :func:`add_idf_arguments`.
 
     Returns:
-        The texts of ``--idf-file``, ``None`` without it.
+        The texts of ``--idf-file``, or ``None`` without this option.
 
     Raises:
         CommandError: the file cannot be read.
@@ -148,18 +206,18 @@ def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
 
 
 def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> LayerBaseline | None:
-    """Return the baseline that the arguments of :func:`add_rescale_arguments` select.
+    """Return the baseline to rescale with.
 
     Args:
         encoder: the encoder.
-        arguments: the parsed arguments, with those of :func:`add_encoder_arguments`.
+        arguments: the parsed arguments of :func:`add_encoder_arguments` and :func:`add_rescale_arguments`.
 
     Returns:
         The baseline of the encoder's layers, or ``None`` without rescaling.
 
     Raises:
         CommandError: the file cannot be read, is malformed or has no row for the encoder's layer.
-        ValueError: there is no published table for the language and model.
+        ValueError: no table is published for the language and model.
     """
     from bertscore_tm.scoring import rescaling
 

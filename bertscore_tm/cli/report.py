@@ -1,4 +1,4 @@
-"""What a scored corpus looks like: lines for people, a TSV table per pair, JSON; on standard output or in a file."""
+"""Format scores as text, as a TSV table or as JSON, and write them to standard output or a file."""
 
 from __future__ import annotations
 
@@ -6,50 +6,61 @@ import argparse
 import json
 import os
 import sys
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
-from bertscore_tm.cli.tables import aligned
 from bertscore_tm.files import write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Report", "add_output_arguments", "check_output", "counted", "write_output"]
+__all__ = [
+    "SCORES",
+    "SCORE_LABELS",
+    "ScoreReport",
+    "add_output_arguments",
+    "align_columns",
+    "check_output_path",
+    "format_count",
+    "write_output",
+]
 
 SCORES = ("precision", "recall", "f1")
+SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Declare what is printed, and where to.
+    """Declare the arguments for format and destination of the output.
 
     Args:
         parser: the command's parser.
 
     Returns:
-        The group of arguments, for further ones.
+        The group of arguments, to add further ones.
     """
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON document")
     group.add_argument(
-        "-o", "--output", metavar="FILE", help="write there, once and whole, instead of to standard output"
+        "-o", "--output", metavar="FILE", help="write the complete output to this file instead of standard output"
     )
     return group
 
 
 @dataclass(frozen=True)
-class Report:
-    """Scores of a corpus and what they were computed with.
+class ScoreReport:
+    """Scores of a corpus in the formats that the command prints.
 
     Args:
         scores: precision, recall and F1, shape (3, layers, candidates).
-        best_reference: number of each candidate's best reference by F1, shape (layers, candidates).
+        best_reference: index of each candidate's best reference by F1, shape (layers, candidates).
         layers: number of each layer.
-        num_references: references of all candidates together.
-        signature: everything that changes a number, in one line.
-        all_layers: whether there is one score per layer rather than one.
+        num_references: number of references of all candidates.
+        signature: all settings that change a score, in one line.
+        all_layers: report one score per layer.
     """
 
     scores: Tensor
@@ -61,94 +72,131 @@ class Report:
 
     @property
     def num_candidates(self) -> int:
-        """How many candidates there are."""
+        """Number of candidates."""
         return self.scores.shape[-1]
 
-    def summary(self) -> str:
-        """Return the means over all candidates, for people.
+    def format_summary(self) -> str:
+        """Return the mean scores as text.
 
         Returns:
-            Some lines.
+            Lines with the means, the counts and the signature.
         """
         means = self.scores.double().mean(-1).T.tolist()
         if self.all_layers:
             rows = [[str(n), *(f"{x:.4f}" for x in row)] for n, row in zip(self.layers, means, strict=True)]
-            text = aligned([["layer", "P", "R", "F1"], *rows])
+            text = align_columns([["layer", *SCORE_LABELS.values()], *rows])
         else:
-            text = "  ".join(f"{name} {x:.4f}" for name, x in zip(("P", "R", "F1"), means[0], strict=True)) + "\n"
-        counts = f"{counted(self.num_candidates, 'candidate')}, {counted(self.num_references, 'reference')}"
+            text = (
+                "  ".join(f"{label} {x:.4f}" for label, x in zip(SCORE_LABELS.values(), means[0], strict=True)) + "\n"
+            )
+        counts = f"{format_count(self.num_candidates, 'candidate')}, {format_count(self.num_references, 'reference')}"
         return f"{text}{counts}\nsignature: {self.signature}\n"
 
-    def table(self) -> str:
-        """Return the scores of each candidate, tab-separated, below the summary in comment lines.
+    def format_table(self) -> str:
+        """Return the scores of each candidate as tab-separated values.
 
         Returns:
-            A header and one line per candidate and layer.
+            The summary in comment lines, a header, and one line per candidate and layer.
         """
         several = self.num_references > self.num_candidates
-        lines = ["# " + line for line in self.summary().splitlines()]
+        lines = ["# " + line for line in self.format_summary().splitlines()]
         lines.append("\t".join(("segment", "layer", *SCORES, *(("best_reference",) if several else ()))))
         rows = self.scores.permute(2, 1, 0).tolist()
         best = self.best_reference.T.tolist()
         for segment in range(self.num_candidates):
-            for place, layer in enumerate(self.layers):
-                cells = [str(segment), str(layer), *(f"{x:.6f}" for x in rows[segment][place])]
-                lines.append("\t".join(cells + ([str(best[segment][place])] if several else [])))
+            for i, layer in enumerate(self.layers):
+                cells = [str(segment), str(layer), *(f"{x:.6f}" for x in rows[segment][i])]
+                lines.append("\t".join(cells + ([str(best[segment][i])] if several else [])))
         return "\n".join(lines) + "\n"
 
-    def document(self, per_segment: bool) -> str:
-        """Return everything as JSON.
+    def format_json(self, per_segment: bool) -> str:
+        """Return all scores as JSON.
 
         Args:
-            per_segment: whether to give the scores of each candidate too.
+            per_segment: include the scores of each candidate.
 
         Returns:
-            A JSON object, scores rounded to six decimals.
+            A JSON object with scores rounded to six decimals.
         """
-        found: dict[str, Any] = dict(zip(SCORES, self._listed(self.scores.double().mean(-1)), strict=True))
+        document: dict[str, Any] = dict(zip(SCORES, self._to_lists(self.scores.double().mean(-1)), strict=True))
         if self.all_layers:
-            found["layers"] = self.layers
-        found |= {
+            document["layers"] = self.layers
+        document |= {
             "num_candidates": self.num_candidates,
             "num_references": self.num_references,
             "signature": self.signature,
         }
         if per_segment:
-            found["segments"] = dict(zip(SCORES, self._listed(self.scores.double()), strict=True))
+            document["segments"] = dict(zip(SCORES, self._to_lists(self.scores.double()), strict=True))
             best = self.best_reference.tolist()
-            found["segments"]["best_reference"] = best if self.all_layers else best[0]
-        return json.dumps(found, allow_nan=False) + "\n"
+            document["segments"]["best_reference"] = best if self.all_layers else best[0]
+        return json.dumps(document, allow_nan=False) + "\n"
 
-    def _listed(self, values: Tensor) -> list[Any]:
-        """One entry per score: by layer, where there are several."""
+    def _to_lists(self, values: Tensor) -> list[Any]:
+        """Return rounded values, nested by layer only if all layers are reported."""
         return (values if self.all_layers else values[:, 0]).mul(1e6).round().div(1e6).tolist()
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
+def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
+    """Format the rows of a table as lines with columns of equal width.
 
     Args:
-        number: how many.
-        noun: of what, in the singular.
+        rows: the cells, equally many per row.
+        num_left: number of left-aligned columns; the following ones are right-aligned.
 
     Returns:
-        Both.
+        One line per row.
 
     Example:
-        >>> counted(1, "candidate"), counted(2, "candidate")
+        >>> print(align_columns([["layer", "F1"], ["3", "0.4150"]]), end="")
+        layer      F1
+        3      0.4150
+    """
+    widths = [max(map(_terminal_width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        padding = [" " * (width - _terminal_width(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [
+            cell + space if i < num_left else space + cell
+            for i, (cell, space) in enumerate(zip(row, padding, strict=True))
+        ]
+        lines.append("  ".join(cells) + "\n")
+    return "".join(lines)
+
+
+def _terminal_width(text: str) -> int:
+    """Return the number of terminal columns that a text takes."""
+    return sum(
+        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 1 + (unicodedata.east_asian_width(c) in "WF")
+        for c in text
+    )
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural.
+
+    Args:
+        number: the number.
+        noun: the noun in the singular.
+
+    Returns:
+        Number and noun.
+
+    Example:
+        >>> format_count(1, "candidate"), format_count(2, "candidate")
         ('1 candidate', '2 candidates')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def check_output(path: str | None) -> None:
-    """Make sure, before anything is computed, that a file can be written.
+def check_output_path(path: str | None) -> None:
+    """Check, before the scores are computed, that a file can be written.
 
     Args:
         path: the file, or ``None`` for standard output.
 
     Raises:
-        CommandError: its folder does not exist or forbids it, or it is a folder itself.
+        CommandError: the path is a folder, its folder does not exist, or the permissions do not allow writing.
     """
     if path is None:
         return
@@ -159,16 +207,16 @@ def check_output(path: str | None) -> None:
     if not folder.is_dir():
         raise CommandError(f"argument --output: the folder {folder} does not exist")
     if not os.access(target if _is_special(target) else folder, os.W_OK):
-        raise CommandError(f"argument --output: {path} cannot be written, {folder} forbids it")
+        raise CommandError(f"argument --output: no permission to write {path}")
 
 
 def write_output(content: str | bytes, path: str | None) -> None:
-    """Write a result, a file only once it is complete.
+    """Write a result to standard output or atomically to a file.
 
-    A text that the file cannot take goes to standard output, so that it is not lost.
+    If the file cannot be written, print a text to standard output, so that it is not lost.
 
     Args:
-        content: the result.
+        content: text, or bytes of a picture.
         path: the file, or ``None`` for standard output.
 
     Raises:
@@ -178,7 +226,7 @@ def write_output(content: str | bytes, path: str | None) -> None:
     if path is None:
         try:
             sys.stdout.write(data.decode("utf-8"))
-            # Here rather than at exit, where nobody could say what is wrong.
+            # At exit Python could not report the error in one line.
             sys.stdout.flush()
         except BrokenPipeError:
             raise
@@ -194,10 +242,10 @@ def write_output(content: str | bytes, path: str | None) -> None:
     except OSError as error:
         if isinstance(content, str):
             write_output(content, None)
-        # With strerror the error comes from the special file; write_atomically names the path itself.
+        # An error of write_atomically has no strerror, and its message names the path.
         raise CommandError(f"{path}: {error.strerror}" if error.strerror else str(error), FAILED) from error
 
 
 def _is_special(path: Path) -> bool:
-    """Tell devices and pipes, which cannot be replaced by a finished file."""
+    """Return whether a path is a device or pipe, which must be written to and not be replaced."""
     return path.exists() and not path.is_file()

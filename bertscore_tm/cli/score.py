@@ -1,4 +1,4 @@
-"""Score candidate texts against references: mean precision, recall and F1, and those of each pair.
+"""Score candidate texts against references: precision, recall and F1, as means or for each pair.
 
 Examples::
 
@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import argparse
 
-from bertscore_tm.cli import inputs, options, pairs, ranks, report, scoring
+from bertscore_tm.cli import options, report, text_arguments
+from bertscore_tm.cli.distributed import join_ranks
+from bertscore_tm.cli.inputs import check_standard_input
+from bertscore_tm.cli.scored_corpus import score_texts
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -24,17 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments.
 
     Args:
-        parser: its parser.
+        parser: the command's parser.
     """
-    pairs.add_pair_arguments(parser)
+    text_arguments.add_pair_arguments(parser)
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser)
     options.add_rescale_arguments(parser)
     group = report.add_output_arguments(parser)
     group.add_argument(
-        "--per-segment", action="store_true", help="give the scores of each pair too; pairs, references count from 0"
+        "--per-segment",
+        action="store_true",
+        help="also print the scores of each pair; pairs and references count from 0",
     )
-    group.add_argument("--all-layers", action="store_true", help="give the scores of every layer up to --num-layers")
+    group.add_argument("--all-layers", action="store_true", help="print the scores of every layer up to --num-layers")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,31 +52,31 @@ def run(arguments: argparse.Namespace) -> int:
         The exit code.
 
     Raises:
-        CommandError: something is wrong with the arguments or files.
+        CommandError: an argument or file is invalid.
     """
-    report.check_output(arguments.output)
-    inputs.check_standard_input([arguments.candidates, *(arguments.references or ()), arguments.idf_file])
+    report.check_output_path(arguments.output)
+    check_standard_input([arguments.candidates, *(arguments.references or ()), arguments.idf_file])
     scored = _score(arguments)
     if scored is not None:
         if arguments.json:
-            text = scored.document(arguments.per_segment)
+            text = scored.format_json(arguments.per_segment)
         else:
-            text = scored.table() if arguments.per_segment else scored.summary()
+            text = scored.format_table() if arguments.per_segment else scored.format_summary()
         report.write_output(text, arguments.output)
     return 0
 
 
-def _score(arguments: argparse.Namespace) -> report.Report | None:
-    """The result, in the first process only."""
-    with ranks.join() as team:
-        texts, idf_sents = team.from_first(lambda: (pairs.read_pairs(arguments), options.read_idf_texts(arguments)))
-        scored = scoring.score_texts(
-            team, arguments, texts, texts.references, idf_sents, all_layers=arguments.all_layers
+def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
+    """Return the report on rank 0, ``None`` on all other ranks."""
+    with join_ranks() as ranks:
+        texts, idf_sents = ranks.run_on_first(
+            lambda: (text_arguments.read_pairs(arguments), options.read_idf_texts(arguments))
         )
+        scored = score_texts(ranks, arguments, texts, texts.references, idf_sents, all_layers=arguments.all_layers)
     if scored is None:
         return None
     last = scored.encoder.num_layers
-    return report.Report(
+    return report.ScoreReport(
         scores=scored.scores,
         best_reference=scored.best_reference,
         layers=list(range(last + 1)) if arguments.all_layers else [last],

@@ -1,4 +1,4 @@
-"""Show how the tokens of one candidate and one reference match, and what each adds to the score.
+"""Show how the tokens of a candidate and a reference match, and how much each adds to the score.
 
 Examples::
 
@@ -10,15 +10,15 @@ Examples::
 from __future__ import annotations
 
 import argparse
-import unicodedata
-import warnings
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertscore_tm.cli import options, ranks, report
-from bertscore_tm.cli.errors import CommandError, in_options
+from bertscore_tm.cli import options, report
+from bertscore_tm.cli.distributed import choose_device
+from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
+from bertscore_tm.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
 NAME = "show"
-HELP = "show how the tokens of one pair match"
+HELP = "show how the tokens of a candidate and a reference match"
 
-_PICTURES = (".png", ".pdf", ".svg")
+_PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 _DOTS_PER_INCH = 200
 
 
@@ -40,9 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments.
 
     Args:
-        parser: its parser.
+        parser: the command's parser.
     """
-    parser.add_argument("candidate", help="the text to score (put -- before texts that begin with -)")
+    parser.add_argument("candidate", help="the text to score (put -- before a text that starts with -)")
     parser.add_argument("reference", help="its reference")
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser, references=False)
@@ -52,17 +52,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="draw a picture (.png, .pdf, .svg) or a web page (.html) instead of printing text (.txt)",
+        help="write a picture (.png, .pdf, .svg), a web page (.html) or the text (.txt) to this file",
     )
     group.add_argument(
         "--contributions",
         action="store_true",
-        help="draw what each token adds to the score rather than the matrix of matches, as web pages always do",
+        help="draw how much each token adds to the score, as web pages always do, instead of the matrix of matches",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show a pair.
+    """Show a pair of texts.
 
     Args:
         arguments: the parsed arguments.
@@ -71,37 +71,37 @@ def run(arguments: argparse.Namespace) -> int:
         The exit code.
 
     Raises:
-        CommandError: something is wrong with the arguments.
+        CommandError: an argument is invalid.
     """
-    report.check_output(arguments.output)
+    report.check_output_path(arguments.output)
     suffix = ".txt" if arguments.output is None else Path(arguments.output).suffix.lower()
-    if suffix not in (*_PICTURES, ".html", ".txt"):
+    if suffix not in (*_PICTURE_SUFFIXES, ".html", ".txt"):
         raise CommandError(
-            f"argument --output: {arguments.output} must end with {', '.join(_PICTURES)}, .html or .txt, which chooses "
-            f"what is drawn"
+            f"argument --output: {arguments.output} must end with {', '.join(_PICTURE_SUFFIXES)}, .html or .txt, which "
+            f"selects the format"
         )
     if arguments.contributions and suffix == ".txt":
-        raise CommandError("--contributions is for pictures: pass --output with the name of one")
+        raise CommandError("--contributions needs a picture: pass --output with a .png, .pdf or .svg file")
     for name in ("candidate", "reference"):
         if not getattr(arguments, name).strip():
-            raise CommandError(f"the {name} is empty: its score is 0, and there is nothing to show")
+            raise CommandError(f"the {name} is empty, so its score is 0: pass a text with tokens")
     idf_sents = options.read_idf_texts(arguments)
 
-    device = ranks.choose_device(arguments.device)
+    device = choose_device(arguments.device)
     encoder = options.build_encoder(arguments)
     baseline = options.find_baseline(encoder, arguments)
     try:
         if suffix == ".txt":
-            shown: str | bytes = _text(arguments, encoder, idf_sents, device, baseline)
+            content: str | bytes = _format_text(arguments, encoder, idf_sents, device, baseline)
         else:
-            shown = _drawn(arguments, encoder, idf_sents, device)
+            content = _draw(arguments, encoder, idf_sents, device)
     except ValueError as error:
-        raise CommandError(in_options(str(error))) from error
-    report.write_output(shown, arguments.output)
+        raise CommandError(replace_arguments_with_options(str(error))) from error
+    report.write_output(content, arguments.output)
     return 0
 
 
-def _drawn(
+def _draw(
     arguments: argparse.Namespace, encoder: FrozenEncoder, idf_sents: list[str] | None, device: torch.device
 ) -> str | bytes:
     from bertscore_tm.functional import align
@@ -125,7 +125,7 @@ def _drawn(
     return file.getvalue()
 
 
-def _text(
+def _format_text(
     arguments: argparse.Namespace,
     encoder: FrozenEncoder,
     idf_sents: list[str] | None,
@@ -140,69 +140,47 @@ def _text(
     weights = token_weights(encoder, idf_sents=idf_sents, device=device)
     alignment = compute_alignment(arguments.candidate, arguments.reference, encoder, weights, device, baseline=baseline)
     if alignment.num_truncated:
-        warnings.warn(
-            f"{describe_truncation(alignment.num_truncated, encoder.tokenizer.max_length)}; long_text='window' shows "
-            f"whole texts",
-            stacklevel=1,
-        )
+        truncation = describe_truncation(alignment.num_truncated, encoder.tokenizer.max_length)
+        warn_user(f"{truncation}; pass long_text='window' to show whole texts")
     signature = score_signature(encoder, weights.source, baseline)
-    return in_terminal(alignment, weighted=idf_sents is not None) + f"\nsignature: {signature}\n"
+    return format_alignment(alignment, weighted=idf_sents is not None) + f"\nsignature: {signature}\n"
 
 
-def in_terminal(alignment: Alignment, *, weighted: bool) -> str:
-    """Return an alignment as text.
+def format_alignment(alignment: Alignment, *, weighted: bool) -> str:
+    """Format an alignment as text.
 
     Args:
         alignment: the alignment.
-        weighted: whether to show the tokens' weights.
+        weighted: show the token weights.
 
     Returns:
-        The scores, and for each text a table of its tokens.
+        The scores, and a table of tokens for each text.
     """
     candidate, reference = alignment.candidate, alignment.reference
     return "\n".join(
         (
             f"P {alignment.precision:.4f}  R {alignment.recall:.4f}  F1 {alignment.f1:.4f}\n",
-            _table("candidate", candidate, "reference", reference, "precision", weighted),
-            _table("reference", reference, "candidate", candidate, "recall", weighted),
+            _format_tokens("candidate", candidate, "reference", reference, "precision", weighted),
+            _format_tokens("reference", reference, "candidate", candidate, "recall", weighted),
         )
     )
 
 
-def _table(name: str, text: AlignedText, other_name: str, other: AlignedText, score: str, weighted: bool) -> str:
-    """One row per token: the token, its best match, their similarity, and its part of the score."""
+def _format_tokens(
+    name: str, text: AlignedText, other_name: str, other: AlignedText, score: str, weighted: bool
+) -> str:
+    """Format one row per token: the token, its best match, their similarity, and its part of the score."""
     rows = [[name, f"best match in {other_name}", "similarity", *(["weight"] if weighted else []), f"part of {score}"]]
     columns = (text.matches.tolist(), text.best.tolist(), text.weights.tolist(), text.shares.tolist())
     for number, (match, best, weight, share) in enumerate(zip(*columns, strict=True)):
-        matched = "special token" if match < 0 else _numbered(match, other.tokens)
-        cells = [_numbered(number, text.tokens), matched, f"{best:.4f}"]
+        matched = "special token" if match < 0 else _number_token(match, other.tokens)
+        cells = [_number_token(number, text.tokens), matched, f"{best:.4f}"]
         rows.append([*cells, *([f"{weight:.4f}"] if weighted else []), f"{share:.4f}"])
     if abs(text.special_share) >= 5e-5:
         rows.append(["special tokens", "", "", *([""] if weighted else []), f"{text.special_share:.4f}"])
-    return _aligned(rows)
+    return report.align_columns(rows, num_left=2)
 
 
-def _numbered(number: int, tokens: Sequence[str]) -> str:
-    return f"{number + 1:>{len(str(len(tokens)))}} {tokens[number]}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Lines with two columns of texts and further ones of numbers."""
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        padding = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
-        cells = [
-            cell + space if place < 2 else space + cell
-            for place, (cell, space) in enumerate(zip(row, padding, strict=True))
-        ]
-        lines.append("  ".join(cells) + "\n")
-    return "".join(lines)
-
-
-def _width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
-    return sum(
-        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 1 + (unicodedata.east_asian_width(c) in "WF")
-        for c in text
-    )
+def _number_token(index: int, tokens: Sequence[str]) -> str:
+    """Return a token with its number from 1, padded to the width of the last number."""
+    return f"{index + 1:>{len(str(len(tokens)))}} {tokens[index]}"

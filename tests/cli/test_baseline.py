@@ -1,4 +1,4 @@
-"""``bertscore-tm baseline``: the table of the library, on screen and in files, through interruptions and processes."""
+"""``bertscore-tm baseline``: the table of the library, after interruptions and on several ranks too."""
 
 import io
 import json
@@ -14,16 +14,7 @@ from bertscore_tm import FrozenEncoder, bert_score, catalog
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.cli.baseline import state_path
 from tests.support.models import save_tiny_model
-from tests.support.shell import (
-    ONE_PROCESS,
-    TWO_PROCESSES,
-    numbers_in,
-    run_here,
-    run_there,
-    start,
-    write_lines,
-    write_records,
-)
+from tests.support.shell import ONE_PROCESS, numbers_in, run_here, run_on_ranks, start, write_lines, write_records
 from tests.support.texts import real_pairs
 
 TEXTS = real_pairs(30)[0]
@@ -128,7 +119,7 @@ def test_long_texts_are_told(command, folder):
         ({"texts": "same.txt"}, 1, "at least 2 distinct texts that are not blank, got 1"),
         ({"texts": "texts.tsv", "options": ["--column", "sentence"]}, 2, r"texts.tsv:1: no column is named 'sentence'"),
         ({"output": "nowhere/table.csv"}, 2, "--output: the folder .* does not exist"),
-        ({"options": ["--pairs", "1"]}, 2, "--pairs: '1' is no whole number of at least 2"),
+        ({"options": ["--pairs", "1"]}, 2, "--pairs: must be an integer of at least 2, got '1'"),
         ({"options": ["--num-layers", "9"]}, 2, "--num-layers 9 does not exist"),
         ({"model": "no-model"}, 1, "no-model"),
     ],
@@ -155,12 +146,13 @@ def test_a_state_of_other_settings_is_an_error(command, folder):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("resume", [ONE_PROCESS, TWO_PROCESSES], ids=["one", "two"])
-def test_interrupted_run_goes_on_to_the_same_table(folder, tmp_path, resume):
-    output, other = tmp_path / "resumed.csv", tmp_path / "whole.csv"
-    options = ["baseline", "-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", "4000", "--save-every", "50"]
-    running = start(ONE_PROCESS, folder, *options, "-o", output)
-    state = state_path(str(output))
+def test_a_killed_run_resumes_to_the_same_table(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    outputs = {name: tmp_path / f"{name}.csv" for name in ("alone", "ranks", "whole")}
+    options = ["-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", 2000, "--save-every", 20]
+    arguments = {name: ["baseline", *options, "-o", path] for name, path in outputs.items()}
+    running = start(ONE_PROCESS, folder, *arguments["alone"])
+    state = state_path(str(outputs["alone"]))
     while not state.exists():
         assert running.poll() is None
         time.sleep(0.01)
@@ -168,21 +160,20 @@ def test_interrupted_run_goes_on_to_the_same_table(folder, tmp_path, resume):
     out, err = running.communicate()
     assert (running.returncode, out, err) == (-signal.SIGKILL, "", "")
     done = json.loads(state.read_text())["num_pairs"]
-    assert 0 < done < 4000
-    assert done % 50 == 0
-    assert not output.exists()
-    resumed = run_there(resume, folder, *options, "-o", output)
-    whole = run_there(ONE_PROCESS, folder, *options, "-o", other)
-    assert output.read_text() == other.read_text()
-    assert resumed == whole.replace(str(other), str(output))
+    assert 0 < done < 2000
+    assert done % 20 == 0
+    assert not outputs["alone"].exists()
+    copied = state_path(str(outputs["ranks"]))
+    copied.write_bytes(state.read_bytes())
+
+    resumed = run_here(capsys, *arguments["alone"])
+    first, second = run_on_ranks(folder, arguments["ranks"], arguments["ranks"])
+    whole = run_here(capsys, *arguments["whole"])
+    assert resumed.err == f"bertscore-tm: resuming from {state}\n"
+    assert first.err == f"bertscore-tm: resuming from {copied}\n"
+    assert second == (0, "", "")
+    for name, printed in (("alone", resumed.out), ("ranks", first.out)):
+        assert outputs[name].read_text() == outputs["whole"].read_text()
+        assert printed == whole.out.replace(str(outputs["whole"]), str(outputs[name]))
     assert not state.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_torchrun_makes_the_table_of_one_process(folder):
-    options = ["baseline", "-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", "500", "--save-every", "99"]
-    alone = run_there(ONE_PROCESS, folder, *options, "-o", "alone.csv")
-    shared = run_there(TWO_PROCESSES, folder, *options, "-o", "shared.csv")
-    assert shared == alone.replace("alone.csv", "shared.csv")
-    assert (folder / "shared.csv").read_text() == (folder / "alone.csv").read_text()
+    assert not copied.exists()

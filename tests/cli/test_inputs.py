@@ -1,4 +1,4 @@
-"""What the shell command reads: lines, columns and JSON, and one line that names file and line for bad input."""
+"""Files that the shell command reads, and one-line errors for bad input that name file and line."""
 
 import gzip
 import io
@@ -6,14 +6,14 @@ import json
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
-from bertscore_tm.cli.errors import CommandError, in_options
+from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
 from bertscore_tm.cli.inputs import read_table, read_texts
 
-# A line of text, and what Python's str.splitlines would cut it into.
+# Lines that Python's str.splitlines would split.
 ODD = ["one\u2028line", "two\x0bthree\x0cfour", "next\x85line", "a\rb", "", "  blanks ", "\ufeffnot at the start"]
 
 
@@ -23,7 +23,7 @@ def from_stdin(monkeypatch, data: bytes) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-def test_lines_end_where_editors_say(tmp_path, end, mark):
+def test_lines_end_at_line_feeds_only(tmp_path, end, mark):
     path = tmp_path / "texts.txt"
     for last in ("", end):
         path.write_bytes(mark + (end.join(["first", *ODD]) + last).encode())
@@ -38,8 +38,9 @@ texts = st.lists(
 ).filter(lambda lines: not lines[0].startswith("\ufeff"))
 
 
+@settings(max_examples=30)
 @given(lines=texts)
-def test_what_was_written_is_read(tmp_path_factory, lines):
+def test_written_texts_are_read_back(tmp_path_factory, lines):
     folder = tmp_path_factory.mktemp("written")
     with (folder / "a.txt").open("w", encoding="utf-8", newline="") as file:
         file.writelines(line + "\n" for line in lines)
@@ -78,13 +79,13 @@ PAIRS = [("a cat", ["the cat", "cats"]), ("", ["nothing"]), ("x\u2028y", ["z", "
 
 
 def scored_pairs(monkeypatch, *arguments: str):
-    """The pairs that the command would score."""
+    """Return the pairs that the command would score."""
     seen = []
 
     def stop(arguments):
-        from bertscore_tm.cli import pairs
+        from bertscore_tm.cli import text_arguments
 
-        seen.append(pairs.read_pairs(arguments))
+        seen.append(text_arguments.read_pairs(arguments))
         return 0
 
     monkeypatch.setattr("bertscore_tm.cli.score.run", stop)
@@ -131,7 +132,7 @@ def test_texts_on_the_command_line(monkeypatch):
 
 
 GOOD = b"a cat\na dog\n"
-# What the files hold, the arguments, and the one line that the command must say, in which {} is their folder.
+# Content of the files, arguments, and the error message; {} is the folder of the files.
 BAD = {
     "missing file": ({}, ["-c", "{}/no.txt", "-r", "{}/no.txt"], "{}/no.txt: No such file or directory"),
     "a folder": ({}, ["-c", "{}", "-r", "{}"], "{}: Is a directory"),
@@ -139,12 +140,12 @@ BAD = {
     "empty file": (
         {"c.txt": b"", "r.txt": b""},
         ["-c", "{}/c.txt", "-r", "{}/r.txt"],
-        "{}/c.txt:1: there is no text in it",
+        "{}/c.txt:1: the file contains no texts",
     ),
     "no references": (
         {"c.txt": GOOD},
         ["-c", "{}/c.txt"],
-        "no references: give -r FILE, or --format tsv or jsonl if {}/c.txt holds them with the candidates",
+        "no references: give -r FILE, or --format tsv or jsonl if {}/c.txt also contains the references",
     ),
     "fewer references": (
         {"c.txt": GOOD, "r.txt": b"one\n"},
@@ -164,12 +165,12 @@ BAD = {
     "not UTF-8": (
         {"c.txt": GOOD, "r.txt": "a\r\nd\u00e9j\u00e0\n".encode("latin-1")},
         ["-c", "{}/c.txt", "-r", "{}/r.txt"],
-        "{}/r.txt:2: not valid UTF-8: byte 2 of the line is 0xe9; convert the file to UTF-8 first",
+        "{}/r.txt:2: not valid UTF-8: byte 2 of the line is 0xe9; convert the file to UTF-8",
     ),
     "not UTF-8 behind a mark": (
         {"c.txt": b"\xef\xbb\xbfa\n\xff"},
         ["-c", "{}/c.txt", "-r", "{}/c.txt"],
-        "{}/c.txt:2: not valid UTF-8: byte 1 of the line is 0xff; convert the file to UTF-8 first",
+        "{}/c.txt:2: not valid UTF-8: byte 1 of the line is 0xff; convert the file to UTF-8",
     ),
     "cut gzip": (
         {"c.txt.gz": gzip.compress(GOOD)[:-9]},
@@ -189,7 +190,7 @@ BAD = {
     "no numbered column": (
         {"c.tsv": b"a\tb\n"},
         ["-c", "{}/c.tsv", "--candidate-column", "0", "--reference-column", "2"],
-        "{}/c.tsv:1: there is no column 0: the line has 2, numbered from 1",
+        "{}/c.tsv:1: column 0 does not exist: the line has 2, numbered from 1",
     ),
     "column twice": (
         {"c.tsv": b"candidate\tcandidate\na\tb\n"},
@@ -211,11 +212,15 @@ BAD = {
         ["-c", "{}/c.jsonl"],
         "{}/c.jsonl:2: not valid JSON: Expecting value at column 1",
     ),
-    "no object": ({"c.jsonl": b'["a", "b"]\n'}, ["-c", "{}/c.jsonl"], "{}/c.jsonl:1: a list, not a JSON object"),
+    "no object": (
+        {"c.jsonl": b'["a", "b"]\n'},
+        ["-c", "{}/c.jsonl"],
+        "{}/c.jsonl:1: the line must be a JSON object, got an array",
+    ),
     "nested": (
         {"c.jsonl": b'{"candidate": "a"}\n' + b"[" * 100_000},
         ["-c", "{}/c.jsonl"],
-        "{}/c.jsonl:2: JSON that is nested too deeply",
+        "{}/c.jsonl:2: the JSON value is nested too deeply",
     ),
     "no key": (
         {"c.jsonl": b'{"candidate": "a", "reference": "b"}\n{"candidate": "a", "ref": "b"}\n'},
@@ -225,49 +230,49 @@ BAD = {
     "null": (
         {"c.jsonl": b'{"candidate": null, "reference": "b"}\n'},
         ["-c", "{}/c.jsonl"],
-        "{}/c.jsonl:1: 'candidate' is null, not a text",
+        "{}/c.jsonl:1: 'candidate' must be a string, got null",
     ),
     "a list of candidates": (
         {"c.jsonl": b'{"candidate": ["a"], "reference": "b"}\n'},
         ["-c", "{}/c.jsonl"],
-        "{}/c.jsonl:1: 'candidate' is a list, not a text",
+        "{}/c.jsonl:1: 'candidate' must be a string, got an array",
     ),
     "number among references": (
         {"c.jsonl": b'{"candidate": "a", "references": ["b", 7]}\n'},
         ["-c", "{}/c.jsonl"],
-        "{}/c.jsonl:1: 'references[1]' is a number, not a text",
+        "{}/c.jsonl:1: 'references[1]' must be a string, got a number",
     ),
     "empty list of references": (
         {"c.jsonl": b'{"candidate": "a", "references": ["b"]}\n{"candidate": "a", "references": []}\n'},
         ["-c", "{}/c.jsonl"],
-        "{}/c.jsonl:2: 'references' is an empty list: every candidate needs at least one reference",
+        "{}/c.jsonl:2: 'references' is an empty array: every candidate needs at least one reference",
     ),
     "reference and references": (
         {"c.jsonl": b'{"candidate": "a", "references": ["b"], "reference": "b"}\n'},
         ["-c", "{}/c.jsonl"],
-        "{}/c.jsonl:1: both 'reference' and 'references' are there: choose with --reference-column",
+        "{}/c.jsonl:1: the columns 'reference' and 'references' both exist: choose with --reference-column",
     ),
     "half a character": (
         {"c.jsonl": b'{"candidate": "\\ud83d", "reference": "b"}\n'},
         ["-c", "{}/c.jsonl"],
-        "{}/c.jsonl:1: 'candidate' has half of a surrogate pair, which is no character",
+        "{}/c.jsonl:1: 'candidate' contains an unpaired surrogate, which is not a character",
     ),
     "standard input twice": (
         {},
         ["-c", "-", "-r", "-"],
-        "standard input (-) can be read once only; put the other texts into a file",
+        "standard input (-) can be read only once: put the other texts into a file",
     ),
     "standard input for idf too": (
         {},
         ["-c", "-", "-r", "{}/r.txt", "--idf-file", "-"],
-        "standard input (-) can be read once only; put the other texts into a file",
+        "standard input (-) can be read only once: put the other texts into a file",
     ),
     "files and texts": (
         {"c.txt": GOOD},
         ["-c", "{}/c.txt", "--reference-text", "a"],
         "give files (-c, -r) or texts (--candidate-text, --reference-text), not both",
     ),
-    "one text": ({}, ["--candidate-text", "a"], "--candidate-text and --reference-text go together"),
+    "one text": ({}, ["--candidate-text", "a"], "--candidate-text and --reference-text need each other: give both"),
     "missing idf file": (
         {"c.txt": GOOD},
         ["-c", "{}/c.txt", "-r", "{}/c.txt", "--idf-file", "{}/no.txt"],
@@ -302,12 +307,12 @@ def test_standard_input_is_named(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("bertscore-tm: error: standard input:2: not valid UTF-8: byte 1 of")
 
 
-def test_errors_are_one_line_whatever_they_hold():
+def test_error_messages_are_joined_to_one_line():
     assert str(CommandError("a\n  b\tc")) == "a b c"
 
 
 @pytest.mark.parametrize(
-    ("said", "printed"),
+    ("message", "printed"),
     [
         ("max_length=9 exceeds", "--max-length 9 exceeds"),
         ("turn rescale_with_baseline off", "turn --rescale off"),
@@ -317,5 +322,5 @@ def test_errors_are_one_line_whatever_they_hold():
         ("/data/stride/device-1/num_layers.txt", "/data/stride/device-1/num_layers.txt"),
     ],
 )
-def test_the_library_speaks_of_options(said, printed):
-    assert in_options(said).strip() == printed.strip()
+def test_argument_names_are_replaced_with_options(message, printed):
+    assert replace_arguments_with_options(message).strip() == printed.strip()

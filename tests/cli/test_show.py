@@ -44,7 +44,7 @@ def columns(line):
     return re.split(r" {2,}", line.strip())
 
 
-def test_text_shows_every_match_and_share(command, by_hand, minilm):
+def test_text_shows_every_match_and_contribution(command, by_hand, minilm):
     (candidate, reference), cosines = by_hand
     printed = command(CANDIDATE, REFERENCE).out
     scores, first, second, signature = printed.split("\n\n")
@@ -96,7 +96,7 @@ def test_weights_and_baseline(command, tmp_path, minilm):
     assert next(line for line in first.splitlines() if " cat " in line).split()[-2] == "0.5108"
 
 
-def test_columns_stand_below_each_other_in_every_script(command):
+def test_columns_are_aligned_in_every_script(command):
     first = command("今天 very nice e\u0301", "昨天 was nice").out.split("\n\n")[1]
     widths = {"今": 2, "天": 2, "昨": 2, "\u0301": 0}
     ends = {sum(widths.get(c, 1) for c in line) for line in first.splitlines()}
@@ -105,27 +105,25 @@ def test_columns_stand_below_each_other_in_every_script(command):
 
 def test_pictures_and_pages(command, tmp_path):
     heads = {"png": b"\x89PNG\r\n", "PDF": b"%PDF-", "svg": b"<?xml", "html": b"<!DOCTYPE html>", "txt": b"P 0."}
-    for kind in ([], ["--contributions"]):
-        for suffix, head in heads.items():
-            if suffix == "txt" and kind:
-                continue
-            path = tmp_path / f"shown.{suffix}"
-            printed = command(CANDIDATE, REFERENCE, "--output", str(path), *kind)
-            assert printed == ("", "")
-            assert path.read_bytes()[: len(head)].lower() == head.lower()
-        groups = {element.get("id") for element in ElementTree.parse(tmp_path / "shown.svg").iter()}
-        assert ("precision-matches" in groups) == (not kind)
+    for suffix, head in heads.items():
+        path = tmp_path / f"shown.{suffix}"
+        assert command(CANDIDATE, REFERENCE, "--output", str(path)) == ("", "")
+        assert path.read_bytes()[: len(head)].lower() == head.lower()
+    command(CANDIDATE, REFERENCE, "--output", str(tmp_path / "contributions.svg"), "--contributions")
+    for name in ("shown", "contributions"):
+        groups = {element.get("id") for element in ElementTree.parse(tmp_path / f"{name}.svg").iter()}
+        assert ("precision-matches" in groups) == (name == "shown")
     assert "sleeping" in (tmp_path / "shown.html").read_text(encoding="utf-8")
     if "matplotlib.pyplot" in sys.modules:
         assert sys.modules["matplotlib.pyplot"].get_fignums() == []
 
 
-def test_long_texts_are_cut_with_a_warning(command):
+def test_truncation_is_warned_about(command):
     printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
     assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
     assert printed.err == (
-        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text 'window' "
-        "shows whole texts\n"
+        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; pass --long-text 'window' to show "
+        "whole texts\n"
     )
 
 
@@ -137,13 +135,13 @@ def test_long_texts_are_cut_with_a_warning(command):
         (("a", "\u200b"), 2, "reference='\\u200b' has no tokens except special ones"),
         (("a", "b", "-o", "picture.gif"), 2, "argument --output: picture.gif must end with .png, .pdf, .svg, .html"),
         (("a", "b", "-o", "no/picture.png"), 2, "argument --output: the folder "),
-        (("a", "b", "--contributions"), 2, "--contributions is for pictures"),
+        (("a", "b", "--contributions"), 2, "--contributions needs a picture"),
         (("a", "b", "--rescale"), 1, "no baseline for language 'en'"),
         (("a", "b", "--baseline", "no.csv", "-o", "picture.png"), 2, "no.csv: No such file or directory"),
         (("a",), 2, "the following arguments are required: reference (see bertscore-tm show --help)"),
     ],
 )
-def test_what_cannot_be_shown_is_said_in_one_line(command, monkeypatch, tmp_path, arguments, exit_code, message):
+def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, exit_code, message):
     monkeypatch.chdir(tmp_path)
     printed = command(*arguments, exit_code=exit_code)
     assert printed.out == ""

@@ -1,17 +1,23 @@
-"""Running the command: in this process, or in others as a shell or ``torchrun`` starts it."""
+"""Running the command: in this process, in the session's gloo ranks, or in new processes."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch.distributed as dist
 
 from bertscore_tm.cli import main
+from tests.support.ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_PROCESS = [sys.executable, "-m", "bertscore_tm.cli"]
@@ -28,19 +34,42 @@ def run_here(capsys: Any, *arguments: Any, exit_code: int = 0) -> Any:
     return capsys.readouterr()
 
 
+class Printed(NamedTuple):
+    """Exit code, standard output and standard error of one rank."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+def run_on_ranks(folder: Path, *arguments: list[Any]) -> list[Printed]:
+    """Run the command as ``torchrun`` does, but on the session's ranks, each with its own arguments."""
+    return run_ranks(_run_rank, len(arguments), str(folder), [list(map(str, one)) for one in arguments])
+
+
+def _run_rank(rank: int, folder: str, arguments: list[list[str]]) -> Printed:
+    os.environ |= {"WORLD_SIZE": str(dist.get_world_size()), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    out, err = io.StringIO(), io.StringIO()
+    # The rank is already in its default process group.
+    init, destroy = (patch(f"torch.distributed.{name}_process_group") for name in ("init", "destroy"))
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err), init, destroy:
+        exit_code = main(arguments[rank])
+    return Printed(exit_code, out.getvalue(), err.getvalue())
+
+
 def start(program: list[str], folder: Path, *arguments: Any) -> subprocess.Popen[str]:
-    """Start the command in processes of its own; with equally many threads, sums are the same to the last bit."""
+    """Start the command in new processes. One thread each makes sums equal to the last bit."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*program, *map(str, arguments)], cwd=folder, env=environment, **pipes)
 
 
-def run_there(program: list[str], folder: Path, *arguments: Any) -> str:
-    """Run the command in processes of its own and return its standard output."""
+def run_there(program: list[str], folder: Path, *arguments: Any) -> tuple[str, str]:
+    """Run the command in new processes and return its standard output and standard error."""
     running = start(program, folder, *arguments)
     out, err = running.communicate()
     assert running.returncode == 0, err
-    return out
+    return out, err
 
 
 def numbers_in(line: str) -> list[float]:

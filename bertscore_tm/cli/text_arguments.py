@@ -1,4 +1,4 @@
-"""Candidates and references, from files or from the command line."""
+"""Arguments for candidates and references, and reading them from files or from the command line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["add_column_arguments", "add_pair_arguments", "read_candidates", "read_pairs", "read_references"]
 
 CANDIDATE = "candidate"
-# Where no name is given, a file has one of these.
+# The column of the references if none is given: a file has one of these.
 REFERENCES = ("references", "reference")
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare where candidates and references come from.
+    """Declare the arguments for candidates and references.
 
     Args:
         parser: the command's parser.
@@ -30,7 +30,7 @@ def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
         "-c",
         "--candidates",
         metavar="FILE",
-        help="the texts to score, one per line; - is standard input; .tsv and .jsonl files may hold the references too",
+        help="texts to score, one per line; - is standard input; .tsv and .jsonl files may also contain the references",
     )
     group.add_argument(
         "-r",
@@ -38,17 +38,20 @@ def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="+",
         action="extend",
-        help="their references, line by line; each further file adds one reference to every candidate",
+        help="references of the candidates, line by line; each further file adds one reference to every candidate",
     )
     group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
     group.add_argument(
-        "--reference-text", metavar="TEXT", action="append", help="its reference; may be repeated for several"
+        "--reference-text",
+        metavar="TEXT",
+        action="append",
+        help="reference of --candidate-text; repeat for several references",
     )
     add_column_arguments(parser)
 
 
 def add_column_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare how files of candidates and references are read.
+    """Declare the arguments for file formats and columns.
 
     Args:
         parser: the command's parser.
@@ -57,29 +60,29 @@ def add_column_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=FORMATS,
-        help="how to read all files; default: by suffix (.txt.gz is .txt), txt for standard input",
+        help="format of all files (default: by suffix, where .txt.gz is .txt; txt for standard input)",
     )
     group.add_argument(
         "--candidate-column",
         metavar="NAME",
         default=CANDIDATE,
-        help="TSV column or JSON key of the candidates (default: %(default)s); TSV columns of a file without header by "
-        "number from 1",
+        help="TSV column or JSON key of the candidates (default: %(default)s); in TSV files without header the number "
+        "of the column, from 1",
     )
     group.add_argument(
         "--reference-column",
         metavar="NAME",
         action="append",
-        help="TSV column or JSON key of the references, where a JSON value may be a list of texts; may be repeated for "
-        "several (default: reference or references)",
+        help="TSV column or JSON key of the references; a JSON value may be an array of texts; repeat for several "
+        "columns (default: reference or references)",
     )
 
 
 def read_pairs(arguments: argparse.Namespace) -> TextPairs:
-    """Read what :func:`add_pair_arguments` declared.
+    """Read the candidates and their references.
 
     Args:
-        arguments: the parsed arguments.
+        arguments: the parsed arguments of :func:`add_pair_arguments`.
 
     Returns:
         Candidates with their references, at least one pair.
@@ -93,7 +96,7 @@ def read_pairs(arguments: argparse.Namespace) -> TextPairs:
         if arguments.candidates is not None or arguments.references is not None:
             raise CommandError("give files (-c, -r) or texts (--candidate-text, --reference-text), not both")
         if arguments.candidate_text is None or arguments.reference_text is None:
-            raise CommandError("--candidate-text and --reference-text go together")
+            raise CommandError("--candidate-text and --reference-text need each other: give both")
         return TextPairs([arguments.candidate_text], [arguments.reference_text])
     if arguments.candidates is None:
         raise CommandError("no texts: give -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
@@ -102,7 +105,7 @@ def read_pairs(arguments: argparse.Namespace) -> TextPairs:
     if arguments.references is None:
         if table.file_format == "txt":
             raise CommandError(
-                f"no references: give -r FILE, or --format tsv or jsonl if {table.name} holds them with the candidates"
+                f"no references: give -r FILE, or --format tsv or jsonl if {table.name} also contains the references"
             )
         tables = [table]
     else:
@@ -125,7 +128,7 @@ def read_candidates(table: Table, column: str = CANDIDATE) -> list[str]:
     """
     candidates = table.texts(column)
     if not candidates:
-        raise CommandError(f"{table.name}:1: there is no text in it")
+        raise table.error(0, "the file contains no texts")
     return candidates
 
 
@@ -135,39 +138,39 @@ def read_references(
     """Return the references of every candidate.
 
     Args:
-        tables: files with one row per candidate; the references of all files are put together.
-        columns: names or numbers of their columns. Default: ``reference`` or ``references``, whichever is there.
-        candidates: the file of the candidates, for errors.
-        num_candidates: how many candidates there are.
+        tables: files with one row per candidate. Each candidate gets its references of all files.
+        columns: names or numbers of the columns. Default: the existing one of ``reference`` and ``references``.
+        candidates: the file of the candidates, for error messages.
+        num_candidates: number of candidates.
 
     Returns:
-        For each candidate at least one reference.
+        At least one reference per candidate.
 
     Raises:
-        CommandError: a file is malformed or has another number of rows.
+        CommandError: a file is malformed or has a different number of rows.
     """
-    found: list[list[str]] = [[] for _ in range(num_candidates)]
+    references: list[list[str]] = [[] for _ in range(num_candidates)]
     for table in tables:
-        names = [_reference_column(table)] if columns is None else columns
+        names = [_find_reference_column(table)] if columns is None else columns
         values = table.columns(names)
         check_lengths([candidates, table], [num_candidates, len(values[0])])
         for name, column in zip(names, values, strict=True):
             for row, value in enumerate(column):
-                found[row] += _texts(table, row, value, name)
-    return found
+                references[row] += _as_texts(table, row, value, name)
+    return references
 
 
-def _texts(table: Table, row: int, value: Any, name: str) -> list[str]:
+def _as_texts(table: Table, row: int, value: Any, name: str) -> list[str]:
     if isinstance(value, list):
         if not value:
-            raise table.error(row, f"{name!r} is an empty list: every candidate needs at least one reference")
-        return [table.text(row, item, f"{name}[{i}]") for i, item in enumerate(value)]
-    return [table.text(row, value, name)]
+            raise table.error(row, f"{name!r} is an empty array: every candidate needs at least one reference")
+        return [table.check_text(row, item, f"{name}[{i}]") for i, item in enumerate(value)]
+    return [table.check_text(row, value, name)]
 
 
-def _reference_column(table: Table) -> str:
+def _find_reference_column(table: Table) -> str:
     names = table.names()
     known = [name for name in REFERENCES if name in names]
     if len(known) == 2:
-        raise table.error(0, "both 'reference' and 'references' are there: choose with --reference-column")
+        raise table.error(0, "the columns 'reference' and 'references' both exist: choose with --reference-column")
     return known[0] if known else "reference"

@@ -1,4 +1,4 @@
-"""The command on several processes: the output of one, each encoding its own share, and none waits in vain."""
+"""The command on several ranks: the output of one process, evenly split work, and no deadlocks."""
 
 import json
 import os
@@ -7,35 +7,36 @@ import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
+from bertscore_tm.cli.distributed import RankGroup, choose_device, split_steps
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.ranks import Team, choose_device, shares
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.corpus import plan_steps, score_corpus
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.texts import TextPairs
 from tests.support.models import save_tiny_model
 from tests.support.ranks import run_ranks
+from tests.support.shell import ROOT, TWO_PROCESSES, run_here, run_on_ranks, run_there
 from tests.support.texts import real_pairs, several_references
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
+@settings(max_examples=40)
 @given(lengths=st.lists(st.integers(1, 50), max_size=30), size=st.integers(1, 5), width=st.integers(1, 4))
-def test_steps_are_shared_out_evenly(lengths, size, width):
+def test_steps_are_split_evenly(lengths, size, width):
     texts = TextPairs(["c" * n for n in lengths], [["r" * n] for n in lengths])
     numbers = list(range(len(lengths)))
     steps = [numbers[start : start + width] for start in range(0, len(numbers), width)]
-    given_out = shares(steps, texts, size)
-    assert len(given_out) == size
-    assert sorted(chain(*given_out)) == sorted(steps)
-    loads = [sum(2 * lengths[i] for step in steps for i in step) for steps in given_out]
+    split = split_steps(steps, texts, size)
+    assert len(split) == size
+    assert sorted(chain(*split)) == sorted(steps)
+    loads = [sum(2 * lengths[i] for step in steps for i in step) for steps in split]
     largest = max((sum(2 * lengths[i] for i in step) for step in steps), default=0)
     assert max(loads) - min(loads) <= largest
 
@@ -46,7 +47,7 @@ def texts_of_test() -> TextPairs:
 
 
 def score_and_count(rank: int, model: str) -> tuple[list[int], object]:
-    """Score as the command does; returns which texts were encoded here, beside the result."""
+    """Score as the command does, and return the candidates that this rank encoded with its result."""
     encoder = FrozenEncoder(model, num_layers=2)
     encoded: list[str] = []
     encode = FrozenEncoder.encode
@@ -55,18 +56,18 @@ def score_and_count(rank: int, model: str) -> tuple[list[int], object]:
         encoded.extend(texts)
         return encode(self, texts, device)
 
-    FrozenEncoder.encode = counted
     texts = texts_of_test()
     references = list(chain.from_iterable(texts.references))
     weights = token_weights(encoder, True, references=references)
-    scored = Team(rank, 2).score(texts, encoder, weights, torch.device("cpu"))
+    with patch.object(FrozenEncoder, "encode", counted):
+        scored = RankGroup(rank, 2).score(texts, encoder, weights, torch.device("cpu"))
     numbers = {text: number for number, text in enumerate(texts.candidates)}
     return [numbers[text] for text in encoded if text in numbers], scored
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_each_process_encodes_its_own_share(tmp_path, one_thread):
+def test_each_rank_encodes_its_own_candidates(tmp_path, one_thread):
     model = save_tiny_model("bert", tmp_path)
     (first, scored), (second, nothing) = run_ranks(score_and_count, 2, model, fresh=True)
     assert nothing is None
@@ -83,7 +84,7 @@ def test_each_process_encodes_its_own_share(tmp_path, one_thread):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small model, and files whose texts make two shares, one of them without text and one too long."""
+    """A small model, and a file with enough texts for two ranks, one of them empty and one too long."""
     folder = tmp_path_factory.mktemp("ranks")
     save_tiny_model("bert", folder / "model")
     texts = texts_of_test()
@@ -94,32 +95,42 @@ def folder(tmp_path_factory):
     return folder
 
 
-def environment(**variables: str) -> dict[str, str]:
-    # Of as many threads, sums are the same to the last bit.
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
-
-
 ARGUMENTS = ["score", "-c", "pairs.jsonl", "-m", "model", "-l", "2", "--device", "cpu", "--idf", "--per-segment"]
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_torchrun_prints_what_one_process_prints(folder):
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    printed = []
-    for start in ([], launcher):
-        command = [sys.executable, *start, "-m", "bertscore_tm.cli", *ARGUMENTS]
-        done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
-        printed.append((done.stdout, [line for line in done.stderr.splitlines() if "bertscore-tm" in line]))
-    assert printed[0] == printed[1]
-    assert len(printed[0][0].splitlines()) == 3 + 1 + 240
-    zero, cut = printed[0][1]
+def test_torchrun_prints_what_one_process_prints(folder, one_thread, monkeypatch, capsys):
+    out, err = run_there(TWO_PROCESSES, folder, *ARGUMENTS)
+    monkeypatch.chdir(folder)
+    alone = run_here(capsys, *ARGUMENTS)
+    assert out == alone.out
+    assert len(out.splitlines()) == 3 + 1 + 240
+    zero, truncated = (line for line in err.splitlines() if "bertscore-tm" in line)
+    assert [zero, truncated] == alone.err.splitlines()
     assert zero.startswith("bertscore-tm: warning: 1 candidate")
-    assert cut.startswith("bertscore-tm: warning: ")
+    assert truncated.startswith("bertscore-tm: warning: ")
 
 
-def together(folder: Path, programs: list[list[str]]) -> list[tuple[int, str, str]]:
-    """Start one process for each rank; returns exit codes, standard outputs and standard errors."""
+@pytest.mark.distributed
+def test_bad_input_ends_all_ranks_with_one_line(folder):
+    first, second = run_on_ranks(folder, *[["score", "-c", "no.txt", "-r", "no.txt"]] * 2)
+    assert first == (2, "", "bertscore-tm: error: no.txt: No such file or directory\n")
+    assert second == (2, "", "")
+
+
+@pytest.mark.distributed
+def test_a_model_that_one_rank_lacks_ends_all_ranks_with_one_line(folder):
+    lacking = ["no-model" if argument == "model" else argument for argument in ARGUMENTS]
+    first, second = run_on_ranks(folder, ARGUMENTS, lacking)
+    assert (first.exit_code, first.out) == (1, "")
+    (line,) = first.err.splitlines()
+    assert line.startswith("bertscore-tm: error: could not load the configuration of 'no-model'")
+    assert second == (1, "", "")
+
+
+def start_ranks(folder: Path, programs: list[list[str]]) -> list[tuple[int, str, str]]:
+    """Start one process for each rank, and return exit codes, standard outputs and standard errors."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -127,43 +138,20 @@ def together(folder: Path, programs: list[list[str]]) -> list[tuple[int, str, st
     for rank, program in enumerate(programs):
         variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(programs))}
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen([sys.executable, *program], cwd=folder, env=environment(**variables), **pipes))
+        running.append(subprocess.Popen([sys.executable, *program], cwd=folder, env=environment, **pipes))
     printed = [process.communicate() for process in running]
     return [(process.returncode, *texts) for process, texts in zip(running, printed, strict=True)]
 
 
-COMMAND = ["-m", "bertscore_tm.cli"]
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_bad_input_ends_all_processes_with_one_line(folder):
-    (first, out, said), (second, *silent) = together(folder, [[*COMMAND, "score", "-c", "no.txt", "-r", "no.txt"]] * 2)
-    assert (first, second) == (2, 2)
-    assert (out, said) == ("", "bertscore-tm: error: no.txt: No such file or directory\n")
-    assert silent == ["", ""]
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_what_one_machine_lacks_ends_all_processes_with_one_line(folder):
-    elsewhere = ["no-model" if argument == "model" else argument for argument in ARGUMENTS]
-    (first, out, said), (second, *silent) = together(folder, [[*COMMAND, *ARGUMENTS], [*COMMAND, *elsewhere]])
-    assert (first, second) == (1, 1)
-    assert out == ""
-    (line,) = said.splitlines()
-    assert line.startswith("bertscore-tm: error: could not load the configuration of 'no-model'")
-    assert silent == ["", ""]
-
-
 CRASH = """
-import os, sys
+import sys
 from bertscore_tm.scoring import corpus
 from bertscore_tm.cli import main
 
 def crash(*args, **kwargs):
-    {}
+    raise RuntimeError("a bug")
 
 corpus.score_corpus = crash
 sys.exit(main(sys.argv[1:]))
@@ -172,18 +160,17 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("crash", ["os._exit(9)", "raise RuntimeError('out of memory')"])
-def test_a_process_that_dies_ends_the_others(folder, crash):
-    crashing = ["-c", CRASH.format(crash), *ARGUMENTS]
-    (first, out, said), (second, _, cause) = together(folder, [[*COMMAND, *ARGUMENTS], crashing])
-    assert (first, second) == (1, 9 if "exit" in crash else 1)
-    assert out == ""
-    (line,) = (line for line in said.splitlines() if line.startswith("bertscore-tm"))
-    assert line.startswith("bertscore-tm: error: the connection to another process broke: ")
-    assert ("RuntimeError: out of memory" in cause) == ("exit" not in crash)
+def test_a_rank_that_crashes_ends_the_others(folder):
+    programs = [["-m", "bertscore_tm.cli", *ARGUMENTS], ["-c", CRASH, *ARGUMENTS]]
+    (first, out, err), (second, _, traceback) = start_ranks(folder, programs)
+    assert (first, out) == (1, "")
+    (line,) = (line for line in err.splitlines() if line.startswith("bertscore-tm"))
+    assert line.startswith("bertscore-tm: error: lost the connection to another process: ")
+    assert second == 1
+    assert "RuntimeError: a bug" in traceback
 
 
-def test_each_process_of_a_machine_takes_its_own_gpu(monkeypatch):
+def test_each_rank_of_a_machine_uses_its_own_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device(None) == torch.device("cuda:0")
@@ -192,11 +179,11 @@ def test_each_process_of_a_machine_takes_its_own_gpu(monkeypatch):
     assert choose_device("cuda:0") == torch.device("cuda:0")
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(CommandError, match="cuda:2 is not there, this machine has 2 GPUs"):
+    with pytest.raises(CommandError, match="cuda:2 does not exist: this machine has 2 GPUs"):
         choose_device(None)
 
 
-def test_processes_that_cannot_meet(monkeypatch, capsys):
+def test_an_incomplete_environment_of_torchrun(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
