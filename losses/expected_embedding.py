@@ -13,7 +13,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.onednn import FrozenProduct, product, serves, transposed_product
+from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, transposed_matmul
 from bertscore_tm.losses.reductions import Reduction, require_reduction
 from bertscore_tm.losses.vocabulary_chunks import over_temperature, vocabulary_parts
 
@@ -36,10 +36,10 @@ def expected_embedding(probabilities: Tensor, table: Tensor) -> Tensor:
     """
     with torch.autocast(device_type=probabilities.device.type, enabled=False):
         table = table.to(probabilities.dtype)
-        if table.requires_grad or not serves(probabilities, table):
+        if table.requires_grad or not can_use_onednn(probabilities, table):
             return probabilities @ table
         rows = probabilities.reshape(-1, len(table))
-        y: Tensor = FrozenProduct.apply(rows, table.t(), None, None)  # type: ignore[no-untyped-call]
+        y: Tensor = FrozenLinear.apply(rows, table.t(), None, None)  # type: ignore[no-untyped-call]
         return y.view(*probabilities.shape[:-1], table.shape[1])
 
 
@@ -262,7 +262,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                 weights = over_temperature(logits.sub_(peak), temperature).exp_()
                 rescale = over_temperature(before - peak, temperature).exp_()
                 total = total * rescale + weights.sum(1, keepdim=True)
-                y.mul_(rescale).add_(product(weights, table[part].to(dtype).t()))
+                y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
             y.div_(total)
             surprisal = None if target is None else full_peak - target_logit + full_total.log()
         ctx.set_materialize_grads(False)
@@ -303,11 +303,11 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                     weights = over_temperature(logits.sub_(peak), ctx.temperature).exp_()
                     if columns is not None:
                         weights.index_fill_(1, columns, 0.0)
-                    grad.addcmul_(weights, product(grad_y, table[part].to(dtype)).sub_(mean))
+                    grad.addcmul_(weights, linear(grad_y, table[part].to(dtype)).sub_(mean))
                 if grad_hidden is not None:
-                    grad_hidden.add_(product(grad, head.t()))
+                    grad_hidden.add_(linear(grad, head.t()))
                 if grad_weight is not None:
-                    grad_weight[part] = transposed_product(grad, hidden)
+                    grad_weight[part] = transposed_matmul(grad, hidden)
                 if grad_bias is not None:
                     grad_bias[part] = grad.sum(0)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
@@ -320,8 +320,8 @@ def _view(memory: Tensor, shape: Sequence[int]) -> Tensor:
 def _logits(memory: Tensor, hidden: Tensor, head: Tensor, bias: Tensor | None, part: slice) -> Tensor:
     """Return the logits of a part of the vocabulary, written to the memory where that saves making new."""
     own_bias = None if bias is None else bias[part]
-    if serves(hidden, head):
-        return product(hidden, head, own_bias)
+    if can_use_onednn(hidden, head):
+        return linear(hidden, head, own_bias)
     logits = _view(memory, (len(hidden), len(head)))
     if own_bias is None:
         return logits.addmm_(hidden, head.t(), beta=0)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.core.onednn import runs_as_it_stands
+from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
 from bertscore_tm.losses.relaxation import Relaxation, mask_excluded, softmax_relaxation
 from bertscore_tm.losses.softmax_expectation import softmax_expectation
@@ -80,7 +80,7 @@ def predictions_of_logits(
         tensor([[[2., 1.]]])
     """
     table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
-    if top_k is None and relaxation is softmax_relaxation and runs_as_it_stands():
+    if top_k is None and relaxation is softmax_relaxation and is_eager():
         columns = _columns(vocabulary)
         return _of_columns(softmax_expectation(logits, columns, temperature, vocabulary.excluded_ids), vocabulary)
     if top_k is None:

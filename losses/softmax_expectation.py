@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.onednn import product
+from bertscore_tm.core.onednn import linear
 from bertscore_tm.losses.relaxation import softmax_relaxation
 from bertscore_tm.losses.vocabulary_chunks import over_temperature, vocabulary_parts
 
@@ -66,7 +66,7 @@ class _SoftmaxExpectation(torch.autograd.Function):
             weights = over_temperature(z.sub_(peak), temperature).exp_()
             rescale = over_temperature(before - peak, temperature).exp_()
             total = total * rescale + weights.sum(1, keepdim=True)
-            y = y.mul_(rescale).add_(product(weights, table[part].to(dtype).t()))
+            y = y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
         y = y.div_(total)
         ctx.temperature, ctx.excluded = temperature, excluded
         ctx.save_for_backward(logits, table, y, peak, total)
@@ -90,7 +90,7 @@ class _SoftmaxExpectation(torch.autograd.Function):
             grad = torch.empty_like(logits)
             for part, z in _parts(logits, excluded, dtype):
                 weights = over_temperature(z.sub_(peak), temperature).exp_()
-                torch.mul(weights, product(grad_y, table[part].to(dtype)).sub_(mean), out=grad[:, part])
+                torch.mul(weights, linear(grad_y, table[part].to(dtype)).sub_(mean), out=grad[:, part])
         # A row that is -inf elsewhere has all its mass on them.
         ids = torch.tensor(excluded, dtype=torch.long, device=grad.device)
         grad = grad.index_fill(1, ids, 0.0) if torch.is_grad_enabled() else grad.index_fill_(1, ids, 0.0)

@@ -1,138 +1,176 @@
-"""Products of matrices on a processor by oneDNN, which torch brings along.
+"""Linear layers computed by oneDNN on a CPU, with frozen weights packed once.
 
-torch multiplies float32 matrices with the library it was built with, which knows some processors better than others.
+torch multiplies float32 matrices with the BLAS library that it was built with, which is slow on some CPUs, and repacks
+bfloat16 weights at every call. oneDNN, which torch bundles, is fast on all, and can keep a frozen weight packed.
+
+Set the environment variable ``BERTSCORE_TM_ONEDNN=0`` or call :class:`disable_onednn` to use torch's functions only.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from typing import Any
+from types import TracebackType
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "FrozenProduct",
-    "arranged",
-    "product",
-    "runs_as_it_stands",
-    "serves",
-    "serves_weight",
-    "transposed_product",
+    "FrozenLinear",
+    "PackedLinear",
+    "can_use_onednn",
+    "disable_onednn",
+    "is_eager",
+    "linear",
+    "pack_linears",
+    "pack_weight",
+    "transposed_matmul",
 ]
 
-# oneDNN compiles code for every number of rows that it meets, about half a megabyte, and keeps it. So products are of
-# at most so many rows, and of a multiple of the other number, padded where there are fewer.
-_MOST_ROWS, _ROWS_STEP = 512, 32
+# oneDNN compiles a kernel for every number of rows, about half a megabyte, and keeps it. So matrices are cut into
+# pieces of at most this many rows, and of a multiple of the step, padded if necessary.
+_MAX_ROWS, _ROW_STEP = 512, 32
 
 
-def runs_as_it_stands() -> bool:
-    """Tell whether code is neither compiled nor transformed by ``torch.func``, which hand-written gradients stop.
+class disable_onednn:  # noqa: N801
+    """Compute with torch's functions only, from the call on; as a context manager, until its end.
 
-    Returns:
-        Whether that is so.
+    Applies to the whole process, also to layers whose weights are packed already. Scores change by float rounding.
 
     Example:
-        >>> runs_as_it_stands(), torch.func.vmap(lambda x: x + runs_as_it_stands())(torch.zeros(2))
+        >>> with disable_onednn():
+        ...     can_use_onednn(torch.ones(2, 3), torch.ones(4, 3))
+        False
+    """
+
+    # The only state of the switch.
+    is_disabled = os.environ.get("BERTSCORE_TM_ONEDNN", "1") == "0"
+
+    def __init__(self) -> None:
+        self.before = disable_onednn.is_disabled
+        disable_onednn.is_disabled = True
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        disable_onednn.is_disabled = self.before
+
+
+def is_eager() -> bool:
+    """Check that code is neither compiled nor transformed by ``torch.func``, which custom gradients do not support.
+
+    Returns:
+        Whether it runs eagerly.
+
+    Example:
+        >>> is_eager(), torch.func.vmap(lambda x: x + is_eager())(torch.zeros(2))
         (True, tensor([0., 0.]))
     """
     return not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
 
 
-def serves(rows: Tensor, weight: Tensor) -> bool:
-    """Tell whether a product can be made by oneDNN: of plain tensors on the processor, and not in compiled code.
+def can_use_onednn(rows: Tensor, weight: Tensor) -> bool:
+    """Check whether oneDNN can multiply two matrices, and is not disabled.
 
     Args:
         rows: shape (..., features).
         weight: shape (outputs, features).
 
     Returns:
-        Whether it can.
+        Whether both are plain tensors on the CPU, of one dtype that oneDNN supports, in eager code.
 
     Example:
-        >>> serves(torch.ones(2, 3, dtype=torch.float64), torch.ones(4, 3, dtype=torch.float64))
+        >>> can_use_onednn(torch.ones(2, 3, dtype=torch.float64), torch.ones(4, 3, dtype=torch.float64))
         False
     """
     return (
-        runs_as_it_stands()
+        not disable_onednn.is_disabled
+        and is_eager()
         and type(rows) is Tensor
         and rows.dtype == weight.dtype
         and rows.numel() > 0
-        and serves_weight(weight)
+        and _is_supported(weight)
     )
 
 
-def serves_weight(weight: Tensor) -> bool:
-    """Tell whether oneDNN multiplies with a weight faster than torch does by itself.
+def _is_supported(weight: Tensor) -> bool:
+    """Check whether torch was built with oneDNN and has the operators used here, for the weight's device and dtype.
 
-    Args:
-        weight: shape (outputs, features).
-
-    Returns:
-        Whether it does.
+    torch has no public function for a packed weight. This file uses three private operators: ``_linear_pointwise``
+    (a linear layer), ``_reorder_linear_weight`` (packing) and ``_is_mkldnn_bf16_supported`` (whether the CPU has
+    bfloat16 instructions). If a version of torch lacks one, or oneDNN is turned off in ``torch.backends.mkldnn``,
+    torch's public functions are used everywhere.
     """
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if weight.device.type != "cpu" or weight.dtype not in (torch.float32, torch.bfloat16):
         return False
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    backend: Any = torch.backends.mkldnn
+    if not backend.is_available() or not backend.enabled:
         return False
-    if weight.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32
+    operators = torch.ops.mkldnn
+    if not all(hasattr(operators, name) for name in ("_linear_pointwise", "_reorder_linear_weight")):
+        return False
+    if weight.dtype == torch.float32:
+        return True
+    return hasattr(operators, "_is_mkldnn_bf16_supported") and bool(operators._is_mkldnn_bf16_supported())
 
 
-def arranged(weight: Tensor) -> Tensor:
-    """Return a weight in the arrangement in which oneDNN reads it fastest.
+def pack_weight(weight: Tensor) -> Tensor:
+    """Return a weight in the memory layout that oneDNN reads fastest.
 
     Args:
         weight: shape (outputs, features).
 
     Returns:
-        A tensor for :func:`product` alone.
+        An opaque tensor, for the argument ``packed`` of :func:`linear`.
     """
     with torch.inference_mode(False), torch.no_grad():
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _MOST_ROWS)
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _MAX_ROWS)
         return packed
 
 
-def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor | None = None) -> Tensor:
-    r"""Return :math:`x W^\top + b`, without gradient, by oneDNN where it serves.
+def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor | None = None) -> Tensor:
+    r"""Return :math:`x W^\top + b`, without gradient, by oneDNN where possible.
 
     Args:
         rows: x, shape (rows, features).
         weight: W, shape (outputs, features); a transposed view is fine.
         bias: b, shape (outputs,).
-        packed: what :func:`arranged` made of the weight.
+        packed: the output of :func:`pack_weight` for the weight.
 
     Returns:
         Shape (rows, outputs).
 
     Example:
-        >>> product(torch.ones(1, 3), torch.eye(3), torch.ones(3))
+        >>> linear(torch.ones(1, 3), torch.eye(3), torch.ones(3))
         tensor([[2., 2., 2.]])
     """
-    if not serves(rows, weight):
+    if not can_use_onednn(rows, weight):
         return nn.functional.linear(rows, weight, bias)
     if 0 in rows.stride():
         rows = rows.contiguous()
-    whole: Tensor | None = None
+    result: Tensor | None = None
     for start, count, padding in _pieces(len(rows)):
         part = rows[start : start + count]
         if padding:
             part = nn.functional.pad(part, (0, 0, 0, padding))
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(
             part, weight if packed is None else packed, bias, "none", [], ""
         )
         if count == len(rows) and not padding:
-            return found
-        if whole is None:
-            whole = found.new_empty(len(rows), found.shape[1])
-        whole[start : start + count] = found[:count]
-    assert whole is not None
-    return whole
+            return product
+        if result is None:
+            result = product.new_empty(len(rows), product.shape[1])
+        result[start : start + count] = product[:count]
+    assert result is not None
+    return result
 
 
-def transposed_product(left: Tensor, right: Tensor) -> Tensor:
-    r"""Return :math:`A^\top B`, without gradient, by oneDNN where it serves.
+def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
+    r"""Return :math:`A^\top B`, without gradient, by oneDNN where possible.
 
     Args:
         left: A, shape (rows, features).
@@ -142,45 +180,82 @@ def transposed_product(left: Tensor, right: Tensor) -> Tensor:
         Shape (features, outputs).
 
     Example:
-        >>> transposed_product(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]))
+        >>> transposed_matmul(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]))
         tensor([[11.]])
     """
-    if not serves(left, right):
+    if not can_use_onednn(left, right):
         return left.t() @ right
     total: Tensor | None = None
     for start, count, padding in _pieces(len(left)):
         parts = [side[start : start + count] for side in (left, right)]
         if padding:
             parts = [nn.functional.pad(part, (0, 0, 0, padding)) for part in parts]
-        found = product(parts[0].t(), parts[1].t())
-        total = found if total is None else total.add_(found)
+        product = linear(parts[0].t(), parts[1].t())
+        total = product if total is None else total.add_(product)
     assert total is not None
     return total
 
 
-class FrozenProduct(torch.autograd.Function):
-    """The product with a frozen weight, whose gradient is such a product too."""
+class FrozenLinear(torch.autograd.Function):
+    """A linear layer with a frozen weight, whose gradient is computed by oneDNN too."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Tensor:
-        """Return the product; arguments as of :func:`product`."""
+        """Return the output; arguments as in :func:`linear`."""
         ctx.save_for_backward(weight)
-        return product(rows, weight, bias, packed)
+        return linear(rows, weight, bias, packed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of the rows."""
+        """Return the gradient with respect to the rows."""
         (weight,) = ctx.saved_tensors
-        # With create_graph=True the gradient is differentiated in its turn.
-        into_rows = grad @ weight if torch.is_grad_enabled() else product(grad, weight.t())
-        return into_rows, None, None, None
+        # With create_graph=True, the gradient is differentiated again.
+        grad_rows = grad @ weight if torch.is_grad_enabled() else linear(grad, weight.t())
+        return grad_rows, None, None, None
+
+
+class PackedLinear(nn.Linear):
+    """A frozen ``nn.Linear`` that keeps a packed copy of its weight, for use on a CPU.
+
+    Elsewhere it behaves as ``nn.Linear``. Outputs differ from those of ``nn.Linear`` by the order of summation only.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the output."""
+        trained = self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
+        if not can_use_onednn(input, self.weight) or (trained and torch.is_grad_enabled()):
+            return super().forward(input)
+        packed = self.__dict__.get("_packed")
+        if packed is None:
+            packed = self.__dict__["_packed"] = pack_weight(self.weight)
+        rows = input.reshape(-1, self.in_features)
+        if torch.is_grad_enabled() and input.requires_grad:
+            output: Tensor = FrozenLinear.apply(rows, self.weight, self.bias, packed)  # type: ignore[no-untyped-call]
+        else:
+            output = linear(rows, self.weight, self.bias, packed)
+        return output.view(*input.shape[:-1], self.out_features)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy packs its weight itself, as it may be moved to another device or dtype.
+        return {name: value for name, value in self.__dict__.items() if name != "_packed"}
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Turn the linear layers of a frozen model on the CPU into packed ones, in place.
+
+    Args:
+        model: the model; nothing else may use it.
+    """
+    for module in model.modules():
+        if type(module) is nn.Linear and _is_supported(module.weight):
+            cast(Any, module).__class__ = PackedLinear
 
 
 def _pieces(rows: int) -> Iterator[tuple[int, int, int]]:
-    """Cut rows into products of few different sizes; each piece's start, number of rows, and rows of padding."""
+    """Cut rows into pieces of few different sizes; yield each piece's start, rows, and rows of padding."""
     start = 0
     while start < rows:
-        left = min(rows - start, _MOST_ROWS)
-        count = left // _ROWS_STEP * _ROWS_STEP or left
-        yield start, count, max(_ROWS_STEP - count, 0)
+        left = min(rows - start, _MAX_ROWS)
+        count = left // _ROW_STEP * _ROW_STEP or left
+        yield start, count, max(_ROW_STEP - count, 0)
         start += count

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.packed_linear import pack_linears
+from bertscore_tm.core.onednn import pack_linears
 from bertscore_tm.encoder.families import FAMILIES, OwnModelConfig, family_of
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
