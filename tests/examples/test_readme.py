@@ -64,12 +64,13 @@ def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("corpus_cache")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_console_commands_run(command, tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     if command == "make test":
         # This very run; tried on one small file so that it does not call itself.
-        arguments = [*shlex.split(command), "TEST_ARGS=tests/test_statistics.py"]
+        arguments = [*shlex.split(command), "TEST_ARGS=tests/leaves/test_statistics.py"]
     elif command == "make demo":
         small = "--train-pairs 16 --eval-pairs 4 --val-pairs 4 --warmup-steps 2 --steps 2 --batch-size 4"
         arguments = [*shlex.split(command), f"DEMO_ARGS={small} --output {tmp_path}"]

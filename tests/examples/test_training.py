@@ -1,6 +1,5 @@
 """The training examples run, what they report is BERTScore as bert-score computes it, and their losses train."""
 
-import importlib
 import json
 import os
 import re
@@ -13,11 +12,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
 
-from bertscore_tm import BERTScore
-from bertscore_tm.losses import BERTScoreReward
-from examples import docstring_training, lightning_loss, plain_loop, summarize_docstrings
-from examples.docstring_training import LOSSES, Collate, MinimumRisk, SelfCritical, Soft, Summarizer, load_generator
-from examples.docstrings import collect_pairs, load_corpus, split_by_module
+from examples import docstring_training, summarize_docstrings
+from examples.docstring_training import LOSSES, Collate, MinimumRisk, SelfCritical, Summarizer, load_generator
+from examples.docstrings import load_corpus, split_by_module
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {"train-pairs": 12, "val-pairs": 2, "eval-pairs": 6, "batch-size": 4, "warmup-steps": 1, "steps": 2}
@@ -27,7 +24,8 @@ ARMS = {
     "self-critical": "cross-entropy + self-critical loss",
     "minimum-risk": "cross-entropy + minimum-risk loss",
 }
-WEIGHTS = {"soft": "1.0", "self-critical": "0.2", "minimum-risk": "10.0", "none": "0.0"}
+WEIGHTS = {"soft": 1.0, "self-critical": 0.2, "minimum-risk": 10.0, "none": 0.0}
+DEMO_LOSSES = ("none", "minimum-risk")  # without and with a second arm; the losses themselves are tested above
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -36,15 +34,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def docstrings():
-    """Pairs of the standard library."""
-    return collect_pairs([])
-
-
-@pytest.fixture(scope="module")
-def corpus(docstrings):
+def corpus(docstring_pairs):
     """Training pairs and held-out ones."""
-    return split_by_module(docstrings)
+    return split_by_module(docstring_pairs)
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +201,7 @@ def demo_runs(corpus, generator, tmp_path_factory):
     runs = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summarize_docstrings, "load_corpus", lambda: corpus)
-        for loss in LOSSES:
+        for loss in DEMO_LOSSES:
             printed = []
             patch.setattr(summarize_docstrings, "say", lambda text, printed=printed, **_: printed.append(text))
             folder = tmp_path_factory.mktemp(loss)
@@ -223,13 +215,13 @@ def demo_runs(corpus, generator, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", DEMO_LOSSES)
 def test_demo_reports_the_scores_of_what_it_wrote(demo_runs, loss, bert_score_f1):
     results, rows, printed, folder = demo_runs[loss]
     arms = ["before training", "cross-entropy", *([ARMS[loss]] if loss in ARMS else [])]
     assert list(results["scores"]) == arms
     assert [results["scores"][name]["steps"] for name in arms] == [0, 3, 3][: len(arms)]
-    assert results["options"]["weight"] == WEIGHTS[loss]
+    assert results["options"]["weight"] == str(WEIGHTS[loss])
     references = [row["reference"] for row in rows]
     assert len(rows) == results["held_out_pairs"] == 6
     means = {}
@@ -256,12 +248,17 @@ def test_only_the_second_arm_depends_on_the_loss(demo_runs):
         return torch.load(path, weights_only=False)["state_dict"]
 
     _, plain, _, _ = demo_runs["none"]
-    for loss in ARMS:
-        assert [{name: row[name] for name in plain[0]} for row in demo_runs[loss][1]] == plain
-        for arm in ("shared-start-with-cross-entropy", "cross-entropy-goes-on"):
-            torch.testing.assert_close(weights(loss, arm), weights("none", arm), rtol=0, atol=0)
-        alone, joined = weights(loss, "cross-entropy-goes-on"), weights(loss, "*joins")
-        assert any((alone[name] - joined[name]).abs().max() > 1e-6 for name in alone)
+    loss = "minimum-risk"
+    assert [{name: row[name] for name in plain[0]} for row in demo_runs[loss][1]] == plain
+    for arm in ("shared-start-with-cross-entropy", "cross-entropy-goes-on"):
+        torch.testing.assert_close(weights(loss, arm), weights("none", arm), rtol=0, atol=0)
+    alone, joined = weights(loss, "cross-entropy-goes-on"), weights(loss, "*joins")
+    assert any((alone[name] - joined[name]).abs().max() > 1e-6 for name in alone)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_each_loss_has_a_default_weight(loss):
+    assert summarize_docstrings.parse(["--loss", loss]).weight == WEIGHTS[loss]
 
 
 @pytest.mark.parametrize(
@@ -281,6 +278,7 @@ def test_demo_refuses_what_makes_no_sense(arguments, message, capsys):
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@pytest.mark.usefixtures("corpus_cache")
 def test_demo_on_two_devices(generator, encoder, bert_score_f1, tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "examples.summarize_docstrings", *SMALL, "--loss", "self-critical"]
@@ -297,88 +295,3 @@ def test_demo_on_two_devices(generator, encoder, bert_score_f1, tmp_path):
     texts = module.summarize(collate(list(enumerate(held_out))))
     f1 = bert_score_f1(texts, [pair.summary for pair in held_out]).mean().item()
     assert scores["before training"]["f1"] == pytest.approx(f1, abs=1e-6)
-
-
-@pytest.mark.parametrize("example", [lightning_loss, plain_loop])
-def test_minimal_examples_train_and_score(example, generator, docstrings, monkeypatch, capsys, bert_score_f1):
-    texts, models = ([], []), []
-
-    class Watched(BERTScore):
-        def update(self, preds, target, *args, **kwargs):
-            texts[0].extend(preds)
-            texts[1].extend(target)
-            super().update(preds, target, *args, **kwargs)
-
-    def load(name):
-        models.append(load_generator(name)[0])
-        return models[0], load_generator(name)[1]
-
-    monkeypatch.setattr(example, "collect_pairs", lambda packages: docstrings)
-    monkeypatch.setattr(example, "BERTScore", Watched)
-    monkeypatch.setattr(example, "load_generator", load)
-    figures = example.main(["--steps", "2", "--generator", generator])
-    f1 = "val_bertscore_f1" if example is lightning_loss else "f1"
-    assert len(texts[0]) == 16
-    assert figures[f1] == pytest.approx(bert_score_f1(*texts).mean().item(), abs=1e-6)
-    assert 0 < figures["hard_f1"] < 1
-    assert figures["cross_entropy"] > 0
-    printed = capsys.readouterr().out
-    assert all(f"{figures[name]:.3f}" in printed for name in ("cross_entropy", "hard_f1", f1))
-    before = load_generator(generator)[0]
-    changed = [not torch.equal(a, b) for a, b in zip(before.parameters(), models[0].parameters(), strict=True)]
-    assert sum(changed) > len(changed) / 2
-
-
-@pytest.mark.parametrize("example", [lightning_loss, plain_loop])
-def test_minimal_examples_refuse_no_steps(example, capsys):
-    with pytest.raises(SystemExit):
-        example.main(["--steps", "0"])
-    assert "--steps must be at least 1, got 0" in capsys.readouterr().err
-
-
-def test_bertscore_loss_of_the_lightning_example_reaches_the_model(generator, encoder, batch):
-    def gradient(weight):
-        module = lightning_loss.Summarizer(*load_generator(generator), encoder, weight)
-        module.log_dict = lambda *args, **kwargs: None
-        torch.manual_seed(3)
-        module.training_step(batch, 0).backward()
-        return module.model.get_output_embeddings().weight.grad
-
-    model, tokenizer = load_generator(generator)
-    model.train()
-    torch.manual_seed(3)
-    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"]).logits
-    loss, _ = Soft(encoder, tokenizer)(None, batch, logits)
-    loss.backward()
-    alone = model.get_output_embeddings().weight.grad
-    assert alone.abs().max() > 1e-6
-    torch.testing.assert_close(gradient(1.0) - gradient(0.0), alone, atol=1e-7, rtol=1e-3)
-
-
-def test_trl_example_names_its_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "trl", None)
-    monkeypatch.delitem(sys.modules, "examples.trl_grpo", raising=False)
-    with pytest.raises(ImportError, match=r'needs TRL: pip install "bertscore-tm\[trl\]"'):
-        importlib.import_module("examples.trl_grpo")
-
-
-def test_trl_example_rewards_completions_by_bertscore(docstrings, monkeypatch, capsys, bert_score_f1):
-    pytest.importorskip("trl", reason='needs TRL: pip install "bertscore-tm[trl]"')
-    from examples import trl_grpo
-
-    calls = []
-
-    class Watched(BERTScoreReward):
-        def __call__(self, completions, references=None, **columns):
-            calls.append((completions, references))
-            return super().__call__(completions, references, **columns)
-
-    monkeypatch.setattr(trl_grpo, "BERTScoreReward", Watched)
-    rewards = trl_grpo.main(["--steps", "2"])
-    assert len(rewards) == len(calls) == 2
-    summaries = {pair.summary for pair in docstrings}
-    for reward, (completions, references) in zip(rewards, calls, strict=True):
-        assert len(completions) == 16
-        assert set(references) <= summaries
-        assert reward == pytest.approx(bert_score_f1(completions, references).mean().item(), abs=1e-4)
-    assert f"mean reward of the last 2 steps:  {sum(rewards) / 2:.4f}" in capsys.readouterr().out

@@ -1,0 +1,20 @@
+"""The corpus of the docstring demo, collected once."""
+
+import pytest
+
+from examples import docstrings
+
+
+@pytest.fixture(scope="session")
+def docstring_pairs():
+    """Pairs of the standard library."""
+    return docstrings.collect_pairs([])
+
+
+@pytest.fixture
+def corpus_cache(docstring_pairs, tmp_path, monkeypatch):
+    """Make ``load_corpus`` read the standard library's pairs from a cache, in this process and those it starts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with monkeypatch.context() as patch:
+        patch.setattr(docstrings, "collect_pairs", lambda packages: docstring_pairs)
+        docstrings.load_corpus()
