@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.scoring.alignment import Alignment, compute_alignment
-from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
+from bertscore_tm.scoring.corpus import SCORES, CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import count_zero, describe_truncation, list_warnings, progress_bar, warn_unused
 from bertscore_tm.scoring.rescaling import LayerBaseline, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
@@ -23,8 +23,6 @@ from bertscore_tm.texts import TextPairs, as_text_pairs
 from bertscore_tm.user_warnings import warn_user
 
 __all__ = ["AlignmentOptions", "align", "align_and_warn", "bert_score", "score_and_warn"]
-
-SCORES = ("precision", "recall", "f1")
 
 
 class AlignmentOptions(TypedDict, total=False):

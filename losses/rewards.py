@@ -12,8 +12,7 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.functional import SCORES
-from bertscore_tm.scoring.corpus import encode_texts, match_encoded, plan_steps, weighted_scores
+from bertscore_tm.scoring.corpus import SCORES, encode_texts, match_encoded, plan_steps, weighted_scores
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.token_weights import token_weights

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.functional import SCORES
 from bertscore_tm.metric.rank_sync import SyncedState
 from bertscore_tm.metric.states import mean_of_sums
+from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
 from bertscore_tm.statistics import mean_interval
 

@@ -18,6 +18,7 @@ from bertscore_tm.scoring.token_weights import TokenWeights, require_known
 from bertscore_tm.texts import TextPairs
 
 __all__ = [
+    "SCORES",
     "CorpusScores",
     "Encoded",
     "Matched",
@@ -30,6 +31,8 @@ __all__ = [
     "weighted_scores",
 ]
 
+# Names of the scores, in the order of the tensors that hold all of them.
+SCORES = ("precision", "recall", "f1")
 # Numbers in the token vectors of one step, all layers together: 48 MB in float32, several times as much while they are
 # made and matched. An accelerator has more memory, and wants large batches.
 _NUMBERS_PER_STEP = 12_000_000
