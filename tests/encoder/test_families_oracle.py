@@ -146,7 +146,7 @@ def test_scores_of_bytes_equal_the_reference_package(tmp_path):
     for layer in (*SINGLE_LAYERS, "all"):
         scorer = scorer_of_reference_package("byt5", str(tmp_path / "byt5"), layer)
         expected = torch.stack(scorer.score(candidates, references, batch_size=1))
-        with pytest.warns(UserWarning, match="^1 candidates? scores? 0"):
+        with pytest.warns(UserWarning, match="^1 candidate scored 0"):
             found = ours(tmp_path / "byt5", layer, [*candidates, ""], [*references, "a"])
         torch.testing.assert_close(found[..., :-1], expected, atol=TOLERANCE, rtol=0)
         assert not found[..., -1].any()
