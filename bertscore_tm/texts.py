@@ -1,4 +1,4 @@
-"""What may be passed as texts: checked early, brought into one form, with errors that say what to change."""
+"""Texts as users pass them: checked, and converted to lists of strings."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class TextPairs:
 
 
 def as_text_pairs(preds: Any, target: Any) -> TextPairs:
-    """Check candidates and references, and bring them into one form.
+    """Check candidates and references, and convert them to lists.
 
     Args:
         preds: one text, or texts as a list, tuple, iterator, array or column of a data frame.
-        target: one text beside one text; or a text, or a non-empty sequence of texts, per candidate; an array or data
-            frame with several columns holds several references in each row.
+        target: one text for one candidate; or a text, or a non-empty sequence of texts, per candidate. Each row of an
+            array or data frame with several columns holds the references of one candidate.
 
     Returns:
         The texts.
 
     Raises:
-        TypeError: something is no text, or a single text stands beside a list.
+        TypeError: a text is not a string, or a single text is combined with a list.
         ValueError: the lengths differ, or a candidate has no reference.
 
     Example:

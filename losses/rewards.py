@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.scoring.corpus import SCORES, encode_texts, match_encoded, plan_steps, weighted_scores
+from bertscore_tm.scoring.corpus import SCORES, compute_weighted_scores, encode_texts, match_encoded, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.token_weights import token_weights
@@ -182,7 +182,7 @@ class BERTScoreReward:
         for step in plan_steps(texts, self.encoder, device):
             part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
             matched = match_encoded(part, encode_texts(part, self.encoder, device, self.cache_bytes))
-            scores[..., step] = weighted_scores(matched, self._weights, self.encoder)[0].cpu()
+            scores[..., step] = compute_weighted_scores(matched, self._weights, self.encoder)[0].cpu()
             num_truncated += matched.num_truncated
         if num_truncated:
             # Without the count, so that Python shows it once and not at every training step.

@@ -95,7 +95,7 @@ def encode_reference_texts(
     encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes)
     vectors = encoded.vectors
     texts = list(chain.from_iterable(references))
-    numbers = torch.tensor([encoded.numbers[text] for text in texts], device=device)
+    numbers = torch.tensor([encoded.indices[text] for text in texts], device=device)
     padded, keys = vectors.pad(numbers)
     steps = torch.arange(keys.shape[1], device=device)
     ids = vectors.ids[torch.where(keys, vectors.offsets[numbers][:, None] + steps, 0)]

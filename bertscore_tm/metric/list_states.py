@@ -40,7 +40,7 @@ from bertscore_tm.metric.states import (
     sums_of_scores,
     token_dtypes,
 )
-from bertscore_tm.scoring.corpus import weighted_scores
+from bertscore_tm.scoring.corpus import compute_weighted_scores
 from bertscore_tm.scoring.token_weights import TokenWeights, WeightSource
 from bertscore_tm.texts import TextPairs
 
@@ -138,7 +138,7 @@ class ListStateMetric(Metric):
             added["indices"] = indices
         if self._weights is None:
             return added | pack_tokens(matched, self.encoder.tokenizer.vocab_size)
-        scores = weighted_scores(matched, self._weights, self.encoder)[0]
+        scores = compute_weighted_scores(matched, self._weights, self.encoder)[0]
         if self._keeps_pairs or indices is not None:
             return added | {"scores": pack_scores(scores)}
         return added | {"totals": sums_of_scores(scores)}

@@ -22,7 +22,7 @@ from bertscore_tm.metric.states import (
     unpack_scores,
     unpack_tokens,
 )
-from bertscore_tm.scoring.corpus import best_scores
+from bertscore_tm.scoring.corpus import compute_scores
 
 __all__ = ["Collectives", "RankState", "SyncedState", "combine_ranks"]
 
@@ -169,7 +169,7 @@ def combine_ranks(
         local = DocumentFrequencies.of(matched.pairs.reference_ids, matched.pairs.reference_lengths, vocab_size)
         summed = collectives.sum(torch.cat([local.counts, local.num_documents[None]]))
         frequencies = DocumentFrequencies(summed[:-1], summed[-1])
-        scores = pack_scores(best_scores(matched, idf_weights(frequencies))[0])
+        scores = pack_scores(compute_scores(matched, idf_weights(frequencies))[0])
     else:
         scores = state.lists["scores"]
         if keep is not None:

@@ -12,14 +12,14 @@ from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.vector_cache import VectorCache
-from bertscore_tm.scoring.corpus import Matched, encode_texts, match_encoded, plan_steps
+from bertscore_tm.scoring.corpus import MatchedTexts, encode_texts, match_encoded, plan_steps
 from bertscore_tm.texts import TextPairs
 
 __all__ = ["forget_batch", "match_batch"]
 
 # The latest batch of each encoder and device with all layers of its matches, from which each metric takes its layer.
 # Only `match_batch` writes to it; it ends with its encoder or at `forget_batch`.
-_latest: WeakKeyDictionary[VectorCache, tuple[TextPairs, Matched]] = WeakKeyDictionary()
+_latest: WeakKeyDictionary[VectorCache, tuple[TextPairs, MatchedTexts]] = WeakKeyDictionary()
 
 
 def match_batch(
@@ -28,7 +28,7 @@ def match_batch(
     device: torch.device,
     layer: int | None = None,
     cache_bytes: int = 0,
-) -> Matched:
+) -> MatchedTexts:
     """Match the texts of an update, unless another metric has just matched the same.
 
     Args:
@@ -39,7 +39,7 @@ def match_batch(
         cache_bytes: CPU memory for token vectors of references, which are kept for the next epoch.
 
     Returns:
-        Matched tokens, from which scores are computed.
+        MatchedTexts tokens, from which scores are computed.
     """
     owner = encoder.cache(device)
     if owner not in _latest or _latest[owner][0] != texts:
@@ -59,7 +59,7 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
     _latest.pop(encoder.cache(device), None)
 
 
-def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device, cache_bytes: int) -> Matched:
+def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device, cache_bytes: int) -> MatchedTexts:
     steps = plan_steps(texts, encoder, device, keep_order=True)
     parts = []
     for step in steps:
@@ -70,13 +70,13 @@ def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.devi
     return parts[0] if len(parts) == 1 else _concatenate(parts)
 
 
-def _concatenate(parts: Sequence[Matched]) -> Matched:
+def _concatenate(parts: Sequence[MatchedTexts]) -> MatchedTexts:
     pairs = {one.name: torch.cat([getattr(part.pairs, one.name) for part in parts]) for one in fields(MatchedPairs)}
     counts = torch.cat([part.counts for part in parts])
-    return Matched(MatchedPairs(**pairs), counts, sum(part.num_truncated for part in parts))
+    return MatchedTexts(MatchedPairs(**pairs), counts, sum(part.num_truncated for part in parts))
 
 
-def _layer_of(matched: Matched, layer: int) -> Matched:
+def _layer_of(matched: MatchedTexts, layer: int) -> MatchedTexts:
     pairs = matched.pairs
     # Copies, or states would hold the memory of all layers.
     sides = {name: getattr(pairs, name)[:, layer : layer + 1].clone() for name in ("candidate_best", "reference_best")}

