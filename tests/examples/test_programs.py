@@ -88,6 +88,7 @@ def load_copy(tmp_path, monkeypatch):
         copy = shutil.copy(FOLDER / f"{name}.py", tmp_path)
         spec = importlib.util.spec_from_file_location(f"copied_{name}", copy)
         module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)
         return module
 
@@ -229,11 +230,12 @@ def test_labels_continue_the_start_token(load_copy, minilm):
 
 
 @pytest.mark.slow
-def test_yaml_example_runs_from_its_file(load_copy, tmp_path):
+def test_yaml_example_runs_from_its_file(load_copy, tmp_path, monkeypatch):
     path = Path(shutil.copy(FOLDER / "lightning_cli.yaml", tmp_path))
-    shorter = ["--trainer.max_steps=4", "--trainer.val_check_interval=2", "--data.held_out=6", "--data.batch_size=2"]
+    shorter = ["--trainer.max_steps=8", "--trainer.val_check_interval=4", "--data.held_out=6"]
     arguments = ["fit", "--config", path.name, *shorter, "--trainer.enable_progress_bar=false"]
-    trainer = load_copy("lightning_cli").main(arguments).trainer
+    monkeypatch.setattr(sys, "argv", ["lightning_cli.py", *arguments])
+    trainer = load_copy("lightning_cli").main().trainer
     assert 0 < trainer.callback_metrics["val_bertscore_f1"] < 1
     assert 0 < trainer.callback_metrics["bertscore_weight"] <= 1
     named = yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"]["callbacks"]
