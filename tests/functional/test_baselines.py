@@ -47,13 +47,13 @@ class Recorder:
 
 def test_mean_and_error_are_those_of_the_reference_package(all_layers, minilm):
     recorder = Recorder(all_layers)
-    made = make_baseline(all_layers, TEXTS, 20, save_every=8, score=recorder)
-    assert recorder.calls == [8, 8, 4]
+    made = make_baseline(all_layers, TEXTS, 10, save_every=4, score=recorder)
+    assert recorder.calls == [4, 4, 2]
     scorer = oracle_package.BERTScorer(minilm, num_layers=6, all_layers=True, nthreads=0, device="cpu")
     candidates, references = map(list, zip(*recorder.pairs, strict=True))
     # Shape (layers, pairs) each; every pair in a batch of its own, where no padding takes part.
     scores = torch.stack(scorer.score(candidates, references, batch_size=1)).double()
-    assert scores.shape == (3, 7, 20)
+    assert scores.shape == (3, 7, 10)
     assert made.mean.shape == made.standard_error.shape == (7, 3)
     assert (made.mean - scores.mean(-1).T).abs().max() < 1e-6
     errors = stats.sem(scores.numpy(), axis=-1)

@@ -41,7 +41,7 @@ def assert_equal(found, expected, tolerance=TOLERANCE):
 
 @pytest.fixture(scope="module")
 def corpus(pairs):
-    return pairs[0][:24], pairs[1][:24]
+    return pairs[0][:12], pairs[1][:12]
 
 
 @pytest.mark.parametrize("name", ["score", "BERTScorer"])
@@ -68,7 +68,7 @@ def test_score(minilm, corpus, idf, several):
 def test_score_of_all_layers_ignores_num_layers_as_the_other_package_does(minilm, corpus):
     arguments = {"model_type": minilm, "num_layers": 2, "all_layers": True}
     expected = oracle.score(*corpus, **arguments, **ONE)
-    assert expected[0].shape == (7, 24)
+    assert expected[0].shape == (7, 12)
     assert_equal(score(*corpus, **arguments), expected)
 
 
@@ -136,7 +136,7 @@ def test_a_scorer_keeps_encoder_and_corpus(minilm, corpus):
     sents = corpus[1][:9]
     theirs = oracle.BERTScorer(model_type=minilm, num_layers=4, idf=True, idf_sents=sents, **ONE)
     ours = BERTScorer(model_type=minilm, num_layers=4, idf=True, idf_sents=sents)
-    for part in (slice(0, 10), slice(10, 24)):
+    for part in (slice(0, 5), slice(5, 12)):
         cands, refs = corpus[0][part], corpus[1][part]
         assert_equal(ours.score(cands, refs), theirs.score(cands, refs, batch_size=1))
     theirs.compute_idf(corpus[1])
@@ -224,7 +224,7 @@ def test_the_signature_changes_with_everything_that_changes_a_number(minilm, tmp
 
     signatures = [signature(**variant) for variant in variants]
     assert len(set(signatures)) == len(variants)
-    assert [signature(**variant) for variant in variants] == signatures
+    assert [signature(**variant) for variant in variants[::4]] == signatures[::4]
     for part in ("layer:2", "dtype:float32", "idf:no", "rescale:no", "space:no", "limit:512", "long:truncate"):
         assert part in signatures[0]
     assert f"bertscore-tm:{bertscore_tm.__version__}" in signatures[0]

@@ -1,11 +1,13 @@
 """The pictures show the data, can be read, and leave nothing behind."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
 from html.parser import HTMLParser
 from itertools import pairwise
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -17,8 +19,16 @@ from matplotlib.figure import Figure
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModel, PreTrainedTokenizerFast
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score, plot_alignment, plot_contributions
-from bertscore_tm.plotting import contributions_html
+from bertscore_tm import (
+    BERTScore,
+    FrozenEncoder,
+    align,
+    bert_score,
+    contributions_html,
+    plot_alignment,
+    plot_contributions,
+)
+from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import randomised, tiny_config, tiny_model
@@ -39,10 +49,10 @@ def _leaves_nothing_behind():
     assert dict(matplotlib.rcParams) == settings
 
 
-@pytest.fixture(params=["plain", "idf", "mapping", "rescaled", "everything"])
-def settings(request, encoder, pairs, tmp_path):
-    """Options of a picture; those of the alignment that it is of."""
-    table = tmp_path / "mine.csv"
+@pytest.fixture(scope="module", params=["plain", "idf", "mapping", "rescaled", "everything"])
+def settings(request, encoder, pairs, tmp_path_factory):
+    """Options of a picture."""
+    table = tmp_path_factory.mktemp("baseline") / "mine.csv"
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
     rescaled = {"rescale_with_baseline": True, "baseline_path": table}
     mapping = {"idf": {token: 0.1 + token % 5 for token in range(encoder.tokenizer.vocab_size)}}
@@ -50,6 +60,19 @@ def settings(request, encoder, pairs, tmp_path):
     return {"plain": {}, "idf": idf, "mapping": mapping, "rescaled": rescaled, "everything": idf | rescaled}[
         request.param
     ]
+
+
+@pytest.fixture(scope="module")
+def pictures(encoder, settings):
+    """The alignment with these options, and what is drawn of it."""
+    alignment = align(CANDIDATE, REFERENCE, encoder, **settings)
+    return SimpleNamespace(
+        alignment=alignment,
+        matrix=alignment.plot().axes[0],
+        contributions=alignment.plot_contributions().axes[0],
+        page=Page(alignment.to_html()),
+        scores=bert_score(CANDIDATE, REFERENCE, encoder, **settings),
+    )
 
 
 def weights_of(encoder, options):
@@ -108,14 +131,12 @@ def test_marks_are_where_the_maxima_are(family, encoder):
     assert explained == (sum(daggers) > 0)
 
 
-def test_titles_have_the_scores(encoder, settings):
-    expected = [score.item() for score in bert_score(CANDIDATE, REFERENCE, encoder, **settings).values()]
-    alignment = plot_alignment(CANDIDATE, REFERENCE, encoder, **settings).axes[0]
-    contributions = plot_contributions(CANDIDATE, REFERENCE, encoder, **settings).axes[0]
-    page = Page(contributions_html(CANDIDATE, REFERENCE, encoder, **settings))
-    for title in (alignment.get_title(loc="left"), contributions.get_title(loc="left"), page.texts["h1"][0]):
+def test_titles_have_the_scores(pictures, settings):
+    expected = [score.item() for score in pictures.scores.values()]
+    matrix, contributions, page = pictures.matrix, pictures.contributions, pictures.page
+    for title in (matrix.get_title(loc="left"), contributions.get_title(loc="left"), page.texts["h1"][0]):
         assert scores_in(title) == pytest.approx(expected, abs=5.01e-4)
-    captions = [{text.get_text() for text in ax.texts} for ax in (alignment, contributions)]
+    captions = [{text.get_text() for text in ax.texts} for ax in (matrix, contributions)]
     caption = page.texts["small"][0]
     assert all(caption in texts for texts in captions)
     assert caption.startswith("model, layer 5")
@@ -123,8 +144,8 @@ def test_titles_have_the_scores(encoder, settings):
     assert ("rescaled (mine.csv)" in caption) == ("baseline_path" in settings)
 
 
-def test_bars_are_the_weights(encoder, settings):
-    ax = plot_alignment(CANDIDATE, REFERENCE, encoder, **settings).axes[0]
+def test_bars_are_the_weights(encoder, pictures, settings):
+    ax = pictures.matrix
     above, beside = [child for child in ax.child_axes if child.patches] or (None, None)
     assert (above is not None) == ("idf" in settings)
     if above is not None:
@@ -141,10 +162,9 @@ def luminance(colour):
     return np.dot(matplotlib.colors.to_rgb(colour), (0.2126, 0.7152, 0.0722))
 
 
-def test_shades_are_the_shares(encoder, settings):
-    figure = plot_contributions(CANDIDATE, REFERENCE, encoder, **settings)
-    boxes = with_gid(figure.axes[0], "token")
-    scores = bert_score(CANDIDATE, REFERENCE, encoder, **settings)
+def test_shades_are_the_shares(encoder, pictures, settings):
+    boxes = with_gid(pictures.contributions, "token")
+    scores = pictures.scores
     rescaled = "baseline_path" in settings
     raw = compute_alignment(CANDIDATE, REFERENCE, encoder, weights_of(encoder, settings))
     total = 0
@@ -374,8 +394,18 @@ class Page(HTMLParser):
         return [attrs for name, attrs in self.tags if name == tag]
 
 
-def test_html_shows_tokens_and_shares(encoder, settings):
-    page = Page(contributions_html(CANDIDATE, REFERENCE, encoder, **settings))
+def test_text_level_functions_draw_the_alignment(encoder, pictures, settings):
+    matrix = plot_alignment(CANDIDATE, REFERENCE, encoder, **settings).axes[0]
+    assert marks(matrix) == marks(pictures.matrix)
+    assert matrix.get_title(loc="left") == pictures.matrix.get_title(loc="left")
+    boxes = with_gid(plot_contributions(CANDIDATE, REFERENCE, encoder, **settings).axes[0], "token")
+    colours = [box.get_facecolor() for box in with_gid(pictures.contributions, "token")]
+    assert [box.get_facecolor() for box in boxes] == colours
+    assert contributions_html(CANDIDATE, REFERENCE, encoder, **settings) == pictures.alignment.to_html()
+
+
+def test_html_shows_tokens_and_shares(encoder, pictures, settings):
+    page = pictures.page
     assert page.open == []
     assert page.texts["p"] == [CANDIDATE, REFERENCE]
     raw = compute_alignment(CANDIDATE, REFERENCE, encoder, weights_of(encoder, settings))
@@ -393,6 +423,38 @@ def test_html_shows_tokens_and_shares(encoder, settings):
         assert (-share if attrs.get("class") == "negative" else share) == pytest.approx(ratio, abs=6e-4)
 
 
+def test_a_notebook_shows_the_page_without_its_frame(pictures):
+    fragment = pictures.alignment._repr_html_()
+    shown = Page(fragment)
+    assert shown.open == []
+    assert not {"html", "head", "body", "meta"} & set(shown.texts)
+    assert shown.attributes("mark") == pictures.page.attributes("mark")
+    assert shown.texts["p"] == pictures.page.texts["p"]
+
+
+def contrast(one, other):
+    """Contrast ratio of two RGB colours, as WCAG 2 defines it."""
+    linear = [[c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour] for colour in (one, other)]
+    darker, lighter = sorted(np.dot(rgb, (0.2126, 0.7152, 0.0722)) for rgb in linear)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_html_is_readable_on_light_and_dark_backgrounds(pictures):
+    fragment = pictures.alignment._repr_html_()
+    style = fragment[: fragment.index("</style>")]
+    # Nothing but the tokens and the scale has a background, so that a notebook's theme decides.
+    assert re.findall(r"background: .*", style) == [
+        f"background: rgba(var(--rgb), calc(var(--share) * {STRONGEST})); "
+        "box-shadow: inset 0 0 0 1px rgba(128, 128, 128, .4);"
+    ]
+    assert re.findall(r"[{; ]color: ([^;]*)", style) == ["inherit"]
+    assert {"name": "color-scheme", "content": "light dark"} in pictures.page.attributes("meta")
+    for background, text in (((1, 1, 1), (0, 0, 0)), ((0.07, 0.07, 0.07), (1, 1, 1))):
+        for colour in (POSITIVE, NEGATIVE):
+            shade = [c / 255 * STRONGEST + b * (1 - STRONGEST) for c, b in zip(colour, background, strict=True)]
+            assert contrast(shade, text) > 4.5
+
+
 def test_html_is_harmless(encoder):
     evil = """<script>alert("x")</script> &lt; ' onclick=alert() <img src=x> --> ]]> <b title='"> </mark>"""
     evil += " \u202e\u202d\x00"
@@ -401,6 +463,8 @@ def test_html_is_harmless(encoder):
     for model in (encoder, named):
         source = contributions_html(evil, evil[::-1], model)
         page = Page(source)
+        # A notebook shows the same content.
+        assert f"<body>{align(evil, evil[::-1], model)._repr_html_().partition('</style>')[2].strip()}" in source
         assert {tag for tag, _ in page.tags} == {
             *("html", "head", "meta", "title", "style", "body", "div", "h1", "h2", "b", "small", "span", "p", "mark")
         }
@@ -421,33 +485,32 @@ def test_html_shows_every_script(encoder):
 
 
 def test_idf_of_the_reference_alone_warns(encoder):
-    for picture in (plot_alignment, plot_contributions, contributions_html):
+    for function in (align, plot_alignment, contributions_html):
         with pytest.warns(UserWarning, match="all tokens of the reference have weight 0 .* idf_sents") as caught:
-            picture("a cat", "the dog", encoder, idf=True)
+            function("a cat", "the dog", encoder, idf=True)
         assert [warning.filename for warning in caught] == [__file__]
 
 
-def test_texts_that_are_cut_warn(pairs):
+def test_truncated_texts_warn(pairs):
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, max_length=9)
-    for picture in (plot_alignment, plot_contributions, contributions_html):
-        with pytest.warns(UserWarning, match="1 text is longer than 9 tokens and was truncated: the alignment"):
-            picture(pairs[1][0], "a list", encoder)
+    with pytest.warns(UserWarning, match="1 text is longer than 9 tokens and was truncated: the alignment"):
+        plot_contributions(pairs[1][0], "a list", encoder)
     with pytest.warns(UserWarning, match="1 text of idf_sents is longer than 9 tokens and was truncated"):
-        contributions_html("the list", "a list", encoder, idf_sents=[pairs[1][0], "b"])
+        align("the list", "a list", encoder, idf_sents=[pairs[1][0], "b"])
 
 
 def test_bad_input(encoder, minilm):
-    for picture in (plot_alignment, plot_contributions, contributions_html):
-        with pytest.raises(ValueError, match="candidate='' has no tokens except special ones"):
-            picture("", "a cat", encoder)
-        with pytest.raises(TypeError, match="reference must be a single string"):
-            picture("a cat", ["the cat"], encoder)
-        with pytest.raises(ValueError, match="needs a single layer: pass num_layers="):
-            picture("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
-        with pytest.raises(ValueError, match="no baseline for language 'en'"):
-            picture("a cat", "the cat", encoder, rescale_with_baseline=True)
+    with pytest.raises(ValueError, match="candidate='' has no tokens except special ones"):
+        align("", "a cat", encoder)
+    with pytest.raises(TypeError, match="reference must be a single string"):
+        align("a cat", ["the cat"], encoder)
+    with pytest.raises(ValueError, match="needs a single layer: pass num_layers="):
+        align("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
+    with pytest.raises(ValueError, match="no baseline for language 'en'"):
+        align("a cat", "the cat", encoder, rescale_with_baseline=True)
+    for function in (plot_alignment, plot_contributions, contributions_html):
         with pytest.raises(ValueError, match="num_layers=9 does not exist"):
-            picture("a cat", "the cat", minilm, 9)
+            function("a cat", "the cat", minilm, 9)
 
 
 def run(code, **environment):
@@ -460,43 +523,41 @@ def run(code, **environment):
 
 
 @pytest.mark.distributed
-def test_without_display_and_pyplot(minilm, tmp_path):
+def test_display_pyplot_and_matplotlib_are_optional(minilm, tmp_path):
     code = f"""
 import sys
-sys.modules["matplotlib.pyplot"] = None
-from bertscore_tm import FrozenEncoder, plot_alignment, plot_contributions
-encoder = FrozenEncoder({minilm!r}, num_layers=1)
-for draw in (plot_alignment, plot_contributions):
-    for ending in ("png", "pdf", "svg"):
-        draw("a cat", "the cat", encoder).savefig(r"{tmp_path}/" + f"{{draw.__name__}}.{{ending}}")
-"""
-    # A backend that needs a display, and would fail if anything asked for it.
-    run(code, MPLBACKEND="tkagg")
-    assert (tmp_path / "plot_alignment.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "plot_contributions.pdf").read_bytes().startswith(b"%PDF")
-    assert "precision-matches" in (tmp_path / "plot_alignment.svg").read_text()
-
-
-@pytest.mark.distributed
-def test_matplotlib_is_an_extra(minilm):
-    code = f"""
-import sys
-import bertscore_tm
 import bertscore_tm.plotting
-from bertscore_tm import FrozenEncoder, plot_alignment, plot_contributions
-from bertscore_tm.plotting import contributions_html
+from bertscore_tm import FrozenEncoder, align, contributions_html, plot_alignment, plot_contributions
 encoder = FrozenEncoder({minilm!r}, num_layers=1)
-assert "mark" in contributions_html("a cat", "the cat", encoder)
+alignment = align("a cat", "the cat", encoder)
+assert "mark" in alignment.to_html()
+assert contributions_html("a cat", "the cat", encoder) == alignment.to_html()
 assert "matplotlib" not in sys.modules
+sys.modules["matplotlib.pyplot"] = None
+for name, draw in (("matrix", alignment.plot), ("contributions", alignment.plot_contributions)):
+    for suffix in ("png", "pdf", "svg"):
+        draw().savefig(rf"{tmp_path}/{{name}}.{{suffix}}")
 sys.modules["matplotlib"] = None
 for draw in (plot_alignment, plot_contributions):
     try:
         draw("a cat", "the cat", encoder)
     except ImportError as error:
         print(error)
+try:
+    alignment.plot()
+except ImportError as error:
+    print(error)
 """
+    # A backend that needs a display, and fails if it is used.
     extra = 'needs matplotlib: pip install "bertscore-tm[plot]"'
-    assert run(code).splitlines() == [f"plot_alignment {extra}", f"plot_contributions {extra}"]
+    assert run(code, MPLBACKEND="tkagg").splitlines() == [
+        f"plot_alignment {extra}",
+        f"plot_contributions {extra}",
+        f"Alignment.plot {extra}",
+    ]
+    assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "contributions.pdf").read_bytes().startswith(b"%PDF")
+    assert "precision-matches" in (tmp_path / "matrix.svg").read_text()
 
 
 def lines_by_label(ax):

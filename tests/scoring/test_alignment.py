@@ -102,9 +102,15 @@ def test_scores_equal_the_reference_package(minilm, encoder, pairs, idf):
         assert [alignment.precision, alignment.recall, alignment.f1] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("family", WITH_SPECIALS)
-@pytest.mark.parametrize("rescaled", [False, True])
-@pytest.mark.parametrize("idf", ["none", "texts", "mapping"])
+# Families differ in their special tokens, settings in how weights and baselines enter: each is varied for one of the
+# other.
+@pytest.mark.parametrize(
+    ("family", "rescaled", "idf"),
+    [
+        *((family, True, "mapping") for family in WITH_SPECIALS),
+        *((WITH_SPECIALS[0], rescaled, idf) for rescaled in (False, True) for idf in ("none", "texts")),
+    ],
+)
 def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, tmp_path):
     model, tokenizer = tiny_model(family)
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
@@ -181,7 +187,7 @@ def test_plain_texts_can_be_read_back(kind, pairs):
 
 
 @given(st.text(max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "xlm", "gpt2"])
 def test_any_text_can_be_read(family, text):
     tokenizer = TextTokenizer(tiny_model(family)[1], tiny_config(family))
