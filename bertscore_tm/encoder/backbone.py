@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Literal, cast
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +17,7 @@ from bertscore_tm.core.onednn import pack_linears
 from bertscore_tm.encoder.families import FAMILIES, OwnModelConfig, family_of
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
+from bertscore_tm.encoder.shared_objects import SharedObjects
 
 __all__ = [
     "Backbone",
@@ -45,9 +44,8 @@ class _ModelKey:
     device: torch.device
 
 
-# The models in memory, each held by the backbones that use it; the lock keeps two threads from loading the same model.
-_models: WeakValueDictionary[_ModelKey, nn.Module] = WeakValueDictionary()
-_loading_lock = threading.RLock()
+# The models in memory.
+_models: SharedObjects[nn.Module] = SharedObjects()
 
 
 class Backbone:
@@ -177,18 +175,18 @@ class Backbone:
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = _with_index(device), self.resolve_dtype(device)
-        key = _ModelKey(self.source, self.layers_kept, dtype, device)
-        with _loading_lock:
-            model = _models.get(key)
-            if model is None:
-                with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
-                    model = load(dtype)
-                    # The methods of nn.Module, as those of transformers have no types.
-                    nn.Module.to(model, device, dtype)
-                model.requires_grad_(False)
-                nn.Module.eval(model)
-                pack_linears(model)
-                _models[key] = model
+
+        def frozen() -> nn.Module:
+            with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                model = load(dtype)
+                # The methods of nn.Module, as those of transformers have no types.
+                nn.Module.to(model, device, dtype)
+            model.requires_grad_(False)
+            nn.Module.eval(model)
+            pack_linears(model)
+            return model
+
+        model = _models.get(_ModelKey(self.source, self.layers_kept, dtype, device), frozen)
         self._takes_positions = "position_ids" in signature(model.forward).parameters
         self.models[str(device)] = model
 

@@ -1,32 +1,31 @@
-"""Token vectors of texts that come again, such as the references of every validation, kept in CPU memory.
+"""Cache token vectors in CPU memory, for texts that are encoded repeatedly, such as the references of a validation.
 
-One cache serves all metrics and losses of a process whose encoders have the same settings. Nothing is ever evicted: a
-validation reads its references in the same order each time, and under such cyclic scans dropping the oldest text for
-the newest would leave no text in place until it comes again.
+One cache serves all metrics and losses of a process whose encoders have the same settings. Nothing is ever evicted:
+each validation reads its references in the same order, and evicting the oldest text in such a cyclic scan would evict
+every text before it is read again.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
+from bertscore_tm.encoder.shared_objects import SharedObjects
 
 __all__ = ["VectorCache", "check_cache_bytes", "shared_cache"]
 
-# Numbers that memory is taken for at a time, 64 MiB in float32. A power of two, to which pinned memory is rounded.
+# Memory is allocated in slabs of this many numbers, 64 MiB in float32: a power of two, as pinned memory is rounded up.
 _NUMBERS_PER_SLAB = 2**24
 
 
 @dataclass(frozen=True)
-class _Text:
-    """A text in the cache: its vectors, a view of a slab of shape (layers, tokens, width), and facts about it."""
+class _CachedText:
+    """A text in the cache; its vectors are a view of a slab, shape (layers, tokens, width)."""
 
     vectors: Tensor
     ids: Tensor
@@ -35,10 +34,10 @@ class _Text:
 
 
 class VectorCache:
-    """Token vectors by text, on the CPU; in pinned memory where they are for a GPU, so that copies run beside its work.
+    """Token vectors by text, in CPU memory; pinned for a GPU, so that it copies them while it computes.
 
     Args:
-        device: where the vectors are encoded and needed.
+        device: where the vectors are encoded and used.
 
     Example:
         >>> cache = VectorCache(torch.device("cpu"))
@@ -58,7 +57,7 @@ class VectorCache:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.num_bytes = 0
-        self._texts: dict[str, _Text] = {}
+        self._texts: dict[str, _CachedText] = {}
         self._slab = torch.empty(0)
         self._used = 0
         self._lock = threading.Lock()
@@ -72,77 +71,76 @@ class VectorCache:
     def fetch(
         self, texts: Sequence[str], encode: Callable[[list[str]], TokenVectors], max_bytes: int
     ) -> tuple[list[str], TokenVectors]:
-        """Return the vectors of texts, encoding those that are not there, and keep these while there is room.
+        """Return the vectors of texts; encode and cache those that are missing.
 
         Args:
-            texts: distinct texts.
-            encode: gives the vectors of texts, on the cache's device.
-            max_bytes: how large the cache may grow; what is in it stays even where it is larger already.
+            texts: unique texts.
+            encode: returns the vectors of texts, on the cache's device.
+            max_bytes: size up to which texts are added; a larger cache is not shrunk.
 
         Returns:
-            The texts in the order of their vectors, those that were there first; and the vectors, on the cache's
-            device.
+            The texts in the order of their vectors, cached ones first; and the vectors, on the cache's device.
         """
-        # Looked up once, as another thread may add some meanwhile.
-        there = {text: kept for text in texts if (kept := self._texts.get(text)) is not None}
-        missing = [text for text in texts if text not in there]
-        parts = [self._gather(list(there.values()))] if there else []
+        # Looked up once, as another thread may add texts meanwhile.
+        cached = {text: entry for text in texts if (entry := self._texts.get(text)) is not None}
+        missing = [text for text in texts if text not in cached]
+        parts = [self._gather(list(cached.values()))] if cached else []
         if missing or not texts:
             encoded = encode(missing)
-            self._keep(missing, encoded, max_bytes)
+            self._add(missing, encoded, max_bytes)
             parts.append(encoded)
-        return [*there, *missing], concatenate(parts)
+        return [*cached, *missing], concatenate(parts)
 
     def clear(self) -> None:
-        """Forget all texts."""
+        """Remove all texts."""
         with self._lock:
             self._texts.clear()
             self._slab, self._used, self.num_bytes = torch.empty(0), 0, 0
 
-    def _gather(self, found: Sequence[_Text]) -> TokenVectors:
-        lengths = [len(text.ids) for text in found]
-        num_layers, _, width = found[0].vectors.shape
-        vectors = torch.empty(num_layers, sum(lengths), width, dtype=found[0].vectors.dtype, device=self.device)
+    def _gather(self, entries: Sequence[_CachedText]) -> TokenVectors:
+        lengths = [len(entry.ids) for entry in entries]
+        num_layers, _, width = entries[0].vectors.shape
+        vectors = torch.empty(num_layers, sum(lengths), width, dtype=entries[0].vectors.dtype, device=self.device)
         start = 0
-        for text, length in zip(found, lengths, strict=True):
-            vectors[:, start : start + length].copy_(text.vectors, non_blocking=True)
+        for entry, length in zip(entries, lengths, strict=True):
+            vectors[:, start : start + length].copy_(entry.vectors, non_blocking=True)
             start += length
         return TokenVectors(
             vectors=vectors,
-            ids=torch.cat([text.ids for text in found]).to(self.device),
+            ids=torch.cat([entry.ids for entry in entries]).to(self.device),
             lengths=torch.tensor(lengths, dtype=torch.long, device=self.device),
-            has_content=torch.tensor([text.has_content for text in found], device=self.device),
-            truncated=torch.tensor([text.truncated for text in found]),
+            has_content=torch.tensor([entry.has_content for entry in entries], device=self.device),
+            truncated=torch.tensor([entry.truncated for entry in entries]),
         )
 
-    def _keep(self, texts: list[str], encoded: TokenVectors, max_bytes: int) -> None:
+    def _add(self, texts: list[str], encoded: TokenVectors, max_bytes: int) -> None:
         lengths, ids = encoded.lengths.tolist(), encoded.ids.cpu()
         has_content, truncated = encoded.has_content.tolist(), encoded.truncated.tolist()
         start = 0
-        new: dict[str, _Text] = {}
+        new: dict[str, _CachedText] = {}
         with self._lock:
             for number, (text, length) in enumerate(zip(texts, lengths, strict=True)):
                 vectors = encoded.vectors[:, start : start + length]
-                room = None if text in self._texts else self._room(vectors, max_bytes)
-                if room is not None:
-                    room.copy_(vectors, non_blocking=True)
-                    # The ids are copied too, or a view would hold those of the whole batch.
-                    own = ids[start : start + length].clone()
-                    new[text] = _Text(room, own, has_content[number], truncated[number])
+                stored = None if text in self._texts else self._allocate(vectors, max_bytes)
+                if stored is not None:
+                    stored.copy_(vectors, non_blocking=True)
+                    # The ids are copied, as a view would keep those of the whole batch in memory.
+                    own_ids = ids[start : start + length].clone()
+                    new[text] = _CachedText(stored, own_ids, has_content[number], truncated[number])
                 start += length
             if self.device.type == "cuda":
-                # Before this nobody may read what is written, on whatever stream.
+                # No stream may read the vectors before they are written.
                 torch.cuda.current_stream(self.device).synchronize()
             self._texts.update(new)
 
-    def _room(self, vectors: Tensor, max_bytes: int) -> Tensor | None:
-        """Memory for the vectors of a text, or ``None`` where the cache is full."""
+    def _allocate(self, vectors: Tensor, max_bytes: int) -> Tensor | None:
+        """Return memory for the vectors of a text, or ``None`` if the cache is full."""
         size = vectors.numel()
         if self._used + size > len(self._slab) or self._slab.dtype != vectors.dtype:
             left = (max_bytes - self.num_bytes) // vectors.element_size()
             if size > left:
                 return None
-            # Outside inference mode, or the next training step could not read what a validation has written.
+            # Outside inference mode: a training step could not use tensors that a validation allocated in it.
             with torch.inference_mode(False):
                 self._slab = torch.empty(
                     min(max(_NUMBERS_PER_SLAB, size), left),
@@ -151,19 +149,19 @@ class VectorCache:
                 )
             self._used = 0
             self.num_bytes += self._slab.numel() * self._slab.element_size()
-        room = self._slab[self._used : self._used + size].view(vectors.shape)
-        self._used += math.prod(vectors.shape)
-        return room
+        stored = self._slab[self._used : self._used + size].view(vectors.shape)
+        self._used += size
+        return stored
 
 
 def check_cache_bytes(cache_bytes: int) -> None:
-    """Make sure that a budget is one.
+    """Check the size of a cache as passed by a user.
 
     Args:
-        cache_bytes: what the caller has passed.
+        cache_bytes: the size in bytes; 0 turns the cache off.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not a whole number.
         ValueError: it is negative.
 
     Example:
@@ -175,22 +173,18 @@ def check_cache_bytes(cache_bytes: int) -> None:
         raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
 
 
-_pool: WeakValueDictionary[Hashable, VectorCache] = WeakValueDictionary()
-_pool_lock = threading.Lock()
+# The caches in use.
+_caches: SharedObjects[VectorCache] = SharedObjects()
 
 
 def shared_cache(settings: Hashable, device: torch.device) -> VectorCache:
-    """Return the cache of this process for some settings, which lives as long as somebody holds it.
+    """Return the cache of this process for some settings.
 
     Args:
-        settings: everything that vectors depend on beside the text and the device.
+        settings: everything that vectors depend on, besides the text and the device.
         device: where the vectors are encoded.
 
     Returns:
-        The cache.
+        The cache; it is dropped with its last user.
     """
-    with _pool_lock:
-        cache = _pool.get((settings, device))
-        if cache is None:
-            cache = _pool[settings, device] = VectorCache(device)
-        return cache
+    return _caches.get((settings, device), lambda: VectorCache(device))

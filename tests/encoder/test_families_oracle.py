@@ -124,14 +124,14 @@ def scorer_of_reference_package(family, folder, layer, idf_sents=None):
 
 
 @pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
-@pytest.mark.parametrize("layer", [*SINGLE_LAYERS, "all"])
+@pytest.mark.parametrize("layer", [0, LAST, "all"])
 def test_scores_equal_the_reference_package(family, folder, deviations, layer):
     candidates, references = corpus()
     if error := ORACLE_FAILS.get((family, layer)):
         with pytest.raises(error):
             scorer_of_reference_package(family, folder, layer).score(candidates, references, batch_size=1)
         return
-    for idf in (False, True) if layer == 1 else (False,):
+    for idf in (False, True) if layer == LAST else (False,):
         scorer = scorer_of_reference_package(family, folder, layer, references if idf else None)
         expected = torch.stack(scorer.score(candidates, references, batch_size=1))
         compare(deviations, family, "reference", ours(folder, layer, candidates, references, idf=idf), expected)
@@ -182,6 +182,7 @@ class Plain:
         self.folder = folder
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.unweighted = {self.tokenizer.cls_token_id, self.tokenizer.sep_token_id}
+        self.model = AutoModel.from_pretrained(folder).eval()
 
     def ids(self, text):
         text = f" {text}" if text and self.family in PREFIX_SPACE else text
@@ -190,7 +191,8 @@ class Plain:
     @torch.no_grad()
     def states(self, text):
         """Two lists of one tensor (tokens, width) per layer: all layers of the whole model, and single layers."""
-        model = AutoModel.from_pretrained(self.folder).eval()  # anew, since BigBird remembers its last text
+        # Loaded again for BigBird, which remembers its last text.
+        model = AutoModel.from_pretrained(self.folder).eval() if self.family == "big_bird" else self.model
         encoder = model.get_encoder() if model.config.is_encoder_decoder else model
         ids = torch.tensor([self.ids(text)])
         output = encoder(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
@@ -213,9 +215,8 @@ class Plain:
 
 def loops(candidate, reference, candidate_weights, reference_weights):
     """Precision, recall and F1 in float64."""
-    x = [vector / vector.norm() for vector in candidate.double()]
-    y = [vector / vector.norm() for vector in reference.double()]
-    s = [[float(a.dot(b)) for b in y] for a in x]
+    x, y = (side.double() / side.double().norm(dim=1, keepdim=True) for side in (candidate, reference))
+    s = (x @ y.T).tolist()
     precision = sum(w * max(row) for w, row in zip(candidate_weights, s, strict=True)) / sum(candidate_weights)
     columns = zip(*s, strict=True)
     recall = sum(w * max(column) for w, column in zip(reference_weights, columns, strict=True)) / sum(reference_weights)
@@ -256,8 +257,8 @@ def test_single_layers_differ_from_all_layers_where_a_norm_follows_the_last():
 @pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
 def test_scores_do_not_depend_on_neighbours(family):
     model = tiny_model(family)
-    candidates, references = short_pairs(12)
-    long = [" ".join(references[i:] + references[:i])[:200] for i in range(3)]
+    candidates, references = short_pairs(6)
+    long = [" ".join(references[i:] + references[:i])[:200] for i in range(2)]
     texts = [*long, *candidates, *references]
     # In float64 where it can be, so that a neighbour's influence stands out from rounding.
     dtype, tolerance = ("float32", 1e-5) if family in NOT_IN_FLOAT64 else ("float64", TOLERANCE)
@@ -268,7 +269,7 @@ def test_scores_do_not_depend_on_neighbours(family):
         torch.testing.assert_close(found, encoder.encode([text]).vectors, atol=tolerance, rtol=0)
     encoder = FrozenEncoder(*model, all_layers=True)
     scores = bert_score([*candidates, *long], [*references, *long], encoder)
-    for i in (0, 5, 11):
+    for i in (0, 5):
         alone = bert_score(candidates[i], references[i], encoder)
         for name in SCORES:
             torch.testing.assert_close(scores[name][:, i : i + 1], alone[name], atol=TOLERANCE, rtol=0)

