@@ -18,7 +18,7 @@ from bertscore_tm.losses.sequence_level import (
     self_critical_loss,
 )
 from bertscore_tm.losses.soft_bertscore import SoftBERTScoreLoss
-from bertscore_tm.losses.transport import transported_similarity
+from bertscore_tm.losses.soft_matching import TokenMass, soft_precision_recall_f1, transported_similarity
 
 __all__ = [
     "BERTScoreReward",
@@ -26,6 +26,7 @@ __all__ = [
     "SelfCriticalLoss",
     "SoftBERTScoreLoss",
     "StraightThrough",
+    "TokenMass",
     "VocabularyBridge",
     "entmax15_relaxation",
     "expected_embedding",
@@ -33,6 +34,7 @@ __all__ = [
     "linear_expected_embedding",
     "minimum_risk_loss",
     "self_critical_loss",
+    "soft_precision_recall_f1",
     "softmax_relaxation",
     "sparsemax_relaxation",
     "straight_through",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.core.matching import similarity
+from bertscore_tm.core.matching import cosine_similarities
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.vector_cache import check_cache_bytes
 from bertscore_tm.losses.bridge.fidelity_texts import FIDELITY_TEXTS
@@ -27,7 +27,13 @@ from bertscore_tm.losses.predictions import (
 )
 from bertscore_tm.losses.reductions import Reduction, reduce_batch, require_reduction
 from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, resolve_relaxation, softmax_relaxation
-from bertscore_tm.losses.soft_matching import SoftMatching, best_or_mean, soft_precision_recall_f1
+from bertscore_tm.losses.soft_matching import (
+    Matching,
+    MatchingName,
+    reduce_references,
+    resolve_matching,
+    soft_precision_recall_f1,
+)
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens, require_graded_ends
 from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, label_content, reference_lists
 from bertscore_tm.losses.token_weights import LossIdf, loss_weights
@@ -137,7 +143,7 @@ class SoftBERTScoreLoss(nn.Module):
         *,
         relaxation: RelaxationName | Relaxation = "softmax",
         temperature: float = 1.0,
-        matching: SoftMatching = "softmax",
+        matching: MatchingName | Matching = "softmax",
         matching_temperature: float = 0.1,
         component: Component = "f1",
         references: References = "max",
@@ -155,7 +161,6 @@ class SoftBERTScoreLoss(nn.Module):
     ) -> None:
         super().__init__()
         for name, value, allowed in (
-            ("matching", matching, SoftMatching),
             ("component", component, Component),
             ("references", references, References),
             ("length", length, Length),
@@ -172,7 +177,8 @@ class SoftBERTScoreLoss(nn.Module):
         resolve_relaxation(relaxation)
         self.relaxation = relaxation
         self.temperature = temperature
-        self.matching: SoftMatching = matching
+        resolve_matching(matching)
+        self.matching = matching
         self.matching_temperature = matching_temperature
         self.component = component
         self.references = references
@@ -392,15 +398,21 @@ class SoftBERTScoreLoss(nn.Module):
         with torch.autocast(device_type=content.device.type, enabled=False):
             candidate, reference = encode_soft_tokens(tokens, self.encoder, special_weights), references.tokens
             if references.items is not None:
-                candidate = candidate.of(references.items)
-            similarities = similarity(candidate.vectors, reference.vectors)
+                candidate = candidate.select(references.items)
+            similarities = cosine_similarities(candidate.vectors, reference.vectors)
+            has_content = candidate.has_content & reference.has_content
 
-            def scores(matching: SoftMatching) -> dict[str, Tensor]:
+            def scores(matching: MatchingName | Matching) -> dict[str, Tensor]:
                 of_pairs = soft_precision_recall_f1(
-                    similarities, candidate, reference, matching, self.matching_temperature
+                    similarities, candidate.mass, reference.mass, matching, self.matching_temperature
                 )
                 return {
-                    name: best_or_mean(score, references.items, references.num_items, self.references)
+                    name: reduce_references(
+                        torch.where(has_content, score, 0.0),
+                        references.items,
+                        references.num_items,
+                        self.references,
+                    )
                     for name, score in of_pairs.items()
                 }
 

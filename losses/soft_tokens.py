@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.encoder import FrozenEncoder
 
 __all__ = ["EncodedTokens", "SoftTokens", "encode_soft_tokens", "require_graded_ends"]
@@ -40,7 +41,7 @@ class EncodedTokens:
 
     Args:
         vectors: unit vectors, shape (batch, positions, width).
-        keys: positions that can be matched, special tokens included, shape (batch, positions), bool.
+        mask: positions that can be matched, special tokens included, shape (batch, positions), bool.
         weights: how much each position counts in the mean, 0 for padding, shape (batch, positions).
         has_content: rows with a token of their own, shape (batch,), bool.
         log_presence: logarithm of the probability that there is such a position, shape (batch, positions); ``None``
@@ -48,22 +49,27 @@ class EncodedTokens:
     """
 
     vectors: Tensor
-    keys: Tensor
+    mask: Tensor
     weights: Tensor
     has_content: Tensor
     log_presence: Tensor | None = None
 
-    def of(self, rows: Tensor) -> EncodedTokens:
+    @property
+    def mass(self) -> TokenMass:
+        """Mask, weights and presence of the tokens, as a matching takes them."""
+        return TokenMass(self.mask, self.weights, self.log_presence)
+
+    def select(self, rows: Tensor) -> EncodedTokens:
         """Return some rows, which may repeat.
 
         Args:
-            rows: their numbers, shape (rows,).
+            rows: their indices, shape (rows,).
 
         Returns:
             Those rows.
         """
         presence = None if self.log_presence is None else self.log_presence[rows]
-        return EncodedTokens(self.vectors[rows], self.keys[rows], self.weights[rows], self.has_content[rows], presence)
+        return EncodedTokens(self.vectors[rows], self.mask[rows], self.weights[rows], self.has_content[rows], presence)
 
 
 def encode_soft_tokens(

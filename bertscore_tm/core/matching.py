@@ -1,13 +1,19 @@
-"""Cosine similarity of token vectors, and matching each token with the tokens of the other text.
+r"""Matchings: how well each token of a text is matched by the tokens of another, and greedy matching of many pairs.
 
-Greedy matching takes the best similarity (Zhang et al. 2020, section 3); soft matching replaces the maximum by a smooth
-function of the same similarities. Everything here runs in float32 at least, with autocast off.
+With cosine similarities s of a token i and the n tokens j of the other text, and a temperature v:
+
+* ``"max"``: :math:`m_i = \max_j s_{ij}` (Zhang et al. 2020, equation 1), the metric's greedy matching;
+* ``"softmax"``: :math:`m_i = \sum_j \mathrm{softmax}_j(s_{ij}/v)\, s_{ij}`, between max - v log n and max;
+* ``"logsumexp"``: :math:`m_i = v \log \sum_j \exp(s_{ij}/v)`, between max and max + v log n.
+
+A further matching is a callable with the signature of :data:`Matching`. Everything runs in float32 or float64, with
+autocast off.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,9 +22,18 @@ from bertscore_tm.core.batching import halve_until_it_fits
 from bertscore_tm.core.token_vectors import TokenVectors, segment_ids, token_batches
 from bertscore_tm.user_warnings import warn_user
 
-__all__ = ["MatchedPairs", "Matching", "match", "match_pairs", "similarity"]
-
-Matching = Literal["max", "softmax", "logsumexp"]
+__all__ = [
+    "TOKENWISE_MATCHINGS",
+    "MatchedPairs",
+    "Matching",
+    "TokenMass",
+    "TokenwiseMatching",
+    "cosine_similarities",
+    "match_by_logsumexp",
+    "match_by_softmax",
+    "match_greedily",
+    "match_pairs",
+]
 
 # Numbers per matching step, similarities and padded vectors of all layers: 4 MB in float32, which stay in a processor's
 # caches. An accelerator wants large steps.
@@ -28,7 +43,28 @@ _TIMES_ON_ACCELERATORS = 64
 _FEWEST_NUMBERS = 5_000
 
 
-def similarity(candidate: Tensor, reference: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class TokenMass:
+    """Which tokens of a batch of texts can be matched, and how much each of them counts.
+
+    Args:
+        mask: tokens that can be matched, special tokens included, shape (batch, tokens), bool.
+        weights: weight of each token in the mean, 0 for padding, shape (batch, tokens).
+        log_presence: logarithm of the probability that the token exists, finite, shape (batch, tokens). Default: all
+            tokens exist.
+    """
+
+    mask: Tensor
+    weights: Tensor
+    log_presence: Tensor | None = None
+
+
+# From similarities of shape (batch, candidate tokens, reference tokens), both sides' tokens and a temperature to the
+# matched similarities, weighted and summed over the candidate's and over the reference's tokens, shape (batch,) each.
+Matching = Callable[[Tensor, TokenMass, TokenMass, float], tuple[Tensor, Tensor]]
+
+
+def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
     """Return the cosine similarities of all pairs of tokens.
 
     Args:
@@ -36,10 +72,10 @@ def similarity(candidate: Tensor, reference: Tensor) -> Tensor:
         reference: unit vectors, shape (..., n, width).
 
     Returns:
-        Shape (..., m, n), float32 at least.
+        Shape (..., m, n), float32 or float64.
 
     Example:
-        >>> similarity(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.6, 0.8]]))
+        >>> cosine_similarities(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.6, 0.8]]))
         tensor([[0.0000, 0.6000]])
     """
     dtype = torch.promote_types(torch.float32, candidate.dtype)
@@ -47,70 +83,160 @@ def similarity(candidate: Tensor, reference: Tensor) -> Tensor:
         return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)
 
 
-def match(
-    similarities: Tensor,
-    keys: Tensor,
-    how: Matching = "max",
-    temperature: float = 0.1,
-    log_presence: Tensor | None = None,
+def match_greedily(
+    similarities: Tensor, mask: Tensor, temperature: float = 0.1, log_presence: Tensor | None = None
 ) -> Tensor:
-    r"""Return how well each query token is matched by the key tokens of the other text.
-
-    With similarities s, n keys and temperature v:
-
-    * ``"max"``: :math:`m_i = \max_j s_{ij}` (Zhang et al. 2020, equation 1);
-    * ``"softmax"``: :math:`m_i = \sum_j \mathrm{softmax}_j(s_{ij}/v)\, s_{ij}`, between max - v log n and max;
-    * ``"logsumexp"``: :math:`m_i = v \log \sum_j \exp(s_{ij}/v)`, between max and max + v log n.
+    r"""Return each query token's best similarity: :math:`m_i = \max_j s_{ij}`.
 
     Args:
         similarities: shape (..., queries, keys).
-        keys: real keys, shape (..., keys), bool. Other keys take no part.
-        how: the kind of matching.
-        temperature: v, above 0; not used by ``"max"`` alone.
-        log_presence: logarithm of how much of each key there is, shape (..., keys), finite: added to s/v, or v times it
-            to s before the maximum. Default: all of each.
+        mask: keys that can be matched, shape (..., keys), bool.
+        temperature: v, above 0; used with ``log_presence`` only.
+        log_presence: logarithm of the probability that each key exists, shape (..., keys), finite; v times it is added
+            to the similarities. Default: all keys exist.
 
     Returns:
-        Shape (..., queries). 0 where there is no key.
+        Shape (..., queries); 0 in rows without a key.
 
     Raises:
-        ValueError: unknown kind, or a temperature that is not positive.
+        ValueError: the temperature is needed and not positive.
 
     Example:
-        >>> s = torch.tensor([[0.2, 0.9, 5.0]])
-        >>> keys = torch.tensor([True, True, False])
-        >>> round(match(s, keys).item(), 4), round(match(s, keys, "softmax", 0.1).item(), 4)
-        (0.9, 0.8994)
+        >>> match_greedily(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
+        tensor([0.9000])
     """
-    if (how != "max" or log_presence is not None) and not temperature > 0:
+    if log_presence is not None:
+        _require_positive(temperature)
+        similarities = similarities + temperature * log_presence.unsqueeze(-2)
+    allowed, has_key = _allowed_keys(mask)
+    return torch.where(has_key, similarities.masked_fill(~allowed, -torch.inf).amax(-1), 0.0)
+
+
+def match_by_softmax(
+    similarities: Tensor, mask: Tensor, temperature: float = 0.1, log_presence: Tensor | None = None
+) -> Tensor:
+    r"""Return each query token's mean similarity under a softmax: :math:`\sum_j \mathrm{softmax}_j(s_{ij}/v)\, s_{ij}`.
+
+    Args:
+        similarities: shape (..., queries, keys).
+        mask: keys that can be matched, shape (..., keys), bool.
+        temperature: v, above 0.
+        log_presence: logarithm of the probability that each key exists, shape (..., keys), finite; added to s/v in the
+            softmax. Default: all keys exist.
+
+    Returns:
+        Shape (..., queries); 0 in rows without a key.
+
+    Raises:
+        ValueError: the temperature is not positive.
+
+    Example:
+        >>> match_by_softmax(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
+        tensor([0.8994])
+    """
+    scaled, has_key = _scale_and_mask(similarities, mask, temperature, log_presence)
+    return torch.where(has_key, (scaled.softmax(-1) * similarities).sum(-1), 0.0)
+
+
+def match_by_logsumexp(
+    similarities: Tensor, mask: Tensor, temperature: float = 0.1, log_presence: Tensor | None = None
+) -> Tensor:
+    r"""Return a smooth maximum of each query token's similarities: :math:`v \log \sum_j \exp(s_{ij}/v)`.
+
+    Args:
+        similarities: shape (..., queries, keys).
+        mask: keys that can be matched, shape (..., keys), bool.
+        temperature: v, above 0.
+        log_presence: logarithm of the probability that each key exists, shape (..., keys), finite; added to s/v.
+            Default: all keys exist.
+
+    Returns:
+        Shape (..., queries); 0 in rows without a key.
+
+    Raises:
+        ValueError: the temperature is not positive.
+
+    Example:
+        >>> match_by_logsumexp(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
+        tensor([0.9001])
+    """
+    scaled, has_key = _scale_and_mask(similarities, mask, temperature, log_presence)
+    return torch.where(has_key, temperature * scaled.logsumexp(-1), 0.0)
+
+
+@dataclass(frozen=True)
+class TokenwiseMatching:
+    """Matching that matches each token independently of the other tokens of its text.
+
+    Args:
+        match_tokens: function such as :func:`match_greedily`, ``(similarities, mask, temperature, log_presence) ->
+            matched similarities``, applied to the candidate's and to the reference's tokens.
+
+    Example:
+        >>> mass = TokenMass(torch.tensor([[True, True]]), torch.tensor([[1.0, 2.0]]))
+        >>> TokenwiseMatching(match_greedily)(torch.tensor([[[0.9, 0.1], [0.3, 0.5]]]), mass, mass, 0.1)
+        (tensor([1.9000]), tensor([1.9000]))
+    """
+
+    match_tokens: Callable[[Tensor, Tensor, float, Tensor | None], Tensor]
+
+    def __call__(
+        self, similarities: Tensor, candidate: TokenMass, reference: TokenMass, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted sums of both sides' matched similarities.
+
+        Args:
+            similarities: shape (batch, candidate tokens, reference tokens).
+            candidate: the candidates' tokens.
+            reference: the references' tokens.
+            temperature: v, above 0.
+
+        Returns:
+            Sums over the candidate's and over the reference's tokens, shape (batch,) each.
+        """
+        matched = self.match_tokens(similarities, reference.mask, temperature, reference.log_presence)
+        matched_back = self.match_tokens(similarities.mT, candidate.mask, temperature, candidate.log_presence)
+        return (matched * candidate.weights).sum(1), (matched_back * reference.weights).sum(1)
+
+
+TOKENWISE_MATCHINGS: dict[str, Matching] = {
+    "max": TokenwiseMatching(match_greedily),
+    "softmax": TokenwiseMatching(match_by_softmax),
+    "logsumexp": TokenwiseMatching(match_by_logsumexp),
+}
+
+
+def _allowed_keys(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which keys each query may match, and which rows have a key.
+
+    Rows without a key may match all, as a softmax over nothing is NaN; the caller replaces their result.
+    """
+    mask = mask.unsqueeze(-2)
+    has_key = mask.any(-1)
+    return mask | ~has_key.unsqueeze(-1), has_key
+
+
+def _scale_and_mask(
+    similarities: Tensor, mask: Tensor, temperature: float, log_presence: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    _require_positive(temperature)
+    scaled = similarities / temperature
+    if log_presence is not None:
+        scaled = scaled + log_presence.unsqueeze(-2)
+    allowed, has_key = _allowed_keys(mask)
+    return scaled.masked_fill(~allowed, -torch.inf), has_key
+
+
+def _require_positive(temperature: float) -> None:
+    if not temperature > 0:
         raise ValueError(f"the matching temperature must be above 0, got {temperature}")
-    keys = keys.unsqueeze(-2)
-    any_key = keys.any(-1)
-    # Rows without keys are computed over all cells and dropped afterwards, as a softmax over nothing is NaN.
-    allowed = keys | ~any_key.unsqueeze(-1)
-    if how == "max":
-        if log_presence is not None:
-            similarities = similarities + temperature * log_presence.unsqueeze(-2)
-        matched = similarities.masked_fill(~allowed, -torch.inf).amax(-1)
-    elif how in ("softmax", "logsumexp"):
-        scaled = similarities / temperature
-        if log_presence is not None:
-            scaled = scaled + log_presence.unsqueeze(-2)
-        scaled = scaled.masked_fill(~allowed, -torch.inf)
-        if how == "softmax":
-            matched = (scaled.softmax(-1) * similarities).sum(-1)
-        else:
-            matched = temperature * scaled.logsumexp(-1)
-    else:
-        raise ValueError(f"matching={how!r} is not one of 'max', 'softmax', 'logsumexp'")
-    return torch.where(any_key, matched, 0.0)
 
 
 @dataclass(frozen=True)
 class MatchedPairs:
-    """Each token's best similarity, for several pairs of texts, packed in the order of the pairs.
+    """Best similarity of each token of several pairs of texts, packed in the order of the pairs.
 
-    This is all that a score needs: weights and means can be applied later, when document frequencies are known.
+    Weights and means are applied later, when document frequencies are known.
 
     Args:
         candidate_ids: token ids, shape (candidate tokens,).
@@ -132,7 +258,7 @@ class MatchedPairs:
 def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
     """Match pairs of texts greedily.
 
-    Pairs in which either text has no token of its own get similarity 0 everywhere, hence score 0. When memory runs out,
+    Pairs in which either text has no content token get similarity 0 everywhere, hence score 0. When memory runs out,
     matching continues in smaller steps, with a warning.
 
     Args:
@@ -219,7 +345,7 @@ def _match_in_steps(vectors: TokenVectors, candidates: Tensor, references: Tenso
 def _best_of_both(
     candidate: Tensor, candidate_mask: Tensor, reference: Tensor, reference_mask: Tensor, limit: int
 ) -> tuple[Tensor, Tensor]:
-    """Match both ways; every text has a token. The matrix of two long texts never exists as a whole."""
+    """Match in both directions, in blocks, so that the matrix of two long texts never exists as a whole."""
     num_layers, batch, length, _ = candidate.shape
     rows = max(limit // (num_layers * batch * reference.shape[2]), 1)
     # Written in place: small results kept between large blocks would keep the allocator from using their memory again.
@@ -227,8 +353,8 @@ def _best_of_both(
     of_references = candidate.new_full((num_layers, batch, reference.shape[2]), -torch.inf)
     for start in range(0, length, rows):
         stop = start + rows
-        block = similarity(candidate[:, :, start:stop], reference)
-        of_candidates[:, :, start:stop] = match(block, reference_mask)
+        block = cosine_similarities(candidate[:, :, start:stop], reference)
+        of_candidates[:, :, start:stop] = match_greedily(block, reference_mask)
         real = candidate_mask[:, start:stop, None]
         torch.maximum(of_references, block.masked_fill(~real, -torch.inf).amax(-2), out=of_references)
     return of_candidates, of_references

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import match_pairs, similarity
+from bertscore_tm.core.matching import cosine_similarities, match_pairs
 from bertscore_tm.core.scores import precision_recall_f1
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.display_tokens import split_for_display
@@ -238,7 +238,7 @@ def compute_alignment(
     table = weights.table.to(device)
     pairs = match_pairs(vectors, first, second)
     precision, recall, f1 = rescale_scores(torch.stack(precision_recall_f1(pairs, table)), baseline).flatten().tolist()
-    matrix = similarity(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
+    matrix = cosine_similarities(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
     is_content = [torch.tensor(one.is_content) for one in displayed]
 

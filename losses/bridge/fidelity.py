@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.idf import special_token_weights
-from bertscore_tm.core.matching import similarity
+from bertscore_tm.core.matching import cosine_similarities
 from bertscore_tm.encoder import default_device
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses.soft_matching import soft_precision_recall_f1
@@ -114,8 +114,9 @@ def _batch_f1(
     of_tokens = keys.to(padded.dtype)
     of_tokens[keys] = weights[vectors.ids].to(padded.dtype)
     reference = EncodedTokens(padded[0], keys, of_tokens, vectors.has_content)
-    scores = soft_precision_recall_f1(similarity(candidate.vectors, padded[0]), candidate, reference, "max")
-    return scores["f1"]
+    similarities = cosine_similarities(candidate.vectors, reference.vectors)
+    f1 = soft_precision_recall_f1(similarities, candidate.mass, reference.mass, "max")["f1"]
+    return torch.where(candidate.has_content & reference.has_content, f1, 0.0)
 
 
 def _within_limit(tokens: SoftTokens, bridge: VocabularyBridge) -> SoftTokens:

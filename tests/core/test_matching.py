@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.core.matching import match, match_pairs, similarity
+from bertscore_tm.core.matching import (
+    TOKENWISE_MATCHINGS,
+    TokenMass,
+    cosine_similarities,
+    match_by_logsumexp,
+    match_by_softmax,
+    match_greedily,
+    match_pairs,
+)
 from bertscore_tm.core.token_vectors import TokenVectors, token_batches
 
 similarities = st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=12)
@@ -103,9 +111,9 @@ def test_bounds_of_soft_matching(row, padding, temperature):
     s = torch.tensor([row + padding], dtype=torch.float64)
     keys = torch.tensor([True] * len(row) + [False] * len(padding))
     best, slack = max(row), temperature * math.log(len(row))
-    assert match(s, keys).item() == best
-    assert best - slack - 1e-9 <= match(s, keys, "softmax", temperature).item() <= best + 1e-9
-    assert best - 1e-9 <= match(s, keys, "logsumexp", temperature).item() <= best + slack + 1e-9
+    assert match_greedily(s, keys).item() == best
+    assert best - slack - 1e-9 <= match_by_softmax(s, keys, temperature).item() <= best + 1e-9
+    assert best - 1e-9 <= match_by_logsumexp(s, keys, temperature).item() <= best + slack + 1e-9
 
 
 @settings(deadline=None)
@@ -115,17 +123,17 @@ def test_soft_matching_equals_its_formulae(row, temperature):
     keys = torch.ones(len(row), dtype=torch.bool)
     powers = [math.exp(x / temperature) for x in row]
     softmax = sum(p * x for p, x in zip(powers, row, strict=True)) / sum(powers)
-    assert match(s, keys, "softmax", temperature).item() == pytest.approx(softmax, abs=1e-9)
-    assert match(s, keys, "logsumexp", temperature).item() == pytest.approx(
+    assert match_by_softmax(s, keys, temperature).item() == pytest.approx(softmax, abs=1e-9)
+    assert match_by_logsumexp(s, keys, temperature).item() == pytest.approx(
         temperature * math.log(sum(powers)), abs=1e-9
     )
 
 
-@pytest.mark.parametrize("how", ["max", "softmax", "logsumexp"])
-def test_rows_without_keys_give_zero_and_finite_gradients(how):
+@pytest.mark.parametrize("match", [match_greedily, match_by_softmax, match_by_logsumexp])
+def test_rows_without_keys_give_zero_and_finite_gradients(match):
     s = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     keys = torch.tensor([[True, False, True, False, False], [False] * 5, [True] * 5])
-    matched = match(s, keys, how)
+    matched = match(s, keys)
     assert matched[1].abs().max() == 0
     assert (matched[[0, 2]] != 0).all()
     matched.sum().backward()
@@ -135,33 +143,51 @@ def test_rows_without_keys_give_zero_and_finite_gradients(how):
     assert (s.grad[0][:, keys[0]] != 0).any()
 
 
-@pytest.mark.parametrize("how", ["softmax", "logsumexp"])
-def test_gradients_of_soft_matching(how):
+@pytest.mark.parametrize("match", [match_by_softmax, match_by_logsumexp])
+def test_gradients_of_soft_matching(match):
     s = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     keys = torch.tensor([[True, True, False, True], [False] * 4])
-    assert torch.autograd.gradcheck(lambda x: match(x, keys, how, 0.3), s)
+    assert torch.autograd.gradcheck(lambda x: match(x, keys, 0.3), s)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -0.1, math.nan])
-@pytest.mark.parametrize("how", ["softmax", "logsumexp"])
-def test_temperatures_must_be_positive(how, temperature):
+@pytest.mark.parametrize("match", [match_by_softmax, match_by_logsumexp])
+def test_temperatures_must_be_positive(match, temperature):
     with pytest.raises(ValueError, match="temperature must be above 0"):
-        match(torch.zeros(1, 1), torch.ones(1, dtype=torch.bool), how, temperature)
+        match(torch.zeros(1, 1), torch.ones(1, dtype=torch.bool), temperature)
 
 
-def test_unknown_matching_names_the_known():
-    with pytest.raises(ValueError, match=r"'greedy' is not one of 'max', 'softmax', 'logsumexp'"):
-        match(torch.zeros(1, 1), torch.ones(1, dtype=torch.bool), "greedy")
+@pytest.mark.parametrize("name", TOKENWISE_MATCHINGS)
+def test_both_sides_are_matched_and_weighted(name):
+    """By loops over pairs and tokens; presence lowers how well a token can be matched."""
+    random = torch.Generator().manual_seed(0)
+    s = torch.rand(2, 3, 4, generator=random, dtype=torch.float64) * 2 - 1
+    sides = []
+    for size in (3, 4):
+        mask = torch.rand(2, size, generator=random) > 0.3
+        mask[:, 0] = True
+        weights = torch.rand(2, size, generator=random, dtype=torch.float64)
+        sides.append(TokenMass(mask, weights, -torch.rand(2, size, generator=random, dtype=torch.float64)))
+    found = TOKENWISE_MATCHINGS[name](s, *sides, 0.2)
+    match = {"max": match_greedily, "softmax": match_by_softmax, "logsumexp": match_by_logsumexp}[name]
+    for matrix, queries, keys, sums in ((s, *sides, found[0]), (s.mT, *sides[::-1], found[1])):
+        for row in range(2):
+            kept = keys.mask[row]
+            expected = 0.0
+            for i, weight in enumerate(queries.weights[row].tolist()):
+                alone = matrix[row, i, kept][None]
+                expected += weight * match(alone, kept[kept], 0.2, keys.log_presence[row, kept]).item()
+            assert sums[row].item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_similarity_ignores_autocast_and_widens_half_precision():
+def test_similarities_ignore_autocast_and_widens_half_precision():
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(3, 8, generator=generator), torch.randn(4, 8, generator=generator)
     expected = a @ b.T
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(similarity(a, b), expected, atol=1e-6, rtol=0)
-    assert similarity(a.bfloat16(), b.bfloat16()).dtype == torch.float32
-    assert similarity(a.double(), b.double()).dtype == torch.float64
+        torch.testing.assert_close(cosine_similarities(a, b), expected, atol=1e-6, rtol=0)
+    assert cosine_similarities(a.bfloat16(), b.bfloat16()).dtype == torch.float32
+    assert cosine_similarities(a.double(), b.double()).dtype == torch.float64
 
 
 @settings(deadline=None)

@@ -1,4 +1,7 @@
-"""transported_similarity: near the optimum of the linear program, never above it, and right in its gradient."""
+"""Matchings of the loss: by name, as callables, on plain tensors, and by transport."""
+
+import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -7,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from bertscore_tm.losses.transport import transported_similarity
+from bertscore_tm.core.matching import TokenMass
+from bertscore_tm.losses import SoftBERTScoreLoss, soft_precision_recall_f1, transported_similarity
+from bertscore_tm.losses.soft_matching import MATCHINGS, MatchingName, match_by_transport, resolve_matching
+from tests.support.soft_predictions import labels_of, near_labels
 
 
 def optimum(similarities, rows, columns):
@@ -80,3 +86,60 @@ def test_settings_that_cannot_be():
         transported_similarity(*problem(0), temperature=0)
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         transported_similarity(*problem(0), steps=0)
+
+
+def test_names_of_matchings():
+    assert {*MATCHINGS} == {*get_args(MatchingName)}
+    assert resolve_matching(match_by_transport) is match_by_transport
+    with pytest.raises(ValueError, match=r"matching='greedy' is not a callable or one of 'max', 'softmax'"):
+        resolve_matching("greedy")
+
+
+def mean_matching(similarities, candidate, reference, temperature):
+    """Match each token with the mean of the other text."""
+    sums = []
+    for matrix, queries, keys in ((similarities, candidate, reference), (similarities.mT, reference, candidate)):
+        shares = keys.mask / keys.mask.sum(1, keepdim=True)
+        sums.append(((matrix @ shares[:, :, None])[..., 0] * queries.weights).sum(1))
+    return tuple(sums)
+
+
+def test_a_callable_of_the_users_is_the_limit_of_softmax_at_a_high_temperature(encoder):
+    labels = labels_of(encoder)
+    logits = near_labels(encoder, labels)
+    own = SoftBERTScoreLoss(encoder, matching=mean_matching)(logits, labels)
+    soft = SoftBERTScoreLoss(encoder, matching="softmax", matching_temperature=1e5)(logits, labels)
+    assert own.item() == pytest.approx(soft.item(), abs=1e-5)
+    assert own.item() > SoftBERTScoreLoss(encoder)(logits, labels).item() + 0.05
+
+
+@pytest.mark.parametrize("name", MATCHINGS)
+def test_scores_of_plain_tensors_by_hand(name):
+    """Weights, a mask of padding, and a text without weight."""
+    s = torch.tensor([[[0.9, 0.2, 0.7], [0.1, 0.4, 0.8]], [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]], dtype=torch.float64)
+    weights, mask = torch.tensor([[2.0, 1.0], [0.0, 0.0]]), torch.tensor([[True, True, False], [True, True, True]])
+    scores = soft_precision_recall_f1(s, weights, mask, name, 1e-3)
+    # The third reference token is padding. Transport leaves the reference's tokens half of the candidate's first.
+    expected = {"precision": 2.2 / 3, "recall": 1.3 / 2}
+    if name == "transport":
+        expected = {"precision": 1.3 / 3, "recall": 1.3 / 2}
+    precision, recall = expected.values()
+    expected["f1"] = 2 * precision * recall / (precision + recall)
+    for score, value in expected.items():
+        assert scores[score][0].item() == pytest.approx(value, abs=3e-3)
+        assert scores[score][1] == 0 or (name != "transport" and score == "recall")
+
+
+def test_tokens_of_weight_0_can_be_matched():
+    s = torch.tensor([[[0.9, 0.2], [0.1, 0.4]]])
+    weights = torch.tensor([[0.0, 1.0]])
+    matchable = TokenMass(torch.ones(1, 2) > 0, weights)
+    for candidate, reference, precision, recall in (
+        (weights, weights, 0.4, 0.4),
+        (matchable, matchable, 0.4, 0.4),
+        (weights, TokenMass(matchable.mask, torch.tensor([[1.0, 0.0]])), 0.4, 0.1),
+    ):
+        scores = soft_precision_recall_f1(s, candidate, reference, "max")
+        assert scores["precision"].item() == pytest.approx(precision)
+        assert scores["recall"].item() == pytest.approx(recall)
+        assert math.isclose(scores["f1"].item(), 2 * precision * recall / (precision + recall), rel_tol=1e-5)
