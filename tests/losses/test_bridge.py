@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses.bridge.piece_table import token_texts
+from bertscore_tm.losses.bridge.text_pieces import decode_tokens
 from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.soft_tokens import encode_soft_tokens
 from examples.benchmarks import vocabularies
@@ -153,7 +153,7 @@ def uncertain(bridge, ids, dtype=torch.float64):
     noise[..., bridge.control_ids] = -torch.inf
     probabilities = noise.softmax(-1)
     assert (probabilities.argmax(-1) == ids)[~torch.isin(ids, torch.tensor(bridge.control_ids))].all()
-    return probabilities, probabilities @ bridge.table(CPU).to(dtype)
+    return probabilities, probabilities @ bridge.embedding_table(CPU).to(dtype)
 
 
 def content_ids(encoder, text):
@@ -166,11 +166,11 @@ class TestIdentity:
     def test_the_encoders_own_tokenizer_shares_the_table(self, encoder, minilm):
         bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
         assert bridge.mode == "identity"
-        assert bridge.table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
+        assert bridge.embedding_table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
         assert bridge.control_ids == encoder.tokenizer.control_ids
         assert bridge.end_ids == encoder.tokenizer.end_ids
         weights = torch.arange(bridge.vocab_size).float()
-        torch.testing.assert_close(bridge.weights(weights), weights)
+        torch.testing.assert_close(bridge.average_weights(weights), weights)
 
     @pytest.mark.parametrize("family", ["bert", "mpnet", "deberta", "deberta-v2", "xlm-roberta", "gpt2"])
     def test_other_numbers(self, family):
@@ -178,7 +178,7 @@ class TestIdentity:
         bridge = VocabularyBridge(like(EVERY_FAMILY[family], renumber), encoder)
         assert bridge.mode == "identity"
         texts = [" " + text for text in TEXTS] if encoder.tokenizer.prefix_space else TEXTS
-        soft = bridge.soft_tokens(texts)
+        soft = bridge.embed_texts(texts)
         for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
             expected = encoder.embedding_table(CPU)[content_ids(encoder, text)]
             assert torch.equal(embeddings[content], expected)
@@ -195,7 +195,7 @@ class TestIdentity:
         table, names = encoder.embedding_table(CPU), second.get_vocab()
         for name, i in first.get_vocab().items():
             expected = table[names[name]] if name in names else torch.zeros(table.shape[1])
-            assert torch.equal(bridge.table(CPU)[i], expected)
+            assert torch.equal(bridge.embedding_table(CPU)[i], expected)
 
     def test_added_tokens_take_the_pieces_of_their_text(self, encoder, minilm):
         tokenizer = AutoTokenizer.from_pretrained(minilm)
@@ -204,8 +204,8 @@ class TestIdentity:
         assert bridge.mode == "identity"
         table = encoder.embedding_table(CPU)
         expected = table[content_ids(encoder, "<table_row>")].mean(0)
-        torch.testing.assert_close(bridge.table(CPU)[-1], expected)
-        assert torch.equal(bridge.table(CPU)[:-1], table)
+        torch.testing.assert_close(bridge.embedding_table(CPU)[-1], expected)
+        assert torch.equal(bridge.embedding_table(CPU)[:-1], table)
 
     @pytest.mark.parametrize("extra", [0, 6])
     def test_padded_output_layer(self, encoder, minilm, extra):
@@ -213,8 +213,8 @@ class TestIdentity:
         size = len(tokenizer) + extra
         bridge = VocabularyBridge(tokenizer, encoder, vocab_size=size)
         assert bridge.mode == "identity"
-        assert bridge.table(CPU).shape[0] == bridge.vocab_size == size
-        assert not bridge.table(CPU)[len(tokenizer) :].any()
+        assert bridge.embedding_table(CPU).shape[0] == bridge.vocab_size == size
+        assert not bridge.embedding_table(CPU)[len(tokenizer) :].any()
         assert set(range(len(tokenizer), size)) <= set(bridge.control_ids)
 
     @pytest.mark.parametrize("family", ["bert", "deberta", "deberta-v2", "xlm-roberta"])
@@ -249,7 +249,7 @@ class TestIdentity:
         byte_level = content_of("deberta")["pre_tokenizer"]
         changed = like("deberta", without_spaces)
         assert VocabularyBridge(changed, tiny("deberta")).mode != "identity"
-        with pytest.raises(ValueError, match="mode='identity' wants tokenizers that cut texts into the same tokens"):
+        with pytest.raises(ValueError, match="mode='identity' needs tokenizers that split texts into the same tokens"):
             VocabularyBridge(changed, tiny("deberta"), "identity")
 
 
@@ -258,14 +258,14 @@ class TestTables:
     def test_token_texts_join_to_the_text(self, kind):
         tokenizer = generator(kind)
         ids = tokenizer("the cat returns a list", add_special_tokens=False)["input_ids"]
-        assert "".join(token_texts(tokenizer, ids)).strip() == "the cat returns a list"
+        assert "".join(decode_tokens(tokenizer, ids)).strip() == "the cat returns a list"
 
     @pytest.mark.parametrize("kind", GENERATORS)
     def test_rows_are_means_of_the_pieces_of_the_tokens_text(self, encoder, kind):
         tokenizer = generator(kind)
         bridge = VocabularyBridge(tokenizer, encoder, "mean")
-        table, made = encoder.embedding_table(CPU), bridge.table(CPU)
-        texts = token_texts(tokenizer, list(range(len(tokenizer))))
+        table, made = encoder.embedding_table(CPU), bridge.embedding_table(CPU)
+        texts = decode_tokens(tokenizer, list(range(len(tokenizer))))
         silent = set()
         for i, text in enumerate(texts):
             word = text.replace("\ufffd", "")
@@ -278,7 +278,7 @@ class TestTables:
             else:
                 assert made[i].any()
         assert bridge.control_ids == sorted(silent)
-        counts = bridge.weights(torch.ones(len(table)))
+        counts = bridge.average_weights(torch.ones(len(table)))
         torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
 
     def test_weights_that_are_not_known_do_not_spread(self, encoder):
@@ -288,7 +288,7 @@ class TestTables:
         weights = torch.ones(len(encoder.embedding_table(CPU)))
         weights[list(elsewhere)] = torch.nan
         assert elsewhere
-        assert bridge.weights(weights).isfinite().all()
+        assert bridge.average_weights(weights).isfinite().all()
 
     def test_parts_of_words_are_continuations(self, encoder):
         tokenizer = generator("byte-bpe")
@@ -332,7 +332,7 @@ class TestTables:
         assert not tokenizer.is_fast
         bridge = VocabularyBridge(tokenizer, encoder, "expand")
         ids = torch.tensor([tokenizer("a b", add_special_tokens=False)["input_ids"]])
-        soft = bridge.soft_tokens(["a b"])
+        soft = bridge.embed_texts(["a b"])
         assert ids.shape == (1, 3)
         expected = encoder.embedding_table(CPU)[content_ids(encoder, "a b")]
         torch.testing.assert_close(soft.embeddings[soft.content], expected)
@@ -355,13 +355,13 @@ class TestExpand:
         ids, content = labels(bridge)
         content[0, 4] = False
         probabilities, y = uncertain(bridge, ids)
-        table, mean = encoder.embedding_table(CPU), bridge.table(CPU)
+        table, mean = encoder.embedding_table(CPU), bridge.embedding_table(CPU)
         if certain:
             y = mean[ids]
-        texts = token_texts(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
+        texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
         encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        weights = probabilities @ bridge.weights(encoder_weights) - 0.3
-        soft = bridge.soften(y, ids, content, weights, encoder_weights)
+        weights = probabilities @ bridge.average_weights(encoder_weights) - 0.3
+        soft = bridge.to_soft_tokens(y, ids, content, weights, encoder_weights)
         pieces = bridge._pieces
         for row in range(len(ids)):
             vectors, of_pieces = [], []
@@ -374,7 +374,7 @@ class TestExpand:
                 context = context if vectors else 0
                 for piece in pieces.pieces[pieces.offsets[4 * k + context] : pieces.offsets[4 * k + context + 1]]:
                     vectors.append(y[row, t] + table[piece] - mean[k])
-                    expected = weights[row, t] - bridge.weights(encoder_weights)[k] + encoder_weights[piece]
+                    expected = weights[row, t] - bridge.average_weights(encoder_weights)[k] + encoder_weights[piece]
                     of_pieces.append(expected.clamp(min=0))
                     if certain:
                         torch.testing.assert_close(vectors[-1], table[piece])
@@ -392,7 +392,7 @@ class TestExpand:
         ids, content = labels(bridge)
         _, y = uncertain(bridge, ids)
         y.requires_grad_()
-        soft = bridge.soften(y, ids, content)
+        soft = bridge.to_soft_tokens(y, ids, content)
         soft.embeddings[soft.content].sum().backward()
         counts = torch.stack([(y.grad == value).all(-1) * value for value in range(20)]).sum(0)
         assert (counts > 0).equal(content)
@@ -401,7 +401,7 @@ class TestExpand:
     def test_rows_without_content(self, encoder):
         bridge = VocabularyBridge(generator("words"), encoder)
         ids, content = labels(bridge)
-        soft = bridge.soften(bridge.table(CPU)[ids], ids, content & False)
+        soft = bridge.to_soft_tokens(bridge.embedding_table(CPU)[ids], ids, content & False)
         assert not soft.content.any()
         assert soft.content.shape[1] == 1
 
@@ -422,7 +422,7 @@ class TestExpand:
 
 
 def assert_certain_value_of_the_text(bridge, texts):
-    soft = bridge.soft_tokens(texts)
+    soft = bridge.embed_texts(texts)
     for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
         expected = bridge.encoder.embedding_table(CPU)[content_ids(bridge.encoder, text)]
         torch.testing.assert_close(embeddings[content], expected, atol=1e-6, rtol=0)
@@ -434,7 +434,7 @@ class TestMean:
         ids, content = labels(bridge)
         _, y = uncertain(bridge, ids)
         weights = torch.rand(ids.shape)
-        soft = bridge.soften(y, ids, content, weights)
+        soft = bridge.to_soft_tokens(y, ids, content, weights)
         assert soft.embeddings is y
         assert soft.content is content
         assert soft.weights is weights
@@ -481,13 +481,13 @@ class TestFidelity:
 class TestObject:
     def test_pickle_and_copies(self, encoder):
         bridge = VocabularyBridge(generator("words"), encoder)
-        table = bridge.table(CPU)
+        table = bridge.embedding_table(CPU)
         assert copy.deepcopy(bridge) is bridge
         again = pickle.loads(pickle.dumps(bridge))
         assert (again.mode, again.vocab_size, again.control_ids) == (bridge.mode, bridge.vocab_size, bridge.control_ids)
-        assert torch.equal(again.table(CPU), table)
+        assert torch.equal(again.embedding_table(CPU), table)
         assert len(pickle.dumps(bridge)) < table.nbytes
-        assert bridge.table("cpu") is table
+        assert bridge.embedding_table("cpu") is table
 
     def test_wrong_arguments(self, encoder):
         with pytest.raises(ValueError, match="mode='merge' is not one of 'auto', 'identity'"):
@@ -501,10 +501,10 @@ class TestObject:
     def test_made_in_inference_mode_and_trained_with(self, mode):
         with torch.inference_mode():
             bridge = VocabularyBridge(generator("words"), tiny("bert"), mode)
-            bridge.soft_tokens(TEXTS)
+            bridge.embed_texts(TEXTS)
         ids, content = labels(bridge)
         logits = torch.zeros(*ids.shape, bridge.vocab_size, dtype=torch.float64, requires_grad=True)
-        soft = bridge.soften(logits.softmax(-1) @ bridge.table(CPU), ids, content)
+        soft = bridge.to_soft_tokens(logits.softmax(-1) @ bridge.embedding_table(CPU), ids, content)
         encode_soft_tokens(soft, bridge.encoder).vectors.sum().backward()
         assert logits.grad.any()
 

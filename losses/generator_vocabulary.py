@@ -1,0 +1,120 @@
+"""The generator's tokens on each device: their embeddings in the encoder, their weights and their roles."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
+from bertscore_tm.losses.predictions import OutputVocabulary
+from bertscore_tm.losses.soft_tokens import require_uncertain_ends
+from bertscore_tm.scoring.token_weights import TokenWeights
+
+__all__ = ["GeneratorVocabulary", "Length"]
+
+Length = Literal["target", "eos"]
+
+
+class GeneratorVocabulary:
+    """What the loss looks up about the generator's tokens, kept per device.
+
+    Args:
+        encoder: the encoder that compares.
+        bridge: bridge from the generator's vocabulary. Default: the generator has the encoder's vocabulary.
+        weights: weight of each of the encoder's tokens.
+        length: ``"eos"`` where end tokens get a probability, else ``"target"``.
+
+    Raises:
+        ValueError: ``length="eos"`` and the bridge, the tokenizer or the encoder does not support it.
+
+    Attributes:
+        control_ids: tokens that are not content, such as special tokens.
+        end_ids: tokens that end a text.
+    """
+
+    def __init__(
+        self, encoder: FrozenEncoder, bridge: VocabularyBridge | None, weights: TokenWeights, length: Length
+    ) -> None:
+        tokens = encoder.tokenizer if bridge is None else bridge
+        self.control_ids, self.end_ids = tokens.control_ids, tokens.end_ids
+        if length == "eos":
+            if bridge is not None and bridge.mode == "expand":
+                raise ValueError(
+                    "length='eos' needs one position per token, which bridge='expand' does not keep: pass "
+                    "bridge='mean' or length='target'"
+                )
+            if not self.end_ids:
+                raise ValueError("length='eos' needs an end token, which the generator's tokenizer does not have")
+            require_uncertain_ends(encoder)
+        self._encoder = encoder
+        self._bridge = bridge
+        self._weights = weights
+        self._ends = self.end_ids if length == "eos" else []
+        # Keyed by the device's name, as torch.compile cannot look up devices.
+        self._loaded: dict[str, tuple[OutputVocabulary, Tensor]] = {}
+
+    def load(self, device: torch.device) -> tuple[OutputVocabulary, Tensor]:
+        """Return the generator's tokens, and the weight of each of the encoder's tokens.
+
+        Args:
+            device: where to put them. They are kept for the next call.
+
+        Returns:
+            The tokens; and weights of shape (encoder's vocabulary,).
+        """
+        name = str(device)
+        self._load_once(name)
+        return self._loaded[name]
+
+    # Run while torch.compile traces the loss, rather than traced: loading a model is not part of the graph.
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _load_once(self, name: str) -> bool:
+        if name in self._loaded:
+            return True
+        device, encoder = torch.device(name), self._encoder
+        # Cached by the tokenizer here, since the graph must not ask it.
+        _ = encoder.tokenizer.special_affixes, encoder.tokenizer.unweighted_ids
+        with torch.inference_mode(False), torch.no_grad():
+            encoder_weights = self._weights.to(device).table
+            weights = None if self._weights.is_uniform else encoder_weights
+            table = encoder.embedding_table(device)
+            if self._bridge is not None:
+                bridged = self._bridge.embedding_table(device)
+                if bridged is not table:
+                    table, weights = bridged, self._bridge.average_weights(encoder_weights)
+            if weights is not None:
+                weights = weights[: len(table)].to(torch.promote_types(torch.float32, table.dtype), copy=True)
+                weights[self.end_ids] = 0
+            excluded = [token for token in self.control_ids if token not in self._ends]
+            self._loaded[name] = OutputVocabulary(table, weights, excluded, self._ends), encoder_weights
+        return True
+
+    def require_size(self, size: int, expected: int, subject: str) -> int:
+        """Return how many outputs of the generator are tokens; output layers may be padded beyond the tokenizer.
+
+        Args:
+            size: the generator's outputs.
+            expected: its tokens.
+            subject: start of the error, such as ``"logits have"``.
+
+        Returns:
+            ``expected``.
+
+        Raises:
+            ValueError: there are fewer outputs than tokens, or, without a bridge, more.
+        """
+        if size == expected or (size > expected and self._bridge is not None):
+            return expected
+        if self._bridge is None:
+            raise ValueError(
+                f"{subject} a vocabulary of {size} but the encoder {self._encoder.name!r} has one of {expected}: pass "
+                f"the generator's tokenizer as generator_tokenizer="
+            )
+        raise ValueError(f"{subject} a vocabulary of {size}, the generator's tokenizer has {expected} tokens")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies take the tables from the encoder again.
+        return {**self.__dict__, "_loaded": {}}
