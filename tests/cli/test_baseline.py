@@ -17,12 +17,14 @@ from tests.support.models import save_tiny_model
 from tests.support.shell import ONE_PROCESS, numbers_in, run_here, run_on_ranks, start, write_lines, write_records
 from tests.support.texts import real_pairs
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TEXTS = real_pairs(30)[0]
 PAIRS = 24
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, one_thread):
+def folder(tmp_path_factory):
     """A small model, and the same texts in files of several kinds."""
     folder = tmp_path_factory.mktemp("baseline")
     save_tiny_model("bert", folder / "model")
@@ -149,7 +151,7 @@ def test_a_state_of_other_settings_is_an_error(command, folder):
 def test_a_killed_run_resumes_to_the_same_table(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     outputs = {name: tmp_path / f"{name}.csv" for name in ("alone", "ranks", "whole")}
-    options = ["-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", 2000, "--save-every", 20]
+    options = ["-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", 1200, "--save-every", 10]
     arguments = {name: ["baseline", *options, "-o", path] for name, path in outputs.items()}
     running = start(ONE_PROCESS, folder, *arguments["alone"])
     state = state_path(str(outputs["alone"]))
@@ -160,8 +162,8 @@ def test_a_killed_run_resumes_to_the_same_table(folder, tmp_path, monkeypatch, c
     out, err = running.communicate()
     assert (running.returncode, out, err) == (-signal.SIGKILL, "", "")
     done = json.loads(state.read_text())["num_pairs"]
-    assert 0 < done < 2000
-    assert done % 20 == 0
+    assert 0 < done < 1200
+    assert done % 10 == 0
     assert not outputs["alone"].exists()
     copied = state_path(str(outputs["ranks"]))
     copied.write_bytes(state.read_bytes())

@@ -15,6 +15,8 @@ from tests.support.models import save_tiny_model
 from tests.support.shell import numbers_in, run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 COUNT = 6
 LAYER = 5
 SCORES = ("precision", "recall", "f1")
@@ -211,7 +213,7 @@ def test_bad_input(command, tmp_path, arguments, message):
 
 
 @pytest.mark.distributed
-def test_two_ranks_print_what_one_process_prints(tmp_path, one_thread, monkeypatch, capsys):
+def test_two_ranks_print_what_one_process_prints(tmp_path, monkeypatch, capsys):
     write_texts(tmp_path)
     save_tiny_model("bert", tmp_path / "model")
     arguments = ["compare", *FILES, "-m", "model", "-l", "2", "--device", "cpu", "--idf", "--json"]

@@ -26,6 +26,8 @@ from tests.support.ranks import run_ranks
 from tests.support.shell import ROOT, TWO_PROCESSES, run_here, run_on_ranks, run_there
 from tests.support.texts import real_pairs, several_references
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @settings(max_examples=40)
 @given(lengths=st.lists(st.integers(1, 50), max_size=30), size=st.integers(1, 5), width=st.integers(1, 4))
@@ -67,7 +69,7 @@ def score_and_count(rank: int, model: str) -> tuple[list[int], object]:
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_each_rank_encodes_its_own_candidates(tmp_path, one_thread):
+def test_each_rank_encodes_its_own_candidates(tmp_path):
     model = save_tiny_model("bert", tmp_path)
     (first, scored), (second, nothing) = run_ranks(score_and_count, 2, model, fresh=True)
     assert nothing is None
@@ -100,7 +102,7 @@ ARGUMENTS = ["score", "-c", "pairs.jsonl", "-m", "model", "-l", "2", "--device",
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_torchrun_prints_what_one_process_prints(folder, one_thread, monkeypatch, capsys):
+def test_torchrun_prints_what_one_process_prints(folder, monkeypatch, capsys):
     out, err = run_there(TWO_PROCESSES, folder, *ARGUMENTS)
     monkeypatch.chdir(folder)
     alone = run_here(capsys, *ARGUMENTS)

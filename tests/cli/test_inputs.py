@@ -13,6 +13,8 @@ from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
 from bertscore_tm.cli.inputs import read_table, read_texts
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # Lines that Python's str.splitlines would split.
 ODD = ["one\u2028line", "two\x0bthree\x0cfour", "next\x85line", "a\rb", "", "  blanks ", "\ufeffnot at the start"]
 

@@ -15,6 +15,8 @@ from bertscore_tm.cli import COMMANDS, main
 from bertscore_tm.functional import bert_score
 from tests.support.texts import real_pairs, several_references
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SCORES = ("precision", "recall", "f1")
 # 1e-6 for the scores, and what rounding to six decimals adds.
 TOLERANCE = 1.6e-6

@@ -11,6 +11,8 @@ from transformers import AutoModel, AutoTokenizer
 from bertscore_tm.cli import main
 from bertscore_tm.functional import bert_score
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LAYER = 5
 CANDIDATE, REFERENCE = "A cat sleeps on the mat.", "The kitten is sleeping, on the mat"
 

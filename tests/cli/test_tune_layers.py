@@ -13,6 +13,8 @@ from tests.support.models import save_tiny_model
 from tests.support.shell import numbers_in, run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 COUNT = 24
 SCORES = ("precision", "recall", "f1")
 CANDIDATES, REFERENCES = ([" ".join(text.split()[:9]) for text in texts] for texts in real_pairs(COUNT))
@@ -23,7 +25,7 @@ SYSTEMS = [f"system {i % 6}" for i in range(COUNT)]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, one_thread):
+def folder(tmp_path_factory):
     """A small model, and the same judgements in files of several kinds."""
     folder = tmp_path_factory.mktemp("judged")
     save_tiny_model("bert", folder / "model")
