@@ -293,11 +293,8 @@ class CausalGenerate(HuggingFaceGenerate):
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
         prompts = batch[self.prompt_key]
         rows = self._prompt_ids(prompts, batch) if isinstance(prompts, Tensor) else self._tokenize(prompts, model)
-        # pad_sequence pads on the right: flip each row before and after.
-        flipped = pad_sequence([row.flip(0) for row in rows], batch_first=True, padding_value=self._padding_id)
-        lengths = torch.tensor([len(row) for row in rows], device=flipped.device)
-        ids = flipped.flip(1)
-        mask = (torch.arange(ids.shape[1], device=ids.device) >= ids.shape[1] - lengths[:, None]).long()
+        ids = pad_sequence(rows, batch_first=True, padding_value=self._padding_id, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         options = {"pad_token_id": self._padding_id, **options}
         generated = model.generate(input_ids=ids, attention_mask=mask, **options)
         return self._decode(generated[:, ids.shape[1] :])

@@ -70,8 +70,7 @@ def test_several_loaders(pairs, encoder, tmp_path):
     assert run.callback_metrics["val_bleu"].item() == pytest.approx(sum(parts) / 2, abs=1e-6)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 50])
-@pytest.mark.parametrize("source", [Chooser, Silent])
+@pytest.mark.parametrize(("source", "limit"), [(Chooser, 2), (Silent, 1), (Silent, 50)])
 def test_fewer_batches(pairs, encoder, tmp_path, source, limit):
     module = chooser(pairs, kind=source)
     calls = []

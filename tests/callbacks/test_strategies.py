@@ -130,8 +130,13 @@ def fitted(pairs, folder, way, precision, callbacks):
     return module, keep.found, run
 
 
-MATRIX = [(way, precision) for way in ("plain", "accumulated", "manual") for precision in PRECISIONS]
-MATRIX += [("compiled", "32-true"), ("compiled", "bf16-true"), ("compiled net", "bf16-mixed")]
+MATRIX = [("plain", precision) for precision in PRECISIONS]
+MATRIX += [
+    ("accumulated", "bf16-mixed"),
+    ("manual", "bf16-true"),
+    ("compiled", "32-true"),
+    ("compiled net", "bf16-mixed"),
+]
 
 
 @pytest.mark.parametrize(("way", "precision"), MATRIX)
@@ -162,8 +167,7 @@ def test_the_comparison_sees_what_the_callback_prevents(pairs, tmp_path):
     assert {"weights", "optimizers", "torch", "python", "numpy"} <= set(differences(plain, disturbed))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("family", ["bart", "gpt2"])
+@pytest.mark.parametrize(("family", "precision"), [("bart", "32-true"), ("gpt2", "bf16-mixed"), ("bart", "bf16-true")])
 def test_sampled_generation_of_a_real_model(minilm, shallow, tmp_path, family, precision):
     kind = CausalGenerate if family == "gpt2" else Seq2SeqGenerate
 
@@ -205,17 +209,16 @@ class Loss(Chooser):
         return self.soft(logits, self.soft.encode_references(texts)) + super().training_step(batch, batch_idx)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_loss_on_the_same_encoder(pairs, minilm, shallow, tmp_path, precision):
+@pytest.mark.parametrize(("precision", "sanity"), [("32-true", 0), ("32-true", 2), ("bf16-mixed", 2), ("bf16-true", 0)])
+def test_a_loss_on_the_same_encoder(pairs, minilm, shallow, tmp_path, precision, sanity):
     """References are encoded in validation without, and in training with gradients, in either order."""
-    for sanity in (0, 2):
-        encoder = FrozenEncoder(minilm, num_layers=2)
-        module = chooser(pairs, encoder, precision, kind=Loss, count=COUNT)
-        callback = BERTScoreCallback(BERTScore(encoder))
-        run = trainer(tmp_path, [callback], num_sanity_val_steps=sanity, precision=precision)
-        run.fit(module)
-        assert logged(run.callback_metrics) == pytest.approx(means(*texts_of(module.seen), shallow), abs=1e-6)
-        assert module.head.weight.dtype == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
+    encoder = FrozenEncoder(minilm, num_layers=2)
+    module = chooser(pairs, encoder, precision, kind=Loss, count=COUNT)
+    callback = BERTScoreCallback(BERTScore(encoder))
+    run = trainer(tmp_path, [callback], num_sanity_val_steps=sanity, precision=precision)
+    run.fit(module)
+    assert logged(run.callback_metrics) == pytest.approx(means(*texts_of(module.seen), shallow), abs=1e-6)
+    assert module.head.weight.dtype == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
 
 
 # Errors in the middle
@@ -243,8 +246,7 @@ class State(pl.Callback):
         self.after.append((self.found(pl_module), modes, torch.is_inference_mode_enabled()))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("sanity", [0, 2])
+@pytest.mark.parametrize(("precision", "sanity"), [("32-true", 0), ("bf16-mixed", 2), ("bf16-true", 0)])
 def test_what_is_left_after_generation_failed(pairs, shallow, tmp_path, precision, sanity):
     calls = []
 
@@ -299,8 +301,7 @@ INTERVALS = {
 }
 
 
-@pytest.mark.parametrize("interval", list(INTERVALS))
-@pytest.mark.parametrize("limit", [None, 1])
+@pytest.mark.parametrize(("interval", "limit"), [*((name, None) for name in INTERVALS), ("across epochs", 1)])
 def test_every_validation_is_scored(pairs, shallow, tmp_path, interval, limit):
     arguments, steps, examples = INTERVALS[interval]
     module, history = chooser(pairs, count=COUNT), History()
@@ -322,16 +323,15 @@ class Slow(Chooser):
         return super().training_step(batch, batch_idx)
 
 
-@pytest.mark.parametrize(
-    "interval", ["00:00:00:02", timedelta(seconds=2), {"seconds": 2}], ids=lambda i: type(i).__name__
-)
-def test_validation_every_so_many_seconds(pairs, shallow, tmp_path, monkeypatch, interval):
+def test_validation_every_so_many_seconds(pairs, shallow, tmp_path, monkeypatch):
     monkeypatch.setattr(Slow, "now", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: Slow.now)
     module, history = chooser(pairs, kind=Slow, count=COUNT), History()
     checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
     callbacks = [BERTScoreCallback(BERTScore(shallow)), history, checkpoint]
-    trainer(tmp_path, callbacks, val_check_interval=interval, check_val_every_n_epoch=None, max_epochs=3).fit(module)
+    trainer(
+        tmp_path, callbacks, val_check_interval=timedelta(seconds=2), check_val_every_n_epoch=None, max_epochs=3
+    ).fit(module)
     assert [step for step, _, _ in history.seen] == [2, 4, 6, 8]
     for _, scores, seen in history.seen:
         assert scores == pytest.approx(means(*texts_of(seen), shallow), abs=1e-6)
@@ -420,15 +420,14 @@ def test_a_run_goes_on_from_the_best_checkpoint(pairs, shallow, tmp_path):
     assert again.best_model_path == checkpoint.best_model_path
 
 
-@pytest.mark.parametrize("interval", [1, 2])
-def test_checkpoints_between_epochs(pairs, shallow, tmp_path, interval):
+def test_checkpoints_between_epochs(pairs, shallow, tmp_path):
     """After each validation, with its score."""
     checkpoint = ModelCheckpoint(tmp_path, "{step}", monitor="val_bertscore_f1", mode="max", save_top_k=-1)
     module, history = chooser(pairs, count=COUNT), History()
     callbacks = [checkpoint, BERTScoreCallback(BERTScore(shallow)), history]
-    trainer(tmp_path, callbacks, val_check_interval=interval, check_val_every_n_epoch=None, max_epochs=3).fit(module)
+    trainer(tmp_path, callbacks, val_check_interval=2, check_val_every_n_epoch=None, max_epochs=3).fit(module)
     assert best_scores(checkpoint) == {f"step={step}.ckpt": scores[-1] for step, scores, _ in history.seen}
-    assert len(history.seen) == 9 // interval
+    assert len(history.seen) == 4
     for step, _, _ in history.seen:
         assert torch.load(tmp_path / f"step={step}.ckpt", weights_only=False)["global_step"] == step
 
@@ -502,11 +501,10 @@ FALLING = [5, 4, 3, 6, 2, 1, 7, 5]
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"interval": "epoch", "frequency": 2, "patience": 0}, {"strict": False}, {"frequency": 3, "patience": 0}],
+    ("settings", "scorer_first"),
+    [({}, True), ({}, False), ({"interval": "epoch", "frequency": 2, "patience": 0}, False), ({"strict": False}, True)],
     ids=str,
 )
-@pytest.mark.parametrize("scorer_first", [True, False])
 def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, settings, scorer_first):
     record, rates = Record(), Rates()
     module = chooser(pairs, FALLING, kind=Stepping, count=COUNT, **settings)
@@ -535,7 +533,7 @@ def test_a_schedule_without_its_score(pairs, shallow, tmp_path):
     assert run.lr_scheduler_configs[0].scheduler.best == record.scores[0]
 
 
-@pytest.mark.parametrize("epochs", [2, 3, 6])
+@pytest.mark.parametrize("epochs", [2, 6])
 def test_a_resumed_schedule_goes_on(pairs, shallow, tmp_path, epochs):
     """Also in the middle of its patience."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import numpy as np
@@ -13,6 +14,8 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+
+from tests.support.ranks import RANK_IMPORTS
 
 
 class Numbers(Dataset[int]):
@@ -208,13 +211,18 @@ def generate_few(pl_module: Chooser, batch: Tensor) -> tuple[list[str], list[Any
 
 
 class SpawnedDDP(DDPStrategy):
-    """Two spawned processes over gloo that leave their group before they end.
+    """Processes over gloo that the trainer starts, and that leave their group before they end.
 
-    Lightning lets spawned processes end with the threads of the group running, which now and then aborts them.
+    Lightning ends them with the threads of the group running, which now and then aborts them.
+
+    Args:
+        start_method: ``"spawn"``, or ``"forkserver"``, which imports once for all tests but, unlike ``"spawn"``, does
+            not copy the random states of the main process.
     """
 
-    def __init__(self) -> None:
-        super().__init__(process_group_backend="gloo", start_method="spawn", find_unused_parameters=False)
+    def __init__(self, start_method: Literal["spawn", "forkserver"] = "spawn") -> None:
+        multiprocessing.set_forkserver_preload(RANK_IMPORTS)
+        super().__init__(process_group_backend="gloo", start_method=start_method, find_unused_parameters=False)
 
     def teardown(self) -> None:
         super().teardown()
