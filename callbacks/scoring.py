@@ -50,7 +50,15 @@ class ScoredBatch:
 
 
 class TextListener(Callback, ABC):
-    """Base class of callbacks that get the texts of a :class:`BERTScoreCallback`, to avoid generating them twice."""
+    """Base class of callbacks that receive the texts scored by a :class:`BERTScoreCallback`.
+
+    Example:
+        >>> class TextPrinter(TextListener):
+        ...     def on_texts_scored(self, trainer, pl_module, scorer, scored):
+        ...         print(*scored.preds)
+        >>> isinstance(TextPrinter(), pl.Callback)
+        True
+    """
 
     @abstractmethod
     def on_texts_scored(

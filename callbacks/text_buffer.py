@@ -49,7 +49,10 @@ class TextBuffer:
     def __init__(self, metric: BERTScore, name: str) -> None:
         self._metric = metric
         self._name = name
-        self._clear()
+        self._candidates: list[str] = []
+        self._references: list[list[str]] = []
+        self._indices: list[int] = []
+        self._num_characters = 0
 
     def add(self, preds: Sequence[str], target: Sequence[Any], indices: Sequence[int] | None = None) -> None:
         """Add a batch, and update the metric if the buffer is full.
@@ -85,13 +88,7 @@ class TextBuffer:
     def _update(self, candidates: list[str], references: list[list[str]], numbers: list[int]) -> None:
         with add_metric_name(self._name):
             self._metric.update(candidates, references, indices=numbers or None)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._candidates: list[str] = []
-        self._references: list[list[str]] = []
-        self._indices: list[int] = []
-        self._num_characters = 0
+        self._candidates, self._references, self._indices, self._num_characters = [], [], [], 0
 
     @property
     def _limit(self) -> int:
