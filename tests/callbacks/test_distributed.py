@@ -1,4 +1,4 @@
-"""The callbacks on two processes: the score is that of the data set, and all ranks agree."""
+"""The callbacks on two ranks: the score is that of the data set, and all ranks agree."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def alone(pairs, minilm, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["fit", "validate", "test"])
-def test_two_processes_score_what_one_does(ranks, alone, call):
+def test_two_ranks_log_the_scores_of_one(ranks, alone, call):
     assert len(alone[call]) == (5 * 3 + 1) * (3 if call == "validate" else 1)
     for rank in ranks:
         assert rank[call] == pytest.approx(alone[call], abs=1e-6)
@@ -121,7 +121,7 @@ def test_two_processes_score_what_one_does(ranks, alone, call):
 
 
 @pytest.mark.slow
-def test_training_on_two_processes_is_not_disturbed(ranks):
+def test_training_on_two_ranks_is_bitwise_unchanged(ranks):
     for rank in ranks:
         without, with_callback = rank["weights"]
         assert torch.equal(without, with_callback)

@@ -1,4 +1,4 @@
-"""BERTScoreEarlyStopping: when it stops, what it counts, and how it differs from Lightning's own."""
+"""BERTScoreEarlyStopping: stopping rules, counted scores and differences to Lightning's callback."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def settings(callback):
     return {name: value for name, value in vars(callback).items() if name not in own}
 
 
-def test_verbose_says_what_happens(tmp_path, caplog):
+def test_verbose_logs_decisions(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "lightning.pytorch.callbacks.early_stopping"):
         logging.getLogger("lightning.pytorch").propagate = True
         fitted(tmp_path, BERTScoreEarlyStopping(patience=1, verbose=True), [0.5, None, 0.6, 0.4])
@@ -148,7 +148,7 @@ def test_a_key_logged_in_training_steps(tmp_path, on_train_epoch_end):
     assert fitted(tmp_path, stopping, module.values, module=module).epochs == 3
 
 
-def test_state_goes_through_dictionaries_and_pickles(tmp_path):
+def test_state_survives_dictionaries_and_pickles(tmp_path):
     stopping = BERTScoreEarlyStopping(patience=3)
     fitted(tmp_path, stopping, [0.5, 0.4, 0.3])
     lightnings = EarlyStopping("val_bertscore_f1", mode="max", patience=3)
@@ -199,7 +199,7 @@ class NoValidation(Logs):
 
 
 @pytest.mark.parametrize("kind", [Logs, NoValidation])
-def test_without_validation_it_says_that_it_would_never_check(tmp_path, kind):
+def test_missing_validation_is_an_error(tmp_path, kind):
     # With None, Lightning's would choose to check after validation.
     options = {"val_check_interval": 0.5} | ({"limit_val_batches": 0} if kind is Logs else {})
     for check in (False, None, True):
@@ -222,7 +222,7 @@ def test_without_validation_it_says_that_it_would_never_check(tmp_path, kind):
 
 
 class Timed(Logs):
-    """Each step takes a second of a clock of its own; logs the next value at each validation."""
+    """Each training step advances the patched clock by a second; each validation logs the next value."""
 
     def __init__(self, values, monkeypatch, **arguments):
         super().__init__(values, **arguments)
@@ -245,7 +245,7 @@ class Timed(Logs):
 
 # More and less often than once an epoch.
 @pytest.mark.parametrize(("every", "on_train_epoch_end"), [(3, False), (3, None), (6, None)])
-def test_validation_by_the_clock(tmp_path, monkeypatch, every, on_train_epoch_end):
+def test_validation_at_time_intervals(tmp_path, monkeypatch, every, on_train_epoch_end):
     module = Timed([0.5, 0.6, 0.4, 0.6, 0.9], monkeypatch)
     stopping = BERTScoreEarlyStopping(patience=2, check_on_train_epoch_end=on_train_epoch_end)
     run = trainer(tmp_path, [stopping], max_epochs=20, val_check_interval=timedelta(seconds=every))
@@ -256,7 +256,7 @@ def test_validation_by_the_clock(tmp_path, monkeypatch, every, on_train_epoch_en
     assert stopping.best_score.item() == pytest.approx(0.6)
 
 
-def test_validation_by_the_clock_and_a_key_of_training(tmp_path, monkeypatch):
+def test_validation_at_time_intervals_with_a_training_key(tmp_path, monkeypatch):
     module = Timed([0.5, 0.6, 0.4, 0.6, 0.9], monkeypatch, key="score", hook="training_step")
     stopping = BERTScoreEarlyStopping("score", patience=1, check_on_train_epoch_end=None)
     run = trainer(tmp_path, [stopping], max_epochs=5, val_check_interval=timedelta(seconds=3))

@@ -1,4 +1,4 @@
-"""BERTScoreEarlyStopping on two processes: they stop together, for the same reason, as one process would."""
+"""BERTScoreEarlyStopping on two ranks: they stop together, for one reason, as one process does."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def ranks(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", DISAGREEMENTS)
-def test_all_ranks_stop_for_the_reason_of_the_first_that_wants_to(ranks, name):
+def test_all_ranks_report_the_reason_of_the_first_that_stops(ranks, name):
     _, _, reason, message, epoch, waited = DISAGREEMENTS[name]
     for rank, found in enumerate(ranks):
         one = found[name]
@@ -175,13 +175,13 @@ def test_all_ranks_stop_for_the_reason_of_the_first_that_wants_to(ranks, name):
     assert ranks[0][name]["message"] == ranks[1][name]["message"]
 
 
-def test_lightnings_tells_the_other_ranks_nothing(ranks):
+def test_lightning_gives_other_ranks_no_reason(ranks):
     """What ours is measured against."""
     assert [one["lightning"]["reason"].name for one in ranks] == ["NOT_STOPPED", "PATIENCE_EXHAUSTED"]
     assert ranks[0]["lightning"]["message"] != ranks[1]["lightning"]["message"]
 
 
-def test_a_key_that_ranks_lack_is_an_error_on_all(ranks):
+def test_key_missing_on_a_rank_is_an_error_on_all(ranks):
     first, second = (one["one lacks it"] for one in ranks)
     assert "`score` which is not available on all ranks, but on rank 0" in first
     assert "`score` which is not available. Pass in" in second
@@ -189,7 +189,7 @@ def test_a_key_that_ranks_lack_is_an_error_on_all(ranks):
         assert "`score` which is not available. Pass in" in one["all lack it"]
 
 
-def test_all_ranks_say_it_or_the_first_alone(ranks):
+def test_all_ranks_or_only_rank_zero_log(ranks):
     reason = ranks[0]["the second is out of patience"]["message"]
     for rank, one in enumerate(ranks):
         assert one["said", False][-1] == f"[rank: {rank}] {reason}"
@@ -198,7 +198,7 @@ def test_all_ranks_say_it_or_the_first_alone(ranks):
     assert ranks[1]["said", True] == []
 
 
-def test_one_that_does_not_stop_says_nothing_where_another_does(ranks):
+def test_callback_that_does_not_stop_has_no_reason(ranks):
     for one in ranks:
         rising, falling = one["several"]
         assert (rising["reason"].name, falling["reason"].name) == ("NOT_STOPPED", "PATIENCE_EXHAUSTED")
@@ -276,7 +276,7 @@ def significant(pairs, minilm, tmp_path_factory):
 
 
 @pytest.mark.parametrize("data", ["sampler", "own data"])
-def test_two_processes_decide_what_one_does(significant, one_thread, data):
+def test_two_ranks_decide_as_one(significant, one_thread, data):
     ranks, alone = significant
     # Better by chance, worse, better, better by chance, worse, better by chance.
     waited, scores, *_ = zip(*alone["decisions"], strict=True)

@@ -1,4 +1,4 @@
-"""Ready generators: what they give to the model, and what they make of what comes out."""
+"""Seq2SeqGenerate and CausalGenerate: inputs of the model, decoded texts and references."""
 
 import pickle
 
@@ -206,7 +206,7 @@ def test_generators_run_in_every_step_with_a_progress_bar(tmp_path, kind, family
     assert module.preds == {"train": expected, "validate": expected, "test": expected}
 
 
-def test_models_are_found_where_they_are():
+def test_models_are_found_by_path_and_unwrapped():
     tokenizer, model = tokenizer_of("bart"), model_of("bart")
     batch = {"input_ids": torch.tensor([[0, 9, 8, 2]]), "labels": torch.tensor([[5, 6, -100]])}
     expected = Seq2SeqGenerate(tokenizer, max_new_tokens=3)(Module(model), batch)
@@ -229,12 +229,12 @@ def test_models_are_found_where_they_are():
         (Seq2SeqGenerate, (torch.zeros(1, 2), torch.zeros(1)), "needs a batch that is a mapping.*got a tuple"),
     ],
 )
-def test_batches_without_what_is_needed(generate, batch, said):
+def test_unusable_batches_are_an_error(generate, batch, said):
     with pytest.raises(MisconfigurationException, match=said):
         generate(tokenizer_of("bart"))(Module(model_of("bart")), batch)
 
 
-def test_modules_without_a_model():
+def test_modules_without_a_model_are_an_error():
     batch = {"input_ids": torch.tensor([[0, 2]]), "labels": ["a"]}
     for module in (pl.LightningModule(), Module(nn.Linear(1, 1))):
         with pytest.raises(MisconfigurationException, match=r"pl_module\.model, which is not a Hugging Face model"):

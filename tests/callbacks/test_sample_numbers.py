@@ -1,4 +1,4 @@
-"""The callbacks on two processes: strategies that shard, ranks without batches, and who encodes what."""
+"""The callbacks on two ranks: sharding strategies, ranks without batches, and the texts that each rank encodes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_score_is_that_of_the_texts_of_all_ranks(fit_reports, few, shallow, 
 
 @pytest.mark.parametrize("source", ["step", "generated"])
 @pytest.mark.parametrize("strategy", list(STRATEGIES))
-def test_nothing_differs_from_a_run_without_the_callback(fit_reports, strategy, source):
+def test_training_is_bitwise_equal_to_a_run_without_the_callback(fit_reports, strategy, source):
     without, scored = (results(fit_reports, (strategy, name)) for name in ("none", source))
     for plain, rank in zip(without, scored, strict=True):
         assert plain["trained"]
@@ -315,7 +315,7 @@ def generated(minilm, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("family", "sharding", "option"), GENERATIONS)
-def test_sharded_models_write_what_whole_ones_do(generated, family, sharding, option):
+def test_sharded_models_generate_the_texts_of_whole_ones(generated, family, sharding, option):
     ranks = results(generated, (family, sharding, option))
     for plain, sharded, _, _ in ranks:
         assert sharded == [plain] * 2
@@ -326,7 +326,7 @@ def test_sharded_models_write_what_whole_ones_do(generated, family, sharding, op
 
 
 @pytest.mark.parametrize(("family", "sharding"), [case[:2] for case in GENERATIONS if case[2] == "greedy"])
-def test_sharded_models_train_after_they_have_written(generated, family, sharding):
+def test_sharded_models_train_after_generation(generated, family, sharding):
     module = Writer(family)
     module.training_step(batch_of(module.tokenizer), 0).backward()
     expected = torch.cat([p.grad.flatten() for p in module.parameters()])

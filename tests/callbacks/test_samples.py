@@ -1,4 +1,4 @@
-"""SampleLogger: which examples it shows, and what arrives in the loggers."""
+"""SampleLogger: the selected examples and the contents of the loggers."""
 
 import csv
 import json
@@ -149,7 +149,7 @@ def test_no_place_is_chosen_twice_and_kinds_are_in_order(scores, count):
         assert ranked[middle] in values["median"] or ranked[(len(scores) - 1) // 2] in values["median"]
 
 
-def test_misfits_are_the_words_that_cost_most(encoder):
+def test_unmatched_words_are_those_with_the_highest_cost(encoder):
     metric = BERTScore(encoder)
     alignment = metric.align("The kitten is sleeping on a tokenization.", "The cat sleeps on a mat.")
     side = alignment.candidate
@@ -168,7 +168,7 @@ def test_misfits_are_the_words_that_cost_most(encoder):
     assert find_unmatched_words(metric.align("The cat sleeps.", "The cat sleeps.").candidate) == ""
 
 
-def test_what_is_wrong_is_named(encoder):
+def test_described_sample_has_unmatched_words(encoder):
     metric = BERTScore(encoder)
     texts = ("in", "Parses a banana from disk.", ["Writes files.", "Parses a configuration file from disk."])
     found = describe_sample("worst", 3, (0.1, 0.2, 0.3), texts, metric, metric.token_weights())
@@ -179,7 +179,7 @@ def test_what_is_wrong_is_named(encoder):
     assert (nothing.alignment, nothing.out_of_place, nothing.missed) == (None, "", "")
 
 
-def test_several_loaders_have_tables_of_their_own(pairs, encoder, tmp_path):
+def test_each_loader_has_a_table(pairs, encoder, tmp_path):
     module = mixed(pairs, val_sizes=(COUNT, 4))
     run_with(tmp_path, module, encoder, SampleLogger(1, 0, inputs=inputs_of))
     for number, count in enumerate((COUNT, 4)):
@@ -201,7 +201,7 @@ def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
 
 
 @pytest.mark.filterwarnings("error:SampleLogger follows")
-def test_a_followed_example_that_is_not_there_is_named(pairs, encoder, tmp_path):
+def test_missing_followed_example_warns(pairs, encoder, tmp_path):
     with pytest.warns(UserWarning, match=r"this run did not score the examples \[77\]"):
         run_with(tmp_path, mixed(pairs), encoder, SampleLogger(1, 0, follow=[77, 1]))
 
@@ -222,7 +222,7 @@ def test_only_every_so_many_validations_also_after_a_resume(pairs, encoder, tmp_
 # Where the inputs come from
 
 
-class Tells(Mixed):
+class ReturnsQuestions(Mixed):
     def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
         return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "asked": inputs_of(batch)}
 
@@ -230,13 +230,13 @@ class Tells(Mixed):
 
 
 def test_inputs_from_what_the_step_returns(pairs, encoder, tmp_path):
-    module = chooser(pairs, count=COUNT, kind=Tells, val_sizes=(COUNT,))
+    module = chooser(pairs, count=COUNT, kind=ReturnsQuestions, val_sizes=(COUNT,))
     run_with(tmp_path, module, encoder, SampleLogger(1, 0, inputs="asked"))
     assert all(row["input"] == f"input {row['example']}" for row in table(tmp_path))
 
 
 def test_inputs_that_are_token_ids_are_decoded(pairs, encoder, minilm, tmp_path):
-    class Ids(Tells):
+    class Ids(ReturnsQuestions):
         def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
             ids = torch.stack([batch + 2000, torch.zeros_like(batch)], dim=1)  # words, and padding
             return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "ids": ids}
@@ -258,7 +258,7 @@ class WithModel(pl.LightningModule):
         pass
 
 
-def test_ready_generators_know_their_inputs(encoder, tmp_path):
+def test_hugging_face_generators_provide_inputs(encoder, tmp_path):
     tokenizer = tiny_tokenizer(EVERY_FAMILY["bart"])
     model = randomised(AutoModelForSeq2SeqLM.from_config(tiny_config("bart")))
     texts = ["the cat sat", "it rains", "returns a name", "a b c"]
@@ -276,7 +276,7 @@ def test_ready_generators_know_their_inputs(encoder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("inputs", "message"),
     [
         (
             "question",
@@ -289,15 +289,15 @@ def test_ready_generators_know_their_inputs(encoder, tmp_path):
     ],
     ids=["no key", "ids", "too few", "a text", "no texts"],
 )
-def test_inputs_that_cannot_be(pairs, encoder, tmp_path, inputs, said):
-    class Numbered(Tells):
+def test_unusable_inputs_are_an_error(pairs, encoder, tmp_path, inputs, message):
+    class Numbered(ReturnsQuestions):
         def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
             return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "numbers": batch[:, None]}
 
         validation_step = evaluation_step
 
     module = chooser(pairs, count=COUNT, kind=Numbered, val_sizes=(COUNT,))
-    with pytest.raises(MisconfigurationException, match=said):
+    with pytest.raises(MisconfigurationException, match=message):
         run_with(tmp_path, module, encoder, SampleLogger(inputs=inputs))
 
 
@@ -371,7 +371,7 @@ def test_weights_and_biases_gets_the_table_and_the_pictures(pairs, encoder, tmp_
     ]
 
 
-def test_csv_files_lie_beside_the_metrics(pairs, encoder, tmp_path):
+def test_csv_files_are_next_to_the_metrics(pairs, encoder, tmp_path):
     run = run_with(tmp_path, chooser(pairs, val_sizes=(COUNT,)), encoder, call="fit", max_epochs=2)
     names = files(tmp_path)
     assert names == [
@@ -421,7 +421,7 @@ def test_no_scorer_is_an_error_before_training(pairs, encoder, tmp_path):
         trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path)).fit(chooser(pairs))
 
 
-def test_two_of_them_show_two_scores(pairs, encoder, tmp_path):
+def test_two_sample_loggers_show_two_scores(pairs, encoder, tmp_path):
     metrics = {"plain": BERTScore(encoder), "idf": BERTScore(encoder, idf=True)}
     callbacks = [SampleLogger(2, 0, name=name) for name in metrics] + [BERTScoreCallback(metrics)]
     module = mixed(pairs)
@@ -457,7 +457,7 @@ def test_nothing_is_generated_or_encoded_twice(pairs, minilm, tmp_path, monkeypa
     assert counts[1] - counts[0] == 2 * 3  # prediction and reference of three samples, to find the misfits
 
 
-def test_training_is_not_disturbed(pairs, encoder, tmp_path, monkeypatch):
+def test_training_is_bitwise_unchanged(pairs, encoder, tmp_path, monkeypatch):
     drawn = []
 
     def fitted(folder, more):
@@ -474,18 +474,18 @@ def test_training_is_not_disturbed(pairs, encoder, tmp_path, monkeypatch):
     assert len(drawn) == 3
 
 
-def test_it_pickles(pairs, encoder, tmp_path):
+def test_sample_logger_pickles(pairs, encoder, tmp_path):
     run_with(tmp_path, mixed(pairs), encoder, pickle.loads(pickle.dumps(SampleLogger(2, inputs=inputs_of))))
     assert len(table(tmp_path)) == 6
 
 
 @pytest.mark.parametrize("argument", ["num_samples", "every_n_validations", "num_alignments"])
-def test_settings_that_cannot_be(argument):
+def test_numbers_out_of_range_are_an_error(argument):
     with pytest.raises(ValueError, match=f"{argument} must be at least ., got -1"):
         SampleLogger(**{argument: -1})
 
 
-def test_pages_without_inputs_have_no_such_column():
+def test_tables_without_inputs_have_no_input_column():
     assert "input" not in SampleTable("x", 0, [], {}).columns
 
 

@@ -1,4 +1,4 @@
-"""Schedules of temperature and weight: what training sees at each step, in the log, and after a resume."""
+"""Schedules of temperature and weight: values at each step, in the log and after a resume."""
 
 import math
 import pickle
@@ -124,7 +124,7 @@ def test_values_are_logged(encoder, tmp_path, by):
 
 
 @pytest.mark.parametrize("by", ["step", "epoch"])
-def test_a_resumed_run_goes_on(encoder, tmp_path, by):
+def test_resumed_run_continues_the_schedule(encoder, tmp_path, by):
     def callbacks():
         return (
             TemperatureAnnealing(1.0, 0.2, over=12 if by == "step" else 3, by=by),
@@ -152,7 +152,7 @@ def test_two_schedules_keep_their_own_state():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "said"),
+    ("schedule", "message"),
     [
         (TemperatureAnnealing(attribute="loss.temperature"), r"pl_module\.loss\.temperature, which does not exist"),
         (LossWeightSchedule(attribute="weight_of_loss"), r"set it in the module's __init__"),
@@ -160,20 +160,20 @@ def test_two_schedules_keep_their_own_state():
         (LossWeightSchedule(attribute="automatic_optimization"), "which must be an int or a float, got True"),
     ],
 )
-def test_a_missing_number_is_an_error_before_training(encoder, schedule, said):
+def test_a_missing_number_is_an_error_before_training(encoder, schedule, message):
     module = Watched(encoder)
-    with pytest.raises(MisconfigurationException, match=said):
+    with pytest.raises(MisconfigurationException, match=message):
         fit(module, schedule, max_epochs=1)
     assert module.seen == []
 
 
-def test_a_run_without_an_end_wants_a_length(encoder):
+def test_endless_training_needs_a_length(encoder):
     with pytest.raises(MisconfigurationException, match="pass over=, the number of steps"):
         fit(Watched(encoder), LossWeightSchedule(), max_epochs=-1)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: TemperatureAnnealing(start=0.0), "start is a temperature and must be above 0, got 0.0"),
         (lambda: TemperatureAnnealing(end=-1.0), "end is a temperature"),
@@ -185,6 +185,6 @@ def test_a_run_without_an_end_wants_a_length(encoder):
         (lambda: LossWeightSchedule(over=5, warmup=5), "over must be above warmup=5, got 5"),
     ],
 )
-def test_settings_that_cannot_be(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_out_of_range_are_an_error(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

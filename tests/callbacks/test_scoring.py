@@ -84,7 +84,7 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, several, idf)
         assert len(run.callback_metrics) == 3
 
 
-def test_several_loaders_have_keys_of_their_own_and_a_plain_mean(pairs, encoder, tmp_path):
+def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_path):
     module = chooser(pairs, val_sizes=(9, 2))
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
     for stage, call in (("val", run.validate), ("test", run.test)):
@@ -112,7 +112,7 @@ def test_a_loader_without_batches_has_no_score(pairs, encoder, tmp_path):
     assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
 
 
-class Together(Chooser):
+class CombinedLoaders(Chooser):
     """Gets the batches of two loaders at once."""
 
     def validation_step(self, batch, batch_idx):
@@ -122,8 +122,8 @@ class Together(Chooser):
         return CombinedLoader({"a": loader(6), "b": loader(3, first=6)}, "max_size_cycle")
 
 
-def test_loaders_that_are_read_together_have_one_score(pairs, encoder, tmp_path):
-    module = chooser(pairs, kind=Together)
+def test_combined_loaders_have_one_score(pairs, encoder, tmp_path):
+    module = chooser(pairs, kind=CombinedLoaders)
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
     run.validate(module, verbose=False)
     assert logged(run.callback_metrics) == expected(*texts_of(module), encoder)
@@ -231,18 +231,18 @@ def test_scoring_what_the_step_returns_ends_with_equal_weights(pairs, encoder, t
     assert same(fitted(chooser(pairs), tmp_path, [BERTScoreCallback(BERTScore(encoder))]), plain) == [True] * 4
 
 
-def test_the_same_generation_without_the_callbacks_care_disturbs(pairs, encoder, tmp_path, monkeypatch):
+def test_generation_without_isolation_changes_training(pairs, encoder, tmp_path, monkeypatch):
     plain = fitted(chooser(pairs, kind=Silent), tmp_path, [])
-    monkeypatch.setattr(scoring, "isolate_training_state", nullcontext_of_two)
+    monkeypatch.setattr(scoring, "isolate_training_state", no_isolation)
     callback = BERTScoreCallback(BERTScore(encoder), generate_wildly)
     assert same(fitted(chooser(pairs, kind=Silent), tmp_path, [callback]), plain) == [False] * 4
 
 
-def nullcontext_of_two(trainer, pl_module):
+def no_isolation(trainer, pl_module):
     return nullcontext()
 
 
-def test_everything_comes_back_after_an_error(pairs, tmp_path):
+def test_training_state_is_restored_after_an_error(pairs, tmp_path):
     module = chooser(pairs)
     module.train()
     module.net[0].eval()
@@ -347,7 +347,7 @@ def test_the_callback_pickles_without_the_encoders_weights(encoder, pairs, tmp_p
         ({"metric": {}, "generate": "f"}, TypeError, "generate must be a function of (pl_module, batch), got 'f'"),
     ],
 )
-def test_impossible_settings(minilm, options, error, said):
+def test_unsupported_settings_are_an_error(minilm, options, error, said):
     metric = options.pop("metric")
     if isinstance(metric, dict):
         metric = BERTScore(minilm, num_layers=5, **metric)
@@ -360,7 +360,7 @@ class NoValidation(Chooser):
 
 
 @pytest.mark.parametrize("name", ["val/f1", "..\\f1"])
-def test_names_that_would_leave_the_folder_of_the_logs_are_refused(encoder, name):
+def test_names_with_slashes_are_an_error(encoder, name):
     with pytest.raises(ValueError, match="without slashes"):
         BERTScoreCallback({name: BERTScore(encoder)})
     with pytest.raises(ValueError, match="without slashes"):
@@ -413,7 +413,7 @@ NO_TEXTS = "return {'preds': [...], 'target': [...]} with one text per example"
         ({"preds": [b"a"], "target": ["a"]}, ["preds[0] must be a string, got b'a'"]),
     ],
 )
-def test_what_the_step_returns_cannot_be_scored(pairs, encoder, tmp_path, returned, said):
+def test_unusable_step_outputs_are_an_error(pairs, encoder, tmp_path, returned, said):
     module = chooser(pairs, returned=returned, kind=Returns)
     before = weights(module)
     for stage, step in (("fit", "validation_step"), ("test", "test_step")):
@@ -436,13 +436,13 @@ def test_what_the_step_returns_cannot_be_scored(pairs, encoder, tmp_path, return
         ((["a"], None), "target must be a list with one text per example, got NoneType None"),
     ],
 )
-def test_what_generate_returns_cannot_be_scored(pairs, encoder, tmp_path, generated, said):
+def test_unusable_generate_outputs_are_an_error(pairs, encoder, tmp_path, generated, said):
     callback = BERTScoreCallback(BERTScore(encoder), lambda pl_module, batch: generated)
     with pytest.raises(MisconfigurationException, match=re.escape(said)):
         trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
 
 
-def test_a_run_after_an_error_starts_anew(pairs, encoder, tmp_path):
+def test_run_after_an_error_starts_empty(pairs, encoder, tmp_path):
     callback = BERTScoreCallback(BERTScore(encoder))
     with pytest.raises(MisconfigurationException):
         trainer(tmp_path, [callback]).validate(chooser(pairs, returned=None, kind=Returns), verbose=False)
@@ -456,7 +456,7 @@ def test_a_run_after_an_error_starts_anew(pairs, encoder, tmp_path):
     assert logged(run.callback_metrics) == expected(*texts_of(module), encoder)
 
 
-def test_nothing_warns_because_of_the_callback(pairs, encoder, tmp_path, recwarn):
+def test_callback_adds_no_warnings(pairs, encoder, tmp_path, recwarn):
     def said(callbacks):
         recwarn.clear()
         trainer(tmp_path, callbacks, num_sanity_val_steps=1).fit(chooser(pairs))
@@ -466,7 +466,7 @@ def test_nothing_warns_because_of_the_callback(pairs, encoder, tmp_path, recwarn
     assert said([BERTScoreCallback(BERTScore(encoder))]) <= plain
 
 
-def test_two_callbacks_of_one_name_are_refused(encoder, pairs, tmp_path):
+def test_two_callbacks_with_one_name_are_an_error(encoder, pairs, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(encoder)) for _ in range(2)]
     with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
         trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))

@@ -1,4 +1,4 @@
-"""Several metrics through one generation, and fewer batches than there are."""
+"""BERTScoreCallback with several metrics and with max_batches."""
 
 import re
 
@@ -92,38 +92,38 @@ def test_fewer_batches(pairs, encoder, tmp_path, source, limit):
 
 
 @pytest.mark.parametrize(
-    ("metric", "error", "said"),
+    ("metric", "error", "message"),
     [
         ({}, ValueError, "empty dictionary"),
         ({"a": "bleu"}, TypeError, "got a str under 'a'"),
         (BLEUScore(), TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary"),
     ],
 )
-def test_metrics_that_cannot_be(metric, error, said):
-    with pytest.raises(error, match=re.escape(said)):
+def test_unsupported_metrics_are_an_error(metric, error, message):
+    with pytest.raises(error, match=re.escape(message)):
         BERTScoreCallback(metric)
 
 
-def test_settings_that_cannot_be(encoder):
+def test_unsupported_settings_are_an_error(encoder):
     with pytest.raises(ValueError, match="max_batches must be at least 1, got 0"):
         BERTScoreCallback(BERTScore(encoder), max_batches=0)
     with pytest.raises(ValueError, match="one layer and without score="):
         BERTScoreCallback({"a": BERTScore(encoder), "b": BERTScore(encoder, score="f1")})
 
 
-def test_names_must_not_meet(pairs, encoder, tmp_path):
+def test_equal_names_in_two_callbacks_are_an_error(pairs, encoder, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreCallback({"bertscore": BERTScore(encoder)})]
     with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
         trainer(tmp_path, callbacks).validate(chooser(pairs), verbose=False)
 
 
-def test_a_metric_of_many_numbers_is_named(pairs, encoder, tmp_path):
+def test_metric_with_several_numbers_is_an_error(pairs, encoder, tmp_path):
     callback = BERTScoreCallback({"edits": EditDistance(reduction="none")})
     with pytest.raises(MisconfigurationException, match=r"edits returns a tensor of shape \(7,\)"):
         trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
 
 
-def test_a_metric_that_cannot_score_the_texts_is_named(pairs, encoder, tmp_path):
+def test_unequal_lengths_are_an_error(pairs, encoder, tmp_path):
     module = chooser(pairs, kind=Returns, returned={"preds": ["a", "b"], "target": ["a"]})
     callback = BERTScoreCallback({"bleu": BLEUScore()})
     with pytest.raises(MisconfigurationException, match="equal lengths, got 2 and 1: return one reference"):

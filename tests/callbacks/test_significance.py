@@ -1,4 +1,4 @@
-"""Early stopping that does not take noise for progress."""
+"""BERTScoreEarlyStopping with a significance test."""
 
 import pickle
 import random
@@ -65,7 +65,7 @@ def run(pairs, encoder, folder, right, stopping, *more, **options):
     return module.epochs, record.scores
 
 
-def test_noise_stops_and_progress_goes_on(pairs, shallow, tmp_path):
+def test_noise_stops_and_progress_continues(pairs, shallow, tmp_path):
     plain, noise = run(pairs, shallow, tmp_path, noise_around_a_plateau(), BERTScoreEarlyStopping(patience=3))
     assert plain == EPOCHS  # each record starts the patience anew
     assert [noise.index(max(noise[: k + 1])) for k in (0, 3, 6, 9, 12)] == [0, 3, 6, 9, 12]
@@ -147,7 +147,7 @@ def test_no_more_pairs_are_kept_than_the_best_and_the_last(pairs, shallow, tmp_p
     assert best.untyped_storage().nbytes() == 4 * COUNT
 
 
-def test_what_is_not_finite_leaves_the_best_pairs(pairs, shallow, tmp_path):
+def test_non_finite_score_keeps_the_best_pairs(pairs, shallow, tmp_path):
     stopping = BERTScoreEarlyStopping(patience=2 * EPOCHS, significance=0.05, check_finite=False)
     run(pairs, shallow, tmp_path, [set(range(5))] * EPOCHS, stopping)
     best, waited = stopping.state_dict()["best_pairs"], stopping.wait_count
@@ -156,7 +156,7 @@ def test_what_is_not_finite_leaves_the_best_pairs(pairs, shallow, tmp_path):
     assert stopping.state_dict()["best_pairs"] is best
 
 
-def test_a_threshold_counts_by_chance_too(pairs, shallow, tmp_path):
+def test_threshold_applies_without_significance(pairs, shallow, tmp_path):
     right = noise_around_a_plateau()
     _, scores = run(pairs, shallow, tmp_path, right, BERTScoreEarlyStopping(patience=3))
     stopping = BERTScoreEarlyStopping(patience=9, significance=0.05, stopping_threshold=scores[3] - 1e-4)
@@ -204,7 +204,7 @@ def test_a_resumed_run_keeps_the_best_pairs_and_takes_the_new_patience(pairs, sh
         (0.05, None, EPOCHS - 2),  # all count
     ],
 )
-def test_significance_may_come_and_go_when_a_run_is_resumed(pairs, shallow, tmp_path, first, rest, epochs):
+def test_significance_may_change_in_a_resumed_run(pairs, shallow, tmp_path, first, rest, epochs):
     right = noise_around_a_plateau()
     module = chooser(pairs, right, count=COUNT, kind=Scripted)
     callbacks = [
@@ -218,7 +218,7 @@ def test_significance_may_come_and_go_when_a_run_is_resumed(pairs, shallow, tmp_
     assert ("best_pairs" in stopping.state_dict()) == (rest is not None)
 
 
-def test_what_is_needed_is_said_before_training(pairs, shallow, tmp_path):
+def test_missing_pairs_are_an_error_before_training(pairs, shallow, tmp_path):
     for callback in ([], [BERTScoreCallback(BERTScore(shallow))]):
         stopping = BERTScoreEarlyStopping(significance=0.05)
         with pytest.raises(
@@ -233,7 +233,7 @@ def test_what_is_needed_is_said_before_training(pairs, shallow, tmp_path):
     trainer(tmp_path, callbacks, max_epochs=2, num_sanity_val_steps=0).fit(module)
 
 
-def test_settings_that_cannot_be():
+def test_settings_out_of_range_are_an_error():
     for wrong in (0, 0.5, 1, -0.1):
         with pytest.raises(ValueError, match=r"significance must be between 0 and 0\.5, got"):
             BERTScoreEarlyStopping(significance=wrong)
@@ -243,7 +243,7 @@ def test_settings_that_cannot_be():
         BERTScoreEarlyStopping(significance=0.05, min_delta=-0.1)
 
 
-def test_other_data_cannot_be_compared(pairs, shallow, tmp_path):
+def test_other_data_is_an_error(pairs, shallow, tmp_path):
     module = chooser(pairs, slow_progress(), count=COUNT, kind=Scripted)
     callbacks = [
         BERTScoreCallback(BERTScore(shallow, reduction="none")),

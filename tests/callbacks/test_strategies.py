@@ -1,4 +1,4 @@
-"""Scoring changes nothing in training: precisions, compilation, intervals, checkpoints and schedules on one process."""
+"""Training is bitwise unchanged by scoring: precisions, compilation, intervals, checkpoints and schedulers."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ MATRIX += [
 
 
 @pytest.mark.parametrize(("way", "precision"), MATRIX)
-def test_nothing_differs_from_a_run_without_the_callback(pairs, shallow, tmp_path, way, precision):
+def test_training_is_bitwise_equal_to_a_run_without_the_callback(pairs, shallow, tmp_path, way, precision):
     _, plain, _ = fitted(pairs, tmp_path, way, precision, [])
     assert plain["weights"].dtype == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
     assert len(plain["optimizers"]) == (2 if way == "manual" else 1)
@@ -155,8 +155,8 @@ def test_nothing_differs_from_a_run_without_the_callback(pairs, shallow, tmp_pat
         assert logged(run.callback_metrics) == pytest.approx(means(*texts, shallow, idf=True), abs=1e-6)
 
 
-def test_the_comparison_sees_what_the_callback_prevents(pairs, tmp_path):
-    """The same generation, done by somebody else."""
+def test_comparison_detects_careless_generation(pairs, tmp_path):
+    """The same generation in a callback without isolation."""
 
     class Careless(pl.Callback):
         def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -247,7 +247,7 @@ class State(pl.Callback):
 
 
 @pytest.mark.parametrize(("precision", "sanity"), [("32-true", 0), ("bf16-mixed", 2), ("bf16-true", 0)])
-def test_what_is_left_after_generation_failed(pairs, shallow, tmp_path, precision, sanity):
+def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sanity):
     calls = []
 
     def generate(pl_module, batch):
@@ -314,7 +314,7 @@ def test_every_validation_is_scored(pairs, shallow, tmp_path, interval, limit):
 
 
 class Slow(Chooser):
-    """Each of its steps takes a second of a clock that somebody else reads."""
+    """Each training step advances the patched clock by a second."""
 
     now = 0.0
 
@@ -360,7 +360,7 @@ def test_several_loaders_and_the_sanity_check(pairs, shallow, tmp_path, limit):
         assert logged(metrics) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
 
 
-def test_prediction_is_left_alone(pairs, shallow, tmp_path):
+def test_prediction_is_not_scored(pairs, shallow, tmp_path):
     module = chooser(pairs, count=COUNT)
     module.predict_step = lambda batch, batch_idx: module.choose(batch)
     callback = BERTScoreCallback(BERTScore(shallow), write_wildly)
@@ -394,7 +394,7 @@ def test_the_best_epochs_are_kept(pairs, shallow, tmp_path, scorer_first):
     assert Path(checkpoint.best_model_path).name == third
 
 
-def test_a_run_goes_on_from_the_best_checkpoint(pairs, shallow, tmp_path):
+def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
     whole, rest = Record(), Record()
     checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
     scorer = BERTScoreCallback(BERTScore(shallow))
@@ -519,7 +519,7 @@ def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, settings,
     assert counted(run.lr_scheduler_configs[0].scheduler) == state
 
 
-def test_a_schedule_without_its_score(pairs, shallow, tmp_path):
+def test_scheduler_without_a_score(pairs, shallow, tmp_path):
     module = chooser(pairs, FALLING, kind=Stepping, count=COUNT)
     with pytest.raises(MisconfigurationException, match="val_bertscore_f1"):
         trainer(tmp_path, [], max_epochs=1).fit(module)
@@ -534,7 +534,7 @@ def test_a_schedule_without_its_score(pairs, shallow, tmp_path):
 
 
 @pytest.mark.parametrize("epochs", [2, 6])
-def test_a_resumed_schedule_goes_on(pairs, shallow, tmp_path, epochs):
+def test_resumed_run_continues_the_scheduler(pairs, shallow, tmp_path, epochs):
     """Also in the middle of its patience."""
 
     def fit(last, **options):

@@ -1,4 +1,4 @@
-"""Full disks, damaged files and a hub out of reach: each ends in a clear message, and nothing computed is lost."""
+"""Full disks, damaged files and an unreachable hub: a clear message, and no result is lost."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def tiny(tmp_path_factory) -> Path:
 
 
 @contextmanager
-def no_space_beyond(size: int) -> Generator[None, None, None]:
-    """Let no file grow beyond a size, as on a disk that is full: the system writes what fits, and then refuses."""
+def limit_file_size(size: int) -> Generator[None, None, None]:
+    """Limit the size of files in bytes, as on a full disk: the system writes what fits and then fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -51,7 +51,7 @@ def no_space_beyond(size: int) -> Generator[None, None, None]:
 
 @pytest.fixture
 def command(tiny, tmp_path, capsys):
-    """Score two files; returns what was printed."""
+    """Function that scores two files and returns the printed output."""
     for name, lines in zip(("c.txt", "r.txt"), PAIRS, strict=True):
         (tmp_path / name).write_text("".join(line + "\n" for line in lines))
 
@@ -64,16 +64,16 @@ def command(tiny, tmp_path, capsys):
     return run
 
 
-def test_a_full_disk_leaves_the_file_of_before_and_shows_the_result(command, tmp_path):
+def test_full_disk_keeps_the_old_file_and_prints_the_result(command, tmp_path):
     wanted = command("--json").out
     target = tmp_path / "scores.json"
-    target.write_text("of before")
+    target.write_text("old content")
     before = sorted(tmp_path.iterdir())
-    with no_space_beyond(100):
+    with limit_file_size(100):
         printed = command("--json", "-o", str(target), exit_code=1)
     assert printed.err == f"bertscore-tm: error: {target}: File too large; the file keeps its old content\n"
     assert printed.out == wanted
-    assert target.read_text() == "of before"
+    assert target.read_text() == "old content"
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -90,7 +90,7 @@ def test_full_devices(command, monkeypatch):
         full.close()
 
 
-def test_a_baseline_whose_state_finds_no_space_goes_on_from_the_one_before(tiny, tmp_path):
+def test_baseline_resumes_from_the_state_before_the_disk_was_full(tiny, tmp_path):
     encoder = FrozenEncoder(tiny, all_layers=True)
     settings = {"encoder": encoder, "texts": WORDS, "num_pairs": 30, "save_every": 10}
     wanted = make_baseline(**settings)
@@ -99,7 +99,7 @@ def test_a_baseline_whose_state_finds_no_space_goes_on_from_the_one_before(tiny,
     def progress(pairs: int) -> None:
         reported.append(pairs)
         if sum(reported) == 10:
-            stack.enter_context(no_space_beyond(20))
+            stack.enter_context(limit_file_size(20))
 
     with (
         ExitStack() as stack,
@@ -117,7 +117,7 @@ def test_a_baseline_whose_state_finds_no_space_goes_on_from_the_one_before(tiny,
     assert torch.equal(found.standard_error, wanted.standard_error)
 
 
-def test_samples_that_find_no_space_do_not_end_training(tiny, tmp_path):
+def test_training_continues_when_samples_cannot_be_written(tiny, tmp_path):
     def train(name: str):
         module = chooser(PAIRS)
         scorer = BERTScoreCallback(BERTScore(tiny, 2))
@@ -129,7 +129,7 @@ def test_samples_that_find_no_space_do_not_end_training(tiny, tmp_path):
     assert len(list((tmp_path / "enough").rglob("samples/*.csv"))) == 2
     # The metrics of the same logger are smaller.
     with (
-        no_space_beyond(500),
+        limit_file_size(500),
         pytest.warns(UserWarning, match="SampleLogger could not write val_samples of step") as said,
     ):
         found, found_score = train("full")
@@ -142,42 +142,42 @@ def test_samples_that_find_no_space_do_not_end_training(tiny, tmp_path):
     assert list((tmp_path / "full").rglob("samples/*")) == []
 
 
-def halved(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def emptied(path: Path) -> None:
+def clear(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def of_a_proxy(path: Path) -> None:
+def replace_by_html(path: Path) -> None:
     path.write_text("<html>Sign in to the network</html>")
 
 
-def of_another_kind(path: Path) -> None:
+def replace_by_empty_json(path: Path) -> None:
     path.write_text("{}")
 
 
 @pytest.mark.parametrize(
     ("what", "file", "damage", "said"),
     [
-        ("weights", "model.safetensors", halved, "model.safetensors is damaged: copy the folder again"),
-        ("weights", "model.safetensors", emptied, "model.safetensors is damaged: copy the folder again"),
+        ("weights", "model.safetensors", truncate, "model.safetensors is damaged: copy the folder again"),
+        ("weights", "model.safetensors", clear, "model.safetensors is damaged: copy the folder again"),
         ("weights", "model.safetensors", Path.unlink, "Save model and tokenizer there with save_pretrained"),
-        ("configuration", "config.json", halved, "config.json is damaged: copy the folder again"),
-        ("configuration", "config.json", of_a_proxy, "config.json is damaged: copy the folder again"),
-        ("tokenizer", "tokenizer.json", halved, "tokenizer.json is damaged: copy the folder again"),
-        ("tokenizer", "tokenizer.json", of_another_kind, "Save model and tokenizer there with save_pretrained"),
+        ("configuration", "config.json", truncate, "config.json is damaged: copy the folder again"),
+        ("configuration", "config.json", replace_by_html, "config.json is damaged: copy the folder again"),
+        ("tokenizer", "tokenizer.json", truncate, "tokenizer.json is damaged: copy the folder again"),
+        ("tokenizer", "tokenizer.json", replace_by_empty_json, "Save model and tokenizer there with save_pretrained"),
     ],
 )
-def test_a_damaged_model_is_named_with_its_file(tiny, tmp_path, what, file, damage, said):
+def test_error_names_the_damaged_file(tiny, tmp_path, what, file, damage, said):
     folder = shutil.copytree(tiny, tmp_path / "model")
     damage(folder / file)
     with pytest.raises(OSError, match=rf"^could not load the {what} of .*model'; tried the local folder\. {said}"):
         FrozenEncoder(folder, num_layers=2).encode(["a cat"])
 
 
-def test_weights_that_are_not_in_the_file_are_never_random(tiny, tmp_path):
+def test_missing_weights_are_an_error(tiny, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
     for name in ("pooler.dense.weight", "encoder.layer.2.output.dense.weight"):
@@ -190,7 +190,7 @@ def test_weights_that_are_not_in_the_file_are_never_random(tiny, tmp_path):
         FrozenEncoder(folder, num_layers=3).encode(["a cat"])
 
 
-def test_a_hub_out_of_reach_ends_in_one_error(monkeypatch, tmp_path):
+def test_unreachable_hub_is_one_error(monkeypatch, tmp_path):
     hub = pytest.importorskip("huggingface_hub")
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub.constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -205,7 +205,7 @@ def test_a_hub_out_of_reach_ends_in_one_error(monkeypatch, tmp_path):
 
     monkeypatch.setattr(socket, "create_connection", noted)
     waited: list[float] = []
-    # It tries several times; how long it waits between is its own affair, and not what is tested here.
+    # The hub's client retries; its waiting times are not tested here.
     monkeypatch.setattr(time, "sleep", waited.append)
     with pytest.raises(OSError, match="could not load the configuration") as caught:
         FrozenEncoder("nobody/no-such-model", num_layers=2)

@@ -1,4 +1,4 @@
-"""Processes that are killed or interrupted in the middle: what was complete stays, and what follows is right."""
+"""Killed and interrupted processes: complete files stay, and the next run is correct."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tiny(tmp_path_factory) -> str:
 
 
 def die_at_rename(rank: int, report: dict[str, Any], work: Any, *args: Any) -> None:
-    """Do something, and die when what is written is complete and not in its place yet."""
+    """Run a function, and die when its output file is complete but not yet renamed."""
     Path.replace = lambda *_: die()  # type: ignore[assignment]
     work(*args)
 
@@ -49,14 +49,14 @@ def score_to(folder: Path, model: str) -> int:
 
 
 @pytest.mark.distributed
-def test_a_command_killed_while_it_writes_leaves_the_file_of_before(tiny, tmp_path, capsys):
+def test_command_killed_while_writing_keeps_the_old_file(tiny, tmp_path, capsys):
     for name, lines in zip(("c.txt", "r.txt"), PAIRS, strict=True):
         (tmp_path / name).write_text("".join(line + "\n" for line in lines))
     target = tmp_path / "scores.json"
-    target.write_text("of before")
+    target.write_text("old content")
     (ended,) = run_separate_ranks(die_at_rename, 1, score_to, tmp_path, tiny)
     assert ended.exit_code == KILLED
-    assert target.read_text() == "of before"
+    assert target.read_text() == "old content"
     assert score_to(tmp_path, tiny) == 0
     written = target.read_text()
     target.unlink()
@@ -71,7 +71,7 @@ def compute_with_one_that_dies(rank: int, report: dict[str, Any], model: str) ->
     metric.update(PAIRS[0][own], PAIRS[1][own])
     dist.barrier()
     if rank == 1:
-        # The gather takes three: this rank's numbers are never told.
+        # The gather takes three collectives, so this rank's values never arrive.
         die_after_collectives(1)
     try:
         metric.compute()
@@ -83,7 +83,7 @@ def compute_with_one_that_dies(rank: int, report: dict[str, Any], model: str) ->
 
 
 @pytest.mark.distributed
-def test_a_rank_that_is_left_alone_is_told_so_and_has_its_pairs(tiny):
+def test_remaining_rank_gets_an_error_and_keeps_its_pairs(tiny):
     first, second = run_separate_ranks(compute_with_one_that_dies, 2, tiny)
     assert (first.exit_code, second.exit_code) == (0, KILLED)
     (note,) = first.report["notes"]
@@ -94,7 +94,7 @@ def test_a_rank_that_is_left_alone_is_told_so_and_has_its_pairs(tiny):
 
 
 class ScoresOfSteps(pl.Callback):
-    """Keeps what each validation logged."""
+    """Keeps the score of each validation by step."""
 
     def __init__(self) -> None:
         self.scores: dict[int, float] = {}
@@ -114,7 +114,7 @@ def fit(folder: Path, model: str, generate: Any = None, resume: bool = False) ->
 
 
 def fit_and_die_while_saving(rank: int, report: dict[str, Any], folder: Path, model: str) -> None:
-    """Die when the checkpoint of the seventh step is written, and not in its place yet."""
+    """Die when the checkpoint of the seventh step is written but not yet renamed."""
     from fsspec.implementations.local import LocalFileOpener
 
     commit, saved = LocalFileOpener.commit, []
@@ -130,7 +130,7 @@ def fit_and_die_while_saving(rank: int, report: dict[str, Any], folder: Path, mo
 
 
 @pytest.mark.distributed
-def test_a_run_killed_while_it_saves_goes_on_from_the_checkpoint_before(tiny, tmp_path):
+def test_run_killed_while_saving_resumes_from_the_last_checkpoint(tiny, tmp_path):
     scores, wanted = fit(tmp_path / "unbroken", tiny)
     (ended,) = run_separate_ranks(fit_and_die_while_saving, 1, tmp_path / "killed", tiny)
     assert ended.exit_code == KILLED
@@ -166,7 +166,7 @@ class Interrupted:
 
 
 class StateBefore(pl.Callback):
-    """Keeps what the callback behind it must leave as it was."""
+    """Keeps the state that the next callback must restore."""
 
     def __init__(self, generate: Interrupted) -> None:
         self.generate = generate
@@ -179,7 +179,7 @@ class StateBefore(pl.Callback):
         self.generate.before = [self.generate.before, Interrupted.state(pl_module)]
 
 
-def test_an_interrupt_in_validation_leaves_everything_as_it_was(tiny, tmp_path):
+def test_interrupt_in_validation_restores_the_training_state(tiny, tmp_path):
     scores, wanted = fit(tmp_path / "unbroken", tiny, lambda module, batch: module.choose(batch))
     generate = Interrupted()
     module = chooser(PAIRS, kind=Steady)
@@ -197,21 +197,21 @@ def test_an_interrupt_in_validation_leaves_everything_as_it_was(tiny, tmp_path):
     assert run.interrupted
     before, after = generate.before
     assert after == before
-    # The same callback scores the next run as if nothing had been.
+    # The same callback scores the next run correctly.
     run = trainer(tmp_path / "again", [scorer], max_epochs=EPOCHS)
     run.validate(chooser(PAIRS, kind=Steady), verbose=False)
     first = run.callback_metrics["val_bertscore_f1"].item()
     fresh = trainer(tmp_path / "fresh", [BERTScoreCallback(BERTScore(tiny, LAYER))], max_epochs=EPOCHS)
     fresh.validate(chooser(PAIRS, kind=Steady), verbose=False)
     assert first == pytest.approx(fresh.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
-    # The checkpoint is that of the last step, and training from it ends as the run that nobody interrupted.
+    # The checkpoint is that of the last step, and the resumed training ends like the uninterrupted run.
     assert torch.load(tmp_path / "broken" / "last.ckpt", weights_only=True)["global_step"] == 6
     found_scores, found = fit(tmp_path / "broken", tiny, lambda module, batch: module.choose(batch), resume=True)
     assert torch.equal(found, wanted)
     assert found_scores[9] == pytest.approx(scores[9], abs=1e-6)
 
 
-def test_an_interrupt_in_the_backward_pass_of_a_loss(tiny):
+def test_interrupt_in_the_backward_pass_changes_no_gradient(tiny):
     encoder = FrozenEncoder(tiny, num_layers=LAYER)
     loss = SoftBERTScoreLoss(encoder)
     logits = torch.randn(2, 6, encoder.tokenizer.vocab_size, generator=torch.Generator().manual_seed(0))
