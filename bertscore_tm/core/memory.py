@@ -1,4 +1,4 @@
-"""Memory that has been freed and that the C library keeps for later."""
+"""Return freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["return_freed_memory"]
 
 
 def return_freed_memory() -> None:
-    """Give freed memory back to the system, where the C library would keep it: glibc, on Linux.
+    """Return freed memory to the operating system on Linux, where glibc would keep it.
 
-    Large tensors of ever different sizes leave holes between small ones that stay. Without this, a corpus of many steps
-    takes several times the memory of one step, and not the same from run to run.
+    Large tensors of different sizes leave holes between small tensors that stay allocated. Without this, a corpus of
+    many steps takes several times the memory of one step, and a different amount in every run.
 
     Example:
         >>> return_freed_memory()
@@ -29,5 +29,5 @@ def return_freed_memory() -> None:
 def _trim() -> Callable[[int], int] | None:
     if sys.platform != "linux":
         return None
-    # Other C libraries, such as musl, have no such function.
+    # Other C libraries, such as musl, lack this function.
     return cast("Callable[[int], int] | None", getattr(ctypes.CDLL(None), "malloc_trim", None))

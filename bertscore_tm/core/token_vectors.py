@@ -1,4 +1,4 @@
-"""Packed token vectors of texts of different lengths, and how they are cut into batches."""
+"""Packed token vectors of texts of different lengths, and batches of similar lengths."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor, nn
 
-# How many tokens there may be with padding for each one without.
-_PADDED = 1.2
+# Largest ratio of a batch's tokens with padding to those without.
+_PADDING_RATIO = 1.2
 
 __all__ = ["TokenVectors", "concatenate", "segment_ids", "token_batches", "unit_vectors"]
 
@@ -19,10 +19,10 @@ class TokenVectors:
     """Unit vectors of the tokens of several texts, stored without padding.
 
     Args:
-        vectors: shape (layers, tokens, width), float32, each of L2 norm 1.
+        vectors: shape (layers, tokens, width), float32 or wider, each of L2 norm 1.
         ids: token ids, shape (tokens,), int64.
         lengths: tokens per text, shape (texts,), int64; special tokens included.
-        has_content: texts with at least one token of their own, shape (texts,), bool.
+        has_content: texts with a token that is not special and carries weight, shape (texts,), bool.
         truncated: texts that were cut at the length limit, shape (texts,), bool, on the CPU.
     """
 
@@ -34,28 +34,28 @@ class TokenVectors:
 
     @property
     def offsets(self) -> Tensor:
-        """Where each text's tokens begin, shape (texts,)."""
+        """Position of each text's first token, shape (texts,)."""
         return self.lengths.cumsum(0) - self.lengths
 
     @property
     def num_truncated(self) -> int:
-        """How many texts were cut at the length limit."""
+        """Number of texts that were cut at the length limit."""
         return int(self.truncated.sum())
 
     def of_layer(self, layer: int) -> TokenVectors:
-        """Return the vectors of one layer only, shape (1, tokens, width)."""
+        """Return the vectors of one layer, shape (1, tokens, width)."""
         return replace(self, vectors=self.vectors[layer : layer + 1])
 
     def pad(self, texts: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Gather the vectors of some texts into one padded batch.
+        """Gather the vectors of some texts in a padded batch.
 
         Args:
-            texts: numbers of the texts, shape (batch,).
-            memory: where to write the vectors if they fit, shape (numbers,). Default: new memory.
+            texts: indices of the texts, shape (batch,).
+            memory: buffer for the vectors, used if they fit, shape (numbers,). Default: new memory.
 
         Returns:
-            Vectors of shape (layers, batch, longest, width), zeros behind each text's end, and the mask of real
-            tokens, shape (batch, longest).
+            Vectors of shape (layers, batch, longest, width), zero after each text's end, and the mask of real tokens,
+            shape (batch, longest).
         """
         lengths = self.lengths[texts]
         steps = torch.arange(int(lengths.max()), device=lengths.device)
@@ -71,13 +71,13 @@ class TokenVectors:
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
-    """Put the texts of several parts behind one another.
+    """Concatenate the texts of several parts.
 
     Args:
-        parts: vectors of as many layers each, on one device; at least one part.
+        parts: vectors with equal numbers of layers, on one device; at least one part.
 
     Returns:
-        The vectors of all texts; those of a single part are not copied.
+        The vectors of all texts; a single part is returned as it is.
 
     Example:
         >>> none = torch.zeros(1, dtype=torch.bool)
@@ -121,14 +121,14 @@ def token_batches(
 
     Args:
         lengths: size of each item in tokens.
-        budget: largest padded size of a batch, in tokens; an item larger than that gets a batch of its own.
+        budget: largest padded size of a batch, in tokens; an item larger than that becomes a batch alone.
         max_items: largest number of items in a batch.
         equal: put only items of equal length together.
-        least: padded size from which on a batch ends rather than grow to more than 1.2 times its items' tokens.
-            Default: batches are as large as the budget allows.
+        least: a batch of at least this padded size ends before padding exceeds 20 % of its items' tokens. Default:
+            batches are as large as the budget allows.
 
     Returns:
-        An iterator over lists of item numbers, longest items first, equal lengths in their given order.
+        An iterator over lists of item indices, longest items first, equal lengths in their given order.
 
     Example:
         >>> list(token_batches([3, 9, 4, 3], budget=10))
@@ -141,7 +141,9 @@ def token_batches(
         if batch:
             longest, padded = lengths[batch[0]], (len(batch) + 1) * lengths[batch[0]]
             full = padded > budget or len(batch) == max_items or (equal and lengths[i] != longest)
-            wasteful = least is not None and padded - longest >= least and padded > _PADDED * (total + lengths[i])
+            wasteful = (
+                least is not None and padded - longest >= least and padded > _PADDING_RATIO * (total + lengths[i])
+            )
             if full or wasteful:
                 yield batch
                 batch, total = [], 0

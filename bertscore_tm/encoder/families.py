@@ -1,4 +1,4 @@
-"""What the encoder needs to know about each model family: where its layers are and how it numbers positions.
+"""Properties of each model family: where its layers are and how it numbers positions.
 
 A family is chosen by the model's configuration (``config.model_type``), never by the model's name or folder.
 """
@@ -16,25 +16,25 @@ __all__ = ["Family", "OwnModelConfig", "family_of"]
 
 @dataclass(frozen=True)
 class Family:
-    """How to cut and feed one family of encoders.
+    """Properties of one family of encoders.
 
     Args:
         layers: dotted paths from the encoder to each ``nn.ModuleList`` that holds one module per layer.
-        counter: dotted path of the number that the forward pass counts layers by, for families that do.
+        counter: dotted path of the number of layers that the forward pass runs, for families that have one.
         encoder: name of the encoder within the base model, for encoder-decoder models.
         encoder_class: the family has a class that loads the encoder alone (``AutoModelForTextEncoding``).
-        final_norm: a norm follows the last layer. A single layer then comes out normed, as the reference package has
-            it, while among all layers only the model's last one is.
+        final_norm: a norm follows the last layer. A single layer is returned normed, as in the reference package;
+            among all layers, only the model's last one is.
         absolute_positions: attribute of the configuration with the number of positions; ``None`` for models whose
             positions are relative only.
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
-        padding_id: the id that positions are numbered after, for models that do not take it from their configuration.
+        padding_id: the id after which positions are numbered, for models that do not read it from their configuration.
         prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
-        mixes_padding: padding reaches real tokens, through convolutions or blocks of attention, so that only texts of
-            one length may share a batch.
-        always_pools: the forward pass calls the pooler without asking whether there is one.
+        mixes_padding: padding affects real tokens, through convolutions or blocks of attention, so that only texts of
+            equal length may share a batch.
+        always_pools: the forward pass calls the pooler without checking whether there is one.
         additive_mask: every layer takes a mask of shape (batch, 1, queries, keys) that is added to its attention, so
-            that tokens may be there in part.
+            that tokens may have a fractional weight in it.
     """
 
     layers: tuple[str, ...] = ("encoder.layer",)
@@ -64,13 +64,13 @@ class Family:
         return int(config.pad_token_id if self.padding_id is None else self.padding_id) + 1
 
     def max_positions(self, config: PretrainedConfig) -> int | None:
-        """Return the largest number of tokens, special ones included, that the model has positions for.
+        """Return the model's number of positions, that is, its largest number of tokens per text.
 
         Args:
             config: configuration of the model.
 
         Returns:
-            The limit in tokens, or ``None`` for models with relative positions only.
+            The limit in tokens, special tokens included; ``None`` for models with relative positions only.
         """
         if self.absolute_positions is None or not getattr(config, "position_biased_input", True):
             return None
@@ -80,10 +80,10 @@ class Family:
         """Return the encoder within a base model.
 
         Args:
-            model: the base model, or the encoder already.
+            model: the base model, or the encoder itself.
 
         Returns:
-            The encoder; the model itself where it has no decoder.
+            The encoder; the model itself if it has no decoder.
         """
         found: nn.Module | None = None if self.encoder is None else getattr(model, self.encoder, None)
         return model if found is None else found
@@ -92,15 +92,15 @@ class Family:
         """Return how many layers must be in memory to get layer ``num_layers``, or all up to it.
 
         Args:
-            num_layers: the layer that is wanted.
-            available: layers of the whole model.
-            all_layers: whether the layers below are wanted too.
+            num_layers: the encoder layer.
+            available: number of layers of the whole model.
+            all_layers: whether the layers below it are returned too.
 
         Returns:
             The number of layers.
         """
         if self.final_norm:
-            # Among all layers only the last one of the whole model is normed; one layer more keeps the norm off.
+            # Among all layers, only the last one of the whole model is normed: with one layer more, none of them is.
             return min(num_layers + 1, available) if all_layers else num_layers
         # Layer 0 is the input of the first layer: some families fail without any layer.
         return max(num_layers, 1)
@@ -186,7 +186,7 @@ class OwnModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     model_type = "user_forward_fn"
     vocab_size: int = 0
-    # The width shows at the first forward pass; until then memory is planned for this one.
+    # The width is known after the first forward pass; until then, memory is planned for this one.
     hidden_size: int = 1024
     num_hidden_layers: int = 0
 
@@ -201,7 +201,7 @@ def family_of(config: PretrainedConfig) -> Family:
         config: configuration of the model.
 
     Returns:
-        The family's facts.
+        The family.
 
     Raises:
         ValueError: the model's type is not supported.

@@ -352,7 +352,7 @@ class FrozenEncoder:
         """
         device = inputs_embeds.device
         if log_presence is not None:
-            self.require_graded_presence()
+            self.require_additive_mask()
         if self.family.mixes_padding and not bool(mask.all()):
             # As in encode, only texts of equal length share a batch.
             lengths = mask.sum(-1)
@@ -380,7 +380,7 @@ class FrozenEncoder:
                 f"input_ids: pass a model that transformers knows, or use a sequence-level loss"
             )
 
-    def require_graded_presence(self) -> None:
+    def require_additive_mask(self) -> None:
         """Check that soft tokens may have a fractional weight in the attention of the others.
 
         Raises:
