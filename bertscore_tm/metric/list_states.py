@@ -222,7 +222,7 @@ class ListStateMetric(Metric):
 
         Args:
             added: as for :meth:`_append_to`.
-            num_updates: number of updates that the values stand for, where torchmetrics has not counted them.
+            num_updates: number of updates to count, where torchmetrics has not counted them.
         """
         # One call, which no KeyboardInterrupt can divide.
         self.__dict__.update(self._append_to(self.metric_state, added))

@@ -65,7 +65,7 @@ class Collectives:
 
 @contextmanager
 def _note_on_failure() -> Generator[None, None, None]:
-    """Add to a failed collective, which the backend reports in terms of connections, what it means for the score."""
+    """Add a note to the error of a failed collective, which the backend words in terms of connections."""
     try:
         yield
     except RuntimeError as error:

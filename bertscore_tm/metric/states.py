@@ -1,8 +1,8 @@
-"""What the metric keeps of its pairs, as flat tensors of fixed dtypes that every rank can gather.
+"""States of the metric: flat tensors of fixed dtypes, which ranks can gather.
 
-Where the weights of tokens are known, a pair leaves its scores, or only adds to sums. With idf over the references its
-weights depend on the whole corpus, so each token leaves its id and best similarity, from which scores are computed when
-document frequencies are known.
+With token weights that are known, a pair adds its scores, or only adds to sums. With idf over the references, weights
+depend on the whole corpus: each token adds its id and best similarity, and scores are computed when document
+frequencies are known.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "unpack_tokens",
 ]
 
-# Names and dtypes. A rank without data contributes an empty tensor of the same dtype, as collectives need.
+# Names and dtypes. A rank without pairs contributes an empty tensor of the same dtype, as collectives require.
 SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}
 TOKEN_STATES = {
     "reference_counts": torch.int32,
@@ -48,24 +48,24 @@ TOKEN_STATES = {
     "reference_best": torch.float32,
     "reference_lengths": torch.int32,
 }
-# Ids of two bytes are stored with a sign, as not every operation knows integers without.
-_SIGNED = 2**15
-# Parts of a list state below each of these sizes are joined when there are as many; the largest grow no more.
-_JOINED_AT_A_TIME = 64
+# Offset of ids of two bytes, which are stored as int16, since few operations support uint16.
+_ID_OFFSET = 2**15
+# Trailing parts with fewer values than one of these sizes are joined when there are so many of them.
 _SIZES = (16, 1024, 65_536)
-# Scores lie in [-1, 1], so that sums of 2**31 pairs fit twice; a score is held to 2.3e-10.
+_PARTS_TO_JOIN = 64
+# Sums have the unit 2**-31. Scores are between -1 and 1: sums of 2**31 pairs fit into int64.
 _FIXED_POINT = 2.0**31
 
 
 def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
-    """Return the parts of a list state with further values, joining small parts.
+    """Return the parts of a list state with another part, joining small parts.
 
-    A tensor takes some hundred bytes beside its values, so that parts of single pairs would multiply the state. Parts
-    are joined many at a time, and large ones are never copied again.
+    A tensor takes some hundred bytes in addition to its values, so that parts of single pairs would multiply the size
+    of the state. Many parts are joined at a time, and large ones are never copied again.
 
     Args:
         parts: flat tensors.
-        values: another, of the same dtype and device.
+        values: flat tensor of the same dtype and device.
 
     Returns:
         Fewer and larger parts with the same values.
@@ -82,7 +82,7 @@ def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
         start = len(joined)
         while start and len(joined[start - 1]) < size:
             start -= 1
-        if len(joined) - start >= _JOINED_AT_A_TIME:
+        if len(joined) - start >= _PARTS_TO_JOIN:
             values = torch.cat(joined[start:])
             joined[start:] = [_on_pages_of_its_own(values) if len(values) >= _SIZES[-1] else values]
     return joined
@@ -99,16 +99,15 @@ def _on_pages_of_its_own(values: Tensor) -> Tensor:
 
 
 def sums_of_scores(scores: Tensor) -> Tensor:
-    """Return the number of pairs, the number of those with F1 0, and the sums of all scores as integers.
+    """Return the number of pairs, the number of pairs with F1 0, and the sums of all scores as integers.
 
-    Sums of integers are exact, so that they do not depend on the order of pairs, batches and ranks, and exist in equal
-    width on every device.
+    Sums of integers are exact: they do not depend on the order of pairs, batches and ranks, nor on the device.
 
     Args:
         scores: shape (3, layers, pairs).
 
     Returns:
-        Shape (2 + 3 * layers,), int64; the sums in units of 2**-31.
+        Shape (2 + 3 * layers,), int64; sums in units of 2**-31.
 
     Example:
         >>> sums_of_scores(torch.tensor([[[0.5, 1.0]], [[0.25, 0.0]], [[0.0, 0.0]]])).tolist()
@@ -120,10 +119,10 @@ def sums_of_scores(scores: Tensor) -> Tensor:
 
 
 def mean_of_sums(totals: Tensor) -> Tensor:
-    """Return the mean scores.
+    """Return mean scores.
 
     Args:
-        totals: sums of one or more calls of :func:`sums_of_scores`, added; at least one pair.
+        totals: sum of results of :func:`sums_of_scores`, over at least one pair.
 
     Returns:
         Shape (3, layers), float64 on the CPU.
@@ -137,7 +136,7 @@ def mean_of_sums(totals: Tensor) -> Tensor:
 
 
 def pack_scores(scores: Tensor) -> Tensor:
-    """Lay out scores pair by pair.
+    """Flatten scores pair by pair.
 
     Args:
         scores: shape (3, layers, pairs).
@@ -149,7 +148,7 @@ def pack_scores(scores: Tensor) -> Tensor:
 
 
 def unpack_scores(flat: Tensor, num_layers: int) -> Tensor:
-    """Undo :func:`pack_scores`.
+    """Invert :func:`pack_scores`.
 
     Args:
         flat: shape (pairs * 3 * layers,).
@@ -162,27 +161,27 @@ def unpack_scores(flat: Tensor, num_layers: int) -> Tensor:
 
 
 def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
-    """Return the dtypes of the token states.
+    """Return the dtypes of token states.
 
     Args:
         vocab_size: number of token ids.
 
     Returns:
-        A dtype for each of ``TOKEN_STATES``; ids take two bytes where these hold the vocabulary.
+        A dtype for each of ``TOKEN_STATES``; two bytes per id for vocabularies of up to 65,536.
 
     Example:
         >>> token_dtypes(30_522)["candidate_ids"], token_dtypes(250_002)["candidate_ids"]
         (torch.int16, torch.int32)
     """
-    of_ids = torch.int16 if vocab_size <= 2 * _SIGNED else torch.int32
-    return TOKEN_STATES | dict.fromkeys(("candidate_ids", "reference_ids"), of_ids)
+    id_dtype = torch.int16 if vocab_size <= 2 * _ID_OFFSET else torch.int32
+    return TOKEN_STATES | dict.fromkeys(("candidate_ids", "reference_ids"), id_dtype)
 
 
 def pack_tokens(matched: MatchedTexts, vocab_size: int) -> dict[str, Tensor]:
-    """Return the token states of matched pairs.
+    """Return token states of matched pairs.
 
     Args:
-        matched: matched pairs.
+        matched: the pairs.
         vocab_size: number of token ids.
 
     Returns:
@@ -192,12 +191,12 @@ def pack_tokens(matched: MatchedTexts, vocab_size: int) -> dict[str, Tensor]:
     for name, dtype in token_dtypes(vocab_size).items():
         if name != "reference_counts":
             values = getattr(matched.pairs, name)
-            packed[name] = (values - _SIGNED if dtype == torch.int16 else values).to(dtype)
+            packed[name] = (values - _ID_OFFSET if dtype == torch.int16 else values).to(dtype)
     return packed
 
 
 def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> MatchedTexts:
-    """Put matched pairs together again, leaving out candidates that are not kept.
+    """Restore matched pairs from token states, without candidates that are not kept.
 
     Args:
         state: a flat tensor for each of ``TOKEN_STATES``.
@@ -212,7 +211,7 @@ def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None
     sides: dict[str, Tensor] = {}
     for side in ("candidate", "reference"):
         ids, lengths = state[f"{side}_ids"], state[f"{side}_lengths"].long()
-        ids = ids.long() + (_SIGNED if ids.dtype == torch.int16 else 0)
+        ids = ids.long() + (_ID_OFFSET if ids.dtype == torch.int16 else 0)
         best = state[f"{side}_best"].reshape(-1, num_layers)
         if pairs is not None:
             tokens = pairs[segment_ids(lengths)]
@@ -243,13 +242,14 @@ def first_occurrences(values: Tensor) -> Tensor:
 
 
 def indices_fit(sizes: Tensor) -> bool:
-    """Tell whether all pairs have an index, or none has.
+    """Return whether all pairs have an index or none has.
 
     Args:
-        sizes: numbers of pairs and of indices of each part, shape (parts, 2).
+        sizes: number of pairs and number of indices of each metric or rank, shape (metrics, 2).
 
-    Returns:
-        Whether they fit.
+    Example:
+        >>> indices_fit(torch.tensor([[3, 3], [2, 2]])), indices_fit(torch.tensor([[3, 3], [2, 0]]))
+        (True, False)
     """
     num_pairs, num_indices = sizes.unbind(1)
     return bool((num_indices == 0).all() or (num_indices == num_pairs).all())

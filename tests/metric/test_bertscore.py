@@ -32,6 +32,13 @@ def encoder(minilm) -> FrozenEncoder:
     return FrozenEncoder(minilm, num_layers=2)
 
 
+@pytest.fixture(scope="module")
+def texts(pairs) -> tuple[list[str], list[str]]:
+    """9 real candidates and references, cut short."""
+    preds, target = ([" ".join(text.split()[:9]) for text in side[:9]] for side in pairs)
+    return preds, target
+
+
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
     assert found.keys() == expected.keys()
     for name in SCORES:
@@ -59,16 +66,17 @@ def per_pair(encoder: FrozenEncoder, *batches: tuple, **settings) -> dict[str, T
 # --- numbers
 
 
-@pytest.mark.parametrize("idf", [False, True])
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("all_layers", [False, True])
-def test_equals_the_function(minilm, pairs, idf, several, all_layers):
-    preds, target = pairs[0][:14], pairs[1][:14]
+@pytest.mark.parametrize(
+    ("idf", "several", "all_layers"),
+    [(False, False, False), (True, True, False), (True, False, True), (False, True, True)],
+)
+def test_equals_the_function(minilm, texts, idf, several, all_layers):
+    preds, target = texts
     target = several_references(target) if several else target
-    encoder = FrozenEncoder(minilm, num_layers=5, all_layers=all_layers)
+    encoder = FrozenEncoder(minilm, num_layers=2, all_layers=all_layers)
     expected = bert_score(preds, target, encoder, idf=idf)
     each, average = (BERTScore(encoder, idf=idf, reduction=how) for how in ("none", "mean"))
-    for start, stop in ((0, 4), (4, 5), (5, 14)):
+    for start, stop in ((0, 4), (4, 5), (5, 9)):
         each.update(preds[start:stop], target[start:stop])
     average.merge_state(each)
     assert_equal(each.compute(), expected)
@@ -77,13 +85,13 @@ def test_equals_the_function(minilm, pairs, idf, several, all_layers):
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 9), max_size=4), numbers=st.permutations(range(9)), idf=st.booleans())
-def test_any_split_and_order(encoder, pairs, cuts, numbers, idf):
+def test_any_split_and_order(encoder, texts, cuts, numbers, idf):
     edges = [0, *sorted(cuts), 9]
     metric = BERTScore(encoder, idf=idf, reduction="none")
     for start, stop in pairwise(edges):
         chosen = numbers[start:stop]
-        metric.update([pairs[0][i] for i in chosen], [pairs[1][i] for i in chosen], indices=chosen)
-    assert_equal(metric.compute(), bert_score(pairs[0][:9], pairs[1][:9], encoder, idf=idf))
+        metric.update([texts[0][i] for i in chosen], [texts[1][i] for i in chosen], indices=chosen)
+    assert_equal(metric.compute(), bert_score(*texts, encoder, idf=idf))
 
 
 def test_rescaling_with_a_table(encoder, tmp_path):
@@ -130,8 +138,10 @@ def test_repeated_indices_count_once_in_scores_and_frequencies(encoder, idf):
     assert torch.allclose(twice, expected["f1"], atol=1e-4) != idf
 
 
-@pytest.mark.parametrize(("first", "second"), [([0, 1], None), (None, [0])])
-@pytest.mark.parametrize("how", ["update", "forward", "merge_state"])
+@pytest.mark.parametrize(
+    ("how", "first", "second"),
+    [("update", [0, 1], None), ("forward", None, [0]), ("merge_state", [0, 1], None), ("merge_state", None, [0])],
+)
 def test_indices_come_always_or_never(encoder, how, first, second):
     metric = BERTScore(encoder)
     metric.update(*FIRST, indices=first)
@@ -155,8 +165,7 @@ def test_malformed_indices(encoder, indices):
 # --- what goes wrong
 
 
-@pytest.mark.parametrize("idf", [False, True])
-@pytest.mark.parametrize("how", ["update", "forward"])
+@pytest.mark.parametrize(("idf", "how"), [(False, "forward"), (True, "update")])
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
@@ -256,6 +265,7 @@ def test_copies_continue_on_their_own(encoder, idf):
     for name, other in _copies(metric):
         assert other.encoder is encoder or name == "pickle"
         assert_equal(updated(other, THIRD).compute(), expected)
+        other.reset()
     assert_equal(metric.compute(), per_pair(encoder, FIRST, idf=idf))
     # No weights (91 MB) and no texts travel.
     pickled = pickle.dumps(metric)
@@ -330,7 +340,6 @@ def test_holds_no_module_and_no_parameter(encoder):
     assert flags == (True, False, False)
 
 
-@pytest.mark.parametrize("idf", [False, True])
 @pytest.mark.parametrize(
     "cast",
     [
@@ -341,9 +350,9 @@ def test_holds_no_module_and_no_parameter(encoder):
         lambda module: module.to("cpu", torch.float16),
     ],
 )
-def test_follows_no_dtype(encoder, idf, cast):
+def test_does_not_follow_the_dtype_of_its_owner(encoder, cast):
     owner = nn.Module()
-    owner.metric, owner.linear = BERTScore(encoder, idf=idf), nn.Linear(1, 1)
+    owner.metric, owner.linear = BERTScore(encoder, idf=True), nn.Linear(1, 1)
     updated(owner.metric, FIRST)
     for module in (owner, owner.metric):
         cast(module)
@@ -352,7 +361,7 @@ def test_follows_no_dtype(encoder, idf, cast):
     for name, dtype in owner.metric._list_dtypes.items():
         assert all(part.dtype == dtype for part in getattr(owner.metric, name))
     owner.metric.set_dtype(torch.bfloat16)
-    assert_equal(owner.metric.compute(), mean(per_pair(encoder, FIRST, THIRD, idf=idf)))
+    assert_equal(owner.metric.compute(), mean(per_pair(encoder, FIRST, THIRD, idf=True)))
     assert owner.metric.compute()["f1"].dtype == torch.float32
 
 
@@ -396,8 +405,7 @@ def test_cached_result_does_not_outlive_an_update(encoder):
 _SAME = (["a cat"], ["a cat"])
 
 
-@pytest.mark.parametrize("first", [([], []), _SAME, FIRST])
-@pytest.mark.parametrize("how", ["update", "forward"])
+@pytest.mark.parametrize(("first", "how"), [(([], []), "update"), (_SAME, "update"), (_SAME, "forward")])
 def test_collection_keeps_different_metrics_apart(encoder, first, how):
     kinds = {"plain": BERTScore(encoder), "idf": BERTScore(encoder, idf=True), "layer": BERTScore(encoder.name, 3)}
     collection = MetricCollection({name: metric.clone() for name, metric in kinds.items()})

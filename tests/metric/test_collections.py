@@ -28,7 +28,7 @@ from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# What people log beside each other, on two encoders: one of a layer, one of all.
+# Kinds that are logged together, on two encoders: one of a single layer, one of all layers.
 KINDS = {
     "plain": kind(),
     "idf": kind(idf=True),
@@ -271,7 +271,7 @@ def expected(workshop: Workshop, made: Kind, right: int, numbers: Sequence[int])
 
 
 def fit(module: Logging, folder: Path, **options: Any) -> tuple[pl.Trainer, dict[int, float]]:
-    """Train until the score falls; returns the score of each epoch, as the names of the checkpoints tell it."""
+    """Train until the score falls; return the score of each epoch, read from the names of the checkpoints."""
     keep = ModelCheckpoint(
         folder, "{epoch}={val_f1:.8f}", "val_f1", mode="max", save_top_k=-1, auto_insert_metric_name=False
     )

@@ -121,9 +121,15 @@ def of_oracle(model: str, target: Sequence[Any], layers: Sequence[int], options:
     return torch.stack(found, dim=1)
 
 
-@pytest.mark.parametrize("kind", ["corpus", "mapping", "mapping with a default"])
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("all_layers", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "several", "all_layers"),
+    [
+        ("corpus", False, False),
+        ("corpus", True, True),
+        ("mapping", True, False),
+        ("mapping with a default", False, True),
+    ],
+)
 def test_weights_beside_the_reference_package(minilm, kind, several, all_layers):
     ours, theirs = kinds_of_weights(minilm)[kind]
     target = SEVERAL if several else TARGET
@@ -139,8 +145,11 @@ def test_weights_beside_the_reference_package(minilm, kind, several, all_layers)
     assert not torch.allclose(expected, stacked(bert_score(PREDS, target, encoder, idf=True)), atol=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"idf_sents": CORPUS}, {"idf": weights()}, {}], ids=["corpus", "mapping", "none"])
-@pytest.mark.parametrize("all_layers", [False, True])
+@pytest.mark.parametrize(
+    ("options", "all_layers"),
+    [({"idf_sents": CORPUS}, True), ({"idf": weights()}, False), ({}, False)],
+    ids=["corpus", "mapping", "none"],
+)
 def test_known_weights_leave_sums_alone(minilm, options, all_layers):
     """However many pairs there are, the state has the same size."""
     metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers), **options)
@@ -308,8 +317,7 @@ def test_signatures_tell_weights_apart(encoder):
 # --- a layer of all
 
 
-@pytest.mark.parametrize("idf", [False, True])
-@pytest.mark.parametrize("layer", [0, 3, -1, -5])
+@pytest.mark.parametrize(("layer", "idf"), [(0, True), (3, False), (-1, False), (-5, True)])
 def test_a_picked_layer(minilm, every, layer, idf):
     number = layer if layer >= 0 else 7 + layer
     picked = updated(BERTScore(every, layer, idf=idf, reduction="none"), PREDS, SEVERAL)
@@ -397,10 +405,17 @@ def test_signatures_and_states_tell_picked_layers_apart(minilm, every):
 # --- one score alone
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("all_layers", [False, True])
-@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize(
+    ("score", "reduction", "all_layers", "idf"),
+    [
+        ("precision", "mean", False, True),
+        ("precision", "none", True, False),
+        ("recall", "none", False, True),
+        ("recall", "mean", True, True),
+        ("f1", "mean", False, False),
+        ("f1", "none", True, True),
+    ],
+)
 def test_one_score(minilm, every, score, reduction, all_layers, idf):
     encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers)
     metric = updated(BERTScore(encoder, idf=idf, score=score, reduction=reduction))
@@ -444,9 +459,18 @@ def test_what_does_not_go_with_one_score(encoder):
 # --- intervals
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("kind", ["plain", "idf", "corpus", "all layers", "picked", "rescaled", "all layers, rescaled"])
-@pytest.mark.parametrize("confidence", [0.5, 0.95])
+@pytest.mark.parametrize(
+    ("kind", "reduction", "confidence"),
+    [
+        ("plain", "mean", 0.5),
+        ("idf", "none", 0.95),
+        ("corpus", "mean", 0.95),
+        ("all layers", "none", 0.5),
+        ("picked", "mean", 0.95),
+        ("rescaled", "none", 0.95),
+        ("all layers, rescaled", "mean", 0.5),
+    ],
+)
 def test_an_interval_is_that_of_the_pairs(minilm, every, tmp_path, kind, reduction, confidence):
     options: dict[str, Any] = {}
     if "rescaled" in kind:
@@ -546,8 +570,11 @@ def test_impossible_cache_bytes(encoder):
                 make(encoder, cache_bytes=wrong)
 
 
-@pytest.mark.parametrize("options", [{}, {"idf": True}, {"idf_sents": CORPUS}, {"confidence": 0.9}], ids=str)
-@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(
+    ("options", "reduction"),
+    [({}, "mean"), ({"idf": True}, "none"), ({"idf_sents": CORPUS}, "none"), ({"confidence": 0.9}, "mean")],
+    ids=str,
+)
 def test_states_on_the_cpu(encoder, options, reduction):
     metrics = [BERTScore(encoder, compute_on_cpu=flag, reduction=reduction, **options) for flag in (False, True)]
     for metric in metrics:
@@ -651,7 +678,7 @@ def test_pairs_may_come_in_any_order(single, order, how):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_two_billion_pairs_fit(encoder, sign):
-    """Scores of 1 have the largest sums; a state added to itself 31 times stands for 2**31 pairs."""
+    """Scores of 1 have the largest sums; a state merged into itself 31 times has 2**31 pairs."""
     metric = BERTScore(encoder)
     metric.update("a cat", "a cat")
     extreme = torch.full((3, 1, 1), float(sign))

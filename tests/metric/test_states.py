@@ -11,13 +11,22 @@ from hypothesis import given, settings
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.matching import MatchedPairs
+from bertscore_tm.metric import states
 from bertscore_tm.metric.states import TOKEN_STATES, append, pack_tokens, token_dtypes, unpack_tokens
 from bertscore_tm.scoring.corpus import MatchedTexts, match_texts
 from bertscore_tm.texts import as_text_pairs
 
 
-@settings(deadline=None)
-@given(sizes=st.lists(st.sampled_from([0, 1, 2, 15, 16, 17, 500, 1023, 1024, 3000, 70_000]), max_size=80))
+@pytest.fixture(scope="module", autouse=True)
+def _small_parts():
+    """Small parts are smaller, so that few values are enough for large parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(states, "_SIZES", (4, 16, 512))
+        yield
+
+
+@settings(deadline=None, max_examples=60)
+@given(sizes=st.lists(st.sampled_from([0, 1, 3, 4, 5, 15, 16, 17, 300, 511, 512, 600]), min_size=1, max_size=80))
 def test_append_keeps_all_values_in_order(sizes):
     parts: list[torch.Tensor] = []
     given_out: list[torch.Tensor] = []
@@ -25,27 +34,25 @@ def test_append_keeps_all_values_in_order(sizes):
         before, values = list(parts), torch.full((size,), number, dtype=torch.int32)
         given_out.append(values)
         parts = append(before, values)
-        assert len(before) < len(given_out)
         # What others hold of the state before stays as it was.
         assert torch.equal(torch.cat([*before, values]), torch.cat(given_out))
-    empty = torch.empty(0, dtype=torch.int32)
-    assert torch.equal(torch.cat([empty, *parts]), torch.cat([empty, *given_out]))
+    assert torch.equal(torch.cat(parts), torch.cat(given_out))
 
 
-@pytest.mark.parametrize("size", [1, 40, 2000])
+@pytest.mark.parametrize("size", [1, 3, 15])
 def test_parts_stay_few(size):
     parts: list[torch.Tensor] = []
-    count = max(80_000 // size, 100)
+    count = 5000
     for number in range(count):
         parts = append(parts, torch.full((size,), number))
     assert torch.equal(torch.cat(parts), torch.arange(count).repeat_interleave(size))
     # Three sizes of small parts at most, and large ones.
-    large = [part for part in parts if len(part) >= 65_536]
+    large = [part for part in parts if len(part) >= 512]
     assert len(parts) - len(large) < 3 * 64
-    assert sum(map(len, large)) >= 65_536
+    assert sum(map(len, large)) >= 512
 
 
-@pytest.mark.parametrize("vocab_size", [30_522, 65_536, 65_537, 250_002])
+@pytest.mark.parametrize("vocab_size", [30_522, 65_536, 65_537])
 @pytest.mark.parametrize("keep", [None, [True, False, True]])
 def test_tokens_come_back(vocab_size, keep):
     def ids(count):
@@ -77,8 +84,10 @@ def test_tokens_come_back(vocab_size, keep):
     assert found.counts.tolist() == ([1, 2, 1] if keep is None else [1, 1])
 
 
-@pytest.mark.parametrize("indices", [False, True])
-@pytest.mark.parametrize("options", [{}, {"reduction": "none"}, {"confidence": 0.9}, {"idf": True}])
+@pytest.mark.parametrize(
+    ("options", "indices"),
+    [({}, False), ({}, True), ({"reduction": "none"}, True), ({"confidence": 0.9}, False), ({"idf": True}, True)],
+)
 def test_bytes_of_200_000_pairs(minilm, options, indices):
     """One batch is really encoded; its states are then merged as those of further batches would be."""
     encoder = FrozenEncoder(minilm, num_layers=0)

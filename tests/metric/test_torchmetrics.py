@@ -86,26 +86,15 @@ def kind(**options: Any) -> Kind:
 KINDS = {
     "plain": kind(),
     "idf": kind(idf=True),
-    "idf of a corpus": kind(idf_sents=...),
-    "given weights": kind(idf=MAPPING),
-    "several references": kind(several=True),
-    "several references, idf": kind(several=True, idf=True, reduction="none"),
-    "per pair": kind(reduction="none"),
-    "per pair, given weights": kind(reduction="none", idf=MAPPING),
-    "all layers": kind(all_layers=True),
+    "several references, idf, per pair": kind(several=True, idf=True, reduction="none"),
     "all layers, per pair, idf": kind(all_layers=True, reduction="none", idf=True),
-    "f1": kind(score="f1"),
-    "recall, idf": kind(score="recall", idf=True),
-    "precision per pair": kind(score="precision", reduction="none"),
-    "confidence": kind(confidence=0.95),
+    "recall, all layers": kind(score="recall", all_layers=True),
+    "precision per pair, given weights": kind(score="precision", reduction="none", idf=MAPPING),
     "confidence, idf, indices": kind(confidence=0.8, idf=True, indexed=True),
-    "rescaled": kind(rescale_with_baseline=True),
     "rescaled, per pair, several": kind(rescale_with_baseline=True, reduction="none", several=True),
     "indices": kind(indexed=True),
-    "indices, idf": kind(indexed=True, idf=True),
     "indices, per pair, idf of a corpus": kind(indexed=True, reduction="none", idf_sents=...),
-    "picked layer": kind(layer=3, picked_from=4),
-    "picked layer, idf": kind(layer=3, picked_from=4, idf=True, score="f1"),
+    "picked layer, idf, f1": kind(layer=3, picked_from=4, idf=True, score="f1"),
     "picked layer, rescaled": kind(layer=3, picked_from=4, rescale_with_baseline=True),
     "hash": kind(return_hash=True, idf=True),
 }
@@ -478,10 +467,9 @@ def counted_texts() -> Generator[Counter[tuple[int, ...]], None, None]:
 
 
 @every_kind
-@pytest.mark.parametrize("on_step", [False, True])
-def test_forward_encodes_each_text_of_the_batch_once(workshop, name, on_step):
+def test_forward_encodes_each_text_of_the_batch_once(workshop, name):
     made = KINDS[name]
-    metric = workshop.metric(made, dist_sync_on_step=on_step, cache_bytes=0)
+    metric = workshop.metric(made, cache_bytes=0)
     for numbers in BATCHES:
         preds, target, *indices = workshop.batch(made, numbers)
         with counted_texts() as encoded:
@@ -559,7 +547,7 @@ def test_minimum_and_maximum(workshop):
     assert len(set(seen)) > 2
 
 
-@pytest.mark.parametrize("options", [{}, {"idf": True}, {"rescale_with_baseline": True}], ids=str)
+@pytest.mark.parametrize("options", [{"idf": True}, {"rescale_with_baseline": True}], ids=str)
 def test_running_window(workshop, options):
     running = Running(workshop.metric(kind(score="f1", **options)), window=2)
     for step, numbers in enumerate(BATCHES):

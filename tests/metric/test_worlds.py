@@ -1,4 +1,4 @@
-"""Any number of ranks and samples gives the scores of one process, and what travels is counted in bytes."""
+"""Any number of ranks and samples gives the scores of one process, and the bytes that are sent are bounded."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = [
 
 TOLERANCE = 1e-6
 LAYERS = 2
-SIZES = (1, 7, 100, 101)
+SIZES = (1, 7, 20)
 # Of each text; what is compared depends on numbers of texts, not on their lengths.
 WORDS = 8
-# Whether idf, several references, all layers.
-KINDS = list(product((False, True), repeat=3))
+# Whether idf, several references, all layers: every pair of two of them in every combination.
+KINDS = [(False, False, False), (True, True, False), (True, False, True), (False, True, True)]
 Data = dict[bool, tuple[list[str], list[Any]]]
 
 
@@ -52,12 +52,13 @@ def as_sampled(size: int, world_size: int, rank: int) -> list[int]:
     return [i % size for i in range(padded)][rank::world_size]
 
 
-def scored(metric: BERTScore, data: tuple[list[str], list[Any]], numbers: list[int], indexed: bool) -> Any:
-    """What the ranks compute together when this one has the pairs of these numbers, in batches of 16."""
-    for start in range(0, len(numbers), 16):
-        batch = numbers[start : start + 16]
-        metric.update(*part(data, batch), indices=batch if indexed else None)
-    return metric.compute()
+def scored(metrics: list[BERTScore], data: tuple[list[str], list[Any]], numbers: list[int], indexed: bool) -> list[Any]:
+    """What the ranks compute together when this one has the pairs of these numbers, in batches of 3."""
+    for start in range(0, len(numbers), 3):
+        batch = numbers[start : start + 3]
+        for metric in metrics:
+            metric.update(*part(data, batch), indices=batch if indexed else None)
+    return [metric.compute() for metric in metrics]
 
 
 def score_all(rank: int, world_size: int, model: str, data: Data) -> dict[Any, dict[str, Tensor]]:
@@ -72,10 +73,9 @@ def score_all(rank: int, world_size: int, model: str, data: Data) -> dict[Any, d
             ("uneven, indexed", uneven(size, world_size, rank)[::-1], True),
             ("sampled, indexed", as_sampled(size, world_size, rank), True),
         ):
-            each = BERTScore(encoder, reduction="none", **options)
-            found[name, size, kind] = scored(each, data[several], numbers, indexed)
-            average = BERTScore(encoder, **options)
-            found[name + ", mean", size, kind] = scored(average, data[several], numbers, indexed)
+            metrics = [BERTScore(encoder, reduction="none", **options), BERTScore(encoder, **options)]
+            each, average = scored(metrics, data[several], numbers, indexed)
+            found[name, size, kind], found[name + ", mean", size, kind] = each, average
     return found
 
 
@@ -90,7 +90,7 @@ def in_one_process(minilm) -> dict[Any, dict[str, Tensor]]:
     return found
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 5])
+@pytest.mark.parametrize("world_size", [2, 3])
 def test_equals_one_process(minilm, in_one_process, world_size):
     data = texts(max(SIZES))
     reports = run_ranks(score_all, world_size, world_size, minilm, data, timeout_s=300)
@@ -159,7 +159,7 @@ def send(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict[Any,
 
 
 def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
-    found, other = run_ranks(send, 2, minilm, real_pairs(30), fresh=True)
+    found, other = run_ranks(send, 2, minilm, texts(30)[False], fresh=True)
     vocabulary = FrozenEncoder(minilm, num_layers=1).tokenizer.vocab_size
     per_score, per_index, per_token_id = 3 * 4, 8, 8
     # Settings, counts and sums: of a fixed size. Before each gathering the length of what is to come.
