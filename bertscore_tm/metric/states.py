@@ -7,7 +7,6 @@ frequencies are known.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,19 +82,8 @@ def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
         while start and len(joined[start - 1]) < size:
             start -= 1
         if len(joined) - start >= _PARTS_TO_JOIN:
-            values = torch.cat(joined[start:])
-            joined[start:] = [_on_pages_of_its_own(values) if len(values) >= _SIZES[-1] else values]
+            joined[start:] = [torch.cat(joined[start:])]
     return joined
-
-
-def _on_pages_of_its_own(values: Tensor) -> Tensor:
-    """Copy what stays away from what goes: between short-lived tensors it would tear the heap into unusable gaps."""
-    if values.device.type != "cpu":
-        return values
-    pages = mmap.mmap(-1, values.numel() * values.element_size(), access=mmap.ACCESS_COPY)
-    # Outside inference mode, as a validation's values may be read anywhere.
-    with torch.inference_mode(False):
-        return torch.frombuffer(pages, dtype=values.dtype).copy_(values)
 
 
 def sums_of_scores(scores: Tensor) -> Tensor:
