@@ -450,9 +450,9 @@ def test_what_does_not_go_with_one_score(encoder):
     for score in ("F1", "f2", "hash", "", 1, ["f1"], True):
         with pytest.raises(ValueError, match=r"score=.* is not one of 'precision', 'recall', 'f1'"):
             BERTScore(encoder, score=score)
-    with pytest.raises(ValueError, match=r"score='f1' computes single tensor.*return_hash=True: remove one"):
+    with pytest.raises(ValueError, match=r"score='f1' computes a single tensor.*return_hash=True: remove one"):
         BERTScore(encoder, score="f1", return_hash=True)
-    with pytest.raises(ValueError, match=r"score='recall' computes single tensor.*confidence=0.9: remove one"):
+    with pytest.raises(ValueError, match=r"score='recall' computes a single tensor.*confidence=0.9: remove one"):
         BERTScore(encoder, score="recall", confidence=0.9)
 
 
