@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=140, help="number of mutants (default: %(default)s)")
     parser.add_argument("--results", type=Path, help="file that keeps one JSON line per mutant")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2], help="checkout to test")
+    parser.add_argument("--unchecked", action="store_true", help="do not check that the tests pass without a change")
     parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
     options = parser.parse_args()
 
@@ -53,7 +54,7 @@ def main() -> None:
         copy_checkout(root, copy)
         # One file stands for all that have the same tests.
         todo = {target_of(mutant.path): mutant.path for mutant in chosen if mutant.key not in results}
-        for path in todo.values():
+        for path in () if options.unchecked else todo.values():
             outcome, seconds, text = run_tests(copy, path)
             if outcome != "survived":
                 sys.exit(f"the tests of {path} fail without a change:\n{text}")

@@ -14,7 +14,6 @@ TARGETS = {
         "tests/core/test_{stem}.py",
         "tests/core/test_scores.py",
         "tests/functional/test_functional.py",
-        "tests/encoder/test_frozen_encoder.py",
     ],
     "bertscore_tm/scoring/*.py": [
         "tests/scoring/test_{stem}.py",

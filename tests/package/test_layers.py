@@ -1,0 +1,185 @@
+"""The rooms of the package: which may import which, and what each keeps to itself.
+
+Imports are read from the source, those inside of functions and for type checkers included.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LEAVES = {"catalog", "files", "statistics", "texts", "user_warnings"}
+LOWER = LEAVES | {"core", "encoder", "scoring"}
+# What each room may import.
+ALLOWED = {
+    **{leaf: {"user_warnings"} for leaf in LEAVES},
+    "core": LEAVES,
+    "encoder": LEAVES | {"core"},
+    "scoring": LEAVES | {"core", "encoder"},
+    "functional": LOWER,
+    "plotting": LOWER | {"functional"},
+    "scorer": LOWER | {"functional", "plotting"},
+    "baselines": LOWER | {"functional"},
+    "layer_tuning": LOWER | {"functional"},
+    "metric": LOWER,
+    "losses": LOWER | {"functional", "metric"},
+    "callbacks": LOWER | {"metric", "plotting", "losses"},
+    "cli": LOWER | {"functional", "plotting", "scorer", "baselines", "layer_tuning"},
+}
+# The package's `__init__` resolves the public names from their rooms; no room imports them from it.
+FACE = "bertscore_tm"
+# Upward imports inside of functions, each with its reason.
+UPWARD = {
+    # The methods of an Alignment draw it.
+    ("scoring", "plotting"),
+}
+# Rooms that import a library; the callbacks score other text metrics of torchmetrics, too.
+LIBRARIES = {"torchmetrics": {"metric", "callbacks"}, "lightning": {"callbacks"}}
+LONGEST_FILE = 450
+MOST_FLOORS, MOST_ROOMS, MOST_ARROWS = 8, 20, 60
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module or name, and the file and line that import it."""
+
+    room: str
+    target: str
+    place: str
+    is_top_level: bool
+
+    @property
+    def target_room(self) -> str:
+        return room_of(self.target)
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module of the package, by its import name."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == FACE and len(parts) > 1 and parts[1] in ALLOWED else parts[0]
+
+
+@cache
+def sources() -> dict[str, Path]:
+    """Return the files of the package by import name."""
+    folders = {"bertscore_tm": "bertscore_tm", "losses": "bertscore_tm.losses", "callbacks": "bertscore_tm.callbacks"}
+    found = {}
+    for folder, package in folders.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.is_relative_to(ROOT / "bertscore_tm/losses") or path.is_relative_to(
+                ROOT / "bertscore_tm/callbacks"
+            ):
+                continue
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join([package, *(part for part in parts if part != "__init__")])] = path
+    return found
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(module: str, path: Path) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield what a file imports, as ``module.name``, and the statements."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from ((f"{base}.{alias.name}", node) for alias in node.names)
+
+
+@cache
+def imports() -> list[Import]:
+    return [
+        Import(room_of(module), target, f"{path.relative_to(ROOT)}:{node.lineno}", node in tree(path).body)
+        for module, path in sources().items()
+        for target, node in imported(module, path)
+    ]
+
+
+@cache
+def crossings() -> list[Import]:
+    """Return the imports of one room by another; the version is there before any room."""
+    own = [one for one in imports() if one.target.split(".")[0] == FACE and one.target != f"{FACE}.__version__"]
+    return [one for one in own if one.room not in (FACE, one.target_room)]
+
+
+def arrows() -> set[tuple[str, str]]:
+    return {(one.room, one.target_room) for one in crossings()}
+
+
+def test_every_module_belongs_to_a_room():
+    assert {room_of(module) for module in sources()} == {FACE, *ALLOWED}
+
+
+def test_imports_point_down():
+    wrong = [
+        f"{one.place}: {one.room} imports {one.target}"
+        for one in crossings()
+        if one.target_room not in ALLOWED[one.room] and (one.room, one.target_room) not in UPWARD
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_rules_have_no_cycle():
+    TopologicalSorter({room: allowed - {room} for room, allowed in ALLOWED.items()}).prepare()
+
+
+def test_upward_imports_are_inside_of_functions():
+    wrong = [one.place for one in crossings() if (one.room, one.target_room) in UPWARD and one.is_top_level]
+    assert not wrong, wrong
+    assert arrows() >= UPWARD, "remove the exceptions that no import needs"
+
+
+def test_no_private_name_crosses_rooms():
+    wrong = [
+        f"{one.place}: {one.target}"
+        for one in crossings()
+        if any(part.startswith("_") and not part.startswith("__") for part in one.target.split("."))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_stays_in_its_rooms(library):
+    places = {one.room: one.place for one in imports() if one.target.split(".")[0] == library}
+    assert places.keys() == LIBRARIES[library], places
+
+
+def test_no_file_is_too_long():
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources().values()}
+    wrong = {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > LONGEST_FILE}
+    assert not wrong, wrong
+
+
+def test_every_room_states_its_contract():
+    for module, path in sources().items():
+        if path.name == "__init__.py" or module.count(".") == 1:
+            docstring = ast.get_docstring(tree(path))
+            assert docstring, path
+            assert len(docstring.splitlines()[0]) < 80, path
+
+
+def test_the_graph_of_rooms_stays_small():
+    graph: dict[str, set[str]] = {room: set() for room in ALLOWED}
+    for room, target in arrows() - UPWARD:
+        graph[room].add(target)
+    floors: dict[str, int] = {}
+    for room in TopologicalSorter(graph).static_order():
+        floors[room] = 1 + max((floors[target] for target in graph[room]), default=0)
+    sizes = max(floors.values()), len(graph), len(arrows())
+    print("{} floors, {} rooms, {} arrows".format(*sizes))
+    assert all(size <= most for size, most in zip(sizes, (MOST_FLOORS, MOST_ROOMS, MOST_ARROWS), strict=True)), sizes
