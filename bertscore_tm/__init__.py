@@ -1,4 +1,4 @@
-"""BERTScore for the PyTorch Lightning training loop: metric, loss and callbacks on one frozen encoder.
+"""BERTScore for PyTorch Lightning: metric, loss and callbacks on one encoder.
 
 BERTScore (Zhang et al., "BERTScore: Evaluating Text Generation with BERT", ICLR 2020) compares two texts by
 matching the contextual vectors of their tokens greedily by cosine similarity.

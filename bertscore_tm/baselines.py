@@ -1,4 +1,7 @@
-"""Baselines to rescale by: the expected score of unrelated texts, measured for any model on any texts."""
+"""Baselines to rescale by: the mean scores of unrelated texts, for any model.
+
+They are measured on the texts that the caller gives.
+"""
 
 from __future__ import annotations
 

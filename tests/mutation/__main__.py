@@ -26,7 +26,7 @@ from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.targets import FOLDERS, IMPORTS, TARGETS
 
 SEED = 0
-CPU_LIMIT_S = 240
+CPU_LIMIT_S = 180
 # A mutant that makes ranks wait for each other uses no CPU.
 WALL_LIMIT_S = 1800
 
