@@ -3,8 +3,8 @@
 BERTScore (Zhang et al., "BERTScore: Evaluating Text Generation with BERT", ICLR 2020) compares two texts by
 matching the contextual vectors of their tokens greedily by cosine similarity.
 
-* ``bertscore_tm.BERTScore``: a ``torchmetrics.Metric`` that streams and synchronises over ranks.
-* ``bertscore_tm.functional.bert_score``: the same numbers from one call.
+* ``bertscore_tm.BERTScore``: a ``torchmetrics.Metric`` that streams and synchronizes over ranks.
+* ``bertscore_tm.functional.bert_score``: the same numbers from a function.
 * ``bertscore_tm.score`` and ``bertscore_tm.BERTScorer``: the same with the interface of the ``bert-score`` package.
 * ``bertscore_tm.align``: which tokens of two texts match, to print or draw; ``plot_alignment`` and
   ``plot_contributions`` draw it at once.
@@ -40,13 +40,13 @@ __all__ = [
     "score",
 ]
 
-# Installed, `losses` and `callbacks` lie inside this folder; in a checkout they lie beside it. Searching the folder
-# above too makes `import bertscore_tm.losses` mean the same thing from the checkout's root.
+# Installed, `losses` and `callbacks` are in this folder; in a checkout they are next to it. Searching the parent folder
+# too makes `import bertscore_tm.losses` work from the checkout's root.
 _here = Path(__file__).resolve().parent
 if not (_here / "losses").is_dir() and (_here.parent / "losses" / "__init__.py").is_file():
     __path__.append(str(_here.parent))
 
-# torchmetrics imports matplotlib where it is installed, so the public names are resolved on first use.
+# torchmetrics imports matplotlib if it is installed, so the public names are imported on first use.
 _HOMES = {
     "BERTScore": "bertscore_tm.metric",
     "BERTScorer": "bertscore_tm.scorer",

@@ -1,6 +1,6 @@
-"""Baselines to rescale by: the mean scores of unrelated texts, for any model.
+"""Baselines for rescaling: the mean scores of unrelated texts, for any model.
 
-They are measured on the texts that the caller gives.
+They are measured on texts that the caller passes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bertscore_tm.texts import TextPairs
 
 __all__ = ["Baseline", "Sums", "make_baseline"]
 
-# What a state file holds; a file that holds anything else is not one.
+# Keys of a state file.
 _STATE_KEYS = {"settings", "num_pairs", "sums", "squares"}
-# Token ids of so many texts are in memory at a time.
+# Number of texts whose token ids are in memory at a time.
 _TEXTS_PER_STEP = 10_000
 
 
@@ -38,11 +38,11 @@ class Baseline:
 
     Args:
         mean: precision, recall and F1 of every layer, shape (layers, 3), float64.
-        standard_error: of each mean, the same shape.
-        num_pairs: how many pairs were scored.
-        num_texts: how many distinct texts they were drawn from.
-        num_truncated: how many of these are longer than the length limit, where they were cut.
-        signature: everything that changes a number, in one line.
+        standard_error: standard error of each mean, the same shape.
+        num_pairs: number of scored pairs.
+        num_texts: number of distinct texts that the pairs were drawn from.
+        num_truncated: number of these texts that were truncated.
+        signature: every setting that changes a number, in one line.
     """
 
     mean: Tensor
@@ -69,12 +69,12 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Sums:
-    """What is kept of the pairs that are scored already.
+    """Sums over the pairs that have been scored.
 
     Args:
-        num_pairs: how many they are.
-        sums: sums of precision, recall and F1, shape (3, layers), float64.
-        squares: sums of their squares, the same shape.
+        num_pairs: number of the pairs.
+        sums: sum of precision, recall and F1, shape (3, layers), float64.
+        squares: sum of their squares, the same shape.
     """
 
     num_pairs: int
@@ -82,13 +82,13 @@ class Sums:
     squares: Tensor
 
     @classmethod
-    def none(cls, layers: int) -> Sums:
-        """Return the sums of no pairs at all."""
+    def zero(cls, layers: int) -> Sums:
+        """Return the sums over an empty set of pairs."""
         zeros = torch.zeros(3, layers, dtype=torch.float64)
         return cls(0, zeros, zeros)
 
-    def plus(self, scored: CorpusScores) -> Sums:
-        """Return the sums with further pairs added."""
+    def add(self, scored: CorpusScores) -> Sums:
+        """Return the sums with more pairs included."""
         scores = scored.scores.double()
         return Sums(
             self.num_pairs + len(scored.rows),
@@ -99,7 +99,7 @@ class Sums:
     def standard_error(self) -> Tensor:
         """Return the standard error of each mean, shape (3, layers)."""
         variance = (self.squares - self.sums.square() / self.num_pairs) / (self.num_pairs - 1)
-        # Rounding can leave less than nothing where all scores are equal.
+        # Rounding can make it negative if all scores are equal.
         return (variance.clamp(min=0) / self.num_pairs).sqrt()
 
 
@@ -116,35 +116,35 @@ def make_baseline(
     score: Callable[[TextPairs], CorpusScores | None] | None = None,
     once: Callable[[Callable[[], Sums]], Sums] = lambda work: work(),
 ) -> Baseline:
-    r"""Measure what unrelated texts score: the b of the rescaled score (x - b) / (1 - b).
+    r"""Measure the mean score of unrelated texts, the b of the rescaled score (x - b) / (1 - b).
 
     .. math:: b = \frac{1}{n} \sum_{k=1}^n x(t_{i_k}, t_{j_k}), \quad
         \mathrm{se}(b) = \sqrt{\frac{1}{n(n-1)} \sum_{k=1}^n (x(t_{i_k}, t_{j_k}) - b)^2}
 
-    the mean precision, recall or F1 of candidate and reference drawn at random from a large collection of texts in the
-    language (Zhang et al. 2020, section 3), each of the n pairs independently and uniformly from all ordered pairs of
-    different texts. Scores are those without idf, as in the published tables. Only sums are kept.
+    is the mean precision, recall or F1 of n pairs of candidate and reference, each drawn independently and uniformly
+    from all ordered pairs of different texts of a large collection in the language (Zhang et al. 2020, section 3).
+    Scores are those without idf, as in the published tables. Memory does not grow with the number of pairs.
 
     Args:
         encoder: the encoder, made with ``all_layers=True``.
-        texts: at least two distinct texts, such as the sentences of a corpus; repetitions and texts without tokens of
-            their own, such as blank ones, are left out.
-        num_pairs: number of pairs n. The error falls with its square root.
-        seed: seed of the drawing.
+        texts: at least two distinct texts, such as the sentences of a corpus; duplicates and texts without content are
+            left out.
+        num_pairs: number of pairs n. The standard error decreases with its square root.
+        seed: seed of the random pairs.
         device: where to compute.
-        save_every: after how many pairs the state is saved.
-        state_path: file for the state. Called again with the same settings, the function goes on from there and ends
-            with the same numbers. The caller removes the file when it is no longer needed.
-        progress: called with the number of pairs that are new, first with those from the state.
-        score: scores pairs, for callers that share the work among processes. Default: :func:`score_corpus` on
-            ``device``.
-        once: does something in one of these processes, such as saving, and returns the result in all of them.
+        save_every: number of pairs after which the state is saved.
+        state_path: file for the state. After an interruption, a call with the same settings resumes from it, with the
+            same result. The caller removes the file.
+        progress: called with the number of pairs scored since the last call, first with that of the state.
+        score: scores pairs, for callers that divide the work among processes. Default:
+            :func:`bertscore_tm.scoring.corpus.score_corpus` on ``device``.
+        once: calls a function in one of these processes and returns its result in all of them.
 
     Returns:
         The baseline.
 
     Raises:
-        ValueError: an argument is out of range, there are fewer than two distinct texts, or the state is of other
+        ValueError: an argument is out of range, there are fewer than two distinct texts, or the state has other
             settings.
         OSError: the state cannot be read or written.
 
@@ -164,9 +164,9 @@ def make_baseline(
         raise ValueError(f"num_pairs must be at least 2, got {num_pairs}")
     if save_every < 1:
         raise ValueError(f"save_every must be at least 1, got {save_every}")
-    distinct, num_truncated = _distinct(texts, encoder)
+    distinct, num_truncated = _distinct_texts(texts, encoder)
     if len(distinct) < 2:
-        raise ValueError(f"random pairs need at least 2 distinct texts that are not blank, got {len(distinct)}")
+        raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
 
     signature = score_signature(encoder, WeightSource("uniform"))
     settings = {
@@ -185,14 +185,14 @@ def make_baseline(
 
     def add(known: Sums, scored: CorpusScores | None) -> Sums:
         assert scored is not None
-        known = known.plus(scored)
+        known = known.add(scored)
         if path is not None:
-            _save(path, settings, known)
+            _save_state(path, settings, known)
         return known
 
     report = progress or (lambda _: None)
     drawn = _draw_pairs(len(distinct), num_pairs, seed)
-    known = once(lambda: _load(path, settings, encoder.num_outputs))
+    known = once(lambda: _load_state(path, settings, encoder.num_outputs))
     report(known.num_pairs)
     for start in range(known.num_pairs, num_pairs, save_every):
         chosen = drawn[start : start + save_every].tolist()
@@ -209,8 +209,8 @@ def make_baseline(
     )
 
 
-def _distinct(texts: Iterable[str], encoder: FrozenEncoder) -> tuple[list[str], int]:
-    """The texts that pairs are drawn from, and how many of them are cut."""
+def _distinct_texts(texts: Iterable[str], encoder: FrozenEncoder) -> tuple[list[str], int]:
+    """Return the texts that pairs are drawn from, and the number of them that are truncated."""
     stripped = list(dict.fromkeys(text.strip() for text in texts))
     kept, num_truncated = [], 0
     for start in range(0, len(stripped), _TEXTS_PER_STEP):
@@ -222,28 +222,28 @@ def _distinct(texts: Iterable[str], encoder: FrozenEncoder) -> tuple[list[str], 
 
 
 def _draw_pairs(num_texts: int, num_pairs: int, seed: int) -> Tensor:
-    """Numbers of two different texts each, shape (num_pairs, 2)."""
+    """Return the indices of two different texts per pair, shape (num_pairs, 2)."""
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(num_texts, (num_pairs,), generator=generator)
     distance = torch.randint(1, num_texts, (num_pairs,), generator=generator)
     return torch.stack([first, (first + distance) % num_texts], dim=1)
 
 
-def _load(path: Path | None, settings: dict[str, Any], layers: int) -> Sums:
+def _load_state(path: Path | None, settings: dict[str, Any], layers: int) -> Sums:
     if path is None or not path.exists():
-        return Sums.none(layers)
-    remedy = "delete the file to begin anew, or use another output"
+        return Sums.zero(layers)
+    remedy = "delete the file to start again, or use another one"
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is no state of an unfinished baseline ({error}): {remedy}") from error
+        raise ValueError(f"{path} is not the state of an unfinished baseline ({error}): {remedy}") from error
     if not isinstance(state, dict) or state.keys() != _STATE_KEYS:
-        raise ValueError(f"{path} is no state of an unfinished baseline: {remedy}")
+        raise ValueError(f"{path} is not the state of an unfinished baseline: {remedy}")
     for name, value in settings.items():
         if state["settings"].get(name) != value:
             raise ValueError(
-                f"{path} is the state of an unfinished baseline with {name}={state['settings'].get(name)!r}, now it is "
-                f"{value!r}: go on with the settings of then, or {remedy}"
+                f"{path} is the state of an unfinished baseline with {name}={state['settings'].get(name)!r}, but the "
+                f"call has {value!r}: call with the same settings, or {remedy}"
             )
     return Sums(
         state["num_pairs"],
@@ -252,7 +252,7 @@ def _load(path: Path | None, settings: dict[str, Any], layers: int) -> Sums:
     )
 
 
-def _save(path: Path, settings: dict[str, Any], known: Sums) -> None:
+def _save_state(path: Path, settings: dict[str, Any], known: Sums) -> None:
     state = {
         "settings": settings,
         "num_pairs": known.num_pairs,

@@ -1,6 +1,6 @@
 """The interface of the ``bert-score`` package: its names, arguments and results, so that only an import changes.
 
-Scores equal those of ``bert-score`` 0.3.13, except where it is wrong (`examples/migrating.md` says where).
+Scores equal those of ``bert-score`` 0.3.13, except for its errors, which `examples/migrating.md` lists.
 """
 
 from __future__ import annotations
@@ -57,21 +57,22 @@ def score(
     Args:
         cands: candidate texts.
         refs: one reference per candidate, or a list of references per candidate (their number may vary).
-        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the language's model.
-        num_layers: the layer that is compared. Default: the model's tuned layer.
+        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the model of the
+            language.
+        num_layers: the compared layer. Default: the model's tuned layer.
         verbose: show a progress bar on standard error.
         idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
-        device: where to compute. Default: the GPU where there is one, else the CPU.
+        device: where to compute. Default: the GPU if there is one, else the CPU.
         batch_size: largest number of texts per forward pass. Default: bounded by a token budget.
         nthreads: no effect; texts are tokenized in one batch, which is faster than a pool of processes.
-        all_layers: score every layer of the model from 0, whatever ``num_layers`` says.
-        lang: language, which chooses the default model and the baseline.
+        all_layers: score every layer of the model from 0, regardless of ``num_layers``.
+        lang: language code, which chooses the default model and the baseline.
         return_hash: also return the signature of the settings.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
-        baseline_path: a baseline table of your own.
-        use_fast_tokenizer: no effect; transformers chooses the tokenizer, and both kinds give the same tokens.
-        idf_sents: take the document frequencies from these texts instead; switches idf on.
-        long_text: what becomes of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
+        baseline_path: file of a baseline table to use instead of a published one.
+        use_fast_tokenizer: no effect; transformers chooses the tokenizer, and both kinds return the same tokens.
+        idf_sents: texts to take the document frequencies from instead of the references; switches idf on.
+        long_text: treatment of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
         stride: tokens from one window to the next.
         dtype: precision of the encoder.
 
@@ -80,8 +81,8 @@ def score(
         ``return_hash`` ``((P, R, F1), signature)``.
 
     Raises:
-        TypeError: something is no text.
-        ValueError: lengths differ, neither model nor language is given, or a setting is impossible.
+        TypeError: a text is not a string.
+        ValueError: lengths differ, neither model nor language is given, or a setting is invalid.
         OSError: the model cannot be loaded.
 
     Example:
@@ -111,28 +112,29 @@ def score(
 
 
 class BERTScorer:
-    """Scores texts again and again with one encoder, with the arguments and results of ``bert_score.BERTScorer``.
+    """Scorer that keeps its encoder between calls, with the interface of ``bert_score.BERTScorer``.
 
     Args:
-        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the language's model.
-        num_layers: the layer that is compared. Default: the model's tuned layer.
+        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the model of the
+            language.
+        num_layers: the compared layer. Default: the model's tuned layer.
         batch_size: largest number of texts per forward pass. Default: bounded by a token budget.
         nthreads: no effect; texts are tokenized in one batch.
-        all_layers: score every layer of the model from 0, whatever ``num_layers`` says.
+        all_layers: score every layer of the model from 0, regardless of ``num_layers``.
         idf: weight tokens by their inverse document frequency in ``idf_sents``, or else in the references of each
             call of :meth:`score`; or a mapping from token id to weight.
         idf_sents: texts to take document frequencies from; switches idf on.
-        device: where to compute. Default: the GPU where there is one, else the CPU.
-        lang: language, which chooses the default model and the baseline.
+        device: where to compute. Default: the GPU if there is one, else the CPU.
+        lang: language code, which chooses the default model and the baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
-        baseline_path: a baseline table of your own.
+        baseline_path: file of a baseline table to use instead of a published one.
         use_fast_tokenizer: no effect; transformers chooses the tokenizer.
-        long_text: what becomes of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
+        long_text: treatment of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
         stride: tokens from one window to the next.
         dtype: precision of the encoder.
 
     Raises:
-        ValueError: neither model nor language is given, or a setting is impossible.
+        ValueError: neither model nor language is given, or a setting is invalid.
         OSError: the model cannot be loaded.
 
     Example:
@@ -165,9 +167,7 @@ class BERTScorer:
         if model_type is None and lang is None:
             raise ValueError("neither model_type nor lang is given: pass lang='en', or the model to use")
         if rescale_with_baseline and lang is None and baseline_path is None:
-            raise ValueError(
-                "rescale_with_baseline=True needs the language of a baseline: pass lang= or baseline_path="
-            )
+            raise ValueError("rescale_with_baseline=True needs a baseline: pass lang= or baseline_path=")
         if isinstance(idf, Mapping) and idf_sents is not None:
             raise ValueError("idf= is already a mapping of weights: remove idf_sents=")
         if nthreads is not None:
@@ -201,7 +201,7 @@ class BERTScorer:
 
     @property
     def num_layers(self) -> int:
-        """The layer that is compared; with ``all_layers`` the last."""
+        """The compared layer; the last layer if all layers are scored."""
         return self.encoder.num_layers
 
     @property
@@ -211,17 +211,17 @@ class BERTScorer:
 
     @property
     def hash(self) -> str:
-        """The signature of the settings, with the idf corpus of the last call."""
+        """Signature of the settings, with the source of the last call's token weights."""
         return score_signature(self.encoder, self._weight_source, self._baseline)
 
     def compute_idf(self, sents: Sequence[str]) -> None:
-        """Take document frequencies from these texts from now on.
+        """Take the document frequencies from these texts in all later calls.
 
         Args:
             sents: the texts.
 
         Raises:
-            TypeError: they are no texts.
+            TypeError: a text is not a string.
         """
         self._idf_sents = as_documents(sents)
         self.idf = True
@@ -240,14 +240,14 @@ class BERTScorer:
             cands: candidate texts.
             refs: one reference per candidate, or a list of references per candidate.
             verbose: show a progress bar on standard error.
-            batch_size: no effect here; the scorer has its own.
+            batch_size: no effect; pass it to the constructor.
             return_hash: also return the signature of the settings.
 
         Returns:
             ``(P, R, F1)``, or ``((P, R, F1), signature)``.
 
         Raises:
-            TypeError: something is no text.
+            TypeError: a text is not a string.
             ValueError: the lengths differ.
         """
         if batch_size is not None:
@@ -269,12 +269,12 @@ class BERTScorer:
         return ((precision, recall, f1), self.hash) if return_hash else (precision, recall, f1)
 
     def plot_example(self, candidate: str, reference: str, fname: str | os.PathLike[str] = "") -> Figure:
-        """Draw how the tokens of two texts match.
+        """Draw the similarities of all tokens of two texts and mark each token's best match.
 
         Args:
-            candidate: the candidate.
-            reference: the reference.
-            fname: file to write the picture to.
+            candidate: the candidate text.
+            reference: the reference text.
+            fname: file to write the figure to. Default: none.
 
         Returns:
             The figure.

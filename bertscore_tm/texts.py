@@ -61,8 +61,8 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     candidates, references = _as_list(preds, "preds"), _as_list(target, "target", dimensions=2)
     if len(candidates) != len(references):
         raise ValueError(
-            f"preds and target must have equal lengths, got {len(candidates)} and {len(references)}; several "
-            f"references of one candidate go into a list of their own"
+            f"preds and target must have equal lengths, got {len(candidates)} and {len(references)}; put several "
+            f"references of one candidate into a list"
         )
     for i, candidate in enumerate(candidates):
         if not isinstance(candidate, str):
@@ -80,14 +80,14 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
 
 
 def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
-    """List of what a sequence, an iterator, an array or a column holds, row by row."""
+    """Return the elements or rows of a sequence, an iterator, an array or a column."""
     if isinstance(texts, Tensor):
         raise TypeError(
             f"{name} must be texts, got a tensor of shape {tuple(texts.shape)}: decode token ids with their tokenizer "
             f"first, as with batch_decode"
         )
     if hasattr(texts, "to_numpy"):
-        # Iterating over a data frame would give the names of its columns.
+        # A data frame iterates over the names of its columns.
         texts = texts.to_numpy()
     if getattr(texts, "ndim", 1) not in range(1, dimensions + 1):
         raise TypeError(f"{name} must have one text per row, got {type(texts).__name__} of shape {texts.shape}")
@@ -97,23 +97,23 @@ def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
 
 
 def _short(value: Any) -> str:
-    """A value and its type for an error, however long the value is."""
+    """Describe a value and its type in at most about 80 characters."""
     shown = repr(value)
     return f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
 
 
 def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:
-    """Check texts that stand alone, such as those that document frequencies are taken from.
+    """Check a list of texts, such as the texts that document frequencies are taken from.
 
     Args:
         idf_sents: a sequence of texts.
-        name: what to call it in errors.
+        name: name of the argument, for error messages.
 
     Returns:
         The texts.
 
     Raises:
-        TypeError: it is a single text, or something in it is no text.
+        TypeError: ``idf_sents`` is a single text, or one of its elements is not a string.
 
     Example:
         >>> as_documents(("a", "b"))

@@ -1,4 +1,4 @@
-"""Tokens as people read them: pieces of the text instead of the tokenizer's own spelling."""
+"""Tokens as readers know them: pieces of the text instead of the tokenizer's spelling."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from bertscore_tm.encoder.tokenization import TextTokenizer
 __all__ = ["DisplayTokens", "split_for_display"]
 
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-# How byte-level and sentencepiece vocabularies spell a space, and WordPiece and others a piece of a word.
+# Spelling of a space in byte-level and sentencepiece vocabularies, and of a continued word in WordPiece.
 _SPACES = "Ġ▁ "
 _PIECE_PREFIX = "##"
-# They join the characters beside them; everything else of their kind is invisible or turns the text around.
+# They join adjacent characters; other format characters are invisible or change the direction of the text.
 _JOINERS = "\u200c\u200d"
-# They choose between the forms of the character before them.
+# Variation selectors choose a form of the preceding character.
 _SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
 
 
 @dataclass(frozen=True)
 class DisplayTokens:
-    """How to show the tokens of a text.
+    """Tokens of a text as pieces of the text.
 
     Args:
-        is_content: of each token of the text, special ones included, whether it is the text's own.
-        tokens: what each of the text's own tokens stands for.
-        joined: of each of these, whether it follows the one before without a space.
+        is_content: whether each token, special ones included, belongs to the text.
+        tokens: the piece of the text of each token that belongs to it.
+        joined: whether each of these follows the one before without a space.
     """
 
     is_content: list[bool]
@@ -37,12 +37,11 @@ class DisplayTokens:
 
 
 def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
-    """Return the tokens of a text as people read them.
+    """Split a text into its tokens, spelled as in the text.
 
-    Where the tokenizer knows them, tokens are the stretches of the text that they stand for, as they are written there:
-    accents, other scripts and emoji are whole. Tokens that share a character, such as the bytes of an emoji, are
-    numbered below the line. White space that is a token of its own shows as a sign, and the token for unknown words
-    stands behind the word.
+    If the tokenizer has offsets, tokens are substrings of the text, with accents, other scripts and emoji intact.
+    Tokens that share a character, such as the bytes of an emoji, have subscript numbers. A token of white space is
+    shown as a symbol, and the unknown token follows its word.
 
     Args:
         text: the text.
@@ -86,14 +85,14 @@ joined=[False, False, True])
 
 
 def _from_offsets(text: str, spans: Sequence[tuple[int, int]], spelled: list[str]) -> tuple[list[str], list[bool]]:
-    """Cut the tokens out of the text; ``spans`` are where each begins and ends."""
+    """Take the tokens from the text; ``spans`` are their start and end."""
     tokens = [_visible(text[start:end]) for start, end in spans]
     joined = [False] * len(spans)
     pieces = []
     for place, (start, end) in enumerate(spans):
         piece = text[start:end]
         if not spelled[place].strip(_SPACES):
-            # Sentencepiece lets a space that it adds itself stand for the character after it.
+            # The offsets of a space that sentencepiece adds are those of the next character.
             tokens[place] = _visible(" ")
         elif not piece:
             tokens[place] = _visible(_bare(spelled[place]))
@@ -111,7 +110,7 @@ def _from_offsets(text: str, spans: Sequence[tuple[int, int]], spelled: list[str
 
 
 def _from_spelling(own: Any, spelled: list[str]) -> tuple[list[str], list[bool]]:
-    """Let the tokenizer put its tokens into words, alone and with the one before."""
+    """Let the tokenizer convert each token to text, alone and together with the one before."""
     decoded = [_bare(own.convert_tokens_to_string([spelling])) for spelling in spelled]
     joined = [False] * len(spelled)
     for place in range(1, len(spelled)):
@@ -121,14 +120,14 @@ def _from_spelling(own: Any, spelled: list[str]) -> tuple[list[str], list[bool]]
 
 
 def _bare(spelling: str) -> str:
-    """Take off the marks of spaces and word pieces."""
+    """Remove the marks of spaces and word pieces."""
     if len(spelling) > len(_PIECE_PREFIX):
         spelling = spelling.removeprefix(_PIECE_PREFIX)
     return spelling.removesuffix("</w>").strip(_SPACES)
 
 
 def _visible(text: str) -> str:
-    """Make white space, control characters and lone accents visible, and leave out what cannot be seen."""
+    """Make white space, control characters and lone accents visible, and remove invisible characters."""
     if not text.strip():
         return "↵" if "\n" in text else "⇥" if "\t" in text else "␣"
     seen = "".join(c for c in text if c in _JOINERS or unicodedata.category(c) not in ("Cc", "Cf") or c.isspace())

@@ -140,7 +140,7 @@ def test_a_state_of_other_settings_is_an_error(command, folder):
     make_baseline(FrozenEncoder("model", all_layers=True), TEXTS, PAIRS, seed=1, state_path=state)
     printed = command(output="mine.csv", exit_code=1)
     _, line = printed.err.splitlines()
-    assert re.search("mine.csv.partial.json is the state .* seed=1, now it is 0: .* delete the file", line)
+    assert re.search("mine.csv.partial.json is the state .* seed=1, but the call has 0: .* delete the file", line)
     assert state.exists()
     assert not (folder / "mine.csv").exists()
     state.unlink()

@@ -123,9 +123,9 @@ def test_resumed_run_gives_exactly_the_uninterrupted_table(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"seed": 1}, "seed=0, now it is 1"),
-        ({"num_pairs": 20}, "num_pairs=10, now it is 20"),
-        ({"save_every": 3}, "save_every=5, now it is 3"),
+        ({"seed": 1}, "seed=0, but the call has 1"),
+        ({"num_pairs": 20}, "num_pairs=10, but the call has 20"),
+        ({"save_every": 3}, "save_every=5, but the call has 3"),
         ({"texts": TEXTS[1:]}, "texts="),
         ({"encoder": "roberta"}, "signature="),
     ],
@@ -146,7 +146,7 @@ def test_a_state_of_other_settings_is_refused(tiny, tmp_path, changed, message):
 def test_a_file_that_is_no_state_is_refused(tiny, tmp_path, content):
     state = tmp_path / "state.json"
     state.write_text(content)
-    with pytest.raises(ValueError, match=r"state\.json is no state of an unfinished baseline"):
+    with pytest.raises(ValueError, match=r"state\.json is not the state of an unfinished baseline"):
         make_baseline(tiny, TEXTS, 10, state_path=state)
     assert state.read_text() == content
 
