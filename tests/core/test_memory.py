@@ -1,13 +1,13 @@
-"""Freed memory goes back to the system."""
+"""Freed memory is returned to the operating system."""
 
 import subprocess
 import sys
 
 import pytest
 
-from bertscore_tm.core import memory as allocation
+from bertscore_tm.core import memory
 
-# Many blocks too small to be mapped on their own, with one that stays at the end of each.
+# Many blocks too small for their own mapping, each followed by a small one that stays.
 HOLES = """
 import torch
 from bertscore_tm.core.memory import return_freed_memory
@@ -22,15 +22,15 @@ print(before - resident_bytes())
 """
 
 
-@pytest.mark.skipif(allocation._trim() is None, reason="needs glibc")
-def test_memory_between_what_stays_is_returned():
+@pytest.mark.skipif(memory._trim() is None, reason="needs glibc")
+def test_memory_between_blocks_in_use_is_returned():
     found = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
     assert int(found.stdout) > 100e6  # of 160 MB
 
 
-def test_other_systems_do_without(monkeypatch):
-    allocation._trim.cache_clear()
-    monkeypatch.setattr(allocation.sys, "platform", "darwin")
-    allocation.return_freed_memory()
-    assert allocation._trim() is None
-    allocation._trim.cache_clear()
+def test_other_systems_do_nothing(monkeypatch):
+    memory._trim.cache_clear()
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    memory.return_freed_memory()
+    assert memory._trim() is None
+    memory._trim.cache_clear()

@@ -1,4 +1,4 @@
-"""Every family: ready models and folders, memory, length limits, windows, soft tokens, and what cannot work."""
+"""Every family: ready models and folders, memory, length limits, windows, soft tokens, and errors."""
 
 import copy
 import json
@@ -36,7 +36,7 @@ every_family = pytest.mark.parametrize("family", EVERY_FAMILY)
 
 
 def plain_encoder(model):
-    """The encoder itself, in a copy that may be changed."""
+    """A copy of the encoder within a model."""
     model = copy.deepcopy(model)
     return model.get_encoder() if model.config.is_encoder_decoder else model
 
@@ -49,7 +49,7 @@ def test_every_supported_family_is_tested():
     assert set(FAMILIES) == set(EVERY_FAMILY)
 
 
-# Ready models, with heads for whatever task.
+# Ready models with heads.
 
 
 def model_with_head(family):
@@ -90,9 +90,9 @@ def test_ready_models_folders_and_pickles_give_equal_vectors(family, tmp_path):
     [({"num_layers": 1}, 1, 1), ({"num_layers": 2}, 2, 2), ({"num_layers": 1, "all_layers": True}, 2, 1)],
     ids=["layer 1", "layer 2", "layers 0-1"],
 )
-def test_only_the_layers_that_are_needed_are_in_memory(family, layers, with_norm, others):
+def test_only_needed_layers_are_in_memory(family, layers, with_norm, others):
     held = backbone(FrozenEncoder(*tiny_model(family), **layers))
-    # As many parameters as the encoder of a model that has these layers only.
+    # As many parameters as an encoder with these layers only.
     smaller = plain_encoder(tiny_model(family, with_norm if FAMILIES[family].final_norm else others)[0])
     expected = sum(p.numel() for name, p in smaller.named_parameters() if not name.startswith("pooler"))
     assert sum(p.numel() for p in held.parameters()) == expected
@@ -141,12 +141,12 @@ def test_number_of_positions(family, options, limit):
 
 
 LIMITED = [name for name in EVERY_FAMILY if FAMILIES[name].max_positions(tiny_config(name)) is not None]
-# Rotary positions go on for ever; ProphetNet gives all further tokens its last position.
+# Rotary positions have no limit; ProphetNet gives all further tokens its last position.
 TAKE_MORE = {"modernbert", "prophetnet", *DECODERS} - {"gpt2", "opt"}
 
 
 @pytest.mark.parametrize("family", LIMITED)
-def test_the_model_takes_as_many_tokens_as_positions_and_no_more(family):
+def test_the_length_limit_is_the_number_of_positions(family):
     model, tokenizer = tiny_model(family)
     limit = family_of(model.config).max_positions(model.config)
     with pytest.raises(ValueError, match=f"exceeds the {limit} positions"):
@@ -163,7 +163,7 @@ def test_the_model_takes_as_many_tokens_as_positions_and_no_more(family):
 
 
 @every_family
-def test_windows_hold_the_vectors_that_the_model_gives_them(family):
+def test_vectors_of_windows_equal_plain_transformers(family):
     model, tokenizer = tiny_model(family)
     encoder = FrozenEncoder(model, tokenizer, num_layers=3, long_text="window", max_length=20, stride=6)
     text = " ".join(real_pairs(3)[1])
@@ -196,13 +196,13 @@ def test_windows_hold_the_vectors_that_the_model_gives_them(family):
 @pytest.mark.parametrize("layer", [0, 2])
 def test_soft_tokens_equal_ids(family, layer):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=layer)
-    # Texts without unknown tokens: some models give the padding token's position to what they take for it.
+    # Texts without unknown tokens: some models take them for padding and number their positions so.
     texts = [*TEXTS[2:], *real_pairs(4)[1]]
     ids = [torch.tensor(row) for row in encoder.tokenizer(texts).ids]
     padded = pad_sequence(ids, batch_first=True, padding_value=encoder.tokenizer.pad_id)
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
     embeds = encoder.embedding_table(CPU)[padded].clone().requires_grad_()
-    for rows in ([*range(len(ids))], [0]):  # the second has padding only behind its end
+    for rows in ([*range(len(ids))], [0]):  # the second is padded after its end only
         soft = encoder.encode_soft(embeds[rows], mask[rows])
         expected = encoder.encode([texts[row] for row in rows]).vectors
         torch.testing.assert_close(soft[:, mask[rows]], expected, atol=5e-6, rtol=0)
@@ -226,7 +226,7 @@ def test_encoding_prints_nothing_and_leaves_the_random_state_alone(family, capfd
     assert capfd.readouterr() == ("", "")
 
 
-# What cannot work.
+# Errors.
 
 
 @pytest.mark.parametrize(
@@ -253,14 +253,14 @@ def test_unsupported_families_are_named(kind, model_class, config, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bort", "xlm-prophetnet"])
-def test_families_that_transformers_has_dropped_are_named(kind, tmp_path):
+def test_families_dropped_by_transformers_are_named(kind, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     with pytest.raises(OSError, match=f"could not load the configuration of .*`{kind}`"):
         FrozenEncoder(tmp_path, num_layers=1)
 
 
 def test_opt_with_narrow_embeddings_has_single_layers_only():
-    """As OPT 350M: no final norm, and layers that are wider than what goes in and comes out."""
+    """As OPT 350M: no final norm, and layers wider than the embeddings."""
     model = randomised(AutoModel.from_config(tiny_config("opt", word_embed_proj_dim=16, do_layer_norm_before=False)))
     tokenizer = tiny_tokenizer("opt")
     ids = torch.tensor([tokenizer.encode(" " + TEXTS[0])])

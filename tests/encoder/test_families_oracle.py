@@ -1,4 +1,4 @@
-"""Every family's scores against the reference package, and against plain loops over what transformers gives out.
+"""Every family's scores against the reference package, and against plain loops over hidden states of transformers.
 
 ``pytest -s`` prints the largest deviation of each family.
 """
@@ -21,10 +21,10 @@ LAST = 3
 SINGLE_LAYERS = (0, 1, LAST)
 TOLERANCE = 1e-6
 
-# The reference package asks GPT-2's and RoBERTa's tokenizers for a space before the text; transformers 5 ignores it.
+# The reference package requests a space before texts from GPT-2's and RoBERTa's tokenizers; transformers 5 ignores it.
 PREFIX_SPACE = {"gpt2", "opt", "roberta"}
 
-# The norm that follows the last layer, in the families that have one.
+# The norm after the last layer, in the families that have one.
 FINAL_NORM = {
     **dict.fromkeys(("t5", "mt5", "umt5"), "final_layer_norm"),
     **dict.fromkeys(("blenderbot", "mbart", "pegasus"), "layer_norm"),
@@ -36,7 +36,7 @@ FINAL_NORM = {
     "xlm-roberta-xl": "encoder.LayerNorm",
 }
 
-# Where the reference package fails under transformers 5, with texts that all have content.
+# Where the reference package fails under transformers 5, for texts with content.
 ORACLE_FAILS = {
     ("big_bird", "all"): RuntimeError,  # sparse attention leaves padding on all states but the last
     ("deberta-v2", 0): UnboundLocalError,
@@ -44,7 +44,7 @@ ORACLE_FAILS = {
     **{("squeezebert", layer): AttributeError for layer in SINGLE_LAYERS},
 }
 
-# transformers' ProphetNet gives NaN in float64, and so does Gemma 2 where a batch holds padding.
+# transformers' ProphetNet returns NaN in float64, and so does Gemma 2 for batches with padding.
 NOT_IN_FLOAT64 = {"gemma2", "prophetnet"}
 
 
@@ -67,7 +67,7 @@ def family(request):
 
 @pytest.fixture(scope="module")
 def folder(family, tmp_path_factory):
-    # The reference package takes every model with "t5" in its name for a T5, and no other.
+    # The reference package recognizes a T5 by "t5" in its name.
     name = {"t5": "t5", "mt5": "mt5", "umt5": "ufive"}.get(family, "model")
     return save_tiny_model(family, tmp_path_factory.mktemp("family") / name)
 
@@ -111,9 +111,9 @@ def scorer_of_reference_package(family, folder, layer, idf_sents=None):
     tokenizer = scorer._tokenizer
     if family in PREFIX_SPACE:
         tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
-    if tokenizer.pad_token is None:  # it fails without one; batches of one text hold no padding
+    if tokenizer.pad_token is None:  # it fails without one; batches of one text need no padding
         tokenizer.pad_token = tokenizer.eos_token
-    if family == "big_bird":  # its attention depends on the texts before; here every text is the first
+    if family == "big_bird":  # its attention depends on earlier texts; reset before every text
         scorer._model.register_forward_pre_hook(lambda model, _: model.set_attention_type("block_sparse"))
     if idf_sents is not None:
         scorer.compute_idf(idf_sents)
@@ -260,7 +260,7 @@ def test_scores_do_not_depend_on_neighbours(family):
     candidates, references = short_pairs(6)
     long = [" ".join(references[i:] + references[:i])[:200] for i in range(2)]
     texts = [*long, *candidates, *references]
-    # In float64 where it can be, so that a neighbour's influence stands out from rounding.
+    # In float64 where possible, so that a neighbour's influence exceeds rounding.
     dtype, tolerance = ("float32", 1e-5) if family in NOT_IN_FLOAT64 else ("float64", TOLERANCE)
     encoder = FrozenEncoder(*model, all_layers=True, dtype=dtype)
     together = encoder.encode(texts)

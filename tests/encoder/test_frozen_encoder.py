@@ -1,4 +1,4 @@
-"""The frozen encoder: shared, frozen, cut, exact for every family, and quiet."""
+"""The frozen encoder: shared, frozen, cut, exact, and quiet."""
 
 import copy
 import gc
@@ -39,7 +39,7 @@ def live_models():
 
 @pytest.fixture
 def fresh_tiny():
-    """A ready BERT of its own, not the one that tests share."""
+    """A ready BERT that no other test uses."""
     model, tokenizer = tiny_model("bert")
     return copy.deepcopy(model), tokenizer
 
@@ -73,7 +73,7 @@ def test_metric_loss_and_callback_together_hold_one_copy(minilm):
     assert not any(owner.state_dict() for owner in (metric, callback.metric))
 
 
-def test_copies_share_and_weights_go_with_the_last_holder(minilm):
+def test_copies_share_weights_until_the_last_is_dropped(minilm):
     first = FrozenEncoder(minilm, num_layers=1, dtype="float64")
     second, copied = copy.deepcopy(first), copy.copy(first)
     model = weakref.ref(backbone(first))
@@ -86,7 +86,7 @@ def test_copies_share_and_weights_go_with_the_last_holder(minilm):
     assert model() is None
 
 
-def test_pickles_leave_weights_out_and_load_them_again(encoder):
+def test_pickles_hold_no_weights_and_load_them_again(encoder):
     expected = encoder.encode(TEXTS).vectors
     data = pickle.dumps(encoder)
     assert len(data) < 2_000_000
@@ -113,7 +113,7 @@ def test_a_ready_model_is_pickled_with_its_weights(fresh_tiny):
     assert torch.equal(again.encode(TEXTS).vectors, expected)
 
 
-def test_training_a_ready_model_later_changes_nothing(fresh_tiny):
+def test_training_a_ready_model_later_changes_no_vector(fresh_tiny):
     model, tokenizer = fresh_tiny
     model.train()
     encoder = FrozenEncoder(model, tokenizer, num_layers=3)
@@ -142,7 +142,7 @@ def test_a_ready_model_is_copied_once(fresh_tiny):
 # Frozen and cut.
 
 
-def test_the_model_is_frozen_and_stays_so(encoder):
+def test_the_model_stays_frozen(encoder):
     model = backbone(encoder)
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
@@ -176,7 +176,7 @@ def test_negative_layers_count_from_the_last(minilm, layer):
 # Precision.
 
 
-def test_bfloat16_is_close_and_gives_out_float32(minilm, encoder, pairs):
+def test_bfloat16_is_close_and_returns_float32(minilm, encoder, pairs):
     candidates, references = (side[::4] for side in pairs)
     exact = bert_score(candidates, references, encoder)["f1"]
     half = FrozenEncoder(minilm, num_layers=5, dtype="bfloat16")
@@ -195,7 +195,7 @@ def test_float64_refines_float32(minilm, encoder):
     torch.testing.assert_close(encoder.encode(TEXTS).vectors.double(), exact, atol=1e-5, rtol=0)
 
 
-def test_auto_is_what_the_device_computes_natively(minilm, encoder, monkeypatch):
+def test_auto_is_bfloat16_where_the_device_computes_it(minilm, encoder, monkeypatch):
     automatic = FrozenEncoder(minilm, num_layers=5, dtype="auto")
     assert "dtype:auto" in automatic.signature()
     for native, dtype in ((True, torch.bfloat16), (False, torch.float32)):
@@ -205,7 +205,7 @@ def test_auto_is_what_the_device_computes_natively(minilm, encoder, monkeypatch)
 
 
 def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeypatch):
-    """An encoder that is moved from a device with native bfloat16 to one without gets the exact weights there."""
+    """An encoder moved from a device with native bfloat16 to one without gets the exact weights there."""
     expected = copy.deepcopy(backbone(encoder)).state_dict()
     automatic = FrozenEncoder(minilm, num_layers=2, dtype="auto")
     monkeypatch.setattr(backbone_module, "has_native_bfloat16", lambda device: device.type == "meta")
@@ -234,7 +234,7 @@ def test_autocast_does_not_reach_the_encoder(encoder):
 
 
 @pytest.mark.parametrize("source", ["folder", "ready model"])
-def test_loaded_in_inference_mode_it_still_gives_gradients(minilm, fresh_tiny, source):
+def test_a_model_loaded_in_inference_mode_has_gradients(minilm, fresh_tiny, source):
     with torch.inference_mode():
         encoder = FrozenEncoder(*((minilm,) if source == "folder" else fresh_tiny), num_layers=2)
         encoder.encode(["a"])
@@ -246,7 +246,7 @@ def test_loaded_in_inference_mode_it_still_gives_gradients(minilm, fresh_tiny, s
     assert (embeds.grad != 0).any(-1).all()
 
 
-def test_loading_leaves_the_random_state_alone(minilm, fresh_tiny):
+def test_loading_keeps_the_random_state(minilm, fresh_tiny):
     before = torch.get_rng_state()
     FrozenEncoder(minilm, num_layers=1, dtype="float64").encode(["a"])
     FrozenEncoder(*fresh_tiny, num_layers=1).encode(["a"])
@@ -330,8 +330,8 @@ def test_imports_are_light_and_silent(names, heavy):
     assert set(done.stdout.split()) <= {heavy}
 
 
-def test_a_ready_model_that_gave_out_all_layers_is_pickled(fresh_tiny):
-    # transformers then leaves hooks on the model that cannot be pickled.
+def test_a_ready_model_with_hooks_is_pickled(fresh_tiny):
+    # Returning all layers leaves hooks on the model, which cannot be pickled.
     model, tokenizer = fresh_tiny
     model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
     encoder = FrozenEncoder(model, tokenizer, all_layers=True)
@@ -341,6 +341,6 @@ def test_a_ready_model_that_gave_out_all_layers_is_pickled(fresh_tiny):
     assert again.signature() == encoder.signature()
 
 
-def test_a_tokenizer_of_ones_own_shows_in_the_signature(minilm):
+def test_a_given_tokenizer_changes_the_signature(minilm):
     names = {FrozenEncoder(minilm, tokenizer, num_layers=2).signature() for tokenizer in (None, tiny_model("bert")[1])}
     assert len(names) == 2

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 LAYER = 2
 COUNT = 30
-# What torch's allocator for processors says.
+# The message of torch's CPU allocator.
 CPU_ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     "4096 bytes. Error code 12 (Cannot allocate memory)"
@@ -37,12 +37,12 @@ ERRORS = [
 
 @pytest.fixture
 def encoder(minilm) -> FrozenEncoder:
-    """The real encoder, of which no other test knows how much memory it found."""
+    """The real encoder, with no memory limit known from another test."""
     return FrozenEncoder(minilm, num_layers=LAYER)
 
 
 class Limited:
-    """The forward pass of a model with memory for so many tokens."""
+    """A forward pass that runs out of memory beyond a number of tokens."""
 
     def __init__(self, forward: Callable[..., Any], limit: int, error: BaseException) -> None:
         self.forward, self.limit, self.error = forward, limit, error
@@ -60,7 +60,7 @@ class Limited:
 
 @pytest.fixture
 def limit(monkeypatch, minilm):
-    """Gives the model memory for so many tokens."""
+    """Limit the model's memory to a number of tokens."""
     model = FrozenEncoder(minilm, num_layers=LAYER).backbone(torch.device("cpu"))
 
     def to(tokens: int, error: BaseException = ERRORS[0]) -> Limited:
@@ -84,7 +84,7 @@ def test_batches_are_halved_with_one_warning_and_the_same_scores(encoder, limit,
     assert 0 < limited.failures < 8
     for name in ("precision", "recall", "f1"):
         torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-6)
-    # It has not forgotten, and does as large batches as it can.
+    # The encoder remembers the limit, and its batches are as large as it allows.
     limited.sizes.clear()
     failures = limited.failures
     with warnings.catch_warnings():
@@ -118,31 +118,31 @@ def test_metrics_of_long_texts_in_windows(minilm, limit):
     wanted = unlimited.compute()
     limited = limit(256)
     metric.cache_bytes = 0
-    metric.update(preds, target)
     with pytest.warns(UserWarning, match="out of memory on cpu with"):
-        found = metric.compute()
+        metric.update(preds, target)
     assert limited.failures
+    found = metric.compute()
     for name, value in wanted.items():
         assert found[name].item() == pytest.approx(value.item(), abs=1e-6)
 
 
-def test_a_text_too_large_by_itself_is_an_error_that_loses_nothing(encoder, limit):
+def test_a_single_text_too_large_is_an_error_that_loses_nothing(encoder, limit):
     metric = BERTScore(encoder, cache_bytes=0)
     preds, target = ["a cat sat", "a dog ran " * 40], ["the cat sat", "the dog"]
     metric.update(preds[:1], target[:1])
-    metric.update(preds[1:], target[1:])
     limited = limit(100)
     for _ in range(2):
         with pytest.raises(
             torch.OutOfMemoryError, match=r"a single text of 122 tokens.*max_length.*The cause: CUDA out"
         ):
-            metric.compute()
+            metric.update(preds[1:], target[1:])
     limited.limit = 10_000
+    metric.update(preds[1:], target[1:])
     wanted = bert_score(preds, target, encoder)["f1"].mean().item()
     assert metric.compute()["f1"].item() == pytest.approx(wanted, abs=1e-6)
 
 
-def test_other_errors_are_not_taken_for_it(encoder, limit):
+def test_other_errors_are_raised_as_they_are(encoder, limit):
     limited = limit(300, RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match=r"^a bug$"):
         bert_score(*real_pairs(COUNT), encoder)
@@ -163,7 +163,7 @@ def test_a_loss_is_never_split(encoder, limit):
     assert torch.equal(torch.autograd.grad(loss(logits, target), logits)[0], wanted)
 
 
-def test_the_shell_says_it_in_one_line_each(minilm, limit, capsys, tmp_path):
+def test_the_shell_prints_one_line_each(minilm, limit, capsys, tmp_path):
     preds, target = real_pairs(COUNT)
     for name, lines in (("c", preds), ("r", target)):
         (tmp_path / name).write_text("".join(line + "\n" for line in lines))
@@ -184,7 +184,7 @@ def test_the_shell_says_it_in_one_line_each(minilm, limit, capsys, tmp_path):
     assert line.startswith("bertscore-tm: error: out of memory on cpu with a single text of ")
 
 
-def test_matching_goes_on_in_smaller_steps(encoder, monkeypatch):
+def test_matching_continues_in_smaller_steps(encoder, monkeypatch):
     preds, target = real_pairs(COUNT)
     wanted = bert_score(preds, target, encoder)
     similarity, failures = matching.similarity, []

@@ -1,4 +1,4 @@
-"""What comes from elsewhere stays data: no code of models or pickles runs, no text is markup, no name is a way out."""
+"""Untrusted input stays data: no code of models or pickles runs, no text becomes markup, no name leaves a folder."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ FORBIDDEN = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "
 
 
 def findings(source: str) -> list[str]:
-    """What of a source could run code that comes as data, by line."""
+    """Calls in a source that could run code from data, by line."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -83,7 +83,7 @@ def findings(source: str) -> list[str]:
     return found
 
 
-def test_no_source_of_ours_runs_what_comes_as_data():
+def test_no_source_runs_code_from_data():
     sources = [path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py"))]
     assert {path.relative_to(ROOT).parts[0] for path in sources} == {*OURS}
     found = {str(path.relative_to(ROOT)): findings(path.read_text(encoding="utf-8")) for path in sources}
@@ -153,7 +153,7 @@ def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
 
 
 class Payload:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -246,7 +246,7 @@ def test_code_in_a_models_folder_runs_only_where_it_is_trusted(parts, tmp_path, 
     assert marker.exists()
 
 
-def test_code_beside_a_tokenizer_never_runs(parts, tmp_path, monkeypatch):
+def test_code_next_to_a_tokenizer_never_runs(parts, tmp_path, monkeypatch):
     marker, folder = tmp_path / "it ran", tmp_path / "model"
     parts[1].save_pretrained(folder)
     auto_map = {"AutoTokenizer": ["own_code.OwnTokenizer", "own_code.OwnTokenizer"]}
@@ -285,14 +285,14 @@ class Elements(HTMLParser):
 
 
 def tokenizer_of_words(text: str) -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are whatever stands between spaces."""
+    """A tokenizer whose tokens are separated by spaces."""
     words = {word: number for number, word in enumerate(dict.fromkeys(["[UNK]", *text.split()]))}
     inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
 
 
-def test_texts_are_no_markup_in_pages_and_pictures():
+def test_texts_are_escaped_in_pages_and_pictures():
     tokenizer = tokenizer_of_words(EVIL)
     encoder = FrozenEncoder(BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)), tokenizer, num_layers=1)
     encoder.name = "<script>alert(1)</script>"
@@ -314,7 +314,7 @@ def test_texts_are_no_markup_in_pages_and_pictures():
         assert "<script>alert(1)</script>" in picture.text
 
 
-def test_samples_are_no_markup_in_tensorboard():
+def test_samples_are_escaped_in_tensorboard():
     sample = Sample("worst", 3, 0.1, 0.2, 0.3, EVIL, f"{EVIL}\n# {EVIL}", [EVIL, EVIL], EVIL, EVIL, EVIL, None)
     written: dict[str, str] = {}
 
@@ -371,7 +371,7 @@ def test_no_name_reads_a_file_outside_the_packaged_tables(opened):
     assert {path for path in opened if path != data and not path.startswith(f"{data}/")} == set()
 
 
-def test_names_that_are_no_models_end_in_errors():
+def test_names_that_are_not_models_raise_errors():
     for name in AWAY:
         with pytest.raises((OSError, ValueError), match=r"could not load|no tuned layer") as caught:
             FrozenEncoder(name, num_layers=None if "passwd" in name else 1)
@@ -426,7 +426,7 @@ except Exception as error:
 
 
 @pytest.mark.distributed
-def test_nothing_is_fetched_or_written_unasked(minilm, tmp_path):
+def test_nothing_is_downloaded_or_written_without_request(minilm, tmp_path):
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
     home.mkdir()
