@@ -1,4 +1,4 @@
-"""Cleaning docstrings: markup, code and lists away, so that what stays reads like a text and its summary."""
+"""Conversion of docstrings to prose, without markup, code and lists."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _KEPT_SECTIONS = frozenset(
         "yields",
     }
 )
-# Directives whose bodies are prose; the bodies of all the others go with them.
+# Directives whose bodies are prose; all other directives are removed with their bodies.
 _PROSE_DIRECTIVES = frozenset({"attention", "caution", "hint", "important", "note", "rubric", "tip", "warning"})
 
 _DIRECTIVE = re.compile(r"\.\.\s+(?P<name>[\w:-]+)::\s*(?P<text>.*)|\.\.(\s.*)?")
@@ -65,7 +65,7 @@ _NUMPY_ITEM = re.compile(r"(?P<name>[`*\w]+(?:\s*,\s*[`*\w]+)*)\s+: .*")
 _SPHINX_FIELD = re.compile(r":(?P<kind>\w+)(?:\s+(?P<name>[^:`]+))?:(?=\s|$)")
 _BULLET = re.compile(r"([-*+]|\(?[0-9a-z#][.)])\s+(?=\S)")
 
-_URL_MARK = "\x00"  # stands for a removed address until the sentence around it is dropped too
+_URL_MARK = "\x00"  # marks a removed address until its sentence is removed
 _IMAGE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
 _MARKDOWN_LINK = re.compile(r"\[([^\[\]]+)\]\([^()\s]*\)")
 _CODE = re.compile(r"\[?(?P<role>:[\w:+-]+:)?(?P<ticks>`{1,2})(?P<text>[^`]+)(?P=ticks)_{0,2}(?P<close>\])?")
@@ -78,7 +78,7 @@ _TAG = re.compile(r"</?(?:a|b|br|code|div|em|i|img|li|p|pre|span|strong|sub|sup|
 _STRONG = re.compile(r"\*\*([^*\s](?:[^*]*[^*\s])?)\*\*")
 _EMPHASIS = re.compile(r"(?<![\w*\\])\*([^*\s](?:[^*]*[^*\s])?)\*(?![\w*])")
 _ESCAPE = re.compile(r"\\(?=[*_`|\\ ])")
-# What makes a block unfit to read: code, formulas, remarks to developers, the rest of a sentence after a formula.
+# Blocks that are not prose: code, formulas, remarks to developers, the rest of a sentence after a formula.
 _UNFIT_BLOCK = re.compile(r"[\\{}`$]|>>>|::|\b(?:TODO|FIXME|XXX)\b|^where\b|^[^A-Za-z]*$")
 _RULE = re.compile(r"(?<!\S)[-=~*#_]{3,}(?!\S)")
 _BRACKETED_URL = re.compile(rf"\s*\([\s,;:{_URL_MARK}]*{_URL_MARK}[\s,;]*\)")
@@ -95,13 +95,13 @@ _UNWANTED_SUMMARY = re.compile(
 
 
 def document_and_summary(docstring: str) -> tuple[str, str] | None:
-    """Cleans a docstring and splits it into document and summary.
+    """Clean a docstring and split it into document and summary.
 
     Args:
-        docstring: A docstring as it stands in the source.
+        docstring: a docstring, unchanged from the source.
 
     Returns:
-        The text below the summary, cut to its first words, and the summary; None where they make no good pair.
+        The text after the summary, truncated to its first words, and the summary; None if they are unsuitable.
     """
     printable = "".join(char for char in docstring if char.isprintable() or char in "\n\t")
     blocks = _blocks(inspect.cleandoc(printable).splitlines())
@@ -120,7 +120,7 @@ def document_and_summary(docstring: str) -> tuple[str, str] | None:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[str]:
-    """Yields the cleaned paragraphs, items and headings of a docstring; an empty one where only markup was left."""
+    """Yield the cleaned paragraphs, items and headings of a docstring; an empty text for one with markup only."""
     block: list[str] = []
     for line in _prose_lines(lines):
         text, starts_block = _item_text(line)
@@ -137,8 +137,8 @@ def _blocks(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _prose_lines(lines: Sequence[str]) -> Iterator[str]:
-    """Yields the stripped prose lines, leaving out code, tables, underlines and directives with their bodies."""
-    dropped_indent: int | None = None  # lines indented deeper than this are the body of something dropped
+    """Yield the stripped prose lines, without code, tables, underlines and directives with their bodies."""
+    dropped_indent: int | None = None  # more deeply indented lines are the body of a dropped element
     in_doctest = in_fence = in_dropped_section = False
     for number, line in enumerate(lines):
         text = line.strip()
@@ -190,7 +190,7 @@ def _prose_lines(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _heading(text: str, *, underlined: bool = False) -> str | None:
-    """Returns the lower-case name of a section heading, or None where the line is no heading."""
+    """Return the lower-case name of a section heading; None for other lines."""
     name = text.strip("*# ").rstrip(":").rstrip("*").lower()
     if underlined or (name in _DROPPED_SECTIONS | _KEPT_SECTIONS and text.endswith((":", ":**"))):
         return name
@@ -198,7 +198,7 @@ def _heading(text: str, *, underlined: bool = False) -> str | None:
 
 
 def _item_text(line: str) -> tuple[str, bool]:
-    """Rewrites a list item or a described argument as plain text, and says whether the line starts a block."""
+    """Return a list item or a described argument as plain text, and whether the line starts a block."""
     match = _GOOGLE_ITEM.match(line)
     if match is not None:
         return f"{match['name']}:{line[match.end() :]}", True
@@ -218,7 +218,7 @@ def _item_text(line: str) -> tuple[str, bool]:
 
 
 def _clean_block(lines: Iterable[str]) -> str:
-    """Strips the inline markup from the lines of one block and joins them; empty where unfit to read."""
+    """Join the lines of a block without inline markup; return an empty text if the block is not prose."""
     text = _RULE.sub("", _IMAGE.sub("", " ".join(lines)))
     text = _MARKDOWN_LINK.sub(r"\1", text)
     text = _CODE.sub(_code_text, text)
@@ -233,7 +233,7 @@ def _clean_block(lines: Iterable[str]) -> str:
 
 
 def _code_text(match: re.Match[str]) -> str:
-    """Returns the readable text of code in backticks, of a role or of a titled link."""
+    """Return the plain text of code in backticks, of a role or of a titled link."""
     text = " ".join(match["text"].split())
     titled = _TITLED_TARGET.fullmatch(text)
     if titled is not None:
@@ -248,12 +248,12 @@ def _code_text(match: re.Match[str]) -> str:
 
 
 def _without_addresses(block: str) -> str:
-    """Drops the sentences that held an address, for they mean little without it."""
+    """Remove sentences with an address, which are incomplete without it."""
     return " ".join(sentence for sentence in _SENTENCE_GAP.split(block) if _URL_MARK not in sentence)
 
 
 def _join(blocks: Sequence[str]) -> str:
-    """Joins blocks to one text, ending each as a sentence and leaving out headings with nothing below them."""
+    """Join blocks to one text of sentences, without empty sections' headings."""
     kept: list[str] = []
     for block in reversed([block for block in blocks if block]):
         below_is_heading = not kept or _heading(kept[-1]) is not None
@@ -264,7 +264,7 @@ def _join(blocks: Sequence[str]) -> str:
 
 
 def _is_good_summary(summary: str) -> bool:
-    """Says whether a sentence has the length and the look of a summary."""
+    """Return whether a sentence has the length and form of a summary."""
     return (
         _MIN_SUMMARY_WORDS <= len(summary.split()) <= _MAX_SUMMARY_WORDS
         and summary.isascii()
@@ -276,5 +276,5 @@ def _is_good_summary(summary: str) -> bool:
 
 
 def _letter_share(text: str) -> float:
-    """Returns the share of ASCII letters and spaces in a text that is not empty."""
+    """Return the share of ASCII letters and spaces in a text, which must not be empty."""
     return sum(char == " " or (char.isascii() and char.isalpha()) for char in text) / len(text)

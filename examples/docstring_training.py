@@ -1,4 +1,4 @@
-"""What the docstring demo trains: the generator, its batches, and a module that adds one of three losses."""
+"""Training of the docstring demo: generator, batches, and a module with cross-entropy and an added loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["LOSSES", "AddedLoss", "Collate", "Summarizer", "load_generator", "qu
 
 SOURCE_TOKENS = 64
 TARGET_TOKENS = 24
-# Samples must come from the model's own distribution, which is what their log-probabilities are of.
+# Samples must come from the distribution of their log-probabilities, so no option may change it.
 UNALTERED = {
     "num_beams": 1,
     "temperature": 1.0,
@@ -38,19 +38,19 @@ UNALTERED = {
 
 
 class Summarizer(pl.LightningModule):
-    """A sequence-to-sequence model trained with cross-entropy, and another loss on top where one is given.
+    """A sequence-to-sequence model trained with cross-entropy and, optionally, an added loss.
 
     Args:
         model: the generator.
-        tokenizer: its tokenizer.
-        encoder: the frozen encoder that scores.
-        learning_rate: of AdamW, after a linear warm-up.
-        added: the loss that is added to cross-entropy. Default: none.
-        weight: its weight.
+        tokenizer: the generator's tokenizer.
+        encoder: the frozen encoder of the metric.
+        learning_rate: learning rate of AdamW, after a linear warm-up.
+        added: loss that is added to cross-entropy. Default: none.
+        weight: weight of the added loss.
     """
 
     no_repeat_ngram_size = 3
-    """Runs of so many tokens are not generated twice; 0 generates freely."""
+    """Size of n-grams that are generated only once; 0: no constraint."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Summarizer(pl.LightningModule):
         weight: float = 1.0,
     ) -> None:
         super().__init__()
-        self.model = model.train()  # loaded models come in evaluation mode
+        self.model = model.train()  # transformers loads models in evaluation mode
         self.tokenizer = tokenizer
         self.per_pair = BERTScore(encoder, reduction="none")
         self.learning_rate = learning_rate
@@ -85,17 +85,17 @@ class Summarizer(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, list[str]]:
-        """Generate; the callback scores what this returns."""
+        """Return generated summaries and references; the callback scores them."""
         return {"preds": self.summarize(batch), "target": batch["summary"]}
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Generate and score pair by pair, for the bootstrap."""
+        """Generate summaries and score each, for the bootstrap."""
         summaries = self.summarize(batch)
         self.per_pair.update(summaries, batch["summary"], indices=batch["index"])
         self.summaries.update(zip(batch["index"].tolist(), summaries, strict=True))
 
     def on_test_epoch_start(self) -> None:
-        """Forget the last run."""
+        """Drop the summaries of the last run."""
         self.summaries = {}
 
     def on_test_epoch_end(self) -> None:
@@ -104,7 +104,7 @@ class Summarizer(pl.LightningModule):
         self.per_pair.reset()
 
     def summarize(self, batch: dict[str, Any]) -> list[str]:
-        """Return the model's summaries of a batch, decoded greedily."""
+        """Return greedily decoded summaries of a batch."""
         with evaluating(self.model):
             generated = self.model.generate(
                 input_ids=batch["input_ids"],
@@ -118,18 +118,18 @@ class Summarizer(pl.LightningModule):
         return texts
 
     def sample(self, batch: dict[str, Any], count: int) -> tuple[list[str], Tensor, Tensor]:
-        """Sample summaries, and return what the sequence-level losses need of them.
+        """Sample summaries for the sequence-level losses.
 
         Args:
             batch: documents.
-            count: samples of each.
+            count: samples per document.
 
         Returns:
-            The texts, all samples of the first document first; the log-probabilities of their tokens, with gradient,
-            and the mask of the tokens up to the end of each text, both of shape (batch, count, tokens).
+            The texts, ordered by document; the log-probabilities of their tokens, with gradient, and the mask of the
+            tokens up to the end of each text, both of shape (batch, count, tokens).
         """
         model, rows = self.model, len(batch["input_ids"])
-        # Without dropout, so that the pass with gradient is over the distribution that was sampled from.
+        # Without dropout, so that the pass with gradients computes the probabilities of the sampled distribution.
         with evaluating(model):
             sampled = model.generate(
                 input_ids=batch["input_ids"],
@@ -152,7 +152,7 @@ class Summarizer(pl.LightningModule):
         return texts, log_probs.view(rows, count, -1), mask.view(rows, count, -1)
 
     def configure_optimizers(self) -> Any:
-        """AdamW with a short linear warm-up."""
+        """Return AdamW with a short linear warm-up."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=self.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
@@ -160,17 +160,17 @@ class Summarizer(pl.LightningModule):
 
 
 class AddedLoss(ABC):
-    """A loss that is added to cross-entropy.
+    """Base class of losses that are added to cross-entropy.
 
     Args:
-        encoder: the frozen encoder that scores.
+        encoder: the frozen encoder.
         tokenizer: the generator's tokenizer.
     """
 
     title: str
-    """What the report calls it."""
+    """Name in the report."""
     weight: float
-    """Weight beside cross-entropy, where the user gives none."""
+    """Default weight; cross-entropy has weight 1."""
 
     @abstractmethod
     def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None: ...
@@ -180,9 +180,9 @@ class AddedLoss(ABC):
         """Return the loss of a batch, and figures to log.
 
         Args:
-            module: what is trained.
+            module: the trained module.
             batch: the batch.
-            logits: its teacher-forced logits, aligned with the labels.
+            logits: teacher-forced logits, aligned with the labels.
 
         Returns:
             Loss with gradient, and detached figures by name.
@@ -190,7 +190,7 @@ class AddedLoss(ABC):
 
 
 class Soft(AddedLoss):
-    """BERTScore of the soft predictions, through a bridge where the tokenizers differ; settings are the loss's."""
+    """BERTScore loss of the soft predictions; ``settings`` are arguments of ``SoftBERTScoreLoss``."""
 
     title = "BERTScore loss"
     weight = 1.0
@@ -199,13 +199,13 @@ class Soft(AddedLoss):
         self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, **settings)
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and the score that it stands for."""
+        """Return the loss and the hard F1."""
         loss, parts = self.loss(logits, batch["labels"], return_components=True)
         return loss, {"hard_f1": parts["hard_f1"]}
 
 
 class SelfCritical(AddedLoss):
-    """True BERTScore of one sampled summary per document, above or below that of the greedy one; any tokenizer."""
+    """Self-critical loss: F1 of one sampled summary per document minus F1 of the greedy summary."""
 
     title = "self-critical loss"
     weight = 0.2
@@ -214,7 +214,7 @@ class SelfCritical(AddedLoss):
         self.reward, self.loss = BERTScoreReward(encoder), SelfCriticalLoss()
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and the mean rewards of sampled and greedy summaries."""
+        """Return the loss and the mean rewards of sampled and greedy summaries."""
         texts, log_probs, mask = module.sample(batch, 1)
         sampled, greedy = rewards(self.reward, [*texts, *module.summarize(batch)], batch["summary"] * 2, logits).chunk(
             2
@@ -224,12 +224,12 @@ class SelfCritical(AddedLoss):
 
 
 class MinimumRisk(AddedLoss):
-    """Expected 1 - BERTScore over several sampled summaries per document; any tokenizer."""
+    """Minimum-risk loss: expected 1 - F1 over several sampled summaries per document."""
 
     title = "minimum-risk loss"
     samples = 4
-    # The log-probabilities of samples lie some 30 apart: at this alpha the likeliest of four gets about 0.4 of Q. The
-    # gradient is alpha * weight * Q * (reward - mean): alpha * weight stands where the self-critical weight does.
+    # Log-probabilities of samples differ by about 30: at this alpha the most probable of four has about 0.4 of Q. The
+    # gradient is alpha * weight * Q * (reward - mean), so alpha * weight corresponds to the self-critical weight.
     alpha = 0.02
     weight = 10.0
 
@@ -237,11 +237,11 @@ class MinimumRisk(AddedLoss):
         self.reward, self.loss = BERTScoreReward(encoder), MinimumRiskLoss(self.alpha)
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss, and the mean reward of the samples."""
+        """Return the loss and the mean reward of the samples."""
         texts, log_probs, mask = module.sample(batch, self.samples)
         references = [summary for summary in batch["summary"] for _ in range(self.samples)]
         sampled = rewards(self.reward, texts, references, logits).view(-1, self.samples)
-        # The candidates are a set: one that was sampled twice counts once.
+        # The candidates are a set: a repeated sample counts once.
         for row in range(len(sampled)):
             candidates = texts[row * self.samples : (row + 1) * self.samples]
             for i, text in enumerate(candidates):
@@ -255,18 +255,18 @@ LOSSES: dict[str, type[AddedLoss] | None] = {
     "minimum-risk": MinimumRisk,
     "none": None,
 }
-"""What ``--loss`` chooses from."""
+"""Added losses by the value of ``--loss``."""
 
 
 def rewards(reward: BERTScoreReward, texts: Sequence[str], references: Sequence[str], like: Tensor) -> Tensor:
-    """Score texts on the device of a tensor, and return their rewards there."""
+    """Return the rewards of texts, computed on the device of the tensor ``like``."""
     reward.device = like.device
     return torch.tensor(reward(texts, references), device=like.device)
 
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Generator[None, None, None]:
-    """Turn dropout off for a while."""
+    """Set a model to evaluation mode, and restore its mode afterwards."""
     training = model.training
     model.eval()
     try:
@@ -277,11 +277,11 @@ def evaluating(model: torch.nn.Module) -> Generator[None, None, None]:
 
 @dataclass(frozen=True)
 class Collate:
-    """Turn pairs into a batch: tokenized documents, labels padded with -100, the summaries, and the pairs' numbers.
+    """Collate pairs to a batch: tokenized documents, labels padded with -100, summaries, and the pairs' indices.
 
     Args:
         tokenizer: the generator's tokenizer.
-        decoder_start: the token that decoding starts with; labels that begin with it lose it.
+        decoder_start: start token of decoding, which is removed from labels that begin with it.
     """
 
     tokenizer: Any
@@ -313,8 +313,8 @@ def load_generator(name: str, layers: int | None = None) -> tuple[PreTrainedMode
     """Return a sequence-to-sequence model and its tokenizer.
 
     Args:
-        name: a sequence-to-sequence model, or an encoder from which both halves of an encoder-decoder are started.
-        layers: how many of such an encoder's layers each half gets. Default: all.
+        name: a sequence-to-sequence model, or an encoder, whose weights initialize both halves of an encoder-decoder.
+        layers: number of an encoder's layers in each half. Default: all.
 
     Returns:
         Model and tokenizer.
@@ -323,8 +323,8 @@ def load_generator(name: str, layers: int | None = None) -> tuple[PreTrainedMode
     try:
         return AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=False), tokenizer
     except ValueError:
-        # Not a sequence-to-sequence model: its weights start both halves, only the attention between them is new. The
-        # half that reads is good as it is; leaving it alone makes steps cheaper and the first results better.
+        # Not a sequence-to-sequence model: its weights initialize both halves, only the cross-attention is new.
+        # Freezing the encoder half makes steps cheaper and the first results better.
         sizes = {} if layers is None else {f"{half}_num_hidden_layers": layers for half in ("encoder", "decoder")}
         model = EncoderDecoderModel.from_encoder_decoder_pretrained(name, name, **sizes)
         model.encoder.requires_grad_(False)
@@ -335,7 +335,7 @@ def load_generator(name: str, layers: int | None = None) -> tuple[PreTrainedMode
 
 
 def quieten() -> None:
-    """Silence messages that repeat for each of the trainers or do not concern small runs."""
+    """Silence messages that repeat for each trainer or do not apply to small runs."""
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

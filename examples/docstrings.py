@@ -1,11 +1,9 @@
-"""A summarization corpus that every machine with Python already holds: docstrings.
+"""Summarization corpus of the docstrings of installed packages.
 
-The opening sentence of a docstring summarises the text below it, so docstrings make natural
-(document, summary) pairs. This module reads the standard library and the installed packages as source files,
-without importing any of them, cleans the markup away and keeps the pairs that read like prose.
+The first sentence of a docstring summarizes the rest. This module reads the standard library and installed packages as
+source files, without importing them, removes markup and keeps pairs of prose.
 
-Typical use::
-
+Example:
     train, validation = load_corpus()
 """
 
@@ -20,7 +18,6 @@ import os
 import platform
 import re
 import sysconfig
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,6 +25,7 @@ from dataclasses import asdict, dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from bertscore_tm.files import write_atomically
 from examples.docstring_cleaning import document_and_summary
 
 __all__ = [
@@ -49,7 +47,7 @@ DEFAULT_PACKAGES: tuple[str, ...] = (
     "torchmetrics",
     "transformers",
 )
-"""Packages read by default: the ones that PyTorch, Transformers and Lightning bring along."""
+"""Packages read by default: those that PyTorch, Transformers and Lightning install."""
 
 _FORMAT = 1
 _MAX_OPENING_SHARE = 0.01
@@ -80,12 +78,12 @@ _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True)
 class DocstringPair:
-    """One (document, summary) pair.
+    """A document with its summary.
 
     Attributes:
-        document: The text below the summary, cleaned and cut to its first words.
-        summary: The opening sentence of the docstring.
-        module: Dotted name of the module that the docstring comes from.
+        document: text after the summary, cleaned and truncated to its first words.
+        summary: first sentence of the docstring.
+        module: dotted name of the docstring's module.
     """
 
     document: str
@@ -94,21 +92,21 @@ class DocstringPair:
 
 
 def collect_pairs(packages: Sequence[str] = DEFAULT_PACKAGES, *, include_stdlib: bool = True) -> list[DocstringPair]:
-    """Collects (document, summary) pairs from installed source files, importing none of them.
+    """Collect documents and summaries from installed source files, without importing them.
 
-    No document and no summary occurs twice (compared without case and punctuation), and no three-word opening makes
-    up more than one percent of the summaries (one pair of each opening is kept in any case).
+    Documents and summaries are distinct (compared without case and punctuation). At most one percent of the summaries,
+    but at least one, begin with the same three words.
 
     Args:
-        packages: Top-level names of the packages to read.
-        include_stdlib: Whether to read the standard library too.
+        packages: top-level names of the packages to read.
+        include_stdlib: read the standard library too.
 
     Returns:
-        The pairs, ordered by module name and by their place in the module.
+        The pairs, ordered by module name and by position in the module.
 
     Raises:
-        ModuleNotFoundError: If a package is not installed and not one of ``DEFAULT_PACKAGES``.
-        ValueError: If a package name is not a top-level name.
+        ModuleNotFoundError: a package is neither installed nor one of ``DEFAULT_PACKAGES``.
+        ValueError: a package name is not a top-level name.
     """
     modules: dict[str, Path] = {}
     if include_stdlib:
@@ -136,19 +134,19 @@ def collect_pairs(packages: Sequence[str] = DEFAULT_PACKAGES, *, include_stdlib:
 def split_by_module(
     pairs: Sequence[DocstringPair], *, validation_fraction: float = 0.1
 ) -> tuple[list[DocstringPair], list[DocstringPair]]:
-    """Splits pairs into train and validation so that the two share no module.
+    """Split pairs into training and validation pairs from different modules.
 
-    A module's side depends on a hash of its name alone, so it is the same on every machine and for every corpus.
+    The side of a module depends only on a hash of its name, so it is the same on every machine and for every corpus.
 
     Args:
-        pairs: The pairs to split.
-        validation_fraction: Expected fraction of the modules that goes to validation.
+        pairs: the pairs to split.
+        validation_fraction: expected fraction of the modules in the validation pairs.
 
     Returns:
-        The train pairs and the validation pairs, each in the order given.
+        The training pairs and the validation pairs, each in the given order.
 
     Raises:
-        ValueError: If ``validation_fraction`` is not between 0 and 1.
+        ValueError: ``validation_fraction`` is not between 0 and 1.
     """
     if not 0.0 <= validation_fraction <= 1.0:
         raise ValueError(f"validation_fraction must be between 0 and 1, got {validation_fraction}")
@@ -163,20 +161,20 @@ def split_by_module(
 def load_corpus(
     cache_dir: Path | None = None, *, packages: Sequence[str] = DEFAULT_PACKAGES
 ) -> tuple[list[DocstringPair], list[DocstringPair]]:
-    """Returns the train and validation pairs, collecting them on the first call only.
+    """Return training and validation pairs, from a cache file after the first call.
 
     The pairs are cached as JSON lines in a file whose name depends on the versions of Python and of the packages.
 
     Args:
-        cache_dir: Folder of the cache file; by default ``bertscore-tm`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
-        packages: Top-level names of the packages to read besides the standard library.
+        cache_dir: folder of the cache file. Default: ``bertscore-tm`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+        packages: top-level names of the packages to read in addition to the standard library.
 
     Returns:
-        The train pairs and the validation pairs.
+        The training pairs and the validation pairs.
 
     Raises:
-        ModuleNotFoundError: If a package is not installed and not one of ``DEFAULT_PACKAGES``.
-        ValueError: If the cache file is corrupt, or a package name is not a top-level name.
+        ModuleNotFoundError: a package is neither installed nor one of ``DEFAULT_PACKAGES``.
+        ValueError: the cache file is corrupt, or a package name is not a top-level name.
     """
     if cache_dir is None:
         cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertscore-tm"
@@ -190,9 +188,9 @@ def load_corpus(
 
 
 def _find_package(package: str) -> ModuleSpec | None:
-    """Finds a package without importing it; None where one of the default packages is not installed."""
+    """Find a package without importing it; return None if a default package is not installed."""
     if not package.isidentifier():
-        raise ValueError(f"packages are given by their top-level names, got {package!r}")
+        raise ValueError(f"packages must be top-level names, got {package!r}")
     spec = importlib.util.find_spec(package)
     if spec is None and package not in DEFAULT_PACKAGES:
         raise ModuleNotFoundError(f"package {package!r} is not installed", name=package)
@@ -200,7 +198,7 @@ def _find_package(package: str) -> ModuleSpec | None:
 
 
 def _package_modules(package: str) -> dict[str, Path]:
-    """Maps the dotted module names of a package to their files."""
+    """Map the dotted module names of a package to their files."""
     spec = _find_package(package)
     if spec is None:
         return {}
@@ -213,7 +211,7 @@ def _package_modules(package: str) -> dict[str, Path]:
 
 
 def _modules_below(root: Path, prefix: str) -> dict[str, Path]:
-    """Maps the dotted names of the modules below a folder to their files, leaving out tests and vendored code."""
+    """Map the dotted names of the modules in a folder to their files, without tests and vendored code."""
     modules = {}
     for folder, subfolders, files in os.walk(root):
         subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in _SKIPPED_FOLDERS]
@@ -228,37 +226,37 @@ def _modules_below(root: Path, prefix: str) -> dict[str, Path]:
 
 
 def _docstrings(path: Path) -> Iterator[str]:
-    """Yields the docstrings of a source file in order; none where the file cannot be decoded or parsed."""
+    """Yield the docstrings of a source file in order; skip a file that cannot be decoded or parsed."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node, clean=False)
             if docstring:
                 yield docstring
         inner = [child for name in ("body", "handlers", "orelse", "finalbody") for child in _statements(node, name)]
-        waiting.extend(reversed(inner))
+        stack.extend(reversed(inner))
 
 
 def _statements(node: ast.AST, field: str) -> list[ast.AST]:
-    """Returns the statements in a field of a node, or none where the node has no such list."""
+    """Return the statements in a field of a node; an empty list if the node has no such list."""
     value = getattr(node, field, None)
     return value if isinstance(value, list) else []
 
 
 def _key(text: str) -> str:
-    """Returns a text without case, punctuation and spacing, for comparison."""
+    """Return a text without case, punctuation and spaces, for comparison."""
     return _NOT_ALPHANUMERIC.sub("", text.lower())
 
 
 def _cap_openings(pairs: Sequence[DocstringPair]) -> list[DocstringPair]:
-    """Thins out pairs until no three-word opening of a summary exceeds its share; which ones stay is pseudo-random."""
+    """Drop pseudo-random pairs until no three-word opening of a summary exceeds its share."""
     kept = list(pairs)
     while True:
         limit = max(1, int(len(kept) * _MAX_OPENING_SHARE))
@@ -275,12 +273,12 @@ def _cap_openings(pairs: Sequence[DocstringPair]) -> list[DocstringPair]:
 
 
 def _unit_hash(text: str) -> float:
-    """Maps a text to a number in [0, 1) that is the same on every machine."""
+    """Map a text to a number in [0, 1) that is the same on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
 
 
 def _versions_hash(packages: Sequence[str]) -> str:
-    """Returns a short hash of the cache format and of the versions of Python and of the packages."""
+    """Return a short hash of the cache format and of the versions of Python and of the packages."""
     distributions = importlib.metadata.packages_distributions()
     versions: dict[str, list[str] | None] = {}
     for package in packages:
@@ -291,30 +289,22 @@ def _versions_hash(packages: Sequence[str]) -> str:
 
 
 def _write_cache(path: Path, pairs: Sequence[DocstringPair]) -> None:
-    """Writes the pairs, below a line with their number, to a temporary file and moves it into place."""
+    """Write the pairs, after a line with their number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"pairs": len(pairs)}), *(json.dumps(asdict(pair)) for pair in pairs)]
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=path.stem, suffix=".tmp", delete=False
-    ) as file:
-        temporary = Path(file.name)
+    with write_atomically(path) as file:
         file.writelines(line + "\n" for line in lines)
-    try:
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink()
-        raise
 
 
 def _read_cache(path: Path) -> list[DocstringPair]:
-    """Reads the pairs back, checking that they are all there."""
+    """Read the pairs and check that the file is complete."""
     try:
         header, *lines = path.read_text(encoding="utf-8").splitlines()
         pairs = [DocstringPair(**json.loads(line)) for line in lines]
         if len(pairs) != json.loads(header)["pairs"]:
             raise ValueError("the number of pairs differs from the number in the first line")
         if not all(isinstance(text, str) for pair in pairs for text in (pair.document, pair.summary, pair.module)):
-            raise ValueError("a pair holds something other than text")
+            raise ValueError("a pair contains a value that is not a string")
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"the docstring cache {path} is corrupt ({error}); delete it to have it made anew") from error
+        raise ValueError(f"the docstring cache {path} is corrupt ({error}); delete it to rebuild it") from error
     return pairs

@@ -1,9 +1,9 @@
-"""Fine-tune a summarizer with BERTScore in the loop: metric, loss, early stopping and checkpoints on one encoder.
+"""Fine-tune a summarizer with BERTScore as metric and loss, early stopping and checkpoints, on one encoder.
 
-The texts are docstrings found on this machine: a first line summarises the rest. A generator is trained with
-cross-entropy, then two copies of it go on for equally many steps on the same batches, one with cross-entropy alone, one
-with a loss added that raises BERTScore: of soft predictions (the default), or of sampled summaries, for any pair of
-tokenizers. The program reports what came out, whichever way it falls.
+The texts are docstrings found on this machine, whose first line summarizes the rest. The program trains a generator
+with cross-entropy, then continues two copies for the same number of steps on the same batches: one with cross-entropy
+alone, one with an added loss of soft predictions (the default) or of sampled summaries. It reports whether the loss
+helped.
 
     python -m examples.summarize_docstrings
     python -m examples.summarize_docstrings --loss self-critical
@@ -35,30 +35,29 @@ from bertscore_tm.statistics import PairedBootstrap, paired_bootstrap
 from examples.docstring_training import LOSSES, AddedLoss, Collate, Summarizer, load_generator, quieten
 from examples.docstrings import DocstringPair, load_corpus
 
-say = rank_zero_only(print)  # with several devices each runs this program
+print_once = rank_zero_only(print)  # with several devices, each runs this program
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the program.
+    """Train the arms, compare them on held-out texts, and write the results.
 
     Args:
-        arguments: command line; default: the process's.
+        arguments: command line; default: ``sys.argv``.
 
     Returns:
-        What ``results.json`` holds.
+        The content of ``results.json``.
     """
-    options = parse(arguments)
+    options = parse_options(arguments)
     started = time.monotonic()
     quieten()
     pl.seed_everything(options.seed, verbose=False)
     options.output.mkdir(parents=True, exist_ok=True)
 
-    say("Collecting docstrings from this machine (once; later runs read a cache) ...", flush=True)
+    print_once("Collecting docstrings from this machine (once; later runs read a cache) ...", flush=True)
     train, validation = load_corpus()
-    train = train if options.train_pairs == 0 else sample(train, options.train_pairs, options.seed)
-    held_out = sample(validation, options.eval_pairs, options.seed)
-    watched = held_out[: options.val_pairs]
-    say(f"{len(train)} pairs to train on, {len(held_out)} held out from other modules.\n", flush=True)
+    train = train if options.train_pairs == 0 else sample_pairs(train, options.train_pairs, options.seed)
+    held_out = sample_pairs(validation, options.eval_pairs, options.seed)
+    print_once(f"{len(train)} training pairs, {len(held_out)} held-out pairs from other modules.\n", flush=True)
 
     model, tokenizer = load_generator(options.generator)
     encoder = FrozenEncoder(options.encoder, num_layers=options.num_layers)
@@ -75,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     def run(
         name: str, initial: PreTrainedModel, steps: int, added: AddedLoss | None = None, keep_best: bool = True
     ) -> tuple[Summarizer, int]:
-        """Train a copy of a model, bring back its best checkpoint and score it on all held-out pairs."""
-        say(f"\n{name[0].upper()}{name[1:]} ({steps} steps)", flush=True)
+        """Train a copy of a model, and score its best checkpoint on all held-out pairs."""
+        print_once(f"\n{name[0].upper()}{name[1:]} ({steps} steps)", flush=True)
         module = Summarizer(deepcopy(initial), tokenizer, encoder, options.learning_rate, added, options.weight)
         pl.seed_everything(options.seed, verbose=False)
         best, taken = None, 0
@@ -102,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
                 enable_model_summary=False,
                 **placement,
             )
-            trainer.fit(module, loader(train, shuffle=True), loader(watched))
+            trainer.fit(module, loader(train, shuffle=True), loader(held_out[: options.val_pairs]))
             best, taken = checkpoint.best_model_path if keep_best else None, trainer.global_step
         tester = pl.Trainer(logger=False, enable_checkpointing=False, enable_model_summary=False, **placement)
         tester.test(module, loader(held_out), ckpt_path=best, verbose=False)
@@ -111,9 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     before, _ = run("before training", model, 0)
     warm, warm_steps = run("shared start with cross-entropy", model, options.warmup_steps, keep_best=False)
     arms = {"cross-entropy": run("cross-entropy goes on", warm.model, options.steps)}
-    chosen = LOSSES[options.loss]
-    if chosen is not None:
-        added = chosen(encoder, tokenizer)
+    loss = LOSSES[options.loss]
+    if loss is not None:
+        added = loss(encoder, tokenizer)
         arms[f"cross-entropy + {added.title}"] = run(f"{added.title} joins", warm.model, options.steps, added)
 
     rows = {"before training": (before, 0)}
@@ -127,16 +126,16 @@ def report(
     options: argparse.Namespace,
     seconds: float,
 ) -> dict[str, Any]:
-    """Print the table, the comparison and some summaries, and write all of it to files.
+    """Print scores, comparison and some summaries, and write them to files.
 
     Args:
-        rows: name to trained module and number of steps.
-        held_out: the pairs they were scored on.
+        rows: trained module and number of steps, by name.
+        held_out: the scored pairs.
         options: the program's options.
         seconds: wall time so far.
 
     Returns:
-        What was written to ``results.json``.
+        The content of ``results.json``.
     """
     plain = rows["cross-entropy"][0]
     means = {
@@ -144,18 +143,20 @@ def report(
         for name, (module, steps) in rows.items()
     }
     width = max(map(len, rows)) + 2
-    say(f"\nBERTScore of {len(held_out)} held-out summaries, layer {plain.per_pair.encoder.num_layers} of the encoder")
-    say(f"{'':{width}}{'steps':>7}{'P':>9}{'R':>9}{'F1':>9}")
+    print_once(
+        f"\nBERTScore of {len(held_out)} held-out summaries, layer {plain.per_pair.encoder.num_layers} of the encoder"
+    )
+    print_once(f"{'':{width}}{'steps':>7}{'P':>9}{'R':>9}{'F1':>9}")
     for name, row in means.items():
-        say(f"{name:{width}}{row['steps']:>7}{row['precision']:>9.4f}{row['recall']:>9.4f}{row['f1']:>9.4f}")
+        print_once(f"{name:{width}}{row['steps']:>7}{row['precision']:>9.4f}{row['recall']:>9.4f}{row['f1']:>9.4f}")
     loss = LOSSES[options.loss]
     comparison = None if loss is None else compare(plain, rows[f"cross-entropy + {loss.title}"][0], loss.title)
     if loss is None:
-        say("\n--loss none: trained with cross-entropy alone, so that there is nothing to compare it with.")
+        print_once("\n--loss none: trained with cross-entropy alone; no comparison.")
     for number in range(min(4, len(held_out))):
-        say(f"\n{'reference':>{width}}  {held_out[number].summary}")
+        print_once(f"\n{'reference':>{width}}  {held_out[number].summary}")
         for name, (module, _) in rows.items():
-            say(f"{name:>{width}}  {module.summaries.get(number, '(on another device)')}")
+            print_once(f"{name:>{width}}  {module.summaries.get(number, '(on another device)')}")
 
     results = {
         "scores": means,
@@ -172,46 +173,48 @@ def report(
             for number, pair in enumerate(held_out):
                 texts = {name: module.summaries.get(number) for name, (module, _) in rows.items()}
                 file.write(json.dumps({"document": pair.document, "reference": pair.summary, **texts}) + "\n")
-    say(f"\nTook {seconds / 60:.1f} minutes. Written:")
+    print_once(f"\nTook {seconds / 60:.1f} minutes. Written:")
     for path in (results_path, summaries_path, *sorted(options.output.glob("*/*.ckpt"))):
-        say(f"  {path}")
+        print_once(f"  {path}")
     return results
 
 
 def compare(plain: Summarizer, with_loss: Summarizer, title: str) -> PairedBootstrap:
-    """Print by how much the added loss changed the score of the held-out summaries, and what that is worth."""
+    """Print and return the difference in F1 of the held-out summaries, with its interval."""
     comparison = paired_bootstrap(plain.scores["f1"], with_loss.scores["f1"])
-    say(
+    print_once(
         f"\nF1 with the {title} minus F1 without: {comparison.difference:+.4f} "
         f"(95% interval {comparison.low:+.4f} to {comparison.high:+.4f}, p = {comparison.p_value:.3f}, "
         f"paired bootstrap)"
     )
     if comparison.low > 0:
-        say("The loss raised the score of held-out summaries.")
+        print_once("The loss raised the score of held-out summaries.")
     elif comparison.high < 0:
-        say("The loss lowered the score of held-out summaries.")
+        print_once("The loss lowered the score of held-out summaries.")
     else:
-        say("The interval holds 0: on this run the loss made no difference that can be told from chance.")
+        print_once("The interval contains 0: in this run, the loss made no significant difference.")
     return comparison
 
 
-def sample(pairs: list[DocstringPair], count: int, seed: int) -> list[DocstringPair]:
-    """Draw pairs without replacement, always the same for a seed."""
+def sample_pairs(pairs: list[DocstringPair], count: int, seed: int) -> list[DocstringPair]:
+    """Return pairs drawn without replacement, the same for every call with a seed."""
     order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(seed)).tolist()
     return [pairs[i] for i in order[:count]]
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--encoder", default=None, help="encoder that scores; default: the packaged MiniLM")
-    parser.add_argument("--num-layers", type=int, default=None, help="its layer; default: tuned layer, 5 for MiniLM")
-    parser.add_argument("--generator", default=None, help="model to train; default: started from the packaged MiniLM")
-    parser.add_argument("--loss", choices=LOSSES, default="soft", help="what the second arm adds to cross-entropy")
+    parser.add_argument("--encoder", default=None, help="encoder of metric and loss; default: the packaged MiniLM")
+    parser.add_argument(
+        "--num-layers", type=int, default=None, help="encoder layer; default: tuned layer, 5 for MiniLM"
+    )
+    parser.add_argument("--generator", default=None, help="model to train; default: made from the packaged MiniLM")
+    parser.add_argument("--loss", choices=LOSSES, default="soft", help="loss that the second arm adds to cross-entropy")
     defaults = ", ".join(f"{loss.weight} for {name}" for name, loss in LOSSES.items() if loss is not None)
-    parser.add_argument("--weight", type=float, default=None, help=f"its weight; default: {defaults}")
-    parser.add_argument("--warmup-steps", type=int, default=300, help="steps with cross-entropy that both arms share")
-    parser.add_argument("--steps", type=int, default=120, help="further steps of each arm")
+    parser.add_argument("--weight", type=float, default=None, help=f"weight of the loss; default: {defaults}")
+    parser.add_argument("--warmup-steps", type=int, default=300, help="steps with cross-entropy before the arms")
+    parser.add_argument("--steps", type=int, default=120, help="steps of each arm")
     parser.add_argument("--batch-size", type=int, default=8, help="training batch per device")
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--train-pairs", type=int, default=4000, help="pairs to train on; 0: all")
@@ -225,7 +228,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     chosen = LOSSES[options.loss]
     if chosen is None and options.weight is not None:
-        parser.error(f"--weight {options.weight} has no loss to weigh: leave it out with --loss none")
+        parser.error(f"--weight {options.weight} has no effect with --loss none: omit it or choose a loss")
     if options.weight is None:
         options.weight = 0.0 if chosen is None else chosen.weight
     if not 0 <= options.weight < float("inf"):

@@ -1,4 +1,4 @@
-"""The arms of the study: what is added to cross-entropy, as one line of text each."""
+"""Arms of the study: the losses added to cross-entropy, each described by one line of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.docstring_training import AddedLoss, SelfCritical, Soft
 __all__ = ["BASELINE", "DEFAULT_ARMS", "Arm", "parse_arm"]
 
 BASELINE = "cross-entropy"
-"""The arm that all others are compared with."""
+"""The arm with which all others are compared."""
 
 _OWN = ("weight", "layer", "anneal")
 _SOFT = signature(SoftBERTScoreLoss).parameters.keys()
@@ -25,19 +25,19 @@ DEFAULT_ARMS: tuple[str, ...] = (
     "self-critical",
     *(f"soft:relaxation={name}" for name in _RELAXATIONS),
 )
-"""Cross-entropy goes on; the loss at its defaults; its reward without a gradient through it; and every relaxation."""
+"""Cross-entropy alone, the BERTScore loss with its defaults, the self-critical loss, and every relaxation."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to go on from the shared start.
+    """One setting of training from the shared start.
 
     Args:
-        name: the line that names it.
+        name: the line that describes the arm.
         kind: ``"cross-entropy"``, ``"soft"`` or ``"self-critical"``.
-        weight: weight of what is added; ``None``: the default of its kind.
-        layer: the encoder's layer that the loss uses; ``None``: the layer of the metric.
-        anneal: temperature of the relaxation at the last step, reached linearly; ``None``: it stays.
+        weight: weight of the added loss; ``None``: the default of its kind.
+        layer: encoder layer of the loss; ``None``: the layer of the metric.
+        anneal: temperature of the relaxation at the last step, reached linearly; ``None``: a constant temperature.
         settings: arguments of ``SoftBERTScoreLoss``.
     """
 
@@ -50,18 +50,18 @@ class Arm:
 
     @property
     def slug(self) -> str:
-        """The name as part of a file name."""
+        """The name, made safe for file names."""
         return re.sub(r"[^A-Za-z0-9.=-]+", "_", self.name)
 
     def loss(self, encoder: FrozenEncoder, tokenizer: Any) -> AddedLoss | None:
-        """Build what is added to cross-entropy.
+        """Return the loss that is added to cross-entropy.
 
         Args:
             encoder: the frozen encoder of the metric.
             tokenizer: the generator's tokenizer.
 
         Returns:
-            The loss; ``None`` for cross-entropy alone.
+            The added loss; ``None`` for cross-entropy alone.
         """
         if self.kind == BASELINE:
             return None
@@ -75,7 +75,7 @@ class Arm:
 
 
 def parse_arm(line: str) -> Arm:
-    """Read an arm.
+    """Parse the description of an arm.
 
     Args:
         line: kind and settings, such as ``soft:weight=2,relaxation=gumbel,temperature=0.5``. The settings are
@@ -85,16 +85,18 @@ def parse_arm(line: str) -> Arm:
         The arm.
 
     Raises:
-        ValueError: no such kind, or a setting without a value.
+        ValueError: the kind or a setting is unknown, or a setting has no value.
     """
     kind, _, rest = line.partition(":")
     if kind not in (BASELINE, "soft", "self-critical"):
-        raise ValueError(f"an arm is cross-entropy, soft or self-critical, with settings behind a colon; got {line!r}")
+        raise ValueError(
+            f"an arm must be cross-entropy, soft or self-critical, with settings after a colon; got {line!r}"
+        )
     settings: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         name, equals, value = part.partition("=")
         if not equals or not name:
-            raise ValueError(f"settings of an arm have the form name=value; got {part!r} in {line!r}")
+            raise ValueError(f"settings of an arm must have the form name=value; got {part!r} in {line!r}")
         settings[name] = _value(value)
     if kind == "soft" and (unknown := settings.keys() - _SOFT - set(_OWN)):
         raise ValueError(f"SoftBERTScoreLoss has no argument {', '.join(sorted(unknown))}; got {line!r}")
@@ -105,7 +107,7 @@ def parse_arm(line: str) -> Arm:
 
 
 def _value(text: str) -> Any:
-    """Read a number where there is one."""
+    """Return the number in a text, or the text if it is not a number."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -1,4 +1,4 @@
-"""The study as a picture: what each arm gains over cross-entropy."""
+"""Figure of the study: the gain of each arm over cross-entropy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["draw"]
 
 
 def draw(comparisons: Mapping[str, Mapping[str, Sequence[Comparison]]], path: Path) -> None:
-    """Draw differences from cross-entropy with their intervals and the seeds' own differences.
+    """Draw differences from cross-entropy with their intervals and the differences of single seeds.
 
     Args:
-        comparisons: by task and measure.
+        comparisons: comparisons of the arms, by task and measure.
         path: file to write.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -32,13 +32,13 @@ def draw(comparisons: Mapping[str, Mapping[str, Sequence[Comparison]]], path: Pa
             for one in comparisons[task][measure]:
                 height = arms.index(one.arm)
                 axis.plot([100 * value for value in one.by_seed], [height] * len(one.by_seed), ".", color="0.7")
-                real = one.p_value <= 0.05
+                significant = one.p_value <= 0.05
                 axis.plot([100 * one.low, 100 * one.high], [height, height], color="C0", linewidth=2)
-                axis.plot(100 * one.difference, height, "o", color="C0", fillstyle="full" if real else "none")
+                axis.plot(100 * one.difference, height, "o", color="C0", fillstyle="full" if significant else "none")
             axis.set_title(f"{task}\n{measure}", fontsize=9)
             axis.tick_params(labelsize=8)
         row[0].set_yticks(range(len(arms)), arms)
         row[0].set_ylim(len(arms) - 0.4, -0.6)
     for axis in axes[-1]:
-        axis.set_xlabel("points more than cross-entropy", fontsize=8)
+        axis.set_xlabel("difference from cross-entropy in points", fontsize=8)
     figure.savefig(path, dpi=150)

@@ -1,7 +1,7 @@
-"""A second summarization corpus: manual pages, whose one-line description summarises what follows.
+"""Summarization corpus of manual pages, whose one-line description summarizes the rest.
 
-Every Unix machine holds some. The pages are read as roff sources, with nothing run and nothing rendered: the line of
-the NAME section is the summary, the name and the first prose of the DESCRIPTION section are the document.
+The pages are read as roff sources, without rendering: the line of the NAME section is the summary; the name and the
+first prose of the DESCRIPTION section are the document.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["DEFAULT_FOLDERS", "ManualPage", "collect_pages", "read_page"]
 
 DEFAULT_FOLDERS: tuple[Path, ...] = (Path("/usr/share/man"), Path("/usr/local/share/man"))
-"""Where manual pages lie."""
+"""Folders of manual pages."""
 
 _MIN_SUMMARY_WORDS, _MAX_SUMMARY_WORDS = 3, 24
 _MIN_DOCUMENT_WORDS, _MAX_DOCUMENT_WORDS = 12, 120
@@ -53,12 +53,12 @@ _NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True)
 class ManualPage:
-    """One (document, summary) pair.
+    """A document with its summary.
 
     Attributes:
-        document: Name of the page and the first words of its description.
-        summary: Its one-line description.
-        group: What it belongs to, such as ``git`` for ``git-log``: pages of a group are often alike.
+        document: name of the page and the first words of its description.
+        summary: one-line description of the page.
+        group: family of the page, such as ``git`` for ``git-log``; pages of a group are often similar.
     """
 
     document: str
@@ -69,17 +69,17 @@ class ManualPage:
 def collect_pages(
     folders: Sequence[Path] = DEFAULT_FOLDERS, *, sections: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)
 ) -> list[ManualPage]:
-    """Collects the English manual pages of this machine.
+    """Collect the English manual pages of this machine.
 
-    No summary and no document occurs twice (compared without case and punctuation), so that the alpha and beta tracks
-    of a command, which are read last, add nothing to its release.
+    Summaries and documents are distinct (compared without case and punctuation). Pages of alpha and beta tracks, which
+    repeat those of the release, are read last.
 
     Args:
-        folders: Folders with subfolders ``man1`` to ``man8``.
-        sections: Numbers of the sections to read.
+        folders: folders with subfolders ``man1`` to ``man8``.
+        sections: numbers of the sections to read.
 
     Returns:
-        The pairs, ordered by file name in each section, release tracks last.
+        The pairs, ordered by file name in each section, alpha and beta tracks last.
     """
     pages: list[ManualPage] = []
     seen: set[str] = set()
@@ -96,13 +96,13 @@ def collect_pages(
 
 
 def read_page(path: Path) -> ManualPage | None:
-    """Reads one page.
+    """Read one page.
 
     Args:
-        path: A roff source, gzipped or not.
+        path: a roff source, plain or gzipped.
 
     Returns:
-        The pair; None where the page refers to another, cannot be decoded, or has too little prose.
+        The pair; ``None`` if the page refers to another, cannot be decoded, or has too little prose.
     """
     content = path.read_bytes()
     if path.suffix == ".gz":
@@ -130,7 +130,7 @@ def read_page(path: Path) -> ManualPage | None:
 
 
 def _page_files(folders: Sequence[Path], sections: Sequence[int]) -> Iterator[Path]:
-    """Yields the files that are pages themselves rather than links to one."""
+    """Yield the files of pages, without links."""
     for folder in folders:
         for section in sections:
             below = folder / f"man{section}"
@@ -140,19 +140,19 @@ def _page_files(folders: Sequence[Path], sections: Sequence[int]) -> Iterator[Pa
 
 
 def _place(path: Path) -> tuple[bool, str, str]:
-    """Sorts pages, those of alpha and beta tracks behind all others."""
+    """Return the sort key of a page; alpha and beta tracks come last."""
     return bool(_RELEASE_TRACKS & set(path.name.split("_"))), path.parent.name, path.name
 
 
 def _section(lines: Sequence[str], heading: re.Pattern[str]) -> list[str]:
-    """Returns the lines below a heading, up to the next one."""
+    """Return the lines between a heading and the next one."""
     start = next((i + 1 for i, line in enumerate(lines) if heading.fullmatch(line.strip())), len(lines))
     end = next((i for i in range(start, len(lines)) if _SECTION.match(lines[i])), len(lines))
     return list(lines[start:end])
 
 
 def _name_and_summary(lines: Sequence[str]) -> tuple[str, str] | None:
-    r"""Reads ``name \\- one-line description``, or BSD's ``.Nm name`` and ``.Nd description``."""
+    r"""Read ``name \\- one-line description``, or BSD's ``.Nm name`` and ``.Nd description``."""
     described = next((line[4:] for line in lines if line.startswith(".Nd ")), None)
     if described is not None:
         name = next((line[4:].split(",")[0] for line in lines if line.startswith(".Nm ")), "")
@@ -165,7 +165,7 @@ def _name_and_summary(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
-    """Yields the paragraphs of prose; lists, tables and verbatim text are left out."""
+    """Yield the paragraphs of prose, without tables, list tags and verbatim text."""
     words: list[str] = []
     closing: str | None = None
     tag_follows = False
@@ -196,18 +196,18 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Takes roff's escapes out of a line."""
+    """Remove roff escapes from a line."""
     for pattern, replacement in _ESCAPES:
         text = pattern.sub(replacement, text)
     return " ".join(text.split())
 
 
 def _group(name: str) -> str:
-    """Names what a page belongs to: the first word of its name, or two where there are more than two."""
+    """Return the family of a page: the first word of its name, or two words if it has more than two."""
     words = [word for word in re.split(r"[-_\s.:]+", name.lower()) if word and word not in _RELEASE_TRACKS]
     return " ".join(words[: 2 if len(words) > 2 else 1])
 
 
 def _key(text: str) -> str:
-    """Returns a text without case, punctuation and spacing, for comparison."""
+    """Return a text without case, punctuation and spaces, for comparison."""
     return _NOT_ALPHANUMERIC.sub("", text.lower())

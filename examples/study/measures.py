@@ -1,4 +1,4 @@
-"""What is measured of generated summaries, text by text."""
+"""Measures of generated summaries, one value per text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertscore_tm.functional import bert_score
 __all__ = ["ROUGE", "Measured", "measure", "repetition"]
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
-"""The ROUGE scores, of which the F-measure is taken."""
+"""ROUGE variants; their F-measures are reported."""
 
 Measured = dict[str, list[float]]
 """Values by the name of the measure, one per text."""
@@ -27,12 +27,12 @@ def measure(
     Args:
         summaries: generated texts.
         references: one reference for each.
-        encoders: encoders of BERTScore by the name that stands before their figures.
-        device: where they compute.
+        encoders: encoders of BERTScore, by the prefix of their measures.
+        device: device of the encoders.
 
     Returns:
         ``NAME_precision``, ``NAME_recall`` and ``NAME_f1`` of every encoder; ROUGE; ``repetition``; and ``words`` and
-        ``reference_words``, of which the length ratio is made.
+        ``reference_words``, the numbers of words for the length ratio.
     """
     measured: Measured = {}
     for name, encoder in encoders.items():
@@ -47,7 +47,7 @@ def measure(
 
 
 def repetition(text: str) -> float:
-    """Return the share of a text's words and marks that it said before, without regard to case.
+    """Return the share of words and punctuation marks that occurred earlier in the text, ignoring case.
 
     Args:
         text: the text.

@@ -1,4 +1,4 @@
-"""From runs to a table: means over seeds, and differences from cross-entropy with their intervals."""
+"""Tables of the study: means over seeds, and differences from cross-entropy with their intervals."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Runs = Mapping[tuple[str, int], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds.
+    """Mean and standard deviation of a figure over seeds.
 
     Args:
-        mean: the mean of the seeds' figures.
-        deviation: their sample standard deviation; ``None`` for one seed.
+        mean: mean over seeds.
+        deviation: sample standard deviation over seeds; ``None`` for one seed.
     """
 
     mean: float
@@ -34,8 +34,11 @@ class Spread:
         """Return mean and deviation as text.
 
         Args:
-            scale: what the figures are multiplied by.
-            places: decimals.
+            scale: factor of the figures.
+            places: number of decimals.
+
+        Returns:
+            The text, such as ``"56.9 ± 0.8"``.
         """
         mean = f"{scale * self.mean:.{places}f}"
         return mean if self.deviation is None else f"{mean} ± {scale * self.deviation:.{places}f}"
@@ -43,16 +46,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm less the baseline in one measure, on the same held-out texts and seeds.
+    """Difference of an arm from the baseline in one measure, on the same held-out texts and seeds.
 
     Args:
         arm: the arm.
         measure: the measure.
         difference: the mean difference.
-        low: lower end of its 95% interval, by the paired bootstrap over texts, whose scores are means over seeds.
-        high: upper end.
-        p_value: two-sided, adjusted for the number of arms compared in this measure (Holm).
-        by_seed: the difference of each seed.
+        low: lower end of its 95% interval, from the paired bootstrap over texts, on scores averaged over seeds.
+        high: upper end of the interval.
+        p_value: two-sided p-value of the bootstrap, adjusted for the number of arms (Holm).
+        by_seed: difference of each seed.
         p_over_seeds: two-sided p-value of a paired t-test over seeds, not adjusted; ``None`` for one seed.
     """
 
@@ -67,13 +70,13 @@ class Comparison:
 
 
 def spreads(runs: Runs) -> dict[str, dict[str, Spread]]:
-    """Sum up the runs of a task.
+    """Return mean and deviation over seeds of every measure of a task's arms.
 
     Args:
         runs: the runs.
 
     Returns:
-        For every arm, its measures over seeds: the means over texts, and ``length_ratio``.
+        By arm and measure: the spread of the means over texts, and of ``length_ratio``.
     """
     found: dict[str, dict[str, Spread]] = {}
     for arm in dict.fromkeys(arm for arm, _ in runs):
@@ -113,11 +116,11 @@ def compare(runs: Runs, measure: str) -> list[Comparison]:
 
 
 def means_table(found: Mapping[str, Mapping[str, Spread]], encoders: Sequence[str], steps: Mapping[str, float]) -> str:
-    """Show means and standard deviations over seeds.
+    """Return a table of means and standard deviations over seeds.
 
     Args:
-        found: what ``spreads`` returned.
-        encoders: names of the encoders, the trained one first.
+        found: the result of ``spreads``.
+        encoders: names of the encoders, that of the losses first.
         steps: seconds of a training step by arm; arms may be missing.
 
     Returns:
@@ -136,16 +139,16 @@ def means_table(found: Mapping[str, Mapping[str, Spread]], encoders: Sequence[st
 
 
 def differences_table(comparisons: Mapping[str, Sequence[Comparison]]) -> str:
-    """Show differences from the baseline.
+    """Return a table of differences from the baseline.
 
     Args:
-        comparisons: by measure, what ``compare`` returned.
+        comparisons: the result of ``compare``, by measure.
 
     Returns:
         The table; differences are multiplied by 100.
     """
     arms = dict.fromkeys(one.arm for compared in comparisons.values() for one in compared)
-    rows: list[Record] = [{"less cross-entropy": arm} for arm in arms]
+    rows: list[Record] = [{"minus cross-entropy": arm} for arm in arms]
     for measure, compared in comparisons.items():
         for row, one in zip(rows, compared, strict=True):
             over_seeds = "" if one.p_over_seeds is None else f", {one.p_over_seeds:.2f}"
@@ -157,7 +160,7 @@ def differences_table(comparisons: Mapping[str, Sequence[Comparison]]) -> str:
 
 
 def _figures(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the means over texts, and the length ratio."""
+    """Return means over texts and the length ratio."""
     means = {key: fmean(values) for key, values in measured.items()}
     return means | {"length_ratio": means["words"] / means["reference_words"]}
 
@@ -167,12 +170,12 @@ def _deviation(values: Sequence[float]) -> float | None:
 
 
 def _t_test(differences: Sequence[float]) -> float | None:
-    """Tell how likely differences are that lie this far from 0, if their mean is 0; 1 where all are 0."""
+    """Return the p-value of a t-test of the differences against 0; 1 if all are 0, ``None`` for one difference."""
     if len(differences) < 2:
         return None
     return float(scipy_stats().ttest_1samp(differences, 0).pvalue) if any(differences) else 1.0
 
 
 def _over_seeds(per_seed: Sequence[Sequence[float]]) -> list[float]:
-    """Return every text's mean over seeds."""
+    """Return the mean over seeds of every text."""
     return [fmean(values) for values in zip(*per_seed, strict=True)]

@@ -1,4 +1,4 @@
-"""How long a step of each arm takes, measured in turn so that a busy machine slows all alike."""
+"""Time of a training step of each arm, measured in turn so that other programs slow all arms equally."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["seconds_per_step"]
 
 
 def seconds_per_step(settings: Settings, task: Task, start: Path, arms: Sequence[Arm], rounds: int) -> dict[str, float]:
-    """Time one step of every arm, again and again on the same batch.
+    """Time a step of every arm several times on the same batch.
 
     Args:
-        settings: of the study.
-        task: whose texts are used.
+        settings: settings of the study.
+        task: task with the texts.
         start: file of the shared weights.
         arms: the arms.
-        rounds: how often each is timed.
+        rounds: number of timed steps of each arm.
 
     Returns:
-        Median seconds of a step, forward and backward and update, by arm.
+        Median seconds of a step (forward, backward and update), by arm.
     """
     ways: dict[str, Callable[[], Any]] = {}
     for arm in arms:
-        module = make_module(settings, arm, start, 0.0)  # steps of no length: the texts that are sampled stay alike
+        module = make_module(settings, arm, start, 0.0)  # learning rate 0, so that sampled texts stay similar
         module.to(settings.device)
-        module.log = module.log_dict = lambda *_, **__: None  # there is no trainer to log to
+        module.log = module.log_dict = lambda *_, **__: None  # without a trainer
         batch = next(iter(training_batches(module, task.train, settings, seed=0)))
         moved = {key: value.to(module.device) if hasattr(value, "to") else value for key, value in batch.items()}
         ways[arm.name] = partial(_step, module, module.configure_optimizers()["optimizer"], moved)

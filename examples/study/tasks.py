@@ -1,4 +1,4 @@
-"""The study's tasks: pairs of a text and a one-line summary, split so that train and held-out pairs share no source."""
+"""Tasks of the study: documents with one-line summaries, with training and held-out pairs from different sources."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertscore_tm.files import write_atomically
 from examples.docstrings import DocstringPair, load_corpus
-from examples.study.files import write_whole
 from examples.study.manual_pages import collect_pages
 
 __all__ = ["TASKS", "Pair", "Task", "load_task"]
@@ -35,12 +35,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Task:
-    """What one generator learns.
+    """Training and held-out pairs of one generator.
 
     Args:
         name: name of the task.
-        train: pairs to train on.
-        held_out: pairs to measure on.
+        train: training pairs.
+        held_out: held-out pairs, which are measured.
     """
 
     name: str
@@ -71,41 +71,43 @@ TASKS: dict[str, Callable[[], tuple[list[Pair], list[Pair]]]] = {
     "docstrings": docstrings,
     "manual-pages": manual_pages,
 }
-"""What ``--tasks`` chooses from."""
+"""Loaders of training and held-out pairs, by the value of ``--tasks``."""
 
 
 def load_task(name: str, folder: Path, train_pairs: int, eval_pairs: int) -> Task:
-    """Return a task, always the same one for a folder.
+    """Return a task; the pairs are stored, so that every call with the same folder returns the same task.
 
     Args:
         name: one of ``TASKS``.
-        folder: where the pairs are kept, so that a run that goes on later uses the same ones.
+        folder: folder of the stored pairs.
         train_pairs: number of training pairs; 0 for all.
         eval_pairs: number of held-out pairs.
 
     Returns:
-        The task; pairs are drawn at random, with a fixed seed, where there are more.
+        The task, with pairs drawn at random with a fixed seed.
 
     Raises:
-        ValueError: this machine has too few texts of that kind.
+        ValueError: this machine has too few texts for the task.
     """
     path = folder / f"{name}.jsonl"
     if not path.exists():
         train, held_out = TASKS[name]()
         if min(len(train), len(held_out)) < _FEWEST_PAIRS:
             raise ValueError(
-                f"the task {name!r} found {len(train)} pairs to train on and {len(held_out)} to hold out on this "
-                f"machine, and needs {_FEWEST_PAIRS} of each: leave it out of --tasks"
+                f"the task {name!r} found {len(train)} training pairs and {len(held_out)} held-out pairs on this "
+                f"machine, but requires {_FEWEST_PAIRS} of each: omit it from --tasks"
             )
         sides = {"train": _sample(train, train_pairs), "held_out": _sample(held_out, eval_pairs)}
         rows = [(side, pair.document, pair.summary) for side, pairs in sides.items() for pair in pairs]
-        write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
+        folder.mkdir(parents=True, exist_ok=True)
+        with write_atomically(path) as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return Task(name, *([Pair(*texts) for side, *texts in rows if side == one] for one in ("train", "held_out")))
 
 
 def _all_docstrings() -> list[DocstringPair]:
-    """Return the demo's corpus, of which the split is not used."""
+    """Return all pairs of the demo's corpus."""
     train, validation = load_corpus()
     return [*train, *validation]
 

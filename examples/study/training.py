@@ -1,4 +1,4 @@
-"""The shared start, and one run of one arm from it."""
+"""Training of the shared start and of the arms that continue from it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ __all__ = ["Settings", "make_module", "make_start", "run_arm", "training_batches
 
 @dataclass(frozen=True)
 class Settings:
-    """What all runs of a study share.
+    """Settings that all runs of a study share.
 
     Args:
-        generator: name or folder of the model that is trained.
-        generator_layers: layers of each half of a generator that is started from an encoder.
+        generator: name or folder of the trained model.
+        generator_layers: layers of encoder and decoder of a generator made from an encoder.
         encoder: name or folder of the scoring encoder.
-        num_layers: its layer, which the losses train against.
+        num_layers: encoder layer of the losses.
         held_out_layers: other layers to score with.
         held_out_encoders: other encoders to score with, at their published layers.
-        train_pairs: pairs to train on; 0 for all.
-        eval_pairs: held-out pairs.
-        start_steps: steps of cross-entropy before the arms part.
-        steps: further steps of each arm.
-        batch_size: pairs of a step.
-        start_learning_rate: of the first steps.
-        learning_rate: of the arms.
+        train_pairs: number of training pairs; 0 for all.
+        eval_pairs: number of held-out pairs.
+        start_steps: steps of cross-entropy for the shared start.
+        steps: steps of each arm.
+        batch_size: pairs per step.
+        start_learning_rate: learning rate of the shared start.
+        learning_rate: learning rate of the arms.
         accelerator: ``"cpu"``, ``"gpu"`` or another of Lightning's.
         precision: Lightning's precision.
     """
@@ -64,11 +64,11 @@ class Settings:
 
     @property
     def device(self) -> str:
-        """Where texts are generated and scored outside of training."""
+        """Device that generates and scores texts outside of training."""
         return "cuda" if self.accelerator in ("gpu", "cuda") else "cpu"
 
     def encoders(self) -> dict[str, FrozenEncoder]:
-        """Return the encoders to score with; the first is the one that the losses train against."""
+        """Return the encoders to score with; the first is that of the losses."""
         trained = FrozenEncoder(self.encoder, num_layers=self.num_layers)
         others = {f"layer{layer}": FrozenEncoder(self.encoder, num_layers=layer) for layer in self.held_out_layers}
         named = {Path(name).name: FrozenEncoder(name) for name in self.held_out_encoders}
@@ -76,7 +76,7 @@ class Settings:
 
 
 class Studied(Summarizer):
-    """The demo's summarizer, which generates freely and counts what it has seen."""
+    """The demo's summarizer, without a constraint on repetition and with a count of the training tokens."""
 
     no_repeat_ngram_size = 0
 
@@ -84,7 +84,7 @@ class Studied(Summarizer):
         super().__init__(*arguments, **keywords)
         self.tokens = 0
         if isinstance(self.added, Soft):
-            self.bertscore_loss = self.added.loss  # where schedules look for it
+            self.bertscore_loss = self.added.loss  # the attribute that schedules change
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return the loss of a batch."""
@@ -93,22 +93,22 @@ class Studied(Summarizer):
 
 
 def make_module(settings: Settings, arm: Arm | None, start: Path | None, learning_rate: float) -> Studied:
-    """Build what is trained.
+    """Return the module to train.
 
     Args:
-        settings: of the study.
-        arm: whose loss is added; ``None``: none.
-        start: file of the weights to start from; ``None``: the generator's own.
-        learning_rate: of AdamW.
+        settings: settings of the study.
+        arm: arm with the added loss; ``None``: cross-entropy alone.
+        start: file of the initial weights; ``None``: the generator's weights.
+        learning_rate: learning rate of AdamW.
 
     Returns:
         The module.
     """
     quieten()
-    torch.manual_seed(0)  # the same new weights whoever makes the start
+    torch.manual_seed(0)  # equal new weights in every process
     model, tokenizer = load_generator(settings.generator, settings.generator_layers)
     if not any(parameter.requires_grad for parameter in model.get_encoder().parameters()):
-        # Started from an encoder, whose reading half stays as it is: so does the table of tokens, for cheaper steps.
+        # Made from an encoder, with a frozen encoder half: freeze the embedding table too, for cheaper steps.
         model.get_output_embeddings().weight.requires_grad_(False)
         model.get_decoder().get_input_embeddings().weight.requires_grad_(False)
     if start is not None:
@@ -120,11 +120,11 @@ def make_module(settings: Settings, arm: Arm | None, start: Path | None, learnin
 
 
 def make_start(settings: Settings, task: Task, path: Path) -> None:
-    """Train with cross-entropy, once for all arms and seeds of a task, and keep the weights.
+    """Train with cross-entropy and save the weights from which all arms and seeds of a task start.
 
     Args:
-        settings: of the study.
-        task: what is learnt.
+        settings: settings of the study.
+        task: task to train on.
         path: safetensors file to write.
     """
     module = make_module(settings, None, None, settings.start_learning_rate)
@@ -136,17 +136,17 @@ def make_start(settings: Settings, task: Task, path: Path) -> None:
 
 
 def run_arm(settings: Settings, task: Task, start: Path, arm: Arm, seed: int) -> dict[str, Any]:
-    """Go on from the start with one arm, generate summaries of the held-out texts and measure them.
+    """Train one arm from the start, summarize the held-out texts and measure the summaries.
 
     Args:
-        settings: of the study.
-        task: what is learnt.
+        settings: settings of the study.
+        task: task to train on.
         start: file of the shared weights.
         arm: the arm.
-        seed: of the order of the batches, of dropout and of samples.
+        seed: seed of the batch order, dropout and samples.
 
     Returns:
-        Steps, tokens, seconds of training, the figures of every held-out text, and the summaries.
+        Steps, tokens, seconds of training, the measures of every held-out text, and the summaries.
     """
     module = make_module(settings, arm, start, settings.learning_rate)
     callbacks: list[pl.Callback] = []
@@ -172,13 +172,13 @@ def run_arm(settings: Settings, task: Task, start: Path, arm: Arm, seed: int) ->
 
 
 def training_batches(module: Studied, pairs: Sequence[Pair], settings: Settings, seed: int) -> DataLoader[Any]:
-    """Return shuffled batches, the same ones for every arm of a seed.
+    """Return shuffled batches, equal for all arms of a seed.
 
     Args:
-        module: whose tokenizer is used.
+        module: module with the tokenizer.
         pairs: the training pairs.
-        settings: of the study.
-        seed: of the order.
+        settings: settings of the study.
+        seed: seed of the order.
 
     Returns:
         The loader.
@@ -215,7 +215,7 @@ def _train(
 
 
 def _summarize(module: Studied, pairs: Sequence[Pair], settings: Settings) -> list[str]:
-    """Generate greedily, texts of similar length together, without dropout and without gradient."""
+    """Return greedily generated summaries; batches hold texts of similar length."""
     collate = Collate(module.tokenizer, module.model.config.decoder_start_token_id)
     module.to(settings.device)
     order = sorted(range(len(pairs)), key=lambda i: len(pairs[i].document))

@@ -218,7 +218,6 @@ def test_candidates_move_on():
     assert changing_candidates([pair], 3) == [["one two three"], ["two three four"], ["three four five"]]
 
 
-@pytest.mark.usefixtures("batch_by_batch")
 def test_a_collection_encodes_once_for_all(minilm):
     preds, target = ([" ".join(text.split()[:5]) for text in side] for side in real_pairs(40))
     together, *alone = compare_collection(minilm, preds, target, repeats=1)

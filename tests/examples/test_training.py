@@ -203,7 +203,7 @@ def demo_runs(corpus, generator, tmp_path_factory):
         patch.setattr(summarize_docstrings, "load_corpus", lambda: corpus)
         for loss in DEMO_LOSSES:
             printed = []
-            patch.setattr(summarize_docstrings, "say", lambda text, printed=printed, **_: printed.append(text))
+            patch.setattr(summarize_docstrings, "print_once", lambda text, printed=printed, **_: printed.append(text))
             folder = tmp_path_factory.mktemp(loss)
             results = summarize_docstrings.main(
                 [*SMALL, "--loss", loss, "--generator", generator, "--learning-rate", "0.1", "--output", str(folder)]
@@ -258,13 +258,13 @@ def test_only_the_second_arm_depends_on_the_loss(demo_runs):
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_each_loss_has_a_default_weight(loss):
-    assert summarize_docstrings.parse(["--loss", loss]).weight == WEIGHTS[loss]
+    assert summarize_docstrings.parse_options(["--loss", loss]).weight == WEIGHTS[loss]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--loss", "none", "--weight", "1"], "--weight 1.0 has no loss to weigh"),
+        (["--loss", "none", "--weight", "1"], "--weight 1.0 has no effect with --loss none"),
         (["--weight", "-1"], "finite number of at least 0, got -1.0"),
         (["--loss", "self-critical", "--weight", "nan"], "finite number of at least 0, got nan"),
         (["--loss", "hard"], "invalid choice: 'hard'"),
@@ -289,7 +289,7 @@ def test_demo_on_two_devices(generator, encoder, bert_score_f1, tmp_path):
     assert [row["steps"] for row in scores.values()] == [0, 3, 3]
     assert list(scores)[2] == ARMS["self-critical"]
     # Each device scored half of what the untrained model says here.
-    held_out = summarize_docstrings.sample(load_corpus()[1], SIZES["eval-pairs"], 0)
+    held_out = summarize_docstrings.sample_pairs(load_corpus()[1], SIZES["eval-pairs"], 0)
     module = Summarizer(*load_generator(generator), encoder, learning_rate=1e-3)
     collate = Collate(module.tokenizer, module.model.config.decoder_start_token_id)
     texts = module.summarize(collate(list(enumerate(held_out))))
