@@ -1,4 +1,4 @@
-"""The command: read files of human judgements, score them, and show how well the scores agree with people."""
+"""Command that scores files of human judgements and prints the agreement of the scores with the judgements."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ from examples.meta_evaluation.scoring import our_score, reference_package, refer
 
 
 def parse_layers(text: str) -> list[int]:
-    """Read a choice of layers.
+    """Parse a list of layers.
 
     Args:
-        text: such as ``"5"``, ``"1-6"`` or ``"0,4-6"``.
+        text: layers and ranges, such as ``"5"``, ``"1-6"`` or ``"0,4-6"``.
 
     Returns:
-        The layers, ascending, each once.
+        The distinct layers, ascending.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text has another form.
     """
     layers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if not match or int(match[2] or match[1]) < int(match[1]):
-            raise argparse.ArgumentTypeError(f"{text!r} is no choice of layers such as 5, 1-6 or 0,4-6")
+            raise argparse.ArgumentTypeError(f"layers must have the form 5, 1-6 or 0,4-6, got {text!r}")
         layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(layers)
 
 
 def read_files(paths: Sequence[Path], num_references: int | None, chosen: Sequence[str]) -> list[Judged]:
-    """Read all files, before anything slow begins.
+    """Read all files, so that errors appear before the scoring starts.
 
     Args:
         paths: the files.
-        num_references: how many references of each row to keep.
-        chosen: protocols that are asked for.
+        num_references: number of references per row to keep.
+        chosen: requested protocols.
 
     Returns:
-        The files' judgements.
+        The judgements of each file.
 
     Raises:
-        ValueError: a row is not as documented, or a file allows none of the protocols.
+        ValueError: a row is invalid, or no requested protocol applies to a file.
     """
     files = []
     for path in paths:
         judged = read(path, num_references)
         if not set(possible(judged)) & set(chosen):
             raise ValueError(
-                f"{path} allows {', '.join(possible(judged))}, not {', '.join(chosen)}: ask for another --protocol"
+                f"{path} supports the protocols {', '.join(possible(judged))}, not {', '.join(chosen)}: pass another "
+                "--protocol"
             )
         files.append(judged)
     return files
@@ -68,17 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: command-line arguments. Default: those of the process.
+        arguments: command-line arguments. Default: ``sys.argv``.
 
     Returns:
-        Exit status: 1 where the reference package's figures differ.
+        Exit status: 1 if figures differ from those of the reference package.
     """
     parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines, plain or .gz; see the README")
     parser.add_argument("--model", default=None, help="encoder: hub name or folder; default: the packaged MiniLM")
-    parser.add_argument("--layers", type=parse_layers, default=None, help="such as 1-6 or 0,5; default: 1 to the last")
-    parser.add_argument("--idf", action="store_true", help="also score with idf, counted in each file's references")
-    parser.add_argument("--references", type=int, default=None, help="keep only the first so many of each row")
+    parser.add_argument(
+        "--layers", type=parse_layers, default=None, help="layers, such as 1-6 or 0,5; default: 1 to the last"
+    )
+    parser.add_argument("--idf", action="store_true", help="also score with idf weights from each file's references")
+    parser.add_argument("--references", type=int, default=None, help="number of references per row to keep")
     parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS), help="default: all")
     parser.add_argument("--hybrids", type=int, default=Sampling.hybrids, help="hybrid systems to draw")
     parser.add_argument("--repeats", type=int, default=Sampling.repeats, help="times to choose the best hybrid")
@@ -94,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model, encoder, layers = _encoder(options.model, options.layers)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    # What is missing should show before minutes of scoring.
+    # Raise errors of missing packages before minutes of scoring.
     scipy_stats()
     if options.compare_with_reference:
         reference_package()
@@ -103,14 +106,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: list[dict[str, Any]] = []
     distances: list[float] = []
     for path, judged in zip(options.files, files, strict=True):
-        _say(f"{path.name}: scoring {len(judged.pairs()[0])} candidates")
+        _log(f"{path.name}: scoring {len(judged.pairs()[0])} candidates")
         scores = score_file(judged, our_score(encoder, layers), options.idf)
         results = evaluate(judged, scores, options.protocol, sampling)
         others: Sequence[Any] = [None] * len(results)
         if options.compare_with_reference:
-            _say(f"{path.name}: scoring with bert-score")
+            _log(f"{path.name}: scoring with bert-score")
             theirs = score_file(judged, reference_score(model, layers), options.idf)
-            _say(f"{path.name}: F1 differs from bert-score's by at most {abs(scores - theirs).max():.1e}")
+            _log(f"{path.name}: F1 differs from bert-score's by at most {abs(scores - theirs).max():.1e}")
             others = evaluate(judged, theirs, options.protocol, sampling)
             distances += [gap for pair in zip(results, others, strict=True) for gap in differences(*pair)]
         for result, other in zip(results, others, strict=True):
@@ -134,8 +137,8 @@ def _encoder(model: str | None, layers: list[int] | None) -> tuple[str, FrozenEn
     return model, encoder, layers or list(range(1, encoder.num_layers + 1))
 
 
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+def _log(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

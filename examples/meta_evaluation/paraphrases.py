@@ -1,9 +1,9 @@
-"""Make a file of paraphrases, and of pairs that look like paraphrases, from a file with several references.
+"""Generate labelled paraphrases and similar texts from a file with several references.
 
     python -m examples.meta_evaluation.paraphrases FILE OUT
 
-Two references of the same row say the same: label 1. For label 0, each first text of such a pair meets the reference of
-another row that shares most of its words, so that counting words does not tell the two kinds apart easily.
+Two references of the same row are paraphrases, label 1. For label 0, the first text of such a pair is paired with the
+reference of another row that shares most words with it, so that counting shared words does not separate the labels.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from examples.meta_evaluation.readers import read
 
 
 def labelled_pairs(references: Sequence[Sequence[str]]) -> list[tuple[str, str, int]]:
-    """Pair references with each other.
+    """Return pairs of references with labels.
 
     Args:
         references: the references of each row; rows with equal references count once.
 
     Returns:
-        Candidate, reference and label; for each two neighbouring references of a row that differ, a pair with label 1
+        Candidate, reference and label; for every two consecutive, different references of a row, one pair with label 1
         and one with label 0.
     """
     distinct = list(dict.fromkeys(tuple(several) for several in references))
@@ -42,7 +42,7 @@ def labelled_pairs(references: Sequence[Sequence[str]]) -> list[tuple[str, str, 
 
 
 def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
-    """Share of the words of both texts that they have in common; texts of equal words are no pair at all."""
+    """Return the Jaccard similarity of two sets of words; -1 for equal sets, which are not used."""
     return -1.0 if a == b else len(a & b) / len(a | b)
 
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command.
 
     Args:
-        arguments: command-line arguments. Default: those of the process.
+        arguments: command-line arguments. Default: ``sys.argv``.
     """
     parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation.paraphrases", description=__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="a file whose rows have several references")
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     if not pairs:
-        parser.error(f"{options.file} has no row with two references that differ")
+        parser.error(f"{options.file}: at least one row must have two different references")
     keys = ("candidate", "reference", "label")
     text = "".join(json.dumps(dict(zip(keys, pair, strict=True)), ensure_ascii=False) + "\n" for pair in pairs)
     content = text.encode("utf-8")

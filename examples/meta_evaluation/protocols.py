@@ -1,7 +1,7 @@
-"""Agreement of scores with human judgements, as measured by Zhang et al. (ICLR 2020), sections 4 to 6 and appendix.
+"""Protocols of agreement with human judgements of Zhang et al. (ICLR 2020), sections 4 to 6 and appendix.
 
 Scores have shape (settings, rows): a setting is a layer with or without idf, a row is a candidate of the file. Each
-protocol gives named figures, each a list with one value per setting.
+protocol returns named figures, each a list with one value per setting.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from bertscore_tm.statistics import correlation, darr_kendall, scipy_stats, will
 Scores = NDArray[np.float64]
 Figures = dict[str, list[float | None]]
 
-# Scores closer than this have the same rank. Candidates equal to their reference all have an F1 of 1 up to rounding in
-# float32; without this, chance would order them, and rank correlations would differ in the third decimal.
+# Scores that differ by less are ties. Candidates equal to their reference have an F1 of 1 up to float32 rounding, which
+# would otherwise order them and change rank correlations in the third decimal.
 TIE = 1e-6
 
-# Equal means of ratings differ in their last bits, depending on the order in which they were added up.
+# Equal means of ratings differ in the last bits, depending on the order of summation.
 _DECIMALS_OF_MEANS = 9
 
 
 def with_ties(scores: Scores) -> Scores:
-    """Replace scores by their order, in which those that differ by rounding alone are equal.
+    """Return the ranks of scores, with equal ranks for scores that differ by rounding only.
 
     Args:
         scores: shape (settings, rows).
 
     Returns:
-        Same shape; whole numbers that are equal where sorted neighbours are closer than ``TIE``.
+        Whole numbers of the same shape; consecutive sorted scores that differ by less than ``TIE`` have equal ranks.
     """
     order = scores.argsort(axis=1)
     ascending = np.take_along_axis(scores, order, axis=1)
@@ -42,11 +42,11 @@ def with_ties(scores: Scores) -> Scores:
 
 
 def ranked_pairs(better: Scores, worse: Scores) -> Figures:
-    """Segment-level Kendall's tau-like on daRR judgements (Ma et al., WMT 2019): ties count as discordant.
+    """Return segment-level Kendall's tau-like of daRR judgements (Ma et al., WMT 2019); ties count as discordant.
 
     Args:
-        better: scores of the candidates that people preferred, shape (settings, judgements).
-        worse: scores of the others, same shape.
+        better: scores of the preferred candidates, shape (settings, judgements).
+        worse: scores of the other candidates, same shape.
 
     Returns:
         ``kendall``, between -1 and 1.
@@ -55,7 +55,7 @@ def ranked_pairs(better: Scores, worse: Scores) -> Figures:
 
 
 def segment_level(scores: Scores, human: Sequence[float]) -> Figures:
-    """Correlation with the ratings of single candidates, all of the file together.
+    """Return the correlation with the ratings over all candidates of the file.
 
     Args:
         scores: shape (settings, rows).
@@ -73,7 +73,7 @@ def segment_level(scores: Scores, human: Sequence[float]) -> Figures:
 
 
 def system_level(scores: Scores, human: Sequence[float], systems: Sequence[str]) -> Figures:
-    """Pearson correlation of the systems' mean scores with their mean ratings, and Williams' test against the best.
+    """Return Pearson's r of the systems' mean scores with their mean ratings, and Williams' test against the best.
 
     Args:
         scores: shape (settings, rows).
@@ -81,8 +81,8 @@ def system_level(scores: Scores, human: Sequence[float], systems: Sequence[str])
         systems: the system of each row.
 
     Returns:
-        ``pearson``, and ``p``: how probable it is, were both equally good, that the setting with the highest
-        correlation beats this one by so much; ``None`` for that setting itself and for one with the same ranking.
+        ``pearson``, and ``p``: one-sided p-value of Williams' test of the setting with the highest correlation against
+        this one; ``None`` for that setting and for settings perfectly correlated with it.
     """
     names, numbers = np.unique(systems, return_inverse=True)
     of_system = np.eye(len(names))[:, numbers]
@@ -99,15 +99,15 @@ def system_level(scores: Scores, human: Sequence[float], systems: Sequence[str])
 
 
 def draw_hybrids(documents: Sequence[str], num_hybrids: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Make up systems by taking, for each document, the candidate of a system drawn at random (Graham & Liu 2016).
+    """Draw hybrid systems: for each document, the candidate of a random system (Graham & Liu, 2016).
 
     Args:
         documents: the document of each row; rows of one document come from different systems.
-        num_hybrids: number of systems to make up.
-        random: where the draws come from.
+        num_hybrids: number of hybrid systems.
+        random: random generator of the draws.
 
     Returns:
-        The row that each hybrid takes for each document, shape (num_hybrids, documents).
+        The row of each hybrid for each document, shape (num_hybrids, documents).
     """
     _, numbers = np.unique(documents, return_inverse=True)
     rows_of = [np.flatnonzero(numbers == document) for document in range(numbers.max() + 1)]
@@ -121,7 +121,7 @@ def draw_pools(num_hybrids: int, size: int, repeats: int, random: np.random.Gene
         num_hybrids: number of hybrids to draw from.
         size: number of hybrids in a subset.
         repeats: number of subsets.
-        random: where the draws come from.
+        random: random generator of the draws.
 
     Returns:
         The hybrids of each subset, shape (size, repeats).
@@ -138,7 +138,7 @@ def draw_pools(num_hybrids: int, size: int, repeats: int, random: np.random.Gene
 def model_selection(
     scores: Scores, human: Sequence[float], hybrids: NDArray[np.int64], pools: NDArray[np.int64]
 ) -> Figures:
-    """Choose the best of a pool of hybrid systems by score, and see how good people find it.
+    """Choose the best hybrid system of each pool by score, and compare it with the ratings.
 
     Args:
         scores: shape (settings, rows).
@@ -147,10 +147,9 @@ def model_selection(
         pools: hybrids of each pool, shape (size, pools).
 
     Returns:
-        ``pearson`` of the hybrids' mean scores and mean ratings; ``hits@1``, how often the chosen hybrid is the one
-        that people find best (or one of equally good ones); ``mrr``, mean reciprocal rank of the chosen hybrid among
-        the pool in human order (1 + how many people find better); ``difference``, mean of the best hybrid's mean rating
-        minus the chosen one's.
+        ``pearson`` of the hybrids' mean scores and mean ratings; ``hits@1``, share of pools in which no hybrid has a
+        higher rating than the chosen one; ``mrr``, mean reciprocal rank of the chosen hybrid by rating (1 + number of
+        hybrids with a higher rating); ``difference``, mean of the best hybrid's mean rating minus the chosen one's.
     """
     ratings = np.asarray(human)[hybrids].mean(1).round(_DECIMALS_OF_MEANS)
     in_pool = ratings[pools]
@@ -168,7 +167,7 @@ def model_selection(
 
 
 def paraphrase_auc(scores: Scores, labels: Sequence[int]) -> Figures:
-    """Area under the ROC curve: how often a paraphrase scores higher than a pair that is none; ties count half.
+    """Return the area under the ROC curve: how often a paraphrase scores higher than another pair; ties count half.
 
     Args:
         scores: shape (settings, rows).
@@ -177,6 +176,6 @@ def paraphrase_auc(scores: Scores, labels: Sequence[int]) -> Figures:
     Returns:
         ``auc``, between 0 and 1.
     """
-    are = np.asarray(labels) == 1
-    wins = [scipy_stats().mannwhitneyu(row[are], row[~are]).statistic for row in with_ties(scores)]
-    return {"auc": [float(count / (are.sum() * (~are).sum())) for count in wins]}
+    positive = np.asarray(labels) == 1
+    wins = [scipy_stats().mannwhitneyu(row[positive], row[~positive]).statistic for row in with_ties(scores)]
+    return {"auc": [float(count / (positive.sum() * (~positive).sum())) for count in wins]}

@@ -1,4 +1,4 @@
-"""Read files of human judgements: JSON lines, plain or gzipped, of three kinds that tell themselves by their keys."""
+"""Readers of human judgements from JSON lines, plain or gzipped; the keys of a file determine its kind."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_FEWEST_ROWS = 5  # what a correlation needs
+_FEWEST_ROWS = 5  # for a correlation
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Two candidates for the same references, of which people judged one better (daRR).
+    """Pairs of candidates for the same references, of which annotators preferred one (daRR).
 
     Args:
-        better: the better candidate of each judgement.
-        worse: the worse one.
+        better: the preferred candidate of each judgement.
+        worse: the other candidate of each judgement.
         references: the references of each judgement.
     """
 
@@ -28,7 +28,7 @@ class Ranked:
     references: list[list[str]]
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
-        """Return what is to be scored: first all better candidates, then all worse ones."""
+        """Return candidates and references to score: first all better candidates, then all worse ones."""
         return [*self.better, *self.worse], [*self.references, *self.references]
 
 
@@ -39,9 +39,9 @@ class Rated:
     Args:
         candidates: the rated texts.
         references: the references of each candidate.
-        ratings: name of a rating to its value for each candidate.
-        systems: the system that wrote each candidate, where the file tells.
-        documents: the source that each candidate belongs to, where the file tells.
+        ratings: values of each rating, one per candidate, by name.
+        systems: the system of each candidate, if the file contains it.
+        documents: the document of each candidate, if the file contains it.
     """
 
     candidates: list[str]
@@ -51,18 +51,18 @@ class Rated:
     documents: list[str] | None
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
-        """Return what is to be scored."""
+        """Return candidates and references to score."""
         return self.candidates, self.references
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Pairs of texts that are paraphrases or are not.
+    """Pairs of texts labelled as paraphrases or not.
 
     Args:
         candidates: one text of each pair.
-        references: the other, or several.
-        labels: 1 for paraphrases, 0 for others.
+        references: the other texts of each pair.
+        labels: 1 for paraphrases, 0 for other pairs.
     """
 
     candidates: list[str]
@@ -70,7 +70,7 @@ class Labelled:
     labels: list[int]
 
     def pairs(self) -> tuple[list[str], list[list[str]]]:
-        """Return what is to be scored."""
+        """Return candidates and references to score."""
         return self.candidates, self.references
 
 
@@ -81,24 +81,24 @@ def read(path: Path, num_references: int | None = None) -> Judged:
     """Read a file of human judgements.
 
     Args:
-        path: JSON lines; gzipped where the name ends in ``.gz``.
-        num_references: keep only so many references of each row, the first ones. Default: all.
+        path: JSON lines; gzipped if the name ends in ``.gz``.
+        num_references: number of references per row to keep, from the first. Default: all.
 
     Returns:
-        Its rows, in the file's order.
+        The judgements, in the file's order.
 
     Raises:
-        ValueError: a row is not as documented; the message names file and line.
+        ValueError: a row is invalid; the message names file and line.
         OSError: the file cannot be read.
     """
     rows = [_Row(path, number, values, num_references) for number, values in _lines(path)]
     if len(rows) < _FEWEST_ROWS:
-        raise ValueError(f"{path}: {len(rows)} rows; statistics need at least {_FEWEST_ROWS}")
+        raise ValueError(f"{path}: {len(rows)} rows; statistics require at least {_FEWEST_ROWS}")
     kinds: dict[str, Callable[[list[_Row]], Judged]] = {"better": _ranked, "human": _rated, "label": _labelled}
     for key, kind in kinds.items():
         if key in rows[0].values:
             return kind(rows)
-    raise rows[0].error("no 'better' (ranked pairs), 'human' (ratings) or 'label' (paraphrases) tells the file's kind")
+    raise rows[0].error("requires 'better' (ranked pairs), 'human' (ratings) or 'label' (paraphrases)")
 
 
 @dataclass(frozen=True)
@@ -114,23 +114,23 @@ class _Row:
     def text(self, key: str) -> str:
         value = self.values.get(key)
         if not isinstance(value, str):
-            raise self.error(f"{key!r} must be a text, got {value!r}")
+            raise self.error(f"{key!r} must be a string, got {value!r}")
         return value
 
     def references(self) -> list[str]:
         if ("reference" in self.values) == ("references" in self.values):
-            raise self.error("needs either 'reference', a text, or 'references', a list of texts")
+            raise self.error("requires either 'reference', a string, or 'references', a list of strings")
         if "reference" in self.values:
             return [self.text("reference")]
         several = self.values["references"]
         if not isinstance(several, list) or not several or not all(isinstance(text, str) for text in several):
-            raise self.error(f"'references' must be a list of at least one text, got {several!r}")
+            raise self.error(f"'references' must be a list of at least one string, got {several!r}")
         return several[: self.num_references]
 
     def ratings(self, names: list[str] | None) -> dict[str, float]:
         human = self.values.get("human")
         if not isinstance(human, dict) or not human:
-            raise self.error(f"'human' must give the name and value of at least one rating, got {human!r}")
+            raise self.error(f"'human' must map at least one rating name to a number, got {human!r}")
         if names is not None and sorted(human) != sorted(names):
             raise self.error(f"ratings {sorted(human)} differ from those of the first row, {sorted(names)}")
         for name, value in human.items():
@@ -140,15 +140,15 @@ class _Row:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    open_it = gzip.open if path.suffix == ".gz" else open
-    with open_it(path, "rt", encoding="utf-8") as lines:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 values = json.loads(line)
             except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: no JSON: {error}") from error
+                raise ValueError(f"{path}, line {number}: invalid JSON: {error}") from error
             if not isinstance(values, dict):
-                raise ValueError(f"{path}, line {number}: must be an object with named values, got {line.strip()[:80]}")
+                raise ValueError(f"{path}, line {number}: must be a JSON object, got {line.strip()[:80]}")
             yield number, values
 
 
@@ -169,7 +169,9 @@ def _rated(rows: list[_Row]) -> Rated:
     )
     for name, column in judged.ratings.items():
         if len(set(column)) == 1:
-            raise ValueError(f"{rows[0].path}: all ratings {name!r} are {column[0]}: nothing can agree with them")
+            raise ValueError(
+                f"{rows[0].path}: all ratings {name!r} are {column[0]}; a correlation requires different ones"
+            )
     return judged
 
 
@@ -183,5 +185,5 @@ def _labelled(rows: list[_Row]) -> Labelled:
         [int(row.values["label"]) for row in rows],
     )
     if len(set(judged.labels)) == 1:
-        raise ValueError(f"{rows[0].path}: all labels are {judged.labels[0]}: there is nothing to tell apart")
+        raise ValueError(f"{rows[0].path}: all labels are {judged.labels[0]}; both 0 and 1 are required")
     return judged

@@ -1,4 +1,4 @@
-"""Show figures as Markdown tables, and how far two packages differ."""
+"""Markdown tables and records of figures, and differences between two packages."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from examples.meta_evaluation.run import Result
 
-# Figures agree to four decimals where they differ by less than this.
+# Figures that differ by less agree to four decimals.
 TOLERANCE = 5e-5
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way of scoring.
+    """Settings of a score.
 
     Args:
-        layer: layer of the encoder.
-        idf: whether tokens are weighted by idf.
+        layer: encoder layer.
+        idf: weight tokens by idf.
     """
 
     layer: int
@@ -25,7 +25,7 @@ class Setting:
 
 
 def table(file: str, settings: Sequence[Setting], ours: Result, theirs: Result | None) -> str:
-    """Return one result as a Markdown table, a row per setting.
+    """Return a result as a Markdown table with one row per setting.
 
     Args:
         file: name of the file.
@@ -52,16 +52,16 @@ def table(file: str, settings: Sequence[Setting], ours: Result, theirs: Result |
 def records(
     file: str, settings: Sequence[Setting], ours: Result, theirs: Result | None
 ) -> Iterator[dict[str, str | int | float | bool | None]]:
-    """Give every figure of a result with all that says what it is.
+    """Yield each figure of a result as a record with its file, protocol, rating and setting.
 
     Args:
         file: name of the file.
-        settings: layer and weighting of each value.
+        settings: setting of each value.
         ours: this package's figures.
         theirs: the reference package's figures.
 
     Yields:
-        One flat record per figure; ``reference`` only where ``theirs`` is given.
+        One flat record per figure; with ``reference`` if ``theirs`` is given.
     """
     for name, values in ours.figures.items():
         for i, (setting, value) in enumerate(zip(settings, values, strict=True)):
@@ -80,14 +80,14 @@ def records(
 
 
 def differences(ours: Result, theirs: Result) -> list[float]:
-    """Return how far each figure is from the reference package's.
+    """Return the difference of each figure from the reference package's.
 
     Args:
         ours: this package's figures.
         theirs: the reference package's figures.
 
     Returns:
-        Absolute differences; infinite where only one package has a value, none where neither has.
+        Absolute differences; infinite if only one package has a value, omitted if neither has.
     """
     found = []
     for name, values in ours.figures.items():

@@ -1,4 +1,4 @@
-"""Apply to a file the protocols that its judgements allow."""
+"""Application of the protocols to a file of judgements."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from examples.meta_evaluation.protocols import Figures
 from examples.meta_evaluation.readers import Judged, Labelled, Ranked, Rated
 
 PROTOCOLS = ("ranked", "segment", "system", "selection", "paraphrase")
-_FEWEST_SYSTEMS = 5  # what a correlation needs
-_POOL = 100  # hybrid systems to choose from, as in the paper
+_FEWEST_SYSTEMS = 5  # for a correlation
+_POOL = 100  # hybrid systems per choice, as in the paper
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How hybrid systems are drawn.
+    """Sampling of hybrid systems.
 
     Args:
         hybrids: number of hybrid systems.
-        repeats: number of times that the best of 100 of them is chosen.
-        seed: seed of all draws; equal seeds draw equally for all scores and ratings.
+        repeats: number of choices of the best of 100 hybrids.
+        seed: seed of all draws, which are the same for all scores and ratings.
 
     Raises:
         ValueError: there are too few hybrids or repeats.
@@ -36,7 +36,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.hybrids < _POOL:
-            raise ValueError(f"hybrids={self.hybrids}, of which {_POOL} at a time are drawn: ask for more")
+            raise ValueError(f"hybrids must be at least {_POOL}, the size of a pool, got {self.hybrids}")
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}")
 
@@ -47,9 +47,9 @@ class Result:
 
     Args:
         protocol: one of ``PROTOCOLS``.
-        rating: the human rating, where the file has several.
-        size: what was compared, in words.
-        figures: name of a figure to its value for each setting.
+        rating: name of the human rating; ``None`` for a file without ratings.
+        size: number and kind of the compared items, as text.
+        figures: values of each figure, one per setting, by name.
     """
 
     protocol: str
@@ -59,13 +59,13 @@ class Result:
 
 
 def possible(judged: Judged) -> list[str]:
-    """Return which protocols a file allows.
+    """Return the protocols that apply to a file.
 
     Args:
-        judged: the file.
+        judged: the judgements of the file.
 
     Returns:
-        Names out of ``PROTOCOLS``.
+        Names from ``PROTOCOLS``.
     """
     if isinstance(judged, Ranked):
         return ["ranked"]
@@ -85,13 +85,13 @@ def evaluate(
     """Compare scores with a file's judgements.
 
     Args:
-        judged: the file.
+        judged: the judgements of the file.
         scores: scores of ``judged.pairs()``, shape (settings, pairs).
-        chosen: protocols to apply; those that the file does not allow are left out.
-        sampling: how hybrid systems are drawn.
+        chosen: protocols to apply; those that do not apply to the file are skipped.
+        sampling: sampling of hybrid systems.
 
     Returns:
-        One result for each protocol and rating.
+        One result per protocol and rating.
     """
     names = [name for name in possible(judged) if name in chosen]
     if isinstance(judged, Ranked):

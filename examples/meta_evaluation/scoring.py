@@ -1,4 +1,4 @@
-"""Score each pair of a file once per layer and weighting, with this package and with the reference package."""
+"""Scoring of a file's pairs by layer and weighting, with this package and with the reference package."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from torch import Tensor
 from bertscore_tm import FrozenEncoder, bert_score
 from examples.meta_evaluation.readers import Judged
 
-# F1, shape (layers, candidates), of candidates, their references and the texts that idf is counted in, None for no idf.
+# Maps candidates, references and the texts of the idf weights (None: without idf) to F1, shape (layers, candidates).
 Score = Callable[[list[str], list[list[str]], list[str] | None], NDArray[np.float64]]
 
 _PAIRS_PER_CALL = 500  # the reference package keeps the vectors of all texts of a call
 
 
 def idf_corpus(judged: Judged) -> list[str]:
-    """Return the documents of the idf weights: the references of every row of the file, duplicates and all.
+    """Return the texts of the idf weights: the references of every row of the file, including duplicates.
 
-    It is what ``idf=True`` counts in both packages, and what the reference package's WMT18 script gives them: a
-    reference counts once for each judgement that it belongs to.
+    Both packages with ``idf=True`` and the reference package's WMT18 script use these texts: a reference counts once
+    for each of its judgements.
 
     Args:
-        judged: the file.
+        judged: the judgements of the file.
 
     Returns:
         The references, in the file's order.
@@ -36,19 +36,19 @@ def idf_corpus(judged: Judged) -> list[str]:
 
 
 def score_file(judged: Judged, score: Score, with_idf: bool) -> NDArray[np.float64]:
-    """Score a file, equal pairs once.
+    """Score the distinct pairs of a file.
 
     Args:
-        judged: the file.
-        score: gives the F1 of candidates.
+        judged: the judgements of the file.
+        score: function that returns the F1 of candidates.
         with_idf: also score with idf weights.
 
     Returns:
-        Shape (settings, pairs), pairs as ``judged.pairs()`` gives them: first all layers without idf, then with.
+        F1 of ``judged.pairs()``, shape (settings, pairs): first all layers without idf, then all layers with idf.
     """
     candidates, references = judged.pairs()
     pairs = [(candidate, tuple(several)) for candidate, several in zip(candidates, references, strict=True)]
-    # Pairs that share references come together: both packages encode a text once where they meet it once.
+    # Sorted by references, since both packages encode a repeated text of a call once.
     distinct = sorted(set(pairs), key=lambda pair: (pair[1], pair[0]))
     number = {pair: i for i, pair in enumerate(distinct)}
     texts = [candidate for candidate, _ in distinct], [list(several) for _, several in distinct]
@@ -57,10 +57,10 @@ def score_file(judged: Judged, score: Score, with_idf: bool) -> NDArray[np.float
 
 
 def our_score(encoder: FrozenEncoder, layers: Sequence[int]) -> Score:
-    """Return this package's score.
+    """Return a function that scores with this package.
 
     Args:
-        encoder: gives all layers.
+        encoder: an encoder with all layers.
         layers: the layers to keep.
 
     Returns:
@@ -86,15 +86,15 @@ def reference_package() -> Any:
     try:
         import bert_score as package
     except ImportError as error:
-        raise ImportError("comparing needs the reference package: pip install bert-score==0.3.13") from error
+        raise ImportError("--compare-with-reference requires pip install bert-score==0.3.13") from error
     return package
 
 
 def reference_score(model: str | os.PathLike[str], layers: Sequence[int]) -> Score:
-    """Return the reference package's score.
+    """Return a function that scores with the reference package.
 
-    It matches one pair at a time, since padding changes its scores, and takes one reference per candidate, since it
-    mixes up several with all layers; the maximum over references is taken here.
+    It scores one pair at a time, since padding changes its scores, with one reference per candidate, since several
+    references fail with all layers; the function takes the maximum over references.
 
     Args:
         model: name or folder of the model.

@@ -94,24 +94,24 @@ def without(row: dict, key: str) -> dict:
     [
         (RANKED, "{", "no JSON"),
         (RANKED, "[1]", "must be an object"),
-        (RANKED, without(RANKED, "worse"), "'worse' must be a text, got None"),
-        (RANKED, {**RANKED, "better": 3}, "'better' must be a text, got 3"),
+        (RANKED, without(RANKED, "worse"), "'worse' must be a string, got None"),
+        (RANKED, {**RANKED, "better": 3}, "'better' must be a string, got 3"),
         (RANKED, without(RANKED, "reference"), "either 'reference'"),
         (RANKED, {**RANKED, "references": ["x"]}, "either 'reference'"),
-        (RATED, {**RATED, "references": []}, r"'references' must be a list of at least one text, got \[\]"),
+        (RATED, {**RATED, "references": []}, r"'references' must be a list of at least one string, got \[\]"),
         (RATED, {**RATED, "references": "a text"}, "'references' must be a list"),
         (RATED, {**RATED, "references": ["x", None]}, "'references' must be a list"),
-        (RATED, without(RATED, "human"), "'human' must give"),
-        (RATED, {**RATED, "human": {}}, "'human' must give"),
+        (RATED, without(RATED, "human"), "'human' must map"),
+        (RATED, {**RATED, "human": {}}, "'human' must map"),
         (RATED, {**RATED, "human": {"fluency": 3}}, r"ratings \['fluency'\] differ from those of the first row"),
         (RATED, {**RATED, "human": {"fluency": "3", "relevance": 1}}, "'fluency' must be a finite number, got '3'"),
         (RATED, {**RATED, "human": {"fluency": True, "relevance": 1}}, "'fluency' must be a finite number, got True"),
         (RATED, {**RATED, "human": {"fluency": float("nan"), "relevance": 1}}, "must be a finite number, got nan"),
-        ({**RATED, "system": "S"}, RATED, "'system' must be a text, got None"),
-        ({**RATED, "document": "d"}, {**RATED, "document": 4}, "'document' must be a text, got 4"),
+        ({**RATED, "system": "S"}, RATED, "'system' must be a string, got None"),
+        ({**RATED, "document": "d"}, {**RATED, "document": 4}, "'document' must be a string, got 4"),
         (LABELLED, {**LABELLED, "label": 2}, r"'label' must be 1 \(paraphrase\) or 0, got 2"),
         (LABELLED, {**LABELLED, "label": "1"}, "'label' must be"),
-        (LABELLED, {**LABELLED, "candidate": None}, "'candidate' must be a text, got None"),
+        (LABELLED, {**LABELLED, "candidate": None}, "'candidate' must be a string, got None"),
     ],
 )
 def test_bad_rows_are_named(tmp_path, good, bad, message):
@@ -123,9 +123,9 @@ def test_bad_rows_are_named(tmp_path, good, bad, message):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([RANKED] * 4, r"odd\.jsonl: 4 rows; statistics need at least 5"),
+        ([RANKED] * 4, r"odd\.jsonl: 4 rows; statistics require at least 5"),
         ([], r"odd\.jsonl: 0 rows"),
-        ([{"candidate": "a", "reference": "b"}] * 5, r"odd\.jsonl, line 1: no 'better' .* tells the file's kind"),
+        ([{"candidate": "a", "reference": "b"}] * 5, r"odd\.jsonl, line 1: requires 'better'"),
         ([RATED] * 5, r"odd\.jsonl: all ratings 'fluency' are 3\.0"),
         ([LABELLED] * 5, r"odd\.jsonl: all labels are 1"),
     ],
@@ -296,7 +296,9 @@ def test_equal_seeds_give_equal_figures():
     assert [result.protocol for result in evaluate(judged, scores, ["segment", "system"])] == ["segment", "system"]
 
 
-@pytest.mark.parametrize(("options", "message"), [({"hybrids": 99}, "hybrids=99"), ({"repeats": 0}, "repeats must")])
+@pytest.mark.parametrize(
+    ("options", "message"), [({"hybrids": 99}, "hybrids must be at least 100"), ({"repeats": 0}, "repeats must")]
+)
 def test_sampling_limits(options, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**options)
@@ -343,7 +345,7 @@ def test_layers(text, layers):
 
 @pytest.mark.parametrize("text", ["", "x", "3-1", "1-", "-1", "1,,2"])
 def test_no_layers(text):
-    with pytest.raises(command.argparse.ArgumentTypeError, match="no choice of layers"):
+    with pytest.raises(command.argparse.ArgumentTypeError, match="layers must have the form"):
         command.parse_layers(text)
 
 
@@ -452,10 +454,10 @@ def test_command_says_when_figures_differ(judged_files, minilm, monkeypatch, cap
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--protocol", "system"], "ranked.jsonl allows ranked, not system"),
+        (["--protocol", "system"], "ranked.jsonl supports the protocols ranked, not system"),
         (["--layers", "9"], "num_layers"),
         (["--references", "0"], "--references must be at least 1, got 0"),
-        (["--hybrids", "5"], "hybrids=5"),
+        (["--hybrids", "5"], "hybrids must be at least 100"),
         (["no_such_file.jsonl"], "no_such_file.jsonl"),
     ],
 )
@@ -487,4 +489,4 @@ def test_makes_paraphrases(tmp_path, capsys):
     ]
     with pytest.raises(SystemExit):
         paraphrases.main([str(write(tmp_path / "ranked.jsonl", [RANKED] * 5)), str(out)])
-    assert "no row with two references that differ" in capsys.readouterr().err
+    assert "at least one row must have two different references" in capsys.readouterr().err
