@@ -180,7 +180,7 @@ def test_tasks_are_drawn_once_and_hold_sources_out(tmp_path, monkeypatch):
     assert (len(task.train), len(task.held_out)) == (20, 10)
     monkeypatch.setitem(tasks.TASKS, "docstrings", lambda: ([], []))
     assert load_task("docstrings", tmp_path, 20, 10) == task
-    with pytest.raises(ValueError, match="found 0 pairs"):
+    with pytest.raises(ValueError, match="found 0 training pairs"):
         load_task("docstrings", tmp_path / "other", 20, 10)
     found = [
         DocstringPair(f"text {i}", f"summary {i}", name) for i, name in enumerate(("json", "networkx.x", "torch.nn"))
