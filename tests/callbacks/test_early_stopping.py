@@ -28,26 +28,28 @@ def fitted(folder, stopping, values, *others, ckpt_path=None, module=None, **arg
     return module
 
 
+STOPS = [
+    ([0.1, 0.2, 0.3, 0.4], {"patience": 1}, 4, 0, "NOT_STOPPED"),
+    ([0.5, 0.4, 0.6, 0.6], {"patience": 1}, 2, 1, "PATIENCE_EXHAUSTED"),
+    ([0.5, 0.4, 0.3, 0.6, 0.5, 0.5, 0.5, 0.9], {}, 7, 3, "PATIENCE_EXHAUSTED"),
+    ([0.5, 0.5, 0.5, 0.5, 0.9], {"patience": 2}, 3, 2, "PATIENCE_EXHAUSTED"),
+    ([0.5, 0.55, 0.58, 0.9], {"patience": 2, "min_delta": 0.1}, 3, 2, "PATIENCE_EXHAUSTED"),
+    ([0.5, 0.65, 0.7, 0.9], {"patience": 2, "min_delta": 0.1}, 4, 0, "NOT_STOPPED"),
+    ([0.5, 0.4, 0.3, 0.35, 0.9], {"patience": 1, "mode": "min"}, 4, 1, "PATIENCE_EXHAUSTED"),
+    ([0.5, 0.8, 0.9], {"stopping_threshold": 0.7}, 2, 0, "STOPPING_THRESHOLD"),
+    ([0.5, 0.2, 0.9], {"divergence_threshold": 0.3}, 2, 0, "DIVERGENCE_THRESHOLD"),
+    ([0.5, NAN, 0.9], {}, 2, 0, "NON_FINITE_METRIC"),
+    ([0.5, NAN, 0.4, 0.9], {"check_finite": False, "patience": 3}, 4, 0, "NOT_STOPPED"),
+    ([0.5, 0.4, None, None, 0.3, 0.9], {"patience": 2}, 5, 2, "PATIENCE_EXHAUSTED"),
+    ([0.5, 0.4, None, 0.4, 0.9], {"patience": 2}, 4, 2, "PATIENCE_EXHAUSTED"),
+    ([None, None, 0.5, None, 0.4], {"patience": 1, "strict": False}, 5, 1, "PATIENCE_EXHAUSTED"),
+]
+
+
 @pytest.mark.parametrize(
-    ("values", "arguments", "epochs", "waited", "reason"),
-    [
-        ([0.1, 0.2, 0.3, 0.4], {"patience": 1}, 4, 0, "NOT_STOPPED"),
-        ([0.5, 0.4, 0.6, 0.6], {"patience": 1}, 2, 1, "PATIENCE_EXHAUSTED"),
-        ([0.5, 0.4, 0.3, 0.6, 0.5, 0.5, 0.5, 0.9], {}, 7, 3, "PATIENCE_EXHAUSTED"),
-        ([0.5, 0.5, 0.5, 0.5, 0.9], {"patience": 2}, 3, 2, "PATIENCE_EXHAUSTED"),
-        ([0.5, 0.55, 0.58, 0.9], {"patience": 2, "min_delta": 0.1}, 3, 2, "PATIENCE_EXHAUSTED"),
-        ([0.5, 0.65, 0.7, 0.9], {"patience": 2, "min_delta": 0.1}, 4, 0, "NOT_STOPPED"),
-        ([0.5, 0.4, 0.3, 0.35, 0.9], {"patience": 1, "mode": "min"}, 4, 1, "PATIENCE_EXHAUSTED"),
-        ([0.5, 0.8, 0.9], {"stopping_threshold": 0.7}, 2, 0, "STOPPING_THRESHOLD"),
-        ([0.5, 0.2, 0.9], {"divergence_threshold": 0.3}, 2, 0, "DIVERGENCE_THRESHOLD"),
-        ([0.5, NAN, 0.9], {}, 2, 0, "NON_FINITE_METRIC"),
-        ([0.5, NAN, 0.4, 0.9], {"check_finite": False, "patience": 3}, 4, 0, "NOT_STOPPED"),
-        ([0.5, 0.4, None, None, 0.3, 0.9], {"patience": 2}, 5, 2, "PATIENCE_EXHAUSTED"),
-        ([0.5, 0.4, None, 0.4, 0.9], {"patience": 2}, 4, 2, "PATIENCE_EXHAUSTED"),
-        ([None, None, 0.5, None, 0.4], {"patience": 1, "strict": False}, 5, 1, "PATIENCE_EXHAUSTED"),
-    ],
+    ("values", "arguments", "epochs", "waited", "reason", "on_train_epoch_end"),
+    [(*case, number % 2 == 1) for number, case in enumerate(STOPS)],
 )
-@pytest.mark.parametrize("on_train_epoch_end", [False, True])
 def test_when_it_stops(tmp_path, values, arguments, epochs, waited, reason, on_train_epoch_end):
     stopping = BERTScoreEarlyStopping(check_on_train_epoch_end=on_train_epoch_end, **arguments)
     module = fitted(tmp_path, stopping, values)

@@ -1,6 +1,6 @@
-"""BERTScoreEarlyStopping beside Lightning's EarlyStopping: with the same arguments they do and say the same.
+"""BERTScoreEarlyStopping compared with Lightning's EarlyStopping: equal decisions and log messages.
 
-Here every check sees a value that was logged since the last one, so that there is nothing in which they should differ.
+Every check sees a newly logged value, so the two must not differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.lightning_modules import loader, trainer
 
 NAN, INF = float("nan"), float("inf")
 KINDS = (EarlyStopping, BERTScoreEarlyStopping)
-# What Lightning's has by default and ours has not.
+# Lightning's defaults that differ from ours.
 PLAIN = {"mode": "min", "check_on_train_epoch_end": None}
 STEPS = 4
 
@@ -69,7 +69,7 @@ class Script(pl.LightningModule):
 
 @pytest.fixture
 def said(caplog):
-    """The messages of the callback so far."""
+    """Function that returns the log messages of the callback so far."""
     logger = logging.getLogger("lightning.pytorch")
     before, logger.propagate = logger.propagate, True
     name = "lightning.pytorch.callbacks.early_stopping"
@@ -235,7 +235,7 @@ SITUATIONS = {
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_a_run_goes_as_with_lightnings(tmp_path, said, name):
+def test_run_equals_that_of_lightning(tmp_path, said, name):
     values, arguments, hook, options, reason = SITUATIONS[name]
     found = []
     for kind in KINDS:
@@ -265,8 +265,8 @@ finite = st.floats(-4, 4, width=16)
     stopping_threshold=st.none() | finite,
     divergence_threshold=st.none() | finite,
 )
-def test_the_criteria_alone(values, **arguments):
-    """As a subclass may call them, with a value and no trainer."""
+def test_criteria_without_a_trainer(values, **arguments):
+    """As a subclass may call them, with a value and without a trainer."""
     callbacks = [kind("key", **arguments) for kind in KINDS]
     for value in values:
         lightnings, ours = (callback._evaluate_stopping_criteria(torch.tensor(value)) for callback in callbacks)
@@ -290,7 +290,7 @@ def test_a_key_that_is_missing(tmp_path):
 
 
 class Spy:
-    """Writes down the calls of the private methods and what came of them."""
+    """Records the calls of the private methods and their results."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -321,7 +321,7 @@ class Spy:
 
 
 @pytest.mark.parametrize("options", [{}, {"val_check_interval": 0.5}, {"fast_dev_run": 1}], ids=str)
-def test_private_methods_are_called_as_lightnings_are(tmp_path, options):
+def test_private_methods_are_called_as_in_lightning(tmp_path, options):
     calls = []
     for kind in KINDS:
         stopping = type("Spying", (Spy, kind), {})("key", **PLAIN, verbose=True, patience=2)
@@ -338,7 +338,7 @@ class WarmUp:
         return trainer.current_epoch < 2 or super()._should_skip_check(trainer)
 
 
-class Unheard:
+class Silenced:
     def _validate_condition_metric(self, logs):
         return logs["key"] < 7 and super()._validate_condition_metric(logs)
 
@@ -348,7 +348,7 @@ class OwnRule:
         return (True, f"it is {current:.0f}") if current == 6 else super()._evaluate_stopping_criteria(current)
 
 
-class OwnWords:
+class OwnMessage:
     def _improvement_message(self, current):
         return f"hurray, {current:.0f}"
 
@@ -373,9 +373,9 @@ class AtTheEpochsEnd(AtTheEnd):
 
 @pytest.mark.parametrize(
     ("change", "epochs", "waited"),
-    [(WarmUp, 8, 2), (Unheard, 6, 2), (OwnRule, 5, 1), (OwnWords, 4, 2), (AtTheEnd, 8, 0), (AtTheEpochsEnd, 4, 2)],
+    [(WarmUp, 8, 2), (Silenced, 6, 2), (OwnRule, 5, 1), (OwnMessage, 4, 2), (AtTheEnd, 8, 0), (AtTheEpochsEnd, 4, 2)],
 )
-def test_subclasses_change_what_they_change_in_lightnings(tmp_path, said, change, epochs, waited):
+def test_subclasses_behave_as_in_lightning(tmp_path, said, change, epochs, waited):
     found = []
     for kind in KINDS:
         arguments = PLAIN | {"check_on_train_epoch_end": False, "verbose": True, "patience": 2}
@@ -389,7 +389,7 @@ def test_subclasses_change_what_they_change_in_lightnings(tmp_path, said, change
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
-def test_a_check_by_hand(tmp_path, shape):
+def test_manual_check(tmp_path, shape):
     """With values that no module has logged, of any shape with one element."""
     found = []
     for kind in KINDS:
@@ -413,7 +413,7 @@ TWO_KEYS = {"key": [5, 4, 3, 4, 4, 4], "other": [1, 1, 1, 1, 1, 1, 1, 1]}
 @pytest.mark.parametrize("patience", [2, 4])
 @pytest.mark.parametrize("on_training", [True, False])
 def test_several_at_once(tmp_path, order, patience, on_training):
-    """The first that wants to stop does, and each has its state under its own key."""
+    """The first callback that stops ends training, and each has its state under its own key."""
     found = []
     for kind in KINDS:
         each = [
@@ -473,7 +473,7 @@ def loaded(stopping, state_dict):
 
 
 @pytest.mark.parametrize("name", COPIES)
-def test_copies_go_on_as_lightnings_do(tmp_path, name):
+def test_copies_continue_as_in_lightning(tmp_path, name):
     found = []
     for kind in KINDS:
         new = COPIES[name](kind("key", **PLAIN))
@@ -492,7 +492,7 @@ def test_copies_go_on_as_lightnings_do(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["pickle", "cloudpickle", "deepcopy"])
-def test_attributes_of_a_new_one_survive_pickling(name):
+def test_attributes_survive_pickling(name):
     stopping = BERTScoreEarlyStopping("key")
     assert vars(COPIES[name](stopping)) == vars(stopping)
 
@@ -508,7 +508,7 @@ def test_attributes_of_a_new_one_survive_pickling(name):
     ],
     ids=str,
 )
-def test_the_automatic_choice_is_lightnings(tmp_path, options, on_training):
+def test_automatic_choice_equals_that_of_lightning(tmp_path, options, on_training):
     for kind in KINDS:
         stopping = kind("key", **PLAIN)
         run_of(tmp_path, stopping, [5, 4], "training_step", max_epochs=2, **options)

@@ -332,7 +332,7 @@ def test_sharded_models_train_after_generation(generated, family, sharding):
     module.training_step(batch_of(module.tokenizer), 0).backward()
     expected = torch.cat([p.grad.flatten() for p in module.parameters()])
     found = [gradient for _, _, gradient, _ in results(generated, (family, sharding, "greedy"))]
-    if sharding == "fsdp":  # each rank has its half, and there may be padding behind the last
+    if sharding == "fsdp":  # each rank has one half, possibly padded at the end
         found = [torch.cat(found)[: len(expected)]] * 2
     for gradient in found:
         torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-3)
