@@ -1,6 +1,6 @@
-"""Which model for a language, which layer of a model, and which baseline to rescale by.
+"""The published tables of ``bert-score``: default models by language, tuned layers and baselines.
 
-The tables are the published ones of ``bert-score``; ``data/SOURCE.md`` states source and licence.
+``data/SOURCE.md`` states their source and licence.
 """
 
 from __future__ import annotations
@@ -29,60 +29,60 @@ __all__ = [
     "tuned_layer",
 ]
 
-# The hub moved models that had no owner to these; the published tables have the old names.
+# Owners to which the hub moved models that had none. The published tables contain the old names.
 _OWNERS = ("FacebookAI", "albert", "distilbert", "google-bert", "google-t5", "xlnet")
 
 
 @cache
-def _tables() -> dict[str, Any]:
-    tables: dict[str, Any] = json.loads((_data() / "models.json").read_text(encoding="utf-8"))
+def _load_tables() -> dict[str, Any]:
+    tables: dict[str, Any] = json.loads((_data_folder() / "models.json").read_text(encoding="utf-8"))
     return tables
 
 
-def _data() -> Traversable:
+def _data_folder() -> Traversable:
     return files("bertscore_tm") / "data"
 
 
 def default_model(lang: str) -> str:
-    """Return the model that is used for a language.
+    """Return the default model of a language.
 
     Args:
         lang: language code, such as ``"en"``, ``"de"`` or ``"en-sci"`` for scientific English.
 
     Returns:
-        A model name on the hub; languages without a model of their own get multilingual BERT.
+        Name of the model on the hub; multilingual BERT for languages without a model in the table.
 
     Example:
         >>> default_model("en")
         'roberta-large'
     """
-    tables = _tables()
+    tables = _load_tables()
     model: str = tables["languages"].get(lang.lower(), tables["other_languages"])
     return model
 
 
 def models() -> list[str]:
-    """Return the names of all models with a published layer.
+    """Return the names of all models with a tuned layer.
 
     Returns:
-        Names as on the hub, in the published order.
+        Names on the hub, in the published order.
 
     Example:
         >>> len(models())
         140
     """
-    return list(_tables()["models"])
+    return list(_load_tables()["models"])
 
 
 def listed_as(model: str) -> str | None:
-    """Return the name under which the published tables list a model.
+    """Return the name of a model in the published tables.
 
     Args:
-        model: name of the model on the hub; models without an owner may be called with today's, such as
-            ``FacebookAI/roberta-large``.
+        model: name of the model on the hub. Models that the tables list without an owner are also found with their
+            current owner, such as ``FacebookAI/roberta-large``.
 
     Returns:
-        The listed name, or ``None`` for a model that is not listed.
+        The name in the tables, or ``None`` if the model is not listed.
 
     Example:
         >>> listed_as("FacebookAI/roberta-large"), listed_as("my/model")
@@ -90,11 +90,11 @@ def listed_as(model: str) -> str | None:
     """
     owner, _, name = model.rpartition("/")
     bare = name if owner in _OWNERS else model
-    return next((known for known in (model, bare) if known in _tables()["models"]), None)
+    return next((known for known in (model, bare) if known in _load_tables()["models"]), None)
 
 
 def tuned_layer(model: str) -> int:
-    """Return the layer of a model whose scores agree best with human judgements (WMT16, Zhang et al. 2020).
+    """Return the layer whose scores correlate best with human judgements on WMT16 (Zhang et al. 2020).
 
     Args:
         model: name of the model on the hub.
@@ -103,18 +103,18 @@ def tuned_layer(model: str) -> int:
         The layer's number.
 
     Raises:
-        ValueError: no layer is published for the model.
+        ValueError: the model is not listed.
 
     Example:
         >>> tuned_layer("roberta-large")
         17
     """
-    layer: int = _entry(model, "tuned layer", "pass num_layers=...")["num_layers"]
+    layer: int = _find_entry(model, "tuned layer", "pass num_layers=...")["num_layers"]
     return layer
 
 
 def published_correlation(model: str) -> float | None:
-    """Return how well a model's scores at its tuned layer agree with human judgements.
+    """Return the correlation of a model's scores at its tuned layer with human judgements.
 
     Args:
         model: name of the model on the hub.
@@ -130,41 +130,42 @@ def published_correlation(model: str) -> float | None:
         >>> published_correlation("roberta-large")
         0.738597
     """
-    entry = _entry(model, "correlation", "bertscore-tm tune-layers measures it on judgements of your own")
+    entry = _find_entry(model, "correlation", "measure it with `bertscore-tm tune-layers` on your judgements")
     correlation: float | None = entry.get("wmt16_pearson", entry.get("wmt18_en_tr_pearson"))
     return correlation
 
 
-def _entry(model: str, what: str, remedy: str) -> dict[str, Any]:
+def _find_entry(model: str, quantity: str, remedy: str) -> dict[str, Any]:
     listed = listed_as(model)
     if listed is None:
-        near = _nearest(model, models())
-        hint = f"; the nearest listed names are {', '.join(near)}" if near else ""
-        raise ValueError(f"no {what} is known for {model!r}: {remedy}{hint}")
-    entry: dict[str, Any] = _tables()["models"][listed]
+        similar = _similar_names(model, models())
+        hint = f"; similar listed names: {', '.join(similar)}" if similar else ""
+        raise ValueError(f"no {quantity} is published for {model!r}: {remedy}{hint}")
+    entry: dict[str, Any] = _load_tables()["models"][listed]
     return entry
 
 
-def _nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Names like the given one, or like the last part of a path."""
+def _similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return known names that are similar to a name, or to the last part of a path."""
     known = list(known)
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return get_close_matches(name, known, n=3) or get_close_matches(last, known, n=3)
 
 
 def baseline(lang: str, model: str, path: str | os.PathLike[str] | None = None) -> Tensor:
-    """Return the baseline table that scores of a model are rescaled by.
+    """Return the baseline table of a model, by which its scores are rescaled.
 
     Args:
         lang: language code.
         model: name of the model on the hub.
-        path: a table of your own instead: comma-separated, header ``LAYER,P,R,F``, one row per layer from 0.
+        path: file to read instead of a published table: comma-separated, header ``LAYER,P,R,F``, one row per layer
+            from 0.
 
     Returns:
         Expected precision, recall and F1 of random pairs, shape (layers + 1, 3), float64.
 
     Raises:
-        ValueError: there is no published table for the language and model, or the table is malformed.
+        ValueError: no table is published for the language and model, or the table is malformed.
         FileNotFoundError: ``path`` does not exist.
 
     Example:
@@ -173,41 +174,42 @@ def baseline(lang: str, model: str, path: str | os.PathLike[str] | None = None) 
     """
     if path is not None:
         return parse_baseline(Path(path).read_text(encoding="utf-8"), os.fspath(path))
-    tables = _data() / "baselines"
+    tables = _data_folder() / "baselines"
     languages = sorted(entry.name for entry in tables.iterdir())
     remedy = "pass baseline_path= (`bertscore-tm baseline` makes a table), or turn rescale_with_baseline off"
-    looked = f"no baseline for language {lang!r} and model {model!r} (looked for baselines/{lang}/{model}.csv)"
-    # Compared with the names that exist, so that no name can lead out of the folder.
+    missing = f"no baseline for language {lang!r} and model {model!r} (looked for baselines/{lang}/{model}.csv)"
+    # Comparing with the existing names keeps a name such as "../x" within the folder.
     if lang.lower() not in languages:
-        raise ValueError(f"{looked}: {remedy}; languages with tables are {', '.join(languages)}")
-    known = _names(tables / lang.lower())
+        raise ValueError(f"{missing}: {remedy}; languages with tables are {', '.join(languages)}")
+    known = _find_files(tables / lang.lower())
     name = listed_as(model) or model
     if name not in known:
-        near = _nearest(name, known)
-        hint = f"; the nearest names with a table are {', '.join(near)}" if near else ""
-        raise ValueError(f"{looked}: {remedy}{hint}; models with a table for {lang!r}: {', '.join(sorted(known))}")
+        similar = _similar_names(name, known)
+        hint = f"; similar names with a table: {', '.join(similar)}" if similar else ""
+        raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {lang!r}: {', '.join(sorted(known))}")
     return parse_baseline(known[name].read_text(encoding="utf-8"), f"{lang}/{name}")
 
 
-def _names(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:
+def _find_files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:
+    """Return the tables in a folder and its subfolders by the name of their model."""
     found: dict[str, Traversable] = {}
     for entry in folder.iterdir():
         if entry.is_dir():
-            found.update(_names(entry, f"{prefix}{entry.name}/"))
+            found.update(_find_files(entry, f"{prefix}{entry.name}/"))
         else:
             found[prefix + entry.name.removesuffix(".csv")] = entry
     return found
 
 
 def parse_baseline(text: str, name: str) -> Tensor:
-    r"""Read a baseline table.
+    r"""Parse a baseline table.
 
     Args:
         text: the table: comma-separated, header ``LAYER,P,R,F``, one row per layer from 0.
-        name: what to call it in errors.
+        name: the table's name in error messages.
 
     Returns:
-        Shape (layers, 3), float64.
+        Precision, recall and F1 of each layer, shape (layers, 3), float64.
 
     Raises:
         ValueError: the table is malformed.
@@ -218,12 +220,12 @@ def parse_baseline(text: str, name: str) -> Tensor:
     """
     rows = list(csv.reader(text.splitlines()))
     if not rows or [name.strip() for name in rows[0]] != ["LAYER", "P", "R", "F"]:
-        raise ValueError(f"baseline table {name} does not begin with the header LAYER,P,R,F")
+        raise ValueError(f"baseline table {name} must start with the header LAYER,P,R,F")
     try:
         values = [[float(cell) for cell in row] for row in rows[1:]]
     except ValueError as error:
         raise ValueError(f"baseline table {name}: {error}") from error
     for number, row in enumerate(values):
         if len(row) != 4 or row[0] != number:
-            raise ValueError(f"baseline table {name}: line {number + 2} is not layer {number} with three values")
+            raise ValueError(f"baseline table {name}: line {number + 2} must be layer {number} with three values")
     return torch.tensor(values, dtype=torch.float64).reshape(-1, 4)[:, 1:]

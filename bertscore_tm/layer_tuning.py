@@ -1,4 +1,4 @@
-"""Which layer of a model agrees best with people? Rank the layers of one pass by their correlation with judgements."""
+"""Rank the layers of a model by the correlation of their scores with human judgements."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["LayerAgreement", "rank_layers", "rank_layers_by_preference", "system
 
 @dataclass(frozen=True)
 class LayerAgreement:
-    """How well the scores of one layer agree with people.
+    """Agreement of one layer's scores with human judgements.
 
     Args:
-        layer: the layer's number, 0 for the embedding output.
-        agreement: correlation with each kind of judgement, with its interval.
+        layer: number of the layer, 0 for the embedding output.
+        agreement: correlation with each kind of judgement, and its interval.
     """
 
     layer: int
@@ -27,27 +27,27 @@ class LayerAgreement:
 
     @property
     def mean(self) -> float:
-        """Mean over the kinds of judgement."""
-        return sum(found.value for found in self.agreement.values()) / len(self.agreement)
+        """Mean agreement over the kinds of judgement."""
+        return sum(estimate.value for estimate in self.agreement.values()) / len(self.agreement)
 
 
 def rank_layers(
     scores: Tensor, human: Mapping[str, Scores], how: Coefficient = "pearson", *, confidence: float = 0.95
 ) -> list[LayerAgreement]:
-    """Rank a model's layers by how well their scores correlate with human judgements.
+    """Rank a model's layers by the correlation of their scores with human judgements.
 
     Args:
         scores: precision, recall or F1 of all layers from 0, as ``bert_score(..., all_layers=True)`` returns it, shape
             (layers, texts).
         human: one or several kinds of judgement by name, such as fluency, each of shape (texts,). Larger is better.
-        how: ``"pearson"``, ``"spearman"`` or ``"kendall"``.
-        confidence: coverage of the intervals.
+        how: the coefficient: ``"pearson"``, ``"spearman"`` or ``"kendall"``.
+        confidence: coverage of the intervals, between 0 and 1.
 
     Returns:
-        The layers, best mean correlation first; of equal ones the lower.
+        The layers by falling mean correlation; layers with equal means by rising number.
 
     Raises:
-        ValueError: there is no judgement, the numbers of texts differ, there are fewer than five, or values are
+        ValueError: ``human`` is empty, the numbers of texts differ, there are fewer than five texts, or values are
             constant or not finite.
         ImportError: scipy is not installed.
 
@@ -62,10 +62,10 @@ def rank_layers(
     """
     if scores.ndim != 2:
         raise ValueError(
-            f"scores must have shape (layers, texts), got {tuple(scores.shape)}: score with all_layers=True"
+            f"scores must have shape (layers, texts), got shape {tuple(scores.shape)}: score with all_layers=True"
         )
     if not human:
-        raise ValueError("human must have at least one kind of judgement")
+        raise ValueError("human must contain at least one kind of judgement, got an empty mapping")
     ranked = []
     for layer, row in enumerate(scores):
         agreement = {}
@@ -75,19 +75,19 @@ def rank_layers(
             except ValueError as error:
                 raise ValueError(f"layer {layer} (x) and {name!r} (y): {error}") from error
         ranked.append(LayerAgreement(layer, agreement))
-    return _best_first(ranked)
+    return _sort_by_mean(ranked)
 
 
 def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: float = 0.95) -> list[LayerAgreement]:
-    """Rank a model's layers by how often they agree with people on which of two texts is better.
+    """Rank a model's layers by how often their scores agree with human preferences between two texts.
 
     Args:
-        better: scores of the preferred texts, of all layers from 0, shape (layers, pairs).
-        worse: scores of the other texts, with the same references, shape (layers, pairs).
-        confidence: coverage of the intervals.
+        better: scores of the preferred texts for all layers from 0, shape (layers, pairs).
+        worse: scores of the other texts with the same references, shape (layers, pairs).
+        confidence: coverage of the intervals, between 0 and 1.
 
     Returns:
-        The layers, best :func:`bertscore_tm.statistics.darr_kendall` first; of equal ones the lower.
+        The layers by falling :func:`bertscore_tm.statistics.darr_kendall`; layers with equal values by rising number.
 
     Raises:
         ValueError: the shapes differ or are not (layers, pairs), or there are fewer than two pairs.
@@ -101,10 +101,10 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
     """
     if better.ndim != 2 or better.shape != worse.shape:
         raise ValueError(
-            f"better and worse must both have shape (layers, pairs), got {tuple(better.shape)} and "
+            f"better and worse must both have shape (layers, pairs), got shapes {tuple(better.shape)} and "
             f"{tuple(worse.shape)}: score both with all_layers=True"
         )
-    return _best_first(
+    return _sort_by_mean(
         [
             LayerAgreement(layer, {"darr": darr_interval(*rows, confidence=confidence)})
             for layer, rows in enumerate(zip(better, worse, strict=True))
@@ -113,11 +113,11 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
 
 
 def system_means(values: Tensor, systems: Sequence[str]) -> Tensor:
-    """Average over the texts of each system, for correlations of systems rather than texts.
+    """Average over the texts of each system, to correlate systems instead of texts.
 
     Args:
         values: scores or judgements, shape (..., texts).
-        systems: which system wrote each text.
+        systems: name of the system that wrote each text.
 
     Returns:
         One mean per system in order of first appearance, shape (..., systems), float64.
@@ -131,12 +131,12 @@ def system_means(values: Tensor, systems: Sequence[str]) -> Tensor:
     """
     if len(systems) != values.shape[-1]:
         raise ValueError(f"systems must name the system of each of {values.shape[-1]} texts, got {len(systems)} names")
-    numbers = {system: number for number, system in enumerate(dict.fromkeys(systems))}
-    owner = torch.tensor([numbers[system] for system in systems], device=values.device)
-    sums = values.new_zeros((*values.shape[:-1], len(numbers)), dtype=torch.float64)
-    return sums.index_add(-1, owner, values.double()) / torch.bincount(owner)
+    indices = {system: index for index, system in enumerate(dict.fromkeys(systems))}
+    system_of_text = torch.tensor([indices[system] for system in systems], device=values.device)
+    sums = values.new_zeros((*values.shape[:-1], len(indices)), dtype=torch.float64)
+    return sums.index_add(-1, system_of_text, values.double()) / torch.bincount(system_of_text)
 
 
-def _best_first(layers: list[LayerAgreement]) -> list[LayerAgreement]:
-    # Stable, so that equals stay in the order of the layers.
-    return sorted(layers, key=lambda found: -found.mean)
+def _sort_by_mean(layers: list[LayerAgreement]) -> list[LayerAgreement]:
+    # sorted is stable, so layers with equal means keep their order.
+    return sorted(layers, key=lambda layer: -layer.mean)

@@ -203,7 +203,7 @@ def test_warnings_are_one_line_each(command, tmp_path):
     ("arguments", "exit_code", "message"),
     [
         (["-l", "9"], 2, "--num-layers 9 does not exist"),
-        ([], 2, "no tuned layer is known for"),
+        ([], 2, "no tuned layer is published for"),
         (["-l", "1", "--max-length", "513"], 2, "--max-length 513 exceeds the 512 positions"),
         (["-l", "1", "--batch-size", "0"], 2, "--batch-size must be at least 1"),
         (["-l", "1", "--rescale"], 1, "no baseline for language 'en' and model"),

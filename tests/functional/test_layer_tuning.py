@@ -106,7 +106,10 @@ def test_of_equal_layers_the_lower_is_first():
         (lambda: rank_layers(torch.rand(2, 8), {}), "at least one kind"),
         (lambda: rank_layers(torch.rand(2, 8), {"human": [1, 2]}), "layer 0 .* 'human' .* got 8 and 2"),
         (lambda: rank_layers(torch.rand(2, 8), {"human": [1] * 8}), "'human' .* all values of y are 1.0"),
-        (lambda: rank_layers(torch.rand(2, 8), {"human": list(range(8))}, "rank"), "how='rank'"),
+        (
+            lambda: rank_layers(torch.rand(2, 8), {"human": list(range(8))}, "rank"),
+            "how must be 'pearson', .* got 'rank'",
+        ),
         (lambda: rank_layers_by_preference(torch.rand(8), torch.rand(8)), "shape .layers, pairs."),
         (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 7)), "shape .layers, pairs."),
         (lambda: system_means(torch.rand(2, 8), ["A"]), "each of 8 texts, got 1"),

@@ -335,7 +335,7 @@ def test_a_local_folder_whose_configuration_names_a_listed_model(minilm, tmp_pat
         encoder = FrozenEncoder(tmp_path / "model")
         assert (encoder.num_layers, encoder.listed_name) == (layer, origin)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "my/own"}))
-    with pytest.raises(ValueError, match="no tuned layer is known for"):
+    with pytest.raises(ValueError, match="no tuned layer is published for"):
         FrozenEncoder(tmp_path / "model")
     assert FrozenEncoder(minilm, num_layers=-1).num_layers == 6
     assert FrozenEncoder(minilm, num_layers=-7).num_layers == 0

@@ -49,7 +49,7 @@ def test_all_published_correlations():
     assert sum(published_correlation(name) is None for name in models()) == 1
 
 
-def test_todays_hub_names_of_old_models():
+def test_current_hub_names_of_old_models():
     for name, layer in (
         ("FacebookAI/roberta-large", 17),
         ("google-bert/bert-base-uncased", 9),
@@ -73,21 +73,19 @@ def test_the_row_of_the_default_model():
     assert baseline("en", "roberta-large").shape == (25, 3)
 
 
-def test_an_unlisted_model_is_told_the_nearest_names(minilm):
-    with pytest.raises(ValueError, match=r"'roberta-larg'.*num_layers=.*nearest.*roberta-large"):
+def test_the_error_for_an_unlisted_model_lists_similar_names(minilm):
+    with pytest.raises(ValueError, match=r"'roberta-larg'.*num_layers=.*similar.*roberta-large"):
         tuned_layer("roberta-larg")
-    with pytest.raises(ValueError, match=r"'/models/deberta-v3-large'.*nearest.*microsoft/deberta-v3-large"):
+    with pytest.raises(ValueError, match=r"'/models/deberta-v3-large'.*similar.*microsoft/deberta-v3-large"):
         tuned_layer("/models/deberta-v3-large")
-    with pytest.raises(ValueError, match=r"no tuned layer is known for .*pass num_layers="):
+    with pytest.raises(ValueError, match=r"no tuned layer is published for .*pass num_layers="):
         FrozenEncoder(minilm)
-    with pytest.raises(ValueError, match=r"no correlation is known for 'x'.*tune-layers"):
+    with pytest.raises(ValueError, match=r"no correlation is published for 'x'.*tune-layers"):
         published_correlation("x")
 
 
-def test_a_missing_table_lists_the_nearest_names():
-    with pytest.raises(
-        ValueError, match=r"nearest names with a table are.*roberta-large.*models with a table for 'en'"
-    ):
+def test_the_error_for_a_missing_table_lists_similar_names():
+    with pytest.raises(ValueError, match=r"similar names with a table: .*roberta-large.*models with a table for 'en'"):
         baseline("en", "someone/roberta-large")
     with pytest.raises(
         ValueError, match="languages with tables are cs, de, en, en-sci, es, et, fi, fr, it, lv, pt, zh"
@@ -109,12 +107,12 @@ def test_a_missing_table_lists_the_nearest_names():
         ("en/", "roberta-large"),
     ],
 )
-def test_no_name_leads_out_of_the_folder(lang, model):
+def test_names_cannot_leave_the_folder(lang, model):
     with pytest.raises(ValueError, match="no baseline for language"):
         baseline(lang, model)
 
 
-def test_a_missing_table_names_language_model_file_and_remedy(minilm):
+def test_the_error_for_a_missing_table_names_language_model_file_and_remedy(minilm):
     with pytest.raises(ValueError, match="no baseline") as caught:
         bert_score(["a"], ["b"], minilm, 5, lang="de", rescale_with_baseline=True)
     for part in ("'de'", minilm, f"baselines/de/{minilm}.csv", "baseline_path=", "xlm-roberta-large"):
@@ -126,8 +124,8 @@ def test_a_missing_table_names_language_model_file_and_remedy(minilm):
     [
         ("", "header"),
         ("a,b,c,d\n0,0,0,0\n", "header"),
-        ("LAYER,P,R,F\n1,.1,.1,.1\n", "line 2 is not layer 0"),
-        ("LAYER,P,R,F\n0,.1,.1\n", "line 2 is not layer 0"),
+        ("LAYER,P,R,F\n1,.1,.1,.1\n", "line 2 must be layer 0"),
+        ("LAYER,P,R,F\n0,.1,.1\n", "line 2 must be layer 0"),
         ("LAYER,P,R,F\n0,.1,.1,x\n", "could not convert"),
     ],
 )
@@ -138,7 +136,7 @@ def test_malformed_tables(tmp_path, text, message):
         baseline("en", "any", path)
 
 
-def test_a_table_of_ones_own(tmp_path, encoder):
+def test_a_table_from_a_file(tmp_path, encoder):
     path = tmp_path / "table.csv"
     with pytest.raises(FileNotFoundError):
         baseline("en", "any", path)
