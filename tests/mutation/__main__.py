@@ -1,8 +1,8 @@
-"""Run the mutation tests: ``python -m tests.mutation [--count 140] [--results FILE] [PATTERN ...]``.
+"""Run the mutation tests: ``python -m tests.mutation [--count 140] [--budget 15] [--results FILE] [PATTERN ...]``.
 
 Each mutant is one change to one file of a copy of the checkout. Its tests run in a process forked from one that has
-imported the libraries, the cheapest first, until one fails: then the mutant is killed. A run with a results file is
-resumed where it stopped.
+imported the libraries, the cheapest first, until one fails (the mutant is killed) or the budget of CPU seconds is used
+up (it survives). Tests marked slow or distributed do not run. A run with a results file is resumed where it stopped.
 """
 
 from __future__ import annotations
@@ -21,14 +21,29 @@ from fnmatch import fnmatch
 from importlib import import_module
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.targets import FOLDERS, IMPORTS, TARGETS
 
 SEED = 0
-CPU_LIMIT_S = 180
+CPU_LIMIT_S = 90
 # A mutant that makes ranks wait for each other uses no CPU.
 WALL_LIMIT_S = 1800
+
+
+class Budget:
+    """A pytest plugin that starts no further test when a number of CPU seconds is used up."""
+
+    def __init__(self, seconds: float) -> None:
+        self.limit = time.process_time() + seconds
+        self.is_used_up = False
+
+    def pytest_runtest_teardown(self, item: Any, nextitem: Any) -> None:
+        """Stop the session after this test."""
+        if time.process_time() > self.limit:
+            self.is_used_up = True
+            item.session.shouldstop = "the budget is used up"
 
 
 def main() -> None:
@@ -37,7 +52,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=140, help="number of mutants (default: %(default)s)")
     parser.add_argument("--results", type=Path, help="file that keeps one JSON line per mutant")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2], help="checkout to test")
-    parser.add_argument("--unchecked", action="store_true", help="do not check that the tests pass without a change")
+    parser.add_argument(
+        "--budget", type=float, default=15.0, help="CPU seconds of one mutant after which no test starts (%(default)s)"
+    )
     parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
     options = parser.parse_args()
 
@@ -54,15 +71,15 @@ def main() -> None:
         copy_checkout(root, copy)
         # One file stands for all that have the same tests.
         todo = {target_of(mutant.path): mutant.path for mutant in chosen if mutant.key not in results}
-        for path in () if options.unchecked else todo.values():
-            outcome, seconds, text = run_tests(copy, path)
+        for path in todo.values():
+            outcome, seconds, text = run_tests(copy, path, options.budget)
             if outcome != "survived":
                 sys.exit(f"the tests of {path} fail without a change:\n{text}")
             print(f"{path}: its tests pass in {seconds:.0f} CPU s", flush=True)
         for number, mutant in enumerate(chosen, 1):
             if mutant.key in results:
                 continue
-            outcome, seconds, text = run_mutant(copy, mutant)
+            outcome, seconds, text = run_mutant(copy, mutant, options.budget)
             results[mutant.key] = {"outcome": outcome, "seconds": round(seconds, 1), "by": text}
             if options.results:
                 with options.results.open("a", encoding="utf-8") as file:
@@ -100,13 +117,13 @@ def copy_checkout(root: Path, copy: Path) -> None:
             shutil.copy2(path, copy / path.name)
 
 
-def run_mutant(copy: Path, mutant: Mutant) -> tuple[str, float, str]:
+def run_mutant(copy: Path, mutant: Mutant, budget: float) -> tuple[str, float, str]:
     """Change the file, run its tests and change it back."""
     path = copy / mutant.path
     source = path.read_text(encoding="utf-8")
     try:
         write_source(path, mutant.apply(source))
-        return run_tests(copy, mutant.path)
+        return run_tests(copy, mutant.path, budget)
     finally:
         write_source(path, source)
 
@@ -118,7 +135,7 @@ def write_source(path: Path, source: str) -> None:
         compiled.unlink()
 
 
-def run_tests(copy: Path, path: str) -> tuple[str, float, str]:
+def run_tests(copy: Path, path: str, budget: float) -> tuple[str, float, str]:
     """Run the tests of a file in a forked process.
 
     Returns:
@@ -128,7 +145,7 @@ def run_tests(copy: Path, path: str) -> tuple[str, float, str]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     pid = os.fork()
     if not pid:
-        _run_pytest(copy, path, output)
+        _run_pytest(copy, path, output, budget)
     status = _wait(pid)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -141,7 +158,7 @@ def run_tests(copy: Path, path: str) -> tuple[str, float, str]:
     return "killed", seconds, failed[0][:200] if failed else text[-2000:]
 
 
-def _run_pytest(copy: Path, path: str, output: Path) -> None:
+def _run_pytest(copy: Path, path: str, output: Path, budget: float) -> None:
     code = 1
     try:
         os.setsid()
@@ -156,9 +173,25 @@ def _run_pytest(copy: Path, path: str, output: Path) -> None:
             del sys.modules[name]
         sys.path[:] = [str(copy), *(entry for entry in sys.path if entry)]
         import pytest
+        import torch
 
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", "--no-header", "--tb=line"]
-        code = int(pytest.main([*options, *tests_of(copy, path)]))
+        torch.set_num_threads(1)
+        stop = Budget(budget)
+        options = [
+            "-x",
+            "-q",
+            "-m",
+            "not slow and not distributed",
+            "-p",
+            "no:cacheprovider",
+            "-n",
+            "0",
+            "--no-header",
+            "--tb=line",
+        ]
+        code = int(pytest.main([*options, *tests_of(copy, path)], plugins=[stop]))
+        if code == pytest.ExitCode.INTERRUPTED and stop.is_used_up:
+            code = 0
     finally:
         sys.stdout.flush()
         os._exit(code)

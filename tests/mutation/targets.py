@@ -2,12 +2,6 @@
 
 # What the tests need of the checkout.
 FOLDERS = ("bertscore_tm", "losses", "callbacks", "examples", "tests")
-SOFT_TESTS = [
-    "tests/losses/test_transport.py",
-    "tests/losses/test_soft_bertscore.py",
-    "tests/losses/test_gradients.py",
-    "tests/losses/test_exactness.py",
-]
 # Tests of each file by pattern, the cheapest first; the first pattern counts, and `{stem}` is the file's name.
 TARGETS = {
     "bertscore_tm/core/*.py": [
@@ -21,14 +15,18 @@ TARGETS = {
         "tests/functional/test_functional.py",
         "tests/functional/test_scorer.py",
     ],
-    "bertscore_tm/metric/rank_sync.py": ["tests/metric/test_states.py", "tests/metric/test_distributed.py"],
     "bertscore_tm/metric/*.py": [
+        "tests/metric/test_{stem}.py",
         "tests/metric/test_states.py",
         "tests/metric/test_bertscore.py",
         "tests/metric/test_options.py",
     ],
-    "losses/soft_*.py": SOFT_TESTS,
-    "losses/transport.py": SOFT_TESTS,
+    "losses/soft_*.py": [
+        "tests/losses/test_{stem}.py",
+        "tests/losses/test_soft_bertscore.py",
+        "tests/losses/test_gradients.py",
+        "tests/losses/test_exactness.py",
+    ],
 }
 # Not the package: each mutant imports it itself.
 IMPORTS = (
