@@ -1,4 +1,8 @@
-"""Training losses and rewards that pull a generator towards BERTScore."""
+"""Training losses and rewards that raise a generator's BERTScore.
+
+Takes a generator's logits, hidden states or sampled candidates, compares them through the shared frozen encoder, and
+returns losses and rewards. Imports the encoder, scoring and the metric; callbacks import it.
+"""
 
 from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding

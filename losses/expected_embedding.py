@@ -1,7 +1,6 @@
-"""The input embedding that an encoder would see on average, were tokens drawn from given probabilities.
+"""Expected input embeddings of an encoder under a generator's token probabilities.
 
-Either from the probabilities themselves, or from a generator's hidden states without ever holding the logits of all
-positions.
+Computed from the probabilities, or from the generator's hidden states without a tensor of all logits.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, transposed_matmul
-from bertscore_tm.losses.reductions import Reduction, require_reduction
-from bertscore_tm.losses.vocabulary_chunks import over_temperature, vocabulary_parts
+from bertscore_tm.losses.reductions import Reduction
+from bertscore_tm.losses.settings import require_choice
+from bertscore_tm.losses.vocabulary_chunks import divide_by_temperature_, split_vocabulary
 
 __all__ = ["expected_embedding", "linear_expected_embedding"]
 
@@ -88,44 +88,44 @@ def linear_expected_embedding(
     ignore_index: int = -100,
     chunk_size: int = 2048,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    r"""Return the expected input embedding of a generator's predictions from its hidden states, in little memory.
+    r"""Return expected input embeddings from hidden states, without a tensor of all logits.
 
     With hidden states h, the generator's output layer W and b, a temperature u and embeddings E,
 
     .. math::
         z = h W^\top + b, \qquad y = \mathrm{softmax}(z / u)\, E,
 
-    the same as ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)``, in forward and backward pass. But
-    logits and probabilities exist for ``chunk_size`` tokens of the vocabulary at a time: sums run along with the
-    maximum so far (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and the backward pass
-    computes each part again. Positions that nobody needs are best left out beforehand, as in ``input[mask]``.
+    equal to ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)`` in forward and backward pass. Logits
+    and probabilities are computed for ``chunk_size`` tokens of the vocabulary at a time, with a running maximum and sum
+    (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and again in the backward pass. Leave
+    out positions that are not needed, as in ``input[mask]``.
 
     Argument names are those of ``torch.nn.functional.linear_cross_entropy``. Gradients reach ``input``,
-    ``linear_weight`` and ``linear_bias``; they can not be differentiated again.
+    ``linear_weight`` and ``linear_bias``; they cannot be differentiated again.
 
     Args:
         input: h, shape (..., features).
         linear_weight: W, the output layer's weight, shape (vocabulary, features).
         table: E, frozen, shape (vocabulary, width).
-        target: token ids, shape (...); then cross-entropy is returned too, from the same pass. It is the usual one:
-            of all tokens, excluded or not, at temperature 1.
+        target: token ids, shape (...), to return the cross-entropy too, from the same pass; over all tokens, excluded
+            or not, at temperature 1.
         linear_bias: b, shape (vocabulary,).
         temperature: u, above 0; below 1 sharpens, towards one-hot.
-        excluded_ids: tokens that are no content (beginning, end, padding): their mass goes to the others.
-        reduction: of the cross-entropy: ``"mean"`` over the targets that count, ``"sum"`` or ``"none"``.
-        ignore_index: target id that does not count in the cross-entropy.
-        chunk_size: tokens of the vocabulary at a time. Fewer need less memory, down to where products of matrices
+        excluded_ids: tokens that get no probability, such as special tokens.
+        reduction: of the cross-entropy: ``"mean"`` over the targets that are not ignored, ``"sum"`` or ``"none"``.
+        ignore_index: target id that the cross-entropy ignores.
+        chunk_size: tokens of the vocabulary per chunk. Fewer need less memory; below some hundreds, matrix products
             become inefficient.
 
     Returns:
-        y, shape (..., width), float32 at least, float64 where an argument is; with a target also the cross-entropy, in
-        the same precision: a scalar, or shape (...) and 0 at ignored positions with ``reduction="none"``. The mean over
-        no target is NaN, without gradient, as in PyTorch.
+        y, shape (..., width), float32, or float64 where an argument is; with a target also the cross-entropy, in the
+        same precision: a scalar, or shape (...) and 0 at ignored positions with ``reduction="none"``. Where all targets
+        are ignored the mean is NaN, without gradient, as in PyTorch.
 
     Raises:
-        TypeError: a tensor of numbers is not floating-point, or the target not int64.
+        TypeError: an argument other than the target is not floating-point, or the target is not int64.
         ValueError: shapes do not fit, an id is outside the vocabulary, the temperature or chunk size is not positive,
-            the reduction is unknown, or the table wants a gradient.
+            the reduction is unknown, or the table requires a gradient.
 
     Example:
         >>> head = torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]], requires_grad=True)
@@ -196,33 +196,33 @@ def _check(
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"linear_bias must have shape {(len(weight),)}, got {tuple(bias.shape)}")
     if table.requires_grad and torch.is_grad_enabled():
-        raise ValueError("table gets no gradient here: pass table.detach()")
+        raise ValueError("table cannot get a gradient: pass table.detach()")
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-    require_reduction(reduction)
+    require_choice("reduction", reduction, Reduction)
     if target is None:
         return
     if target.dtype != torch.int64:
         raise TypeError(f"target must hold token ids as int64, got {target.dtype}")
     if target.shape != input.shape[:-1]:
         raise ValueError(f"target must have the shape {tuple(input.shape[:-1])} of input, got {tuple(target.shape)}")
-    # On other devices looking would wait for the device at every step; torch.compile can not look at all.
+    # Checked on the CPU only: elsewhere each check would synchronize the device, and it would break a graph.
     if target.device.type == "cpu" and not torch.compiler.is_compiling():
         outside = (target != ignore_index) & ((target < 0) | (target >= len(weight)))
         if outside.any():
             raise ValueError(
-                f"target holds ids outside the vocabulary of {len(weight)}: positions that do not count are marked "
-                f"with ignore_index={ignore_index}"
+                f"target holds ids outside the vocabulary of {len(weight)}: mark positions to ignore with "
+                f"ignore_index={ignore_index}"
             )
 
 
 class _LinearExpectedEmbedding(torch.autograd.Function):
-    """Expected embeddings y and, with a target, its surprisal -log p(target), over parts of the vocabulary.
+    """Expected embeddings y and, with a target, its surprisal -log p(target), over chunks of the vocabulary.
 
     Of each row, ``peak`` is the largest logit of content and ``total`` the sum of exp((z - peak) / u), so that the
-    softmax is exp((z - peak) / u) / total. They stay apart, since the log-sum-exp would round large logits.
+    softmax is exp((z - peak) / u) / total. They are kept apart, as their log-sum-exp would round large logits.
     ``full_peak`` and ``full_total`` are the same over all tokens at temperature 1, for the surprisal.
     """
 
@@ -240,12 +240,12 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         """Return y, shape (rows, width), and the surprisals, shape (rows, 1)."""
         dtype, lowest = hidden.dtype, torch.finfo(hidden.dtype).min
-        parts = vocabulary_parts(len(weight), chunk_size, excluded, hidden.device)
+        parts = split_vocabulary(len(weight), chunk_size, excluded, hidden.device)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             y = hidden.new_zeros(len(hidden), table.shape[1])
             peak = full_peak = hidden.new_full((len(hidden), 1), lowest)
             total = full_total = target_logit = hidden.new_zeros(len(hidden), 1)
-            # Written to again and again: new memory for each part would cost more than what is computed in it.
+            # Reused for every chunk, as allocating would cost more than computing.
             work = hidden.new_empty(1 if target is None else 2, len(hidden) * min(chunk_size, len(weight)))
             for part, columns in parts:
                 logits = _logits(work[0], hidden, weight[part].to(dtype), bias, part)
@@ -256,11 +256,11 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                     inside, column = _locate(target, part)
                     target_logit = torch.where(inside, logits.gather(1, column), target_logit)
                 if columns is not None:
-                    # The lowest finite number rather than -inf, so that a row that is -inf elsewhere stays defined.
+                    # Not -inf, so that a row whose other logits are -inf stays defined.
                     logits.index_fill_(1, columns, lowest)
                 before, peak = peak, torch.maximum(peak, logits.amax(1, keepdim=True))
-                weights = over_temperature(logits.sub_(peak), temperature).exp_()
-                rescale = over_temperature(before - peak, temperature).exp_()
+                weights = divide_by_temperature_(logits.sub_(peak), temperature).exp_()
+                rescale = divide_by_temperature_(before - peak, temperature).exp_()
                 total = total * rescale + weights.sum(1, keepdim=True)
                 y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
             y.div_(total)
@@ -273,21 +273,21 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor | None, grad_surprisal: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradients of hidden states, weight and bias."""
-        # torch's own once_differentiable would let gradients of a constant upstream pass as constants, without a word.
+        # torch's once_differentiable would treat gradients of a constant upstream as constants, without an error.
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "linear_expected_embedding can not be differentiated twice: leave out create_graph=True, or use "
-                "expected_embedding(softmax_relaxation(logits), table), which holds all logits"
+                "linear_expected_embedding cannot be differentiated twice: leave out create_graph=True, or use "
+                "expected_embedding(softmax_relaxation(logits), table)"
             )
         hidden, weight, bias, table, target, y, peak, total, full_peak, full_total = ctx.saved_tensors
         dtype = hidden.dtype
         grad_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
-        parts = vocabulary_parts(len(weight), ctx.chunk_size, ctx.excluded, hidden.device)
+        parts = split_vocabulary(len(weight), ctx.chunk_size, ctx.excluded, hidden.device)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             if grad_y is not None:
-                # Divided here, in few numbers, rather than in each probability.
+                # Divided here rather than in every probability.
                 grad_y = grad_y / total / ctx.temperature
                 mean = (grad_y * y).sum(1, keepdim=True)
             work = hidden.new_empty(2, len(hidden) * min(ctx.chunk_size, len(weight)))
@@ -300,7 +300,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                     grad.copy_(logits).sub_(full_peak).exp_().mul_(grad_surprisal / full_total)
                     grad.scatter_add_(1, column, torch.where(inside, -grad_surprisal, 0.0))
                 if grad_y is not None:
-                    weights = over_temperature(logits.sub_(peak), ctx.temperature).exp_()
+                    weights = divide_by_temperature_(logits.sub_(peak), ctx.temperature).exp_()
                     if columns is not None:
                         weights.index_fill_(1, columns, 0.0)
                     grad.addcmul_(weights, linear(grad_y, table[part].to(dtype)).sub_(mean))
@@ -318,7 +318,7 @@ def _view(memory: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _logits(memory: Tensor, hidden: Tensor, head: Tensor, bias: Tensor | None, part: slice) -> Tensor:
-    """Return the logits of a part of the vocabulary, written to the memory where that saves making new."""
+    """Return the logits of a chunk of the vocabulary, written into ``memory`` where the product allows it."""
     own_bias = None if bias is None else bias[part]
     if can_use_onednn(hidden, head):
         return linear(hidden, head, own_bias)
@@ -329,6 +329,6 @@ def _logits(memory: Tensor, hidden: Tensor, head: Tensor, bias: Tensor | None, p
 
 
 def _locate(target: Tensor, part: slice) -> tuple[Tensor, Tensor]:
-    """Return which targets are in a part of the vocabulary, and in which of its columns; others get any column."""
+    """Return which targets are in a chunk, and their columns in it, 0 for the others."""
     inside = (target >= part.start) & (target < part.stop)
     return inside, torch.where(inside, target - part.start, 0)

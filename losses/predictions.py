@@ -1,4 +1,4 @@
-"""What the loss needs of a generator's predictions, from logits or from hidden states."""
+"""Expectations over a generator's predictions, from its logits or its hidden states."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = [
     "predict_from_logits",
 ]
 
-# Positions whose logits exist at the same time where only numbers about them are wanted.
-_POSITIONS_AT_ONCE = 256
+# Positions per step where logits are reduced to statistics.
+_POSITIONS_PER_STEP = 256
 
 
 @dataclass(frozen=True)
 class OutputVocabulary:
-    """What the generator's tokens are for the encoder, on one device.
+    """The generator's tokens as the encoder sees them, on one device.
 
     Args:
         table: input embedding of each of the generator's tokens, shape (vocabulary, width).
         weights: weight of each token, 0 for the end tokens, shape (vocabulary,); ``None`` where all weigh 1.
-        excluded_ids: tokens that are no content; they get no probability.
-        end_ids: tokens that end a text, where the probability of the end counts; otherwise none.
+        excluded_ids: tokens that get no probability.
+        end_ids: tokens that end a text, with ``length="eos"``; otherwise empty.
     """
 
     table: Tensor
@@ -49,10 +49,9 @@ class SoftPredictions:
     """Expectations over the generator's tokens at each position.
 
     Args:
-        embeddings: expected input embedding; without the end tokens, whose share is missing; shape (batch, positions,
-            width).
-        weights: expected weight of the content, without gradient, shape (batch, positions); ``None``: 1.
-        ends: probability of the end tokens, shape (batch, positions); ``None`` where there are none.
+        embeddings: expected input embedding, without the share of the end tokens, shape (batch, positions, width).
+        weights: expected weight of the content, without gradient, shape (batch, positions); ``None`` where all weigh 1.
+        ends: probability of the end tokens, shape (batch, positions); ``None`` without ``end_ids``.
     """
 
     embeddings: Tensor
@@ -78,14 +77,14 @@ class PredictionStatistics:
 def predict_from_logits(
     logits: Tensor, vocabulary: OutputVocabulary, relaxation: Relaxation, temperature: float, top_k: int | None = None
 ) -> SoftPredictions:
-    """Return expectations over the probabilities that a relaxation makes of logits.
+    """Return expectations under relaxed logits.
 
     Args:
         logits: shape (batch, positions, vocabulary).
         vocabulary: the tokens.
-        relaxation: makes probabilities of logits.
+        relaxation: returns probabilities of logits.
         temperature: of the relaxation.
-        top_k: give only so many of the likeliest tokens a probability.
+        top_k: number of likeliest tokens per position that get a probability. Default: all.
 
     Returns:
         The expectations.
@@ -97,8 +96,8 @@ def predict_from_logits(
     """
     table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
     if top_k is None and relaxation is softmax_relaxation and is_eager():
-        columns = _columns(vocabulary)
-        return _of_columns(softmax_expectation(logits, columns, temperature, vocabulary.excluded_ids), vocabulary)
+        columns = _stack_columns(vocabulary)
+        return _split_columns(softmax_expectation(logits, columns, temperature, vocabulary.excluded_ids), vocabulary)
     if top_k is None:
         p = relaxation(logits, temperature, vocabulary.excluded_ids)
         embeddings = expected_embedding(p, table)
@@ -106,7 +105,7 @@ def predict_from_logits(
         if end_ids:
             ends = p[..., end_ids].sum(-1)
             embeddings = embeddings - p[..., end_ids] @ table[end_ids].to(p.dtype)
-        return SoftPredictions(embeddings, _of_content(weights, ends), ends)
+        return SoftPredictions(embeddings, _condition_on_content(weights, ends), ends)
     z = mask_excluded(logits, vocabulary.excluded_ids)
     values, ids = z.topk(min(top_k, z.shape[-1]), dim=-1)
     p = relaxation(values, temperature, ())
@@ -118,7 +117,7 @@ def predict_from_logits(
         ids.flatten(0, -2), table.to(p.dtype), mode="sum", per_sample_weights=p.flatten(0, -2)
     )
     weights = None if vocabulary.weights is None else (p.detach() * vocabulary.weights.to(p.dtype)[ids]).sum(-1)
-    return SoftPredictions(rows.view(*ids.shape[:-1], table.shape[1]), _of_content(weights, ends), ends)
+    return SoftPredictions(rows.view(*ids.shape[:-1], table.shape[1]), _condition_on_content(weights, ends), ends)
 
 
 def predict_from_hidden(
@@ -130,7 +129,7 @@ def predict_from_hidden(
     labels: Tensor | None = None,
     ignore_index: int = -100,
 ) -> tuple[SoftPredictions, Tensor | None]:
-    """Return expectations over softmax probabilities, without ever holding the logits of all positions.
+    """Return expectations under a softmax, without a tensor of all logits.
 
     Args:
         hidden: the generator's last hidden states, shape (batch, positions, features).
@@ -138,11 +137,11 @@ def predict_from_hidden(
         bias: of its output layer, shape (outputs,), or none.
         vocabulary: the tokens.
         temperature: of the softmax.
-        labels: token ids, shape (batch, positions); then cross-entropy is computed too, in the same pass.
-        ignore_index: label that does not count.
+        labels: token ids, shape (batch, positions), to compute the cross-entropy too, in the same pass.
+        ignore_index: label that the cross-entropy ignores.
 
     Returns:
-        The expectations, and the mean cross-entropy over the labels that count, or none.
+        The expectations, and the mean cross-entropy, ``None`` without labels.
 
     Example:
         >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
@@ -150,21 +149,21 @@ def predict_from_hidden(
         >>> predictions.embeddings
         tensor([[[2., 1.]]])
     """
-    columns, excluded = _columns(vocabulary), [*vocabulary.excluded_ids]
+    columns, excluded = _stack_columns(vocabulary), [*vocabulary.excluded_ids]
     size = len(columns)
     if labels is None:
         weight, bias = weight[:size], None if bias is None else bias[:size]
     elif size < len(weight):
-        # Outputs that are no token have a share in the cross-entropy, as in that of the logits.
+        # Outputs beyond the tokens take part in the cross-entropy, as in that of the logits.
         columns = nn.functional.pad(columns, (0, 0, 0, len(weight) - size))
         excluded += range(size, len(weight))
     options: dict[str, Any] = {"linear_bias": bias, "temperature": temperature, "excluded_ids": excluded}
     if labels is None:
-        return _of_columns(linear_expected_embedding(hidden, weight, columns, **options), vocabulary), None
+        return _split_columns(linear_expected_embedding(hidden, weight, columns, **options), vocabulary), None
     expected, cross_entropy = linear_expected_embedding(
         hidden, weight, columns, labels, ignore_index=ignore_index, **options
     )
-    return _of_columns(expected, vocabulary), cross_entropy
+    return _split_columns(expected, vocabulary), cross_entropy
 
 
 @torch.no_grad()
@@ -187,8 +186,8 @@ def compute_statistics(
         PredictionStatistics(entropy=tensor([0.6931]), special_mass=tensor([0.5000]), likeliest=tensor([0]))
     """
     entropy, special, likeliest = [], [], []
-    for start in range(0, num_rows, _POSITIONS_AT_ONCE):
-        logits = rows(slice(start, start + _POSITIONS_AT_ONCE))
+    for start in range(0, num_rows, _POSITIONS_PER_STEP):
+        logits = rows(slice(start, start + _POSITIONS_PER_STEP))
         p = mask_excluded(logits, ()).softmax(-1)
         entropy.append(torch.special.entr(p).sum(-1))
         special.append(p[:, list(special_ids)].sum(-1))
@@ -199,8 +198,8 @@ def compute_statistics(
     return PredictionStatistics(torch.cat(entropy), torch.cat(special), torch.cat(likeliest))
 
 
-def _columns(vocabulary: OutputVocabulary) -> Tensor:
-    """Whatever is expected of the tokens, side by side, so that it comes from one pass over the vocabulary."""
+def _stack_columns(vocabulary: OutputVocabulary) -> Tensor:
+    """Concatenate the tables whose expectations are needed, to compute them in one pass over the vocabulary."""
     end_ids, columns = list(vocabulary.end_ids), [vocabulary.table]
     if vocabulary.weights is not None:
         columns.append(vocabulary.weights[:, None].to(vocabulary.table.dtype))
@@ -211,16 +210,16 @@ def _columns(vocabulary: OutputVocabulary) -> Tensor:
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
 
-def _of_columns(expected: Tensor, vocabulary: OutputVocabulary) -> SoftPredictions:
-    """Tell the expected columns apart."""
+def _split_columns(expected: Tensor, vocabulary: OutputVocabulary) -> SoftPredictions:
+    """Split expected columns into predictions."""
     width = vocabulary.table.shape[1]
     weights = expected[..., width].detach() if vocabulary.weights is not None else None
     ends = expected[..., -1] if vocabulary.end_ids else None
-    return SoftPredictions(expected[..., :width], _of_content(weights, ends), ends)
+    return SoftPredictions(expected[..., :width], _condition_on_content(weights, ends), ends)
 
 
-def _of_content(weights: Tensor | None, ends: Tensor | None) -> Tensor | None:
-    """Expected weights given that the text has not ended."""
+def _condition_on_content(weights: Tensor | None, ends: Tensor | None) -> Tensor | None:
+    """Return expected weights given that the text has not ended."""
     if weights is None or ends is None:
         return weights
     return weights / (1 - ends.detach()).clamp(min=torch.finfo(ends.dtype).eps)

@@ -1,25 +1,24 @@
-"""How the losses of a batch become one number."""
+"""Reduction of a batch of losses to a scalar."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-__all__ = ["Reduction", "reduce_batch", "require_reduction"]
+__all__ = ["Reduction", "reduce_batch"]
 
 Reduction = Literal["mean", "sum", "none"]
 
 
-def reduce_batch(values: Tensor, reduction: Reduction, real: Tensor | None = None) -> Tensor:
+def reduce_batch(values: Tensor, reduction: Reduction, included: Tensor | None = None) -> Tensor:
     """Reduce values over a batch as the losses of ``torch.nn`` do.
 
     Args:
         values: any shape.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        real: values that count, the same shape, bool; others become 0, and the mean is over those that count. Default:
-            all.
+        included: values to include, the same shape, bool; others become 0 and are left out of the mean. Default: all.
 
     Returns:
         A scalar, or the same shape with ``"none"``.
@@ -28,26 +27,10 @@ def reduce_batch(values: Tensor, reduction: Reduction, real: Tensor | None = Non
         >>> reduce_batch(torch.tensor([2.0, 4.0, 9.0]), "mean", torch.tensor([True, True, False]))
         tensor(3.)
     """
-    if real is not None:
-        values = torch.where(real, values, 0.0)
+    if included is not None:
+        values = torch.where(included, values, 0.0)
     if reduction == "none":
         return values
     if reduction == "sum":
         return values.sum()
-    return values.mean() if real is None else values.sum() / real.sum().clamp(min=1)
-
-
-def require_reduction(reduction: str) -> None:
-    """Make sure that there is such a reduction.
-
-    Args:
-        reduction: what the caller gave.
-
-    Raises:
-        ValueError: there is none of this name.
-
-    Example:
-        >>> require_reduction("mean")
-    """
-    if reduction not in get_args(Reduction):
-        raise ValueError(f"reduction={reduction!r} is not one of {', '.join(map(repr, get_args(Reduction)))}")
+    return values.mean() if included is None else values.sum() / included.sum().clamp(min=1)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bertscore_tm.losses.reductions import Reduction, reduce_batch, require_reduction
+from bertscore_tm.losses.reductions import Reduction, reduce_batch
+from bertscore_tm.losses.settings import require_choice
 
 __all__ = ["MinimumRiskLoss", "SelfCriticalLoss", "minimum_risk_loss", "self_critical_loss"]
 
@@ -52,7 +53,7 @@ def self_critical_loss(
         >>> self_critical_loss(log_probs, sampled, mask, greedy, reduction="none")
         tensor([ 1.2000, -0.0500])
     """
-    require_reduction(reduction)
+    require_choice("reduction", reduction, Reduction)
     log_prob, rewards, real = _sequences(log_probs, rewards, mask)
     if baseline is None:
         advantage = _leave_one_out_advantage(rewards, real)
@@ -95,7 +96,7 @@ def minimum_risk_loss(
         >>> minimum_risk_loss(log_probs, torch.tensor([[0.9, 0.5]]), mask)
         tensor(0.3000)
     """
-    require_reduction(reduction)
+    require_choice("reduction", reduction, Reduction)
     _require_alpha(alpha)
     if isinstance(log_probs, Tensor) and log_probs.ndim != 3:
         raise ValueError(f"log_probs must have shape (batch, candidates, tokens), got {tuple(log_probs.shape)}")
@@ -153,7 +154,7 @@ class SelfCriticalLoss(nn.Module):
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()
-        require_reduction(reduction)
+        require_choice("reduction", reduction, Reduction)
         self.reduction: Reduction = reduction
 
     def forward(
@@ -222,7 +223,7 @@ class MinimumRiskLoss(nn.Module):
     def __init__(self, alpha: float = 0.005, *, reduction: Reduction = "mean") -> None:
         super().__init__()
         _require_alpha(alpha)
-        require_reduction(reduction)
+        require_choice("reduction", reduction, Reduction)
         self.alpha = alpha
         self.reduction: Reduction = reduction
 

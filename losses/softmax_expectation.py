@@ -1,4 +1,4 @@
-"""Expected embeddings under the softmax of given logits, whose probabilities never exist all at once."""
+"""Expected embeddings under a softmax of logits, without a tensor of all probabilities."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from bertscore_tm.core.onednn import linear
 from bertscore_tm.losses.relaxation import softmax_relaxation
-from bertscore_tm.losses.vocabulary_chunks import over_temperature, vocabulary_parts
+from bertscore_tm.losses.vocabulary_chunks import divide_by_temperature_, split_vocabulary
 
 __all__ = ["softmax_expectation"]
 
-# Words at a time, by all positions: few enough to stay in a processor's caches.
-_WORDS_AT_ONCE = 2048
+# Tokens per chunk, at all positions: few enough to stay in a processor's caches.
+_TOKENS_PER_CHUNK = 2048
 
 
 def softmax_expectation(
@@ -23,18 +23,18 @@ def softmax_expectation(
 ) -> Tensor:
     r"""Return :math:`y = \mathrm{softmax}(z / u)\, E` over content tokens.
 
-    The same as ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)``, with the same gradients, which
-    can be differentiated again; but only the logits themselves are kept for the backward pass, and probabilities exist
-    for a part of the vocabulary at a time. Logits must not be changed in place before the backward pass.
+    Equals ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)`` with the same gradients, which can be
+    differentiated again. Only the logits are saved for the backward pass, and probabilities are computed for one chunk
+    of the vocabulary at a time. Do not change the logits in place before the backward pass.
 
     Args:
         logits: z, shape (..., vocabulary).
         table: E, frozen, shape (vocabulary, width).
         temperature: u, above 0; below 1 sharpens, towards one-hot.
-        excluded_ids: tokens that are no content (beginning, end, padding): their mass goes to the others.
+        excluded_ids: tokens that get no probability, such as special tokens.
 
     Returns:
-        y, shape (..., width), float32 at least.
+        y, shape (..., width), float32 or float64.
 
     Raises:
         ValueError: the temperature is not positive.
@@ -61,10 +61,10 @@ class _SoftmaxExpectation(torch.autograd.Function):
         y = torch.zeros(len(logits), table.shape[1], dtype=dtype, device=logits.device)
         peak = torch.full_like(y[:, :1], torch.finfo(dtype).min)
         total = torch.zeros_like(peak)
-        for part, z in _parts(logits, excluded, dtype):
+        for part, z in _copy_chunks(logits, excluded, dtype):
             before, peak = peak, torch.maximum(peak, z.amax(1, keepdim=True))
-            weights = over_temperature(z.sub_(peak), temperature).exp_()
-            rescale = over_temperature(before - peak, temperature).exp_()
+            weights = divide_by_temperature_(z.sub_(peak), temperature).exp_()
+            rescale = divide_by_temperature_(before - peak, temperature).exp_()
             total = total * rescale + weights.sum(1, keepdim=True)
             y = y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
         y = y.div_(total)
@@ -78,18 +78,18 @@ class _SoftmaxExpectation(torch.autograd.Function):
         logits, table, y, peak, total = ctx.saved_tensors
         dtype, temperature, excluded = y.dtype, ctx.temperature, ctx.excluded
         if torch.is_grad_enabled():
-            # Of operations that can be differentiated in their turn.
+            # Only differentiable operations, for create_graph=True.
             p = softmax_relaxation(logits, temperature, excluded)
             into_p = grad_y @ table.to(dtype).t()
             grad = p * (into_p - (p * into_p).sum(1, keepdim=True)) / temperature
             grad = grad.to(logits.dtype)
         else:
-            # Divided here, in few numbers, rather than in each probability.
+            # Divided here rather than in every probability.
             grad_y = grad_y / total / temperature
             mean = (grad_y * y).sum(1, keepdim=True)
             grad = torch.empty_like(logits)
-            for part, z in _parts(logits, excluded, dtype):
-                weights = over_temperature(z.sub_(peak), temperature).exp_()
+            for part, z in _copy_chunks(logits, excluded, dtype):
+                weights = divide_by_temperature_(z.sub_(peak), temperature).exp_()
                 torch.mul(weights, linear(grad_y, table[part].to(dtype)).sub_(mean), out=grad[:, part])
         # A row that is -inf elsewhere has all its mass on them.
         ids = torch.tensor(excluded, dtype=torch.long, device=grad.device)
@@ -97,13 +97,13 @@ class _SoftmaxExpectation(torch.autograd.Function):
         return grad, None, None, None
 
 
-def _parts(logits: Tensor, excluded: list[int], dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """Give copies of the logits of a part of the vocabulary, with the lowest number for what is no content.
+def _copy_chunks(logits: Tensor, excluded: list[int], dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """Yield copies of the logits of each chunk, with the lowest finite number at excluded tokens.
 
-    The lowest finite number rather than -inf, so that a row that is -inf elsewhere stays defined.
+    The lowest finite number rather than -inf, so that a row whose other logits are -inf stays defined.
     """
-    memory = torch.empty(len(logits) * min(logits.shape[1], _WORDS_AT_ONCE), dtype=dtype, device=logits.device)
-    for part, columns in vocabulary_parts(logits.shape[1], _WORDS_AT_ONCE, excluded, logits.device):
+    memory = torch.empty(len(logits) * min(logits.shape[1], _TOKENS_PER_CHUNK), dtype=dtype, device=logits.device)
+    for part, columns in split_vocabulary(logits.shape[1], _TOKENS_PER_CHUNK, excluded, logits.device):
         words = part.stop - part.start
         z = memory[: len(logits) * words].view(len(logits), words).copy_(logits[:, part])
         yield part, z if columns is None else z.index_fill_(1, columns, torch.finfo(dtype).min)

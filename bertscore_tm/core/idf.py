@@ -1,4 +1,4 @@
-"""Weight of every token id: plain, or by inverse document frequency."""
+"""Document frequencies, and the weight of every token id with and without idf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DocumentFrequencies", "accumulator", "idf_weights", "special_token_w
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many documents each token id occurs.
+    """Number of documents in which each token id occurs.
 
     Args:
         counts: documents per id, shape (vocabulary,), int64.
@@ -73,7 +73,7 @@ def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: to
     """Return the weight of every token id without idf: 1, and 0 for the cls and sep tokens.
 
     Args:
-        unweighted_ids: ids that carry no weight.
+        unweighted_ids: ids of weight 0.
         vocab_size: number of token ids.
         device: where to put the table.
 
@@ -90,13 +90,13 @@ def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: to
 
 
 def accumulator(device: torch.device) -> torch.dtype:
-    """Return the dtype in which weights and sums are held.
+    """Return the dtype of weights and sums on a device.
 
     Args:
-        device: where they are held.
+        device: the device.
 
     Returns:
-        float64 where the device has it, which Apple's GPUs do not.
+        float64, or float32 on Apple's GPUs, which do not support it.
 
     Example:
         >>> accumulator(torch.device("cpu")), accumulator(torch.device("mps"))

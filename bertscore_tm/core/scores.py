@@ -1,4 +1,4 @@
-"""From matched tokens to scores: precision, recall and F1, several references, rescaling."""
+"""Precision, recall and F1 of matched tokens, reduction over several references, and rescaling."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def precision_recall_f1(pairs: MatchedPairs, weights: Tensor) -> tuple[Tensor, T
 def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
     """Return F1 = 2PR/(P+R), 0 where P + R = 0.
 
-    Where one of them is negative the quotient has a pole; it is kept within [-1, 1], where every similarity lies.
+    Where one of them is negative the quotient has a pole; it is clamped to [-1, 1], the range of similarities.
 
     Args:
         precision: any shape.
@@ -77,7 +77,7 @@ def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
 def guarded_f1(precision: Tensor, recall: Tensor) -> Tensor:
     """Return F1 for a training loss: 2PR/(P+R) where both are positive, else the smaller of the two.
 
-    Continuous, with finite gradients everywhere, and equal to the metric's F1 wherever texts resemble each other.
+    Continuous, with finite gradients everywhere, and equal to the metric's F1 where both are positive.
 
     Args:
         precision: any shape.
@@ -98,7 +98,7 @@ def guarded_f1(precision: Tensor, recall: Tensor) -> Tensor:
 
 
 def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each candidate's best score over its references, and which reference has it.
+    """Return each candidate's best score over its references, and that reference's index.
 
     Precision, recall and F1 take their own maximum each, as in the reference package.
 
@@ -107,8 +107,8 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         counts: references per candidate, at least 1 each, shape (candidates,).
 
     Returns:
-        Scores and numbers of the references, counted from 0 for each candidate, shape (layers, candidates) each. Of
-        equal scores the first reference's is taken.
+        Scores, and indices of the references within each candidate, shape (layers, candidates) each. Of equal scores
+        the first reference's is taken.
 
     Example:
         >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
@@ -120,9 +120,9 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     starts = counts.cumsum(0) - counts
     number = torch.arange(scores.shape[1], device=counts.device) - starts.repeat_interleave(counts)
     is_best = scores == best.gather(1, owner)
-    behind = torch.where(is_best, number, scores.shape[1])
+    candidates = torch.where(is_best, number, scores.shape[1])
     which = torch.full_like(best, scores.shape[1], dtype=torch.long)
-    return best, which.scatter_reduce(1, owner, behind, reduce="amin")
+    return best, which.scatter_reduce(1, owner, candidates, reduce="amin")
 
 
 def rescale(scores: Tensor, baseline: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def rescale(scores: Tensor, baseline: Tensor) -> Tensor:
 
 
 def _weighted_mean(best: Tensor, weights: Tensor, lengths: Tensor) -> Tensor:
-    """Mean of each segment; (tokens, layers) to (layers, segments)."""
+    """Return the weighted mean of each segment, from shape (tokens, layers) to (layers, segments)."""
     weights = weights[:, None]
     total = _segment_sum(weights, lengths)
     mean = _segment_sum(best.to(weights.dtype) * weights, lengths) / torch.where(total > 0, total, 1)

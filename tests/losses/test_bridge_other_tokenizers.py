@@ -33,6 +33,12 @@ def whole_words():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials)
 
 
+@pytest.fixture(scope="module")
+def words_bridge(encoder):
+    """The bridge from whole words, whose table takes longer to build than most tests."""
+    return VocabularyBridge(whole_words(), encoder)
+
+
 def ids_of(tokenizer, texts):
     return padded([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
 
@@ -46,7 +52,7 @@ def written(tokenizer, labels):
     return tokenizer.batch_decode([row[row != IGNORE] for row in labels], skip_special_tokens=True)
 
 
-def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs):
+def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, words_bridge):
     tokenizer = whole_words()
     labels = ids_of(tokenizer, pairs[0][:10])
     texts, references = written(tokenizer, labels), several_references(pairs[1][:10])
@@ -56,7 +62,7 @@ def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs):
         for matching in MATCHINGS:
             loss = SoftBERTScoreLoss(
                 encoder,
-                generator_tokenizer=tokenizer,
+                generator_tokenizer=words_bridge,
                 matching=matching,
                 matching_temperature=1e-6,
                 idf=idf,
@@ -68,14 +74,14 @@ def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs):
                 assert (scores[name] - expected[name]).abs().max() < 1e-5
 
 
-def test_labels_are_decoded(encoder, pairs):
+def test_labels_are_decoded(encoder, pairs, words_bridge):
     tokenizer = whole_words()
     labels = ids_of(tokenizer, pairs[0][:4])
     end = tokenizer.eos_token_id
     with_ends = torch.nn.functional.pad(labels, (0, 2), value=IGNORE)
     for row in with_ends:
         row[int((row != IGNORE).sum())] = end
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, reduction="none")
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=words_bridge, reduction="none")
     z = certain(with_ends, len(tokenizer), 6.0)
     by_labels = loss(z, with_ends)
     by_texts = loss(z[:, :-2], written(tokenizer, labels), labels != IGNORE)
@@ -172,9 +178,8 @@ def test_copies_and_pickles(encoder):
     assert "bridge='expand'" in repr(loss)
 
 
-def test_too_few_logits_are_refused(encoder):
-    tokenizer = whole_words()
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+def test_too_few_logits_are_refused(encoder, words_bridge):
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=words_bridge)
     with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, the generator\'s tokenizer has \d+ tokens"):
         loss(torch.zeros(1, 2, 10), ["a"])
 
@@ -194,12 +199,12 @@ def test_ends_need_a_position_for_each_token(encoder):
         SoftBERTScoreLoss(encoder, generator_tokenizer=whole_words(), length="eos")
 
 
-def test_metric_and_loss_share_references(encoder, pairs):
+def test_metric_and_loss_share_references(encoder, pairs, words_bridge):
     """Weights of a metric, for a generator with other tokens."""
     metric = BERTScore(encoder, idf_sents=pairs[1][:40])
     tokenizer = whole_words()
     labels = ids_of(tokenizer, pairs[0][:5])
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, idf=metric, matching="max")
+    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=words_bridge, idf=metric, matching="max")
     metric.update(written(tokenizer, labels), pairs[1][:5])
     value = loss(certain(labels, len(tokenizer)), pairs[1][:5], labels != IGNORE, return_components=True)[1]["f1"]
     assert value.item() == pytest.approx(metric.compute()["f1"].item(), abs=1e-5)

@@ -11,7 +11,7 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.minimum_bayes_risk import SHARES, sentences, train
 from tests.support.training_vocabulary import encoder_of_texts
 
-SEEDS = (0, 1, 2)
+SEED = 0
 LAYER = 6
 
 
@@ -57,11 +57,7 @@ def test_the_score_prefers_synonyms_in_every_template(judge):
 @pytest.mark.usefixtures("one_thread")
 def test_beats_cross_entropy(generator, judge):
     loss = SoftBERTScoreLoss(generator, references="mean", cache_bytes=2**22)
-    gains = []
-    for seed in SEEDS:
-        alone = train(seed, generator, judge, None)
-        both = train(seed, generator, judge, loss)
-        assert both.f1 > alone.f1
-        assert both.synonyms >= alone.synonyms
-        gains.append(both.f1 - alone.f1)
-    assert sum(gains) / len(gains) >= 0.005
+    alone = train(SEED, generator, judge, None)
+    both = train(SEED, generator, judge, loss)
+    assert both.synonyms >= alone.synonyms + 5
+    assert both.f1 >= alone.f1 + 0.01

@@ -73,8 +73,8 @@ def quality(model: Generator, meanings: Sequence[Meaning], encoder: FrozenEncode
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("seed", [0, 1])
-def test_keeps_bleu_and_length_and_does_not_repeat(minilm, seed):
+def test_keeps_bleu_and_length_and_does_not_repeat(minilm):
+    seed = 0
     train, held_out = split_meanings(HELD_OUT, seed)
     random = Random(seed)
     encoder = encoder_of_texts(minilm, [say(meaning, random) for meaning in train], 5)

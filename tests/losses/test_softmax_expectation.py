@@ -22,7 +22,7 @@ def plain(logits, table, temperature=1.0, excluded=()):
 
 @pytest.fixture(params=[2048, 6], ids=["one part", "parts"])
 def parts(request, monkeypatch):
-    monkeypatch.setattr(module, "_WORDS_AT_ONCE", request.param)
+    monkeypatch.setattr(module, "_TOKENS_PER_CHUNK", request.param)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 4), (0, 4)], ids=str)

@@ -20,13 +20,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TARGET = torch.tensor([[50, 60, 70, 80, 90, 3], [51, IGNORE, 61, 71, 81, 3]])
 OPTIONS = [
     {},
-    {"matching": "max", "idf": {token: 1.0 + token % 3 for token in range(800)}},
-    {"matching": "transport"},
-    {"length": "eos", "matching": "logsumexp"},
-    {"top_k": 5},
-    {"relaxation": "straight-through-gumbel"},
-    {"relaxation": "sparsemax"},
-    {"relaxation": "entmax15"},
+    {"matching": "max", "top_k": 5, "idf": {token: 1.0 + token % 3 for token in range(800)}},
+    {"matching": "transport", "relaxation": "straight-through-gumbel"},
+    {"length": "eos", "matching": "logsumexp", "relaxation": "entmax15"},
 ]
 
 
@@ -38,7 +34,7 @@ def fresh_compiler():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "max", "transport", "eos"])
 def test_one_graph_holds_the_loss(options):
     loss = SoftBERTScoreLoss(tiny("bert", "float32"), **options)
     z = noise(loss.encoder, *TARGET.shape)
@@ -70,7 +66,7 @@ def test_compiled_to_machine_code(encoder):
         torch.testing.assert_close(compiled_gradient, gradient, atol=1e-6, rtol=1e-3)
 
 
-@pytest.mark.parametrize("family", ["roberta", "distilbert", "mpnet", "electra", "albert", "xlm-roberta", "bart", "t5"])
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "mpnet", "bart", "t5"])
 def test_one_graph_in_other_families(family):
     """Also where the first call is a compiled one, before anything is loaded."""
     loss = SoftBERTScoreLoss(tiny(family, "float32"))
