@@ -1,6 +1,6 @@
 import os
 
-# No test may reach for a hub; this is read when transformers is imported.
+# No test downloads; read when transformers is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -19,13 +19,13 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _two_threads():
-    """Together, as many threads as the machine that the tests must run on has cores."""
+    """Use two threads over all pytest workers."""
     torch.set_num_threads(max(2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1))
 
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """For models so small that threads only wait for each other."""
+    """Run with one thread, for models so small that threads only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

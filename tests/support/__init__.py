@@ -1,1 +1,1 @@
-"""What several test files need: texts, tiny models, ranks, trainers and doubles."""
+"""Shared parts of the tests: texts, tiny models, ranks, trainers and doubles."""

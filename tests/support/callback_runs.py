@@ -1,4 +1,4 @@
-"""What the tests of the callbacks under precisions and strategies share; importable, so that ranks find it."""
+"""Modules, data and comparisons for tests of the callbacks under precisions and strategies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWERS = ["a cat sat", "it rains today", "hello", "returns a list of names"]
 
 
 class FSDPOnCPU(FSDPStrategy):
-    """Lightning's FSDP without an accelerator: both it and torch only guess that there must be one."""
+    """Lightning's FSDP on the processor, where both it and torch assume an accelerator."""
 
     def _setup_model(self, model: nn.Module) -> nn.Module:
         device = torch.device("cpu")
@@ -36,9 +36,9 @@ class FSDPOnCPU(FSDPStrategy):
 
 
 def strategy_on_cpu(name: str, wrapped: set[type[nn.Module]] | None = None) -> Strategy:
-    """A strategy for two processes; ``wrapped`` are the kinds of modules that FSDP wraps one by one."""
+    """Return a strategy for two processes; FSDP wraps each module of the classes ``wrapped``."""
     if name == "ddp":
-        # Synchronising them would make ranks with fewer batches hang in the forward pass of validation.
+        # Synchronised buffers would make ranks with fewer batches hang in the forward pass of validation.
         return DDPStrategy(process_group_backend="gloo", broadcast_buffers=False)
     if name == "fsdp":
         return FSDPOnCPU(process_group_backend="gloo", auto_wrap_policy=wrapped)
@@ -47,7 +47,7 @@ def strategy_on_cpu(name: str, wrapped: set[type[nn.Module]] | None = None) -> S
 
 
 class ShardedChooser(Chooser):
-    """A Chooser that shards its net where the strategy says over which ranks; ``written`` holds generated texts."""
+    """A Chooser that shards its net over the strategy's device mesh; ``written`` holds generated texts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,14 +63,14 @@ class ShardedChooser(Chooser):
 
 
 def write_wildly(pl_module: ShardedChooser, batch: Tensor) -> tuple[list[str], list[Any]]:
-    """Sampled generation that touches everything that it should not, and is remembered."""
+    """Generate with side effects on modes and random states, and keep the texts."""
     texts = generate_wildly(pl_module, batch)
     pl_module.written.append((0, *texts))
     return texts
 
 
 class Writer(pl.LightningModule):
-    """Trains a tiny Hugging Face model; its validation step does nothing, not even a forward pass."""
+    """Trains a tiny Hugging Face model; its validation step makes no forward pass."""
 
     def __init__(self, family: str) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Writer(pl.LightningModule):
         ]
 
     def shard(self, *, fully: bool = True, by_blocks: bool = True, whole: bool = True, **options: Any) -> None:
-        """With ``fully_shard``, of its blocks, of all that is outside of them, or of both; or with the older FSDP."""
+        """Shard with ``fully_shard`` the blocks, the remaining modules, or both; or the model with the older FSDP."""
         if not fully:
             self.model: Any = FullyShardedDataParallel(self.model, device_id=torch.device("cpu"))
             return
@@ -116,7 +116,7 @@ class Writer(pl.LightningModule):
 
 
 def generator(family: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A tiny random model that generates until it must stop, and its tokenizer."""
+    """Return a tiny random model that generates up to the length limit, and its tokenizer."""
     auto = AutoModelForSeq2SeqLM if family in ("bart", "t5") else AutoModelForCausalLM
     model = randomised(auto.from_config(tiny_config(family)))
     model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
@@ -125,7 +125,7 @@ def generator(family: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def batch_of(tokenizer: PreTrainedTokenizerBase, chosen: slice = slice(None)) -> dict[str, Tensor]:
-    """Prompts and answers, padded."""
+    """Return padded prompts and answers."""
 
     def padded(rows: Sequence[Sequence[int]], value: int) -> Tensor:
         return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
@@ -141,7 +141,7 @@ def batch_of(tokenizer: PreTrainedTokenizerBase, chosen: slice = slice(None)) ->
 
 
 class Stream(IterableDataset[int]):
-    """Numbers of examples, of which nobody knows how many there will be."""
+    """Numbers of examples in a data set without a length."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self.numbers = list(numbers)
@@ -155,13 +155,13 @@ def stream(numbers: Sequence[int]) -> DataLoader[int]:
 
 
 def whole_weights(module: nn.Module) -> Tensor:
-    """All weights, put together from the shards of ``fully_shard``; of FSDP those of this rank."""
+    """Return all weights: gathered from the shards of ``fully_shard``, for FSDP those of this rank."""
     found = [p.full_tensor() if isinstance(p, DTensor) else p for p in module.parameters()]
     return torch.cat([p.detach().flatten() for p in found])
 
 
 class Keep(pl.Callback):
-    """Keeps what training must agree in, at its end: weights, optimizers, random states, and flags."""
+    """Keeps the state at the end of training: weights, optimizers, random states and modes."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
@@ -179,7 +179,7 @@ class Keep(pl.Callback):
 
 
 def numpy_state() -> list[int]:
-    """NumPy's random state, and the place in it."""
+    """Return NumPy's random state and the position in it."""
     state: Any = np.random.get_state()
     return [*state[1].tolist(), state[2]]
 
@@ -190,7 +190,7 @@ def _tensors(state: Any) -> list[Tensor]:
 
 
 def differences(one: Any, other: Any) -> list[str]:
-    """Names of what differs, to the last bit."""
+    """Return the names of the entries that differ in any bit."""
 
     def equal(a: Any, b: Any) -> bool:
         if isinstance(a, Tensor):
@@ -206,7 +206,7 @@ def differences(one: Any, other: Any) -> list[str]:
 def texts_of(
     batches: Sequence[tuple[int, list[str], list[Any]]], number: int | None = None
 ) -> tuple[list[str], list[Any]]:
-    """Predictions and references of one loader, or of all."""
+    """Return the predictions and references of one loader, or of all."""
     chosen = [(preds, target) for loader, preds, target in batches if number in (None, loader)]
     return [p for preds, _ in chosen for p in preds], [t for _, target in chosen for t in target]
 
@@ -216,6 +216,6 @@ def logged(metrics: Any, name: str = "bertscore", stage: str = "val", suffix: st
 
 
 def means(preds: Sequence[str], target: Sequence[Any], encoder: FrozenEncoder, **options: Any) -> list[float]:
-    """What the function says about all texts at once."""
+    """Return the mean scores of all texts by ``bert_score``."""
     scores = bert_score(list(preds), list(target), encoder, **options)
     return [scores[score].mean().item() for score in SCORES]

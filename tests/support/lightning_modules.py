@@ -1,4 +1,4 @@
-"""Small modules for the tests of the callbacks; at the top of a module so that spawned processes find them."""
+"""Small Lightning modules, which ranks import."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.ranks import RANK_IMPORTS
 
 
 class Numbers(Dataset[int]):
-    """The numbers of the examples, so that a batch is a tensor of numbers."""
+    """Numbers of the examples: a batch is a tensor of numbers."""
 
     def __init__(self, count: int, first: int = 0) -> None:
         self.count, self.first = count, first
@@ -36,9 +36,9 @@ def loader(count: int, first: int = 0, batch_size: int = 3) -> DataLoader[int]:
 
 
 class Chooser(pl.LightningModule):
-    """Learns which of the references belongs to which example; what it chooses is its "generated" text.
+    """Learns the reference of each example; the text that it chooses is its "generated" text.
 
-    ``seen`` holds what was last scored: (loader, predictions, references) of each batch.
+    ``seen`` holds the batches scored last: (loader, predictions, references).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Chooser(pl.LightningModule):
 
 
 class Steady(Chooser):
-    """A Chooser whose training depends on the step number alone, so that a resumed run can equal an unbroken one."""
+    """A Chooser whose training depends on the step number alone: a resumed run equals an unbroken one."""
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         torch.manual_seed(self.global_step)
@@ -129,7 +129,7 @@ class Quality(Chooser):
 
 
 class Silent(Chooser):
-    """A Chooser whose steps return nothing: its texts come from ``generate``."""
+    """A Chooser whose steps return None: its texts come from ``generate``."""
 
     def evaluation_step(self, batch: Tensor, batch_idx: int, dataloader_idx: int = 0) -> None:
         return None
@@ -139,7 +139,7 @@ class Silent(Chooser):
 
 
 class Returns(Chooser):
-    """A Chooser whose steps return what they are told to."""
+    """A Chooser whose steps return a given value."""
 
     def __init__(self, choices: Sequence[str], references: Sequence[Any], returned: Any) -> None:
         super().__init__(choices, references)
@@ -191,12 +191,12 @@ class Logs(pl.LightningModule):
 
 
 def generate(pl_module: Chooser, batch: Tensor) -> tuple[list[str], list[Any]]:
-    """What the step would return."""
+    """Return what the step would return."""
     return pl_module.choose(batch)
 
 
 def generate_wildly(pl_module: Chooser, batch: Tensor) -> tuple[list[str], list[Any]]:
-    """Sampled generation that touches everything that it should not."""
+    """Generate with side effects on modes and random states."""
     pl_module.train()
     torch.set_grad_enabled(True)
     preds, references = pl_module.choose(batch)
@@ -205,7 +205,7 @@ def generate_wildly(pl_module: Chooser, batch: Tensor) -> tuple[list[str], list[
 
 
 def generate_few(pl_module: Chooser, batch: Tensor) -> tuple[list[str], list[Any]]:
-    """One text too few."""
+    """Generate one text too few."""
     preds, references = pl_module.choose(batch)
     return preds[1:], references[1:]
 
@@ -231,7 +231,7 @@ class SpawnedDDP(DDPStrategy):
 
 
 def trainer(folder: Path, callbacks: Sequence[pl.Callback] = (), **kwargs: Any) -> pl.Trainer:
-    """A quiet trainer on the processor."""
+    """Return a trainer on the processor, without progress bar and summary."""
     defaults: dict[str, Any] = {
         "accelerator": "cpu",
         "devices": 1,
@@ -257,7 +257,7 @@ def chooser(
     references: Sequence[Any] | None = None,
     **kwargs: Any,
 ) -> Chooser:
-    """A module over the first pairs, always with the same first weights and random states."""
+    """Return a module over the first pairs, with the same initial weights and random states in every call."""
     pl.seed_everything(7, verbose=False)
     return kind(pairs[0][:count], references or pairs[1][:count], *args, **kwargs)
 

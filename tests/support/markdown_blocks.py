@@ -1,4 +1,4 @@
-"""Code blocks, headings and links of the Markdown files, and how the blocks are run."""
+"""Code blocks, headings and links of the Markdown files."""
 
 import io
 import re
@@ -23,7 +23,7 @@ class Block:
     content: str
     line: int
     output: str | None
-    """The ``text`` block that follows at once: what a python block must print."""
+    """Content of the ``text`` block directly after a python block: the expected output."""
 
     def compiled(self) -> Any:
         # With the lines above, so that errors point into the page.
@@ -38,7 +38,7 @@ class Block:
 
 
 def blocks(path: Path) -> list[Block]:
-    """All blocks of a page, in order."""
+    """Return all blocks of a page, in order."""
     text = path.read_text(encoding="utf-8")
     found = list(_FENCE.finditer(text))
     rows = []
@@ -51,7 +51,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def same_output(expected: str, printed: str) -> bool:
-    """Whether two outputs are the same, but for one unit in the last digit of numbers with decimals."""
+    """Check whether two outputs are equal up to one unit in the last digit of decimal numbers."""
     if _FLOAT.sub("#", expected).split() != _FLOAT.sub("#", printed).split():
         return False
     pairs = zip(_FLOAT.finditer(expected), _FLOAT.finditer(printed), strict=True)
@@ -59,13 +59,13 @@ def same_output(expected: str, printed: str) -> bool:
 
 
 def markdown_files() -> list[Path]:
-    """The project's Markdown files."""
+    """Return the project's Markdown files."""
     folders = ("bertscore_tm", "callbacks", "examples", "losses", "tests")
     return sorted([*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))])
 
 
 def anchors(path: Path) -> set[str]:
-    """What links into a page may name: its headings, as GitHub writes them."""
+    """Return the anchors of a page: its headings, as GitHub writes them."""
     found: set[str] = set()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", _without_blocks(path), re.MULTILINE):
         shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
@@ -78,7 +78,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def links(path: Path) -> Iterator[str]:
-    """Where the links and pictures of a page lead, but for the web."""
+    """Yield the targets of a page's links and pictures, except those on the web."""
     for target in re.findall(r"\]\(([^)\s]+)\)", _without_blocks(path)):
         if not re.match(r"[a-z]+:", target):
             yield target

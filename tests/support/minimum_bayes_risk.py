@@ -1,4 +1,4 @@
-"""A task where the likeliest word is not the best one: two synonyms share what one unrelated word has less of each."""
+"""A task where the likeliest word is not the best: two synonyms share more probability than an unrelated word has."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _TEMPLATES = (
     ("they {} to help us", "attempted", "tried", "flew"),
 )
 
-# Beside the templates: a and b together are likelier than c, either alone is not.
+# Probabilities of a, b and c: a and b together are likelier than c, each alone is not.
 SHARES = (0.32, 0.32, 0.36)
 STEPS, SAMPLES, HELD_OUT = 120, 4, 25
 
@@ -65,7 +65,7 @@ def sentences() -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was learnt.
+    """Result of a training run.
 
     Args:
         f1: mean BERTScore F1 of the likeliest sentences against references that were not seen.
@@ -84,14 +84,14 @@ class Outcome:
 def train(
     seed: int, generator: FrozenEncoder, judge: FrozenEncoder, loss: SoftBERTScoreLoss | None, weight: float = 1.0
 ) -> Outcome:
-    """Learn free logits for each template from sampled references, with cross-entropy and perhaps a loss beside it.
+    """Learn logits of each template from sampled references, with cross-entropy and optionally a loss.
 
     Args:
-        seed: of the references; the same ones are drawn with and without a loss.
-        generator: whose tokenizer and vocabulary the logits have.
+        seed: seed of the references, which are the same with and without a loss.
+        generator: encoder whose vocabulary the logits have.
         judge: the encoder of the score against unseen references.
         loss: added to cross-entropy, with ``references="mean"``.
-        weight: of the loss.
+        weight: weight of the loss.
 
     Returns:
         The outcome.

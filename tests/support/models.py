@@ -17,7 +17,7 @@ from tests.support.texts import real_pairs
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """How a family's real tokenizers cut text, what they put around it, and which roles its special tokens have."""
+    """A family's tokenizers: the algorithm, the special tokens around a text and their roles."""
 
     algorithm: str
     template: str
@@ -129,7 +129,7 @@ EVERY_FAMILY = {
     "xlm-roberta-xl": "xlm-roberta",
     "xlnet": "xlnet",
 }
-# Some of them, for tests that need a cls and a sep token or are too slow for all.
+# A selection, for tests that need a cls and a sep token or are too slow for all families.
 FAMILIES = (
     "bert",
     "roberta",
@@ -153,7 +153,7 @@ _DECODERS: dict[str, Any] = {
 
 @cache
 def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """A small tokenizer of a kind, trained on real texts; the same in every process."""
+    """Return a small tokenizer of a kind, trained on real texts; the same in every process."""
     made = KINDS[kind]
     specials, unknown = list(made.specials), made.roles.get("unk_token")
     texts = [text for side in real_pairs(240) for text in side]
@@ -201,7 +201,7 @@ def tiny_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     )
 
 
-# What each family calls its sizes.
+# Sizes by each family's own names.
 _BERT = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 70}
 _ROBERTA = _BERT | {"max_position_embeddings": 72}
 _LLAMA = _BERT | {"num_key_value_heads": 2, "head_dim": 8}
@@ -264,7 +264,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 }
 _SIZES |= dict.fromkeys(("olmo2", "phi3", "qwen2", "qwen3"), _LLAMA)
 _SIZES |= dict.fromkeys(("bert", "megatron-bert"), _BERT)
-# What the families without num_hidden_layers call the number of (encoder) layers.
+# Name of the number of (encoder) layers in families without num_hidden_layers.
 _NUM_LAYERS = dict.fromkeys(("bart", "blenderbot", "blenderbot-small", "led", "mbart", "pegasus"), "encoder_layers")
 _NUM_LAYERS |= dict.fromkeys(("t5", "mt5", "umt5"), "num_layers")
 _NUM_LAYERS |= {"distilbert": "n_layers", "gpt2": "n_layer", "xlnet": "n_layer", "xlm": "n_layers"}
@@ -272,7 +272,7 @@ _NUM_LAYERS |= {"prophetnet": "num_encoder_layers"}
 
 
 def tiny_config(family: str, layers: int = 3, **more: Any) -> PretrainedConfig:
-    """The configuration of a small model."""
+    """Return the configuration of a small model."""
     tokenizer = tiny_tokenizer(EVERY_FAMILY[family])
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "bos", "eos", "cls", "sep")}
     sizes = {"vocab_size": len(tokenizer), _NUM_LAYERS.get(family, "num_hidden_layers"): layers, **_SIZES[family]}
@@ -280,7 +280,7 @@ def tiny_config(family: str, layers: int = 3, **more: Any) -> PretrainedConfig:
 
 
 def randomised(model: PreTrainedModel) -> PreTrainedModel:
-    """Give a model other random weights: the usual ones are so small that every layer does nearly nothing."""
+    """Give a model larger random weights: with the usual ones, a layer hardly changes its input."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         for parameter in model.parameters():
@@ -291,7 +291,7 @@ def randomised(model: PreTrainedModel) -> PreTrainedModel:
 
 @cache
 def tiny_model(family: str, layers: int = 3) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """A small random model of a family, with its tokenizer."""
+    """Return a small random model of a family, and its tokenizer; built once per process."""
     with torch.random.fork_rng(devices=[]):
         model = AutoModel.from_config(tiny_config(family, layers))
     return randomised(model), tiny_tokenizer(EVERY_FAMILY[family])

@@ -1,4 +1,4 @@
-"""Predictions for tests of the loss: certain, random, or nearly right."""
+"""Predictions for tests of the loss: certain, random or nearly right."""
 
 from functools import cache
 
@@ -16,7 +16,7 @@ TEXTS = ["a black cat sat on the mat", "the weather is nice", "hello"]
 
 @cache
 def tiny(family="bert", dtype="float64"):
-    """A random encoder of a family, layer 2 of 3."""
+    """Return a random encoder of a family, layer 2 of 3."""
     model, tokenizer = tiny_model(family)
     return FrozenEncoder(model, tokenizer, num_layers=2, dtype=dtype)
 
@@ -31,7 +31,7 @@ def padded(rows, value=IGNORE):
 
 
 def certain(encoder, labels, scale=100.0):
-    """Logits that put all mass on the labels."""
+    """Return logits that put all probability on the labels."""
     logits = torch.zeros(*labels.shape, len(encoder.embedding_table(CPU)))
     return logits.scatter_(-1, labels.clamp(min=0)[..., None], scale)
 
@@ -47,7 +47,7 @@ def labels_of(encoder, texts=TEXTS):
 
 
 def near_labels(encoder, labels, seed=0):
-    """Logits that know the labels about half, so that gradients are large."""
+    """Return logits that put about half of the probability on the labels, where gradients are large."""
     return certain(encoder, labels, 10.0) + noise(encoder, *labels.shape, scale=1.0, seed=seed)
 
 
@@ -59,7 +59,7 @@ def grad_of(loss, logits, *args, **kwargs):
 
 
 def equally_long(encoder, candidates, references, limit=40):
-    """Cut each pair after a word so that both texts have the same number of tokens."""
+    """Cut each pair after a word so that both texts have equally many tokens."""
     pairs = []
     for texts in zip(candidates, references, strict=True):
         by_length = []
@@ -75,7 +75,7 @@ def equally_long(encoder, candidates, references, limit=40):
 
 @torch.no_grad()
 def scores_of_certain_predictions(loss, candidates, references, target, step=10):
-    """All components for predictions that are certain of the candidates' tokens."""
+    """Return all components for predictions that are certain of the candidates' tokens."""
     parts = []
     order = sorted(range(len(candidates)), key=lambda i: len(candidates[i]))
     for k in range(0, len(candidates), step):

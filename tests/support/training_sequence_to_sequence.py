@@ -1,4 +1,4 @@
-"""A small language of facts about places and the many sentences that say them, and a small model that learns it."""
+"""A small language of facts about places and their sentences, and a small model that learns it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sun
 MEANINGS = list(product(KINDS, AREAS, PRICES, RATINGS, DAYS))
 FACTS = sorted({*KINDS, *AREAS, *PRICES, *RATINGS, *DAYS})
 
-# Whatever can be said in several ways, from the most to the least usual one.
+# Ways to express a fact, from the most to the least frequent.
 _FRAMES = (
     "the {price} {kind} {near} the {area} is {rating} but {shut} on {day}",
     "{near} the {area} there is a {price} {kind} , {rating} but {shut} on {day}",
@@ -72,7 +72,7 @@ Meaning = tuple[str, ...]
 
 
 def say(meaning: Meaning, random: Random) -> str:
-    """Say a meaning in one of its ways, usual ones more often."""
+    """Return a sentence for a meaning; frequent ways are chosen more often."""
 
     def choose(ways: Sequence[str]) -> str:
         return random.choices(ways, [2.0**-k for k in range(len(ways))])[0]
@@ -84,7 +84,7 @@ def say(meaning: Meaning, random: Random) -> str:
 
 
 def split_meanings(held_out: int, seed: int) -> tuple[list[Meaning], list[Meaning]]:
-    """Meanings to train on, and others."""
+    """Return meanings to train on, and held-out ones."""
     shuffled = Random(seed).sample(MEANINGS, len(MEANINGS))
     return shuffled[held_out:], shuffled[:held_out]
 
@@ -117,7 +117,7 @@ class Generator(nn.Module):
 
     @torch.no_grad()
     def generate(self, meanings: Sequence[Meaning]) -> list[list[int]]:
-        """Return the likeliest token after token, up to the end."""
+        """Decode greedily up to the end token."""
         ids = torch.full((len(meanings), 1), self.start_id)
         for _ in range(self.positions):
             ids = torch.cat([ids, self(meanings, ids)[:, -1:].argmax(-1)], dim=1)

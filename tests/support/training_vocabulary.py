@@ -1,4 +1,4 @@
-"""The real encoder with few words, so that a generator's logits are few too."""
+"""The real encoder with a small vocabulary, which keeps a generator's logits small."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
 def encoder_of_texts(folder: str, texts: Sequence[str], num_layers: int) -> FrozenEncoder:
     """Cut a BERT encoder's vocabulary to the tokens of some texts; their token vectors stay the same.
 
-    To a generator it is the same as never predicting any other token.
+    For a generator this equals never predicting another token.
     """
     original = AutoTokenizer.from_pretrained(folder)
     used = {token for text in texts for token in original.tokenize(text)}
