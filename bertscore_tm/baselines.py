@@ -53,7 +53,7 @@ class Baseline:
     signature: str
 
     def table(self) -> str:
-        r"""Return the table in the published format, which ``baseline_path=`` and ``catalog.baseline(path=)`` read.
+        r"""Return the table in the format that ``baseline_path=`` reads.
 
         Returns:
             Header ``LAYER,P,R,F`` and one line per layer from 0, six decimals.
@@ -116,7 +116,9 @@ def make_baseline(
     score: Callable[[TextPairs], CorpusScores | None] | None = None,
     once: Callable[[Callable[[], Sums]], Sums] = lambda work: work(),
 ) -> Baseline:
-    r"""Measure the mean score of unrelated texts, the b of the rescaled score (x - b) / (1 - b).
+    r"""Measure the mean score of unrelated texts.
+
+    It is the b of the rescaled score (x - b) / (1 - b):
 
     .. math:: b = \frac{1}{n} \sum_{k=1}^n x(t_{i_k}, t_{j_k}), \quad
         \mathrm{se}(b) = \sqrt{\frac{1}{n(n-1)} \sum_{k=1}^n (x(t_{i_k}, t_{j_k}) - b)^2}
@@ -210,7 +212,7 @@ def make_baseline(
 
 
 def _distinct_texts(texts: Iterable[str], encoder: FrozenEncoder) -> tuple[list[str], int]:
-    """Return the texts that pairs are drawn from, and the number of them that are truncated."""
+    """Return the distinct texts with content, and how many are truncated."""
     stripped = list(dict.fromkeys(text.strip() for text in texts))
     kept, num_truncated = [], 0
     for start in range(0, len(stripped), _TEXTS_PER_STEP):

@@ -242,7 +242,9 @@ def align(
     baseline_path: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
 ) -> Alignment:
-    """Match the tokens of two texts, and divide the score of :func:`bert_score` among them.
+    """Match the tokens of two texts, and divide the score among them.
+
+    The scores are those of :func:`bert_score`.
 
     Args:
         candidate: the candidate text.

@@ -1,6 +1,7 @@
-"""The interface of the ``bert-score`` package: its names, arguments and results, so that only an import changes.
+"""The interface of the ``bert-score`` package: its names, arguments and results.
 
-Scores equal those of ``bert-score`` 0.3.13, except for its errors, which `examples/migrating.md` lists.
+Only an import changes. Scores equal those of ``bert-score`` 0.3.13, except for its errors, which
+`examples/migrating.md` lists.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def score(
     stride: int | None = None,
     dtype: str | torch.dtype = "float32",
 ) -> Scores | tuple[Scores, str]:
-    """Score candidates against references, with the arguments and results of ``bert_score.score``.
+    """Score candidates against references, with the interface of bert-score.
 
     Args:
         cands: candidate texts.
@@ -112,7 +113,7 @@ def score(
 
 
 class BERTScorer:
-    """Scorer that keeps its encoder between calls, with the interface of ``bert_score.BERTScorer``.
+    """Scorer that keeps its encoder between calls, with the interface of bert-score.
 
     Args:
         model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the model of the
@@ -269,7 +270,7 @@ class BERTScorer:
         return ((precision, recall, f1), self.hash) if return_hash else (precision, recall, f1)
 
     def plot_example(self, candidate: str, reference: str, fname: str | os.PathLike[str] = "") -> Figure:
-        """Draw the similarities of all tokens of two texts and mark each token's best match.
+        """Draw the similarities of all tokens of two texts, with best matches marked.
 
         Args:
             candidate: the candidate text.

@@ -103,7 +103,7 @@ def _short(value: Any) -> str:
 
 
 def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:
-    """Check a list of texts, such as the texts that document frequencies are taken from.
+    """Check a list of texts, such as those that document frequencies come from.
 
     Args:
         idf_sents: a sequence of texts.

@@ -1,4 +1,4 @@
-"""Drawing of alignments: a heatmap, shaded texts, and a web page. The rooms below compute what is drawn.
+"""Draws an alignment as a heatmap, shaded texts or a web page; computes none.
 
 Nothing is shown and no display is needed: functions return a ``matplotlib.figure.Figure`` or HTML.
 """
@@ -28,7 +28,7 @@ def plot_alignment(
     ax: Axes | None = None,
     **options: Unpack[AlignmentOptions],
 ) -> Figure:
-    """Draw the similarities of all tokens of two texts and mark each token's best match.
+    """Draw the similarities of all tokens of two texts, with best matches marked.
 
     Short for ``align(...).plot(ax)``, see :meth:`bertscore_tm.scoring.alignment.Alignment.plot`.
 
@@ -69,7 +69,7 @@ def plot_contributions(
     ax: Axes | None = None,
     **options: Unpack[AlignmentOptions],
 ) -> Figure:
-    """Draw both texts with each token shaded by its share of the score (Zhang et al. 2020, figure 2).
+    """Draw both texts with each token shaded by its share of the score.
 
     Short for ``align(...).plot_contributions(ax)``, see
     :meth:`bertscore_tm.scoring.alignment.Alignment.plot_contributions`.

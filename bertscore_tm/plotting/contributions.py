@@ -38,7 +38,9 @@ _PADDING, _SPACE, _LINE = 0.18, 0.3, 1.9
 
 
 def draw_contributions(alignment: Alignment, ax: Axes | None = None) -> Figure:
-    """Draw both texts, shaded; see :meth:`bertscore_tm.scoring.alignment.Alignment.plot_contributions`.
+    """Draw both texts, shaded.
+
+    See :meth:`bertscore_tm.scoring.alignment.Alignment.plot_contributions`.
 
     Args:
         alignment: the alignment.

@@ -1,4 +1,4 @@
-"""Figures that are as large as the drawing in them, and the title that all drawings share."""
+"""Figures as large as their drawing, and the title that all drawings share."""
 
 from __future__ import annotations
 

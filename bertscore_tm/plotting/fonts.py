@@ -1,4 +1,4 @@
-"""Fonts for texts of any script: the installed families that have their characters."""
+"""Fonts for texts of any script: installed families that have the characters."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class FontFallback:
 
 
 def find_fonts(texts: Iterable[str]) -> FontFallback:
-    """Find installed fonts for texts, and warn once about characters that no font has.
+    """Find installed fonts for texts, and warn about characters that no font has.
 
     Args:
         texts: all texts of a drawing.

@@ -48,7 +48,9 @@ _LARGEST_FONT, _SMALLEST_FONT, _LARGEST_NUMBER, _SMALL_PRINT = 10.0, 5.0, 9.0, 8
 
 
 def draw_alignment(alignment: Alignment, ax: Axes | None = None) -> Figure:
-    """Draw an alignment as a heatmap; see :meth:`bertscore_tm.scoring.alignment.Alignment.plot`.
+    """Draw an alignment as a heatmap.
+
+    See :meth:`bertscore_tm.scoring.alignment.Alignment.plot`.
 
     Args:
         alignment: the alignment.
@@ -125,7 +127,7 @@ def _write_numbers(ax: Axes, similarities: Tensor, cell: float) -> None:
 
 
 def _mark_matches(ax: Axes, alignment: Alignment, cell: float) -> None:
-    """Draw the marks in units of cells, so that they keep their places when the figure is resized."""
+    """Draw the marks in units of cells, so that they follow the figure's size."""
     from matplotlib.collections import EllipseCollection, PolyCollection
 
     style: dict[str, Any] = {"facecolors": "none", "linewidths": min(1.6, cell * 72 * 0.075)}
@@ -153,7 +155,7 @@ def _mark_matches(ax: Axes, alignment: Alignment, cell: float) -> None:
 
 
 def _labels(text: AlignedText) -> list[str]:
-    """Label the tokens, with marks for continued words and for special tokens as best matches."""
+    """Label the tokens; marks show continued words and special best matches."""
     labels = []
     before = " "
     for token, joined, match in zip(text.tokens, text.joined, text.matches.tolist(), strict=True):

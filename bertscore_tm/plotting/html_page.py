@@ -44,7 +44,7 @@ def write_page(alignment: Alignment) -> str:
 
 
 def write_fragment(alignment: Alignment) -> str:
-    """Return both texts, shaded, as a part of a web page, such as the output of a notebook cell.
+    """Return both texts, shaded, as a part of a web page, such as a notebook.
 
     Args:
         alignment: the alignment.

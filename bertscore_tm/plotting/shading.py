@@ -1,4 +1,4 @@
-"""Shading of both texts by their tokens' shares of the score, for figures and web pages."""
+"""Shades of tokens by their share of the score, for figures and web pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Token vectors in, scores of texts out: token weights, corpora, rescaling, alignments, warnings and signatures.
+"""Token vectors in, scores of texts out.
 
-Knows texts and the frozen encoder; knows neither torchmetrics, ranks nor Lightning.
+Holds token weights, scores of a corpus, rescaling, alignments, warnings and signatures. Knows texts and the
+frozen encoder, but neither torchmetrics, ranks nor Lightning.
 """

@@ -1,4 +1,4 @@
-"""Alignment of two texts: which tokens match, and how much each token adds to the score."""
+"""Alignment of two texts: which tokens match, and what each adds to the score."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class AlignedText:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Two texts, token by token, as :func:`bertscore_tm.align` returns them. A notebook shows the tokens' shares.
+    """Two texts, token by token; a notebook shows the tokens' shares of the score.
+
+    Made by :func:`bertscore_tm.align` and :meth:`bertscore_tm.BERTScore.align`.
 
     Args:
         candidate: the candidate; its shares sum to the precision.
@@ -122,12 +124,13 @@ class Alignment:
         return draw_alignment(self, ax)
 
     def plot_contributions(self, ax: Axes | None = None) -> Figure:
-        """Draw both texts with each token shaded by its share of the score (Zhang et al. 2020, figure 2).
+        """Draw both texts with each token shaded by its share of the score.
 
-        The candidate's shares sum to the precision and the reference's to the recall. The darkest shade is the share
-        that the token of the largest weight would have with similarity 1, so that without idf the shade is the token's
-        best similarity. Shares below 0, which occur with rescaling, are orange. Models whose similarities are all close
-        to 1, such as RoBERTa, show more contrast when the scores are rescaled.
+        As in figure 2 of Zhang et al. (2020). The candidate's shares sum to the precision and the reference's to the
+        recall. The darkest shade is the share that the token of the largest weight would have with similarity 1, so
+        that without idf the shade is the token's best similarity. Shares below 0, which occur with rescaling, are
+        orange. Models whose similarities are all close to 1, such as RoBERTa, show more contrast when the scores are
+        rescaled.
 
         Args:
             ax: axes to draw on. Default: a new figure, whose size grows with the texts.

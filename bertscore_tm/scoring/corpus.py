@@ -1,4 +1,4 @@
-"""Scores of a corpus, computed in steps of bounded memory that several processes can divide."""
+"""Scores of a corpus, in steps of bounded memory that processes can divide."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = N
 
 
 def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str) -> MatchedTexts:
-    """Encode texts, each distinct one once, and match each candidate with its references.
+    """Encode each distinct text once, and match candidates with their references.
 
     Args:
         texts: candidates and references.

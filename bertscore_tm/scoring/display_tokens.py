@@ -1,4 +1,4 @@
-"""Tokens as readers know them: pieces of the text instead of the tokenizer's spelling."""
+"""Tokens as pieces of the text, instead of in the tokenizer's spelling."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _from_offsets(text: str, spans: Sequence[tuple[int, int]], spelled: list[str
 
 
 def _from_spelling(own: Any, spelled: list[str]) -> tuple[list[str], list[bool]]:
-    """Let the tokenizer convert each token to text, alone and together with the one before."""
+    """Let the tokenizer convert each token, alone and with the one before."""
     decoded = [_bare(own.convert_tokens_to_string([spelling])) for spelling in spelled]
     joined = [False] * len(spelled)
     for place in range(1, len(spelled)):
@@ -127,7 +127,7 @@ def _bare(spelling: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """Make white space, control characters and lone accents visible, and remove invisible characters."""
+    """Make white space and lone accents visible, and remove invisible characters."""
     if not text.strip():
         return "↵" if "\n" in text else "⇥" if "\t" in text else "␣"
     seen = "".join(c for c in text if c in _JOINERS or unicodedata.category(c) not in ("Cc", "Cf") or c.isspace())

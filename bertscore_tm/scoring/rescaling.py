@@ -1,4 +1,4 @@
-"""Rescaling of scores by a baseline: the rows of a baseline table that apply to an encoder, and their application."""
+"""Rescaling of scores by the rows of a baseline table for an encoder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ __all__ = ["LayerBaseline", "find_baseline", "rescale_scores", "select_rows"]
 
 @dataclass(frozen=True)
 class LayerBaseline:
-    """Baseline of the compared layers; its string is the value of ``rescale:`` in the signature.
+    """Baseline of the compared layers.
+
+    Its string is the value of ``rescale:`` in the signature.
 
     Args:
         rows: baseline of precision, recall and F1, shape (3, layers).

@@ -1,4 +1,4 @@
-"""Weight of every token of the vocabulary: uniform, by the idf of a corpus, or given as a mapping."""
+"""Weight of every token id: uniform, by the idf of a corpus, or from a mapping."""
 
 from __future__ import annotations
 
