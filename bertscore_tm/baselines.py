@@ -114,7 +114,7 @@ def make_baseline(
     state_path: str | os.PathLike[str] | None = None,
     progress: Callable[[int], None] | None = None,
     score: Callable[[TextPairs], CorpusScores | None] | None = None,
-    once: Callable[[Callable[[], Sums]], Sums] = lambda work: work(),
+    run_on_first: Callable[[Callable[[], Sums]], Sums] = lambda work: work(),
 ) -> Baseline:
     r"""Measure the mean score of unrelated texts.
 
@@ -140,7 +140,7 @@ def make_baseline(
         progress: called with the number of pairs scored since the last call, first with that of the state.
         score: scores pairs, for callers that divide the work among processes. Default:
             :func:`bertscore_tm.scoring.corpus.score_corpus` on ``device``.
-        once: calls a function in one of these processes and returns its result in all of them.
+        run_on_first: calls a function in the first of these processes and returns its result in all of them.
 
     Returns:
         The baseline.
@@ -194,12 +194,12 @@ def make_baseline(
 
     report = progress or (lambda _: None)
     drawn = _draw_pairs(len(distinct), num_pairs, seed)
-    known = once(lambda: _load_state(path, settings, encoder.num_outputs))
+    known = run_on_first(lambda: _load_state(path, settings, encoder.num_outputs))
     report(known.num_pairs)
     for start in range(known.num_pairs, num_pairs, save_every):
         chosen = drawn[start : start + save_every].tolist()
         scored = score(TextPairs([distinct[i] for i, _ in chosen], [[distinct[j]] for _, j in chosen]))
-        known = once(partial(add, known, scored))
+        known = run_on_first(partial(add, known, scored))
         report(len(chosen))
     return Baseline(
         mean=(known.sums / known.num_pairs).T,

@@ -153,7 +153,7 @@ def _make(arguments: argparse.Namespace, ranks: RankGroup, state: Path) -> tuple
                 state_path=state,
                 progress=progress,
                 score=score,
-                once=ranks.run_on_first,
+                run_on_first=ranks.run_on_first,
             )
         )
     return baseline, encoder.tokenizer.max_length
