@@ -1,4 +1,4 @@
-"""References over epochs, and the batch that several metrics share: what goes through the model, and what stays."""
+"""The vector cache: which texts are encoded in each epoch, who shares a cache, and which vectors stay in memory."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ def flat(target: Iterable[Any]) -> list[str]:
 
 
 def ids(encoder: FrozenEncoder, texts: Iterable[str]) -> Counter[tuple[int, ...]]:
-    """What goes through the model when each of these texts is encoded: token ids of texts, or of their windows."""
+    """Token ids that the model gets when each of these texts is encoded: of whole texts, or of their windows."""
     rows = encoder.tokenizer(list(texts)).ids
     return Counter(tuple(window.ids) for row in rows for window in cut_into_windows(row, encoder.tokenizer))
 
 
 def candidates_alone(encoder: FrozenEncoder, batches: Iterable[tuple[Any, Any]]) -> Counter[tuple[int, ...]]:
-    """What must go through the model when all references are known: each batch's distinct candidates."""
+    """Token ids that the model gets when all references are cached: each batch's unique candidates."""
     return sum((ids(encoder, set(preds) - set(flat(target))) for preds, target in batches), Counter())
 
 
 def everything(encoder: FrozenEncoder, batches: Iterable[tuple[Any, Any]]) -> Counter[tuple[int, ...]]:
-    """What must go through the model when nothing is known: each batch's distinct texts."""
+    """Token ids that the model gets when nothing is cached: each batch's unique texts."""
     return sum((ids(encoder, {*preds, *flat(target)}) for preds, target in batches), Counter())
 
 
@@ -119,7 +119,7 @@ def mean(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
-    """How often each text, as its token ids, went through the model."""
+    """Count how often the model gets each text, by its token ids."""
     counts: Counter[tuple[int, ...]] = Counter()
     forward = BertModel.forward
 
@@ -133,7 +133,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
 
 
 def taken(counts: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
-    """The counts so far, which begin anew."""
+    """Return the counts so far, and reset them."""
     found = Counter(counts)
     counts.clear()
     return found
@@ -141,7 +141,7 @@ def taken(counts: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
 
 @pytest.fixture
 def model(minilm: str, tmp_path: Path) -> str:
-    """The real model in a folder of its own, which no other test has put into a cache."""
+    """The real model in a new folder, whose texts no other test has cached."""
     folder = tmp_path / "minilm"
     folder.mkdir()
     for file in Path(minilm).iterdir():
@@ -151,19 +151,19 @@ def model(minilm: str, tmp_path: Path) -> str:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> str:
-    """A tiny model in a folder of its own."""
+    """A tiny model in a new folder."""
     return save_tiny_model("bert", tmp_path / "tiny")
 
 
 def own_encoder(**options: Any) -> FrozenEncoder:
-    """An encoder of a tiny model that nobody else has."""
+    """An encoder of a tiny model that no other test uses."""
     ready, tokenizer = tiny_model("bert")
     return FrozenEncoder(copy.deepcopy(ready), tokenizer, **{"num_layers": 2} | options)
 
 
 @pytest.fixture
 def only_new() -> Iterator[None]:
-    """Let the garbage collector see only what comes from here on, which also makes it fast."""
+    """Let the garbage collector see only objects created from now on, which also makes it fast."""
     gc.collect()
     gc.freeze()
     yield
@@ -171,7 +171,7 @@ def only_new() -> Iterator[None]:
 
 
 def live_vectors() -> list[TokenVectors]:
-    """All vectors that anybody holds."""
+    """All token vectors in memory."""
     gc.collect()
     return [thing for thing in gc.get_objects() if type(thing) is TokenVectors]
 
@@ -184,13 +184,13 @@ def bytes_of_tensors(things: Iterable[Any], integers: bool = False) -> int:
 
 
 def live_bytes() -> int:
-    """Memory of all floating point tensors that anybody holds."""
+    """Memory of all floating point tensors."""
     gc.collect()
     return bytes_of_tensors(gc.get_objects())
 
 
 def bytes_within(root: Any, integers: bool = False) -> int:
-    """Memory of all floating point or other tensors that something holds."""
+    """Memory of all floating point, or other, tensors that an object holds."""
     found, things = {id(root): root}, [root]
     while things:
         for thing in gc.get_referents(things.pop()):
@@ -258,7 +258,7 @@ def test_new_candidates_of_later_epochs(model, encoded, idf, how):
         metric.reset()
 
 
-def test_texts_that_differ_in_what_is_tokenized_alike_are_texts_of_their_own(tiny, encoded):
+def test_texts_tokenized_alike_are_different_texts(tiny, encoded):
     metric = BERTScore(tiny, 2, reduction="none")
     batch = ([PREDS[0]] * 3, [TARGET[0], f" {TARGET[0]}\n", TARGET[0].upper()])
     assert_same(epoch(metric, [batch]), epoch(metric, [batch]))
@@ -276,7 +276,7 @@ def test_empty_texts(tiny, encoded):
 
 
 def test_texts_without_any_token():
-    """GPT-2's tokenizer puts nothing around a text."""
+    """GPT-2's tokenizer adds no special tokens."""
     ready, tokenizer = tiny_model("gpt2")
     metric = BERTScore(FrozenEncoder(copy.deepcopy(ready), tokenizer, num_layers=2), reduction="none")
     batches = [([PREDS[0]], [""]), ([PREDS[0], PREDS[1]], ["", TARGET[1]])]
@@ -317,7 +317,7 @@ def bytes_of(encoder: FrozenEncoder, text: str) -> int:
     ("share", "all_layers", "numbers_per_slab"),
     [(0.003, False, None), (0.35, False, 1_000), (0.35, True, None), (0.999, True, 1_000), (1, False, None)],
 )
-def test_what_does_not_fit_is_encoded_again(monkeypatch, encoded, share, all_layers, numbers_per_slab):
+def test_texts_that_do_not_fit_are_encoded_again(monkeypatch, encoded, share, all_layers, numbers_per_slab):
     if numbers_per_slab is not None:
         monkeypatch.setattr(bertscore_tm.encoder.vector_cache, "_NUMBERS_PER_SLAB", numbers_per_slab)
     encoder = own_encoder(all_layers=all_layers)
@@ -383,7 +383,7 @@ def test_a_budget_of_zero_keeps_nothing(only_new, encoded):
 
 
 def test_metrics_with_different_budgets(encoded):
-    """The larger one adds to what the smaller one has filled; that one reads all of it and makes it no larger."""
+    """The metric with the larger budget adds texts; the other reads all of them and adds none."""
     encoder = own_encoder()
     first, second, third = BATCHES[:1], BATCHES[1:2], BATCHES[2:3]
     budget = sum(bytes_of(encoder, text) for text in references(first))
@@ -414,7 +414,7 @@ def logits_for(encoder: FrozenEncoder, rows: int, seed: int = 0) -> Tensor:
     return torch.randn(rows, 5, size, generator=generator).requires_grad_()
 
 
-def test_metrics_losses_and_callbacks_share_it_by_name(tiny, encoded):
+def test_metrics_losses_and_callbacks_share_a_cache_by_name(tiny, encoded):
     metric = BERTScore(tiny, 2)
     epoch(metric)
     encoder = metric.encoder
@@ -449,7 +449,7 @@ def test_metrics_losses_and_callbacks_share_it_by_name(tiny, encoded):
     assert encoded.keys() == candidates_alone(encoder, chosen).keys()
 
 
-def test_losses_fill_it_for_metrics(tiny, encoded):
+def test_losses_fill_the_cache_for_metrics(tiny, encoded):
     loss = SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20)
     for _ in range(2):
         for _, target in BATCHES:
@@ -482,7 +482,7 @@ def test_losses_fill_it_for_metrics(tiny, encoded):
     ],
     ids=str,
 )
-def test_other_settings_share_nothing(tiny, encoded, options):
+def test_other_settings_have_another_cache(tiny, encoded, options):
     # One that differs from another of these in the stride alone.
     held = [BERTScore(tiny, 2), BERTScore(tiny, 2, max_length=12, long_text="window", stride=3)]
     for metric in held:
@@ -502,8 +502,8 @@ def test_other_settings_share_nothing(tiny, encoded, options):
         assert encoded == candidates_alone(metric.encoder, BATCHES)
 
 
-def test_ready_models_share_by_object(encoded):
-    """Two models of one class are two models, and a copy of a model is another one."""
+def test_ready_models_share_a_cache_by_object(encoded):
+    """Two models of one class, and a model and its copy, have different caches."""
     ready, tokenizer = tiny_model("bert")
     ready = copy.deepcopy(ready)
     other = copy.deepcopy(ready)
@@ -528,7 +528,7 @@ def other_forward(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     return hidden.roll(1, dims=-1) + hidden
 
 
-def test_forward_functions_share_nothing():
+def test_forward_functions_have_their_own_cache():
     ready, tokenizer = tiny_model("bert")
     scores = []
     for function in (scaled_forward, other_forward, scaled_forward):
@@ -580,7 +580,7 @@ def gradient(loss: SoftBERTScoreLoss, target: Sequence[str]) -> tuple[Tensor, Te
     return value.detach(), logits.grad
 
 
-def test_what_a_validation_has_kept_serves_training(tiny, encoded):
+def test_a_loss_uses_what_a_validation_has_cached(tiny, encoded):
     metric = BERTScore(tiny, 2)
     loss, off = (SoftBERTScoreLoss(tiny, 2, cache_bytes=size) for size in (2**20, 0))
     target = BATCHES[0][1]
@@ -604,7 +604,7 @@ def test_what_a_validation_has_kept_serves_training(tiny, encoded):
 
 @pytest.mark.parametrize("idf", [False, True])
 @pytest.mark.parametrize("filled_in", [False, True])
-def test_inference_mode_may_come_and_go(tiny, encoded, filled_in, idf):
+def test_with_and_without_inference_mode(tiny, encoded, filled_in, idf):
     metric = BERTScore(tiny, 2, idf=idf, reduction="none")
     with torch.inference_mode(filled_in):
         first = epoch(metric)
@@ -677,7 +677,7 @@ class WithLoss(Chooser):
 # --- what carries it, and how long it lives
 
 
-def test_pickles_copies_and_checkpoints_carry_no_vectors(tiny, only_new):
+def test_pickles_copies_and_checkpoints_hold_no_vectors(tiny, only_new):
     metric, loss = BERTScore(tiny, 2, cache_bytes=0), SoftBERTScoreLoss(tiny, 2)
 
     def sizes() -> list[int]:
@@ -703,7 +703,7 @@ def test_pickles_copies_and_checkpoints_carry_no_vectors(tiny, only_new):
     assert len({id(one.encoder.cache(CPU)) for one in copies}) == 1
 
 
-def test_a_checkpoint_of_a_training_carries_no_vectors(tiny, tmp_path):
+def test_a_checkpoint_of_a_training_holds_no_vectors(tiny, tmp_path):
     paths = {}
     for name, cache_bytes in (("with", 2**30), ("without", 0)):
         module = chooser((PREDS, TARGET))
@@ -718,7 +718,7 @@ def test_a_checkpoint_of_a_training_carries_no_vectors(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["name", "ready"])
-def test_it_dies_with_the_last_encoder(only_new, tiny, kind):
+def test_the_cache_is_dropped_with_the_last_encoder(only_new, tiny, kind):
     if kind == "name":
         first, second = BERTScore(tiny, 2), SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20)
     else:
@@ -743,8 +743,8 @@ def test_it_dies_with_the_last_encoder(only_new, tiny, kind):
     assert live_bytes() <= before
 
 
-def test_a_cache_of_its_own_for_what_was_trained_on(encoded):
-    """When nobody holds the old state of a ready model, its vectors are gone too."""
+def test_a_trained_model_has_another_cache(encoded):
+    """The vectors of an earlier state of a ready model are dropped with its last encoder."""
     ready, tokenizer = tiny_model("bert")
     ready = copy.deepcopy(ready)
     first = epoch(BERTScore(model=ready, user_tokenizer=tokenizer, num_layers=2))
@@ -757,7 +757,7 @@ def test_a_cache_of_its_own_for_what_was_trained_on(encoded):
     assert not torch.allclose(first["f1"], second["f1"], atol=1e-3)
 
 
-def test_the_function_leaves_nothing_behind(only_new, tiny, encoded):
+def test_the_function_keeps_no_vectors(only_new, tiny, encoded):
     encoder = FrozenEncoder(tiny, num_layers=2)
     of_function(encoder, *BATCHES)
     before, vectors = live_bytes(), len(live_vectors())
@@ -779,7 +779,7 @@ def test_the_function_leaves_nothing_behind(only_new, tiny, encoded):
 
 
 def run_threads(*functions: Any) -> None:
-    """Run functions at the same time, with as many changes from one to another as there can be."""
+    """Run functions in threads that switch as often as possible."""
     start, failed = threading.Barrier(len(functions)), []
 
     def guarded(function: Any) -> None:
@@ -828,7 +828,7 @@ def test_threads(tiny, share):
 
 
 class Held(str):
-    """A text that lets something else happen while it is looked up for the first time."""
+    """A text that calls a function when it is first looked up."""
 
     __slots__ = ("happens",)
 
@@ -842,7 +842,7 @@ class Held(str):
         return super().__eq__(other)
 
 
-def test_a_text_that_another_thread_adds_meanwhile_is_not_lost():
+def test_a_text_added_by_another_thread_is_not_lost():
     encoder = own_encoder()
     cache = VectorCache(CPU)
 
@@ -911,7 +911,7 @@ def similar() -> tuple[FrozenEncoder, list[dict[str, Tensor]]]:
     ),
     cache_bytes=st.sampled_from([0, 3000, 2**20]),
 )
-def test_batches_that_resemble_each_other_are_never_mixed(similar, steps, cache_bytes):
+def test_similar_batches_are_never_mixed(similar, steps, cache_bytes):
     encoder, expected = similar
     layers = [None, 1, 3, 1]
     metrics = [BERTScore(encoder, layer, reduction="none", cache_bytes=cache_bytes) for layer in layers]
@@ -931,7 +931,7 @@ def test_batches_that_resemble_each_other_are_never_mixed(similar, steps, cache_
                 torch.testing.assert_close(found[name], wanted, rtol=0, atol=TOLERANCE)
 
 
-def test_lists_that_their_owner_changes(encoded):
+def test_lists_changed_by_their_owner(encoded):
     encoder = own_encoder()
     first, second = BERTScore(encoder, reduction="none"), BERTScore(encoder, reduction="none")
     preds, target = [PREDS[0], PREDS[1]], [[TARGET[0]], [TARGET[1]]]
@@ -951,8 +951,8 @@ class FailedError(Exception):
 
 @pytest.mark.parametrize("at", [1, 3])
 @pytest.mark.parametrize("cache_bytes", [0, 2**20])
-def test_an_error_on_the_way_leaves_nothing_half_done(monkeypatch, at, cache_bytes):
-    """The model fails at one of its forward passes: of references, or of candidates when references are kept."""
+def test_an_error_while_encoding_leaves_complete_states(monkeypatch, at, cache_bytes):
+    """The model fails at one of its forward passes: of references, or of candidates with cached references."""
     encoder = own_encoder(batch_size=2)
     batches = [BATCHES[0], LATER[1]]
     expected = of_function(encoder, *batches)
@@ -980,7 +980,7 @@ def test_an_error_on_the_way_leaves_nothing_half_done(monkeypatch, at, cache_byt
         assert_close(metric.compute(), expected)
 
 
-def test_refused_texts_leave_nothing_half_done(encoded):
+def test_refused_texts_leave_complete_states(encoded):
     long = len(next(iter(ids(own_encoder(), [LONG]))))
     encoder = own_encoder(long_text="error", max_length=long - 1)
     metrics = [BERTScore(encoder, reduction="none") for _ in range(2)]
@@ -1050,8 +1050,8 @@ def test_on_a_gpu_later_epochs_are_the_same(model, encoded, idf, where):
 
 
 @gpu
-def test_on_a_gpu_streams_do_not_read_what_is_not_written(tiny):
-    """Threads with streams of their own, which read what the others write."""
+def test_on_a_gpu_streams_read_complete_vectors(tiny):
+    """Threads with separate streams read what the others write."""
     encoder = FrozenEncoder(tiny, num_layers=2)
     device = torch.device("cuda", torch.cuda.current_device())
     texts = sorted(references(BATCHES))
@@ -1073,7 +1073,7 @@ def test_on_a_gpu_streams_do_not_read_what_is_not_written(tiny):
 
 
 @gpu
-def test_on_a_gpu_a_loss_reads_what_a_validation_has_kept(tiny, encoded):
+def test_on_a_gpu_a_loss_reads_what_a_validation_has_cached(tiny, encoded):
     metric = BERTScore(tiny, 2, device="cuda")
     loss, off = (SoftBERTScoreLoss(tiny, 2, cache_bytes=size) for size in (2**20, 0))
     with torch.inference_mode():
