@@ -187,16 +187,16 @@ def test_the_shell_prints_one_line_each(minilm, limit, capsys, tmp_path):
 def test_matching_continues_in_smaller_steps(encoder, monkeypatch):
     preds, target = real_pairs(COUNT)
     wanted = bert_score(preds, target, encoder)
-    similarity, failures = matching.similarity, []
+    similarities, failures = matching.cosine_similarities, []
 
     def limited(*sides: torch.Tensor) -> torch.Tensor:
-        found = similarity(*sides)
+        found = similarities(*sides)
         if found.numel() > least:
             failures.append(found.numel())
             raise MemoryError
         return found
 
-    monkeypatch.setattr(matching, "similarity", limited)
+    monkeypatch.setattr(matching, "cosine_similarities", limited)
     least = 10_000
     with pytest.warns(UserWarning, match=r"with \d+ pairs of texts matched in steps of \d+ numbers; .*steps of \d+ "):
         found = bert_score(preds, target, encoder)
