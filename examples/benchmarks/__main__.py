@@ -1,4 +1,4 @@
-"""The command: measure this package and its peers side by side, print the ratios, and write them to a file."""
+"""Command that compares this package with bert-score and torchmetrics, and writes the ratios to a file."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: command line. Default: that of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m examples.benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"what to measure: {', '.join(PARTS)}; default: all that can be")
+    parser.add_argument("parts", nargs="*", help=f"parts to measure: {', '.join(PARTS)}; default: all available")
     parser.add_argument("--texts", type=Path, help="JSON lines as examples.meta_evaluation reads; default: docstrings")
-    parser.add_argument("--pairs", type=int, help="pairs to score; default: each part's own number")
-    parser.add_argument("--rounds", type=int, default=_FEWEST_ROUNDS, help="how often each way is timed")
+    parser.add_argument("--pairs", type=int, help="pairs to score; default: that of each part")
+    parser.add_argument("--rounds", type=int, default=_FEWEST_ROUNDS, help="timings of each implementation")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch threads")
     parser.add_argument("--model", default=None, help="encoder; default: the packaged MiniLM")
-    parser.add_argument("--num-layers", type=int, default=None, help=f"its layer; default: {_LAYER} of MiniLM")
+    parser.add_argument("--num-layers", type=int, default=None, help=f"encoder layer; default: {_LAYER} for MiniLM")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.parts if name not in PARTS]
     if unknown:
         parser.error(f"unknown parts {', '.join(unknown)}: choose from {', '.join(PARTS)}")
     if _GPU in options.parts and not torch.cuda.is_available():
-        parser.error(f"the part {_GPU} needs a CUDA device, and torch finds none: leave it out, or see to the driver")
+        parser.error(f"the part {_GPU} requires a CUDA device, but torch finds none: omit the part or check the driver")
     for name in ("rounds", "threads", "pairs"):
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name} must be at least 1, got {value}")
     if options.model is not None and options.num_layers is None:
-        parser.error("--model needs --num-layers, the layer to compare")
+        parser.error("--model requires --num-layers")
     settings = Options(
         rounds=options.rounds,
         threads=options.threads,
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     records: dict[str, list[Record]] = {}
     for name in options.parts or PARTS:
         if name == _GPU and not torch.cuda.is_available():
-            print(f"\n{name}: left out, as there is no CUDA device")
+            print(f"\n{name}: skipped, no CUDA device")
             continue
         heading, measure = PARTS[name]
         records[name] = [figure.record() for figure in measure(settings)]

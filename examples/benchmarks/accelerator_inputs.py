@@ -21,7 +21,7 @@ __all__ = ["Shape", "save_encoder", "texts_of_length"]
 
 # Beginning and end of a text.
 _SPECIAL_TOKENS = 2
-# RoBERTa counts positions from behind the padding id on.
+# RoBERTa numbers positions from padding id + 1.
 _POSITIONS_NOT_USED = 2
 
 
@@ -60,7 +60,7 @@ def save_encoder(shape: Shape, texts: Sequence[str], folder: str | os.PathLike[s
 
     Args:
         shape: of the model.
-        texts: what to train the tokenizer on.
+        texts: training texts of the tokenizer.
         folder: where to write to, in the format of transformers.
 
     Raises:
@@ -84,7 +84,7 @@ def texts_of_length(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, to
     """Cut texts into pieces of whole words that have a number of tokens each, to the token.
 
     Args:
-        texts: what to cut; gone through again in another order of words where they are too short.
+        texts: texts to cut, repeated with shuffled words if they are too short.
         tokenizer: one made by :func:`save_encoder`.
         tokens: of each piece, special ones included.
         count: how many pieces.
@@ -131,7 +131,7 @@ def _tokenizer(shape: Shape, texts: Sequence[str]) -> PreTrainedTokenizerFast:
     trained = train(shape.tokenizer, texts)
     backend = trained.backend_tokenizer
     begin, end = ((token, trained.convert_tokens_to_ids(token)) for token in ("<s>", "</s>"))
-    # With a space before each text, as bert-score used to ask RoBERTa's tokenizer for; newer ones take no notice.
+    # With a space before each text, as bert-score requests; newer tokenizers of RoBERTa ignore the request.
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.post_processor = processors.RobertaProcessing(end, begin, add_prefix_space=True)
     return PreTrainedTokenizerFast(

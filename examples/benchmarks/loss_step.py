@@ -1,4 +1,4 @@
-"""What the loss adds to a training step: time and memory beside cross-entropy, measured in passes of the encoder."""
+"""Time and memory that the loss adds to a training step with cross-entropy."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _MEGABYTE = 1e6
 
 
 class Steps(LossSteps):
-    """Training steps on the processor, and the encoder alone, as transformers has it.
+    """Training steps on the CPU, and passes of the transformers encoder alone.
 
     Args:
-        options: settings; ``pairs`` is the batch size where it is below 8.
-        positions: tokens of each row.
+        options: settings; the batch size is ``pairs``, at most 8.
+        positions: tokens per row.
     """
 
     def __init__(self, options: Options, positions: int = _POSITIONS) -> None:
         encoder = FrozenEncoder(options.model, num_layers=options.num_layers)
         batch = _BATCH_SIZE if options.pairs is None else min(options.pairs, _BATCH_SIZE)
         super().__init__(encoder, flat_texts(options.texts), torch.device("cpu"), batch, positions)
-        # Frozen, with as many layers.
+        # Frozen, with the same number of layers.
         with quiet_loading("weights", options.model, options.model):
             self._encoder = AutoModel.from_pretrained(options.model, num_hidden_layers=options.num_layers)
         self._encoder.eval().requires_grad_(False)
@@ -48,7 +48,7 @@ class Steps(LossSteps):
         self._ways["encoder"] = self._encode
 
     def clear(self) -> None:
-        """Drop the gradients of the step before."""
+        """Drop the gradients of the last step."""
         super().clear()
         self.embeds.grad = None
 
@@ -60,15 +60,15 @@ class Steps(LossSteps):
 def measure(options: Options) -> list[Figure]:
     """Measure a step of 8 rows of 64 tokens, with cross-entropy from the same output layer.
 
-    The added time is divided by that of one pass forward and backward through the encoder, in the same round. Memory is
-    the peak of a process of its own, measured once.
+    The added time is divided by the time of a forward and backward pass of the encoder in the same round. Memory is the
+    peak of a separate process, measured once.
 
     Args:
-        options: settings; ``pairs`` is the batch size where it is below 8.
+        options: settings; the batch size is ``pairs``, at most 8.
 
     Returns:
         Added time and added peak memory, from logits and from hidden states; and the peak of expected embeddings from
-        hidden states, beyond the gradient of the output layer's weight, by that of the plain way.
+        hidden states minus the gradient of the output layer's weight, as a ratio to the plain product.
 
     Raises:
         OSError: the system is not Linux.
@@ -107,7 +107,7 @@ def _times(options: Options) -> dict[str, list[float]]:
 
 def _peak(options: Options, way: str) -> int:
     torch.set_num_threads(options.threads)
-    # Loads what is loaded once.
+    # Loads libraries and weights before the measurement.
     Steps(replace(options, pairs=1), positions=2).run(way)
     steps = Steps(options)
     return peak_growth(lambda: steps.run(way))

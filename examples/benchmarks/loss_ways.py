@@ -1,4 +1,4 @@
-"""The loss's step on a device: what it adds to cross-entropy, from logits and from hidden states."""
+"""Training steps with the loss and with cross-entropy, from logits and from hidden states."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class LossSteps:
 
     Args:
         encoder: the encoder.
-        texts: where labels are taken from, again from the first where they are too short.
-        device: where to compute.
-        batch: rows.
-        positions: tokens of each row.
+        texts: texts of the labels, repeated if they are too short.
+        device: device of the steps.
+        batch: number of rows.
+        positions: tokens per row.
 
     Attributes:
         head: the output layer.
@@ -73,7 +73,7 @@ class LossSteps:
         self._ways[way]().backward()
 
     def clear(self) -> None:
-        """Drop the gradients of the step before."""
+        """Drop the gradients of the last step."""
         self.hidden.grad = None
         self.head.zero_grad()
 
@@ -92,17 +92,17 @@ class LossSteps:
 
 
 def measure_loss(steps: LossSteps, device: torch.device, rounds: int, name: str) -> list[Figure]:
-    """Measure steps in all ways.
+    """Measure the steps of ``WAYS``.
 
     Args:
         steps: the steps.
-        device: where they compute.
-        rounds: how often each way is timed.
-        name: in front of each figure's.
+        device: device of the steps.
+        rounds: number of timings of each step.
+        name: prefix of the figures' names.
 
     Returns:
-        The time of each way; of those with cross-entropy and the loss how much more that is than cross-entropy's, and
-        how many times as much; and on CUDA the peak of memory of each way.
+        The time of each step; for cross-entropy with the loss also the difference from cross-entropy alone and the
+        ratio to it; and on CUDA the peak memory of each step.
     """
     seconds = in_turn({way: waited(partial(steps.run, way), device) for way in WAYS}, rounds)
     milliseconds = {way: [each * 1e3 for each in seconds[way]] for way in WAYS}
@@ -120,7 +120,7 @@ def measure_loss(steps: LossSteps, device: torch.device, rounds: int, name: str)
 def _peaks(steps: LossSteps, device: torch.device, name: str) -> list[Figure]:
     peaks = {}
     for way in WAYS:
-        # A step would drop them, and what it takes instead would not show.
+        # Otherwise the step would reuse the memory of the old gradients, and the peak would be too low.
         steps.clear()
         peaks[way] = peak_megabytes(partial(steps.run, way), device)
     gradient = steps.head.weight.nbytes / 1e6

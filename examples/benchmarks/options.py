@@ -1,4 +1,4 @@
-"""What all parts of the benchmark are told."""
+"""Settings of all parts of the benchmark."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Options:
     """Settings of a run.
 
     Args:
-        rounds: how often each way is timed.
-        threads: torch threads of every way.
-        pairs: how many pairs to score; ``None`` for each part's own number.
+        rounds: number of timings of each implementation.
+        threads: number of torch threads.
+        pairs: number of pairs to score; ``None``: the default of each part.
         model: name or folder of the encoder.
-        num_layers: its layer.
-        texts: candidates and their references, to choose from.
+        num_layers: encoder layer.
+        texts: candidates with their references.
     """
 
     rounds: int
@@ -34,13 +34,13 @@ class Options:
 
 
 def flat_texts(texts: Texts) -> list[str]:
-    """Return candidates and references alike.
+    """Return candidates and references as one list.
 
     Args:
-        texts: candidates and their references.
+        texts: candidates with their references.
 
     Returns:
-        Each text as often as it occurs.
+        All texts, with repetitions.
 
     Example:
         >>> flat_texts([("a", ["b", "c"]), ("d", ["b"])])

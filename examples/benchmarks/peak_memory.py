@@ -1,4 +1,4 @@
-"""How much memory scoring many pairs needs on top of the loaded model, and whether it grows with their number."""
+"""Peak memory of scoring many pairs, in addition to the loaded model, and its growth with the number of pairs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LIMIT_MB", "measure", "peak_of_scoring", "short_texts"]
 LIMIT_MB = 300.0
 
 _PAIRS = 100_000
-# One layer of the encoder and few words per text: vectors are as wide as ever, and 100,000 pairs take minutes.
+# One encoder layer and few words per text, so that 100,000 pairs take minutes; the vectors keep their width.
 _NUM_LAYERS = 1
 _WORDS_PER_TEXT = (3, 6)
 _BATCH_SIZE = 32
@@ -30,17 +30,17 @@ Scoring = Callable[[list[str], list[str]], object]
 
 
 def measure(options: Options) -> list[Figure]:
-    """Measure the peak of resident memory while pairs are scored, beyond what it was when the model was loaded.
+    """Measure the peak of resident memory during scoring minus the memory after loading the model.
 
-    Each value is from a process of its own, which has scored a batch before. Memory is measured once, not in rounds.
-    The peer gets a hundredth and a fiftieth of our pairs, as it keeps the vectors of all of them.
+    Each value comes from a separate process, after scoring one batch. Memory is measured once, not in rounds.
+    ``bert-score`` scores a hundredth and a fiftieth of the pairs, since it keeps all vectors in memory.
 
     Args:
-        options: settings; ``pairs`` is the larger number of ours, 100,000 by default.
+        options: settings; ``pairs`` is the larger number of pairs, 100,000 by default.
 
     Returns:
-        For the function and the metric the peaks at a tenth of the pairs and at all of them, the ratio of the two, and
-        what each further pair adds; the last for ``bert-score`` too.
+        For the function and the metric: the peaks at a tenth of the pairs and at all pairs, their ratio, and the growth
+        per pair; for ``bert-score``: the growth per pair.
 
     Raises:
         OSError: the system is not Linux.
@@ -70,20 +70,20 @@ def measure(options: Options) -> list[Figure]:
 
 
 def peak_of_scoring(way: str, pairs: int, model: str, threads: int, words: Sequence[str]) -> int:
-    """Score made-up pairs in this process and return the peak of its memory.
+    """Score random texts in this process and return the growth of its memory to the peak.
 
     Args:
         way: ``"function"``, ``"metric"`` (in batches of 32) or ``"bert-score"``.
-        pairs: how many pairs.
-        model: name or folder of the encoder, of which the first layer is used.
-        threads: torch threads.
-        words: what texts are made of.
+        pairs: number of pairs.
+        model: name or folder of the encoder; its first layer is used.
+        threads: number of torch threads.
+        words: words of the texts.
 
     Returns:
-        Bytes, less what there was after loading the model and scoring a batch.
+        Bytes, minus the memory after loading the model and scoring a batch.
 
     Raises:
-        ValueError: there is no such way.
+        ValueError: ``way`` is unknown.
     """
     torch.set_num_threads(threads)
     score = _scoring(way, model)
@@ -94,15 +94,15 @@ def peak_of_scoring(way: str, pairs: int, model: str, threads: int, words: Seque
 
 
 def short_texts(words: Sequence[str], count: int, seed: int) -> list[str]:
-    """Make distinct texts of 3 to 6 words.
+    """Return distinct random texts of 3 to 6 words.
 
     Args:
-        words: to choose from.
-        count: how many texts.
-        seed: of the choice.
+        words: the words to choose from.
+        count: number of texts.
+        seed: random seed.
 
     Returns:
-        The texts, which end in their numbers.
+        The texts; the last word of each is its number.
 
     Example:
         >>> short_texts(["a", "cat", "sat"], 2, seed=0)
@@ -124,7 +124,7 @@ def _scoring(way: str, model: str) -> Scoring:
         return lambda candidates, references: bert_score(candidates, references, encoder, device="cpu")
     if way != "metric":
         raise ValueError(f"way={way!r} is not one of 'function', 'metric', 'bert-score'")
-    # References that do not come again are not worth keeping.
+    # The references occur once, so a cache is useless.
     metric = BERTScore(encoder, cache_bytes=0)
 
     def update(candidates: list[str], references: list[str]) -> object:

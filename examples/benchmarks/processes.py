@@ -1,4 +1,4 @@
-"""Measuring in processes of their own, and what a process can be asked about its memory."""
+"""Separate processes for measurements, and the resident memory of a process."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def run_fresh(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in a new process with one torch thread.
 
     Args:
-        function: importable, defined at the top of a module.
-        *args: its arguments.
+        function: function at the top level of a module.
+        *args: arguments of the function.
 
     Returns:
-        What it returns; its exceptions are raised here.
+        The result of the function; its exceptions are raised in this process.
     """
     return _run([(_one_thread, function, *args)])[0]
 
@@ -39,19 +39,19 @@ def run_ranks(function: Callable[..., Any], world_size: int, *args: Any) -> list
     """Call a function in new processes, the ranks of a gloo group, with one torch thread each.
 
     Args:
-        function: importable; called as ``function(rank, *args)``.
+        function: function at the top level of a module, called as ``function(rank, *args)``.
         world_size: number of processes.
         *args: further arguments.
 
     Returns:
-        What each rank returns.
+        The result of each rank.
     """
     with tempfile.TemporaryDirectory() as folder:
         return _run([(_in_group, rank, world_size, folder, function, *args) for rank in range(world_size)])
 
 
 def resident_bytes() -> int:
-    """Return how much memory of this process is in RAM, after a garbage collection.
+    """Return the resident memory of this process after a garbage collection.
 
     Returns:
         The resident set size in bytes.
@@ -60,7 +60,7 @@ def resident_bytes() -> int:
         OSError: the system is not Linux.
     """
     if not _MEMORY.exists():
-        raise OSError(f"resident memory is read from {_MEMORY}, which only Linux has")
+        raise OSError(f"resident memory is read from {_MEMORY}, which exists on Linux only")
     gc.collect()
     # Unlike the counters in /proc/self/status, which lag behind by up to 64 pages per thread, this walks all pages.
     found = re.search(r"^Rss: +(\d+) kB$", _MEMORY.read_text(), re.MULTILINE)
@@ -69,7 +69,7 @@ def resident_bytes() -> int:
 
 
 def _run(calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-    # Forked from a server that has run nothing but imports: as fresh as a new interpreter, and ready much sooner.
+    # Processes forked from a server that has only run imports start faster than new interpreters.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bertscore_tm.metric"])
     with ProcessPoolExecutor(len(calls), context) as pool:

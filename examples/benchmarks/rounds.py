@@ -1,4 +1,4 @@
-"""Ways of doing the same, measured in turn, and figures with their spread."""
+"""Timing of several implementations in turn, and figures with their spread."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Figure:
     """A figure measured several times.
 
     Args:
-        what: what was measured.
+        what: name of the figure.
         values: one value per round.
-        unit: of the values: ``"times"``, ``"share"``, ``"pairs/s"``, ``"TFLOP/s"``, ``"MB"``, ``"kB"``, ``"s"``,
+        unit: unit of the values: ``"times"``, ``"share"``, ``"pairs/s"``, ``"TFLOP/s"``, ``"MB"``, ``"kB"``, ``"s"``,
             ``"ms"`` or ``""``.
-        target: what its median should reach; ``None`` where nothing is asked for.
-        at_most: whether the target is an upper bound.
+        target: target of the median; ``None``: no target.
+        at_most: the target is an upper bound instead of a lower bound.
     """
 
     what: str
@@ -58,13 +58,13 @@ class Figure:
 
 
 def in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Time several ways, one after the other in each round, so that a busy machine slows all of them alike.
+    """Time several functions in turn, so that other programs slow all of them equally.
 
-    Each goes once before the first round, and each round begins with another one.
+    Each is called once before the first round. Each round starts with another function.
 
     Args:
         ways: functions by name.
-        rounds: how often each is timed.
+        rounds: number of timings of each.
 
     Returns:
         Wall times in seconds by name, one per round.
@@ -90,11 +90,11 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
     """Return the ratio of two times in each round.
 
     Args:
-        over: seconds of each round.
-        under: seconds of another way in the same rounds.
+        over: numerators, seconds of each round.
+        under: denominators, seconds of the same rounds.
 
     Returns:
-        How many times longer the first took.
+        The ratio of each round.
 
     Example:
         >>> ratios([2.0, 3.0], [1.0, 2.0])

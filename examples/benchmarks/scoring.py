@@ -1,4 +1,4 @@
-"""The whole scoring call against the bert-score package, and where its time goes."""
+"""Scoring calls compared with the bert-score package, and the shares of their time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def seconds_inside(encoder: FrozenEncoder) -> Iterator[list[float]]:
     """Time every pass through an encoder's model.
 
     Args:
-        encoder: the encoder, which nobody else uses meanwhile.
+        encoder: the encoder, without other users during the measurement.
 
     Yields:
         A list that grows by the seconds of each pass.
@@ -152,14 +152,14 @@ def _epochs(options: Options, texts: Texts, encoder: FrozenEncoder) -> list[Figu
 
 
 def _short(options: Options) -> Texts:
-    """Pairs spread over all texts, with one reference each."""
+    """Return pairs from all parts of the texts, with one reference each."""
     count = min(options.pairs or _SHORT_PAIRS, len(options.texts))
     every = max(len(options.texts) // count, 1)
     return [(candidate, references[:1]) for candidate, references in options.texts[::every][:count]]
 
 
 def _mixed(options: Options) -> Texts:
-    """Texts with several references where there are some, else texts put together to different lengths."""
+    """Return texts with several references; without such texts, concatenated texts of different lengths."""
     count = min(options.pairs or _MIXED_CANDIDATES, _MIXED_CANDIDATES, len(options.texts))
     several = [one for one in options.texts if len(one[1]) >= _MIXED_REFERENCES]
     if several:

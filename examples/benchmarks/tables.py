@@ -1,4 +1,4 @@
-"""What benchmarks find: flat records, which go into a file as they are, and shown as plain tables."""
+"""Records of benchmark figures, and plain tables of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Record = dict[str, str | int | float | bool | None]
 
 
 def table(records: Sequence[Record], columns: Mapping[str, str]) -> str:
-    """Show some columns of records, the first aligned to the left and the others to the right.
+    """Return a table of some columns of records, the first left-aligned and the others right-aligned.
 
     Args:
         records: the rows.
-        columns: which keys to show, under their own names, and the format of their values.
+        columns: keys to show, with the format of their values.
 
     Returns:
-        The lines, heading first. ``None`` shows as a dash, flags as yes and no.
+        The lines, heading first. ``None`` is shown as a dash, ``bool`` as yes and no.
 
     Example:
         >>> print(table([{"kind": "one", "bytes": 5000}, {"kind": "two", "bytes": None}], {"kind": "", "bytes": ","}))

@@ -1,4 +1,4 @@
-"""Times that are compared with each other on one machine, never told in seconds."""
+"""Wall and CPU times, and their ratios."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Times"]
 
 @dataclass(frozen=True)
 class Times:
-    """How long something took, in seconds.
+    """Wall time and CPU time in seconds.
 
     Args:
-        wall: on the clock, with the waiting for processors that others use.
-        cpu: on the processors, all threads of this process together.
+        wall: wall time.
+        cpu: CPU time of all threads of this process.
     """
 
     wall: float
@@ -22,31 +22,31 @@ class Times:
 
     @classmethod
     def now(cls) -> Times:
-        """Return the present, from which an earlier present is to be subtracted."""
+        """Return the current times; subtract earlier ones to get a duration."""
         return cls(time.perf_counter(), time.process_time())
 
     def __sub__(self, other: Times) -> Times:
         return Times(self.wall - other.wall, self.cpu - other.cpu)
 
     def shorter(self, other: Times | None) -> Times:
-        """Return the shorter wall time and the shorter processor time.
+        """Return the minimum of wall time and of CPU time.
 
         Args:
-            other: how long it took another time, if there was any.
+            other: another measurement; ``None``: return these times.
 
         Returns:
-            The shorter ones.
+            The minima.
         """
         return self if other is None else Times(min(self.wall, other.wall), min(self.cpu, other.cpu))
 
     def ratios(self, other: Times) -> dict[str, float]:
-        """Compare with something else.
+        """Return the ratios to other times.
 
         Args:
-            other: how long that took.
+            other: the denominators.
 
         Returns:
-            ``wall_ratio`` and ``cpu_ratio``, below 1 where this took less.
+            ``wall_ratio`` and ``cpu_ratio``, below 1 if these times are shorter.
 
         Example:
             >>> Times(2.0, 3.0).ratios(Times(4.0, 4.0))

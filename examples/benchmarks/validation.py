@@ -1,4 +1,4 @@
-"""The metric in Lightning's validation beside torchmetrics' own, and what each of two ranks encodes."""
+"""Lightning validation with this package's metric and torchmetrics', and the share encoded by each of two ranks."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = ["Validation", "distinct_pairs", "make_metric", "measure", "texts_per_
 
 _PAIRS = 1_000
 _BATCH_SIZE = 16
-# More than most sentences have, as torchmetrics' metric pads every text to it.
+# torchmetrics' metric pads every text to this length, which few sentences exceed.
 _MAX_LENGTH = 128
 _OURS, _KNOWN, _PEER = "ours", "ours, references known", "torchmetrics"
 
 
 class Validation(pl.LightningModule):
-    """Validates fixed texts in batches of 16 and does nothing else.
+    """A module that only validates fixed texts, in batches of 16.
 
     Args:
-        metric: what scores them.
-        pairs: candidates with a reference each.
+        metric: the metric.
+        pairs: candidates with one reference each.
 
     Attributes:
-        scores: what the metric computed in the last validation.
+        scores: result of the metric in the last validation.
     """
 
     def __init__(self, metric: Metric, pairs: Sequence[tuple[str, str]]) -> None:
@@ -55,7 +55,7 @@ class Validation(pl.LightningModule):
         return DataLoader(self.pairs, batch_size=_BATCH_SIZE)  # type: ignore[arg-type]
 
     def validation_step(self, batch: list[tuple[str, ...]], batch_idx: int) -> None:
-        """Give a batch to the metric."""
+        """Update the metric with a batch."""
         candidates, references = batch
         self.metric.update(list(candidates), list(references))
 
@@ -66,19 +66,19 @@ class Validation(pl.LightningModule):
 
 
 def measure(options: Options) -> list[Figure]:
-    """Time validations with our metric and with torchmetrics', and count what two ranks encode.
+    """Time validations with this package's metric and torchmetrics', and count the texts encoded by two ranks.
 
-    Both take the same layer of the same encoder and at most 128 tokens of a text, and give a score per pair. Each is
-    made once and validates again and again, as in training. Torchmetrics' metric tokenizes in ``update``, loads the
-    model and encodes in ``compute``. It leaves special tokens out of the matching, and compares each candidate with its
-    own reference only where all texts come in the order of their lengths; neither makes it faster or slower.
+    Both use the same layer of the same encoder and at most 128 tokens per text, and return a score per pair. Each
+    metric is created once and validates repeatedly, as in training. torchmetrics' metric tokenizes in ``update``, loads
+    the model and encodes in ``compute``. It excludes special tokens from the matching, and compares a candidate with
+    its reference only if all texts are sorted by length; neither affects its speed.
 
     Args:
         options: settings; ``pairs`` is 1,000 by default.
 
     Returns:
-        How many times longer torchmetrics' metric takes than ours, without references kept from one validation to the
-        next and with them; and which share of all texts each of two ranks encodes.
+        Ratio of torchmetrics' time to this package's, without and with cached references; and the share of all texts
+        that each of two ranks encodes.
 
     Raises:
         ValueError: there are too few distinct texts.
@@ -101,11 +101,11 @@ def measure(options: Options) -> list[Figure]:
 
 
 def distinct_pairs(texts: Texts, count: int) -> list[tuple[str, str]]:
-    """Choose pairs with one reference in which no text occurs twice.
+    """Return pairs with one reference, all texts distinct.
 
     Args:
-        texts: to choose from.
-        count: how many pairs.
+        texts: candidates with their references.
+        count: number of pairs.
 
     Returns:
         The first such pairs.
@@ -129,13 +129,13 @@ def distinct_pairs(texts: Texts, count: int) -> list[tuple[str, str]]:
 
 
 def make_metric(way: str, model: str, num_layers: int) -> Metric:
-    """Make a metric that gives a score for each pair.
+    """Return a metric with one score per pair.
 
     Args:
-        way: ``"ours"``, which encodes everything anew in each validation; ``"ours, references known"``, which keeps the
-            references' vectors; or ``"torchmetrics"``.
+        way: ``"ours"``, without a cache; ``"ours, references known"``, with a cache of references; or
+            ``"torchmetrics"``.
         model: name or folder of the encoder.
-        num_layers: its layer.
+        num_layers: encoder layer.
 
     Returns:
         The metric.
@@ -148,15 +148,15 @@ def make_metric(way: str, model: str, num_layers: int) -> Metric:
 
 
 def texts_per_rank(pairs: Sequence[tuple[str, str]], model: str, num_layers: int) -> list[int]:
-    """Validate on two ranks and count.
+    """Return the numbers of texts that two ranks encode in a validation.
 
     Args:
-        pairs: candidates with a reference each.
+        pairs: candidates with one reference each.
         model: name or folder of the encoder.
-        num_layers: its layer.
+        num_layers: encoder layer.
 
     Returns:
-        How many texts have gone through the encoder of each rank.
+        Number of encoded texts of each rank.
     """
     return run_ranks(_texts_of_rank, 2, list(pairs), model, num_layers)
 
@@ -174,7 +174,7 @@ def _times(options: Options, pairs: list[tuple[str, str]]) -> dict[str, list[flo
 
 
 def _texts_of_rank(rank: int, pairs: list[tuple[str, str]], model: str, num_layers: int) -> int:
-    # How Lightning knows a process that it has not started itself.
+    # Lightning reads these for processes that it did not start.
     os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0")
     encoder = CountingEncoder(model, num_layers=num_layers, max_length=_MAX_LENGTH)
     trainer = _quiet_trainer(devices=2, strategy=DDPStrategy(process_group_backend="gloo"))
@@ -183,7 +183,7 @@ def _texts_of_rank(rank: int, pairs: list[tuple[str, str]], model: str, num_laye
 
 
 def _quiet_trainer(**options: Any) -> pl.Trainer:
-    """Make a trainer on the processor; this process then says nothing but errors."""
+    """Return a CPU trainer, and silence all messages of this process except errors."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore", PossibleUserWarning)
     transformers.utils.logging.set_verbosity_error()

@@ -115,14 +115,14 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
 def test_without_a_gpu_its_part_is_left_out(tmp_path, capsys):
     path = tmp_path / "figures.json"
     command.main(["--rounds", "1", "--threads", "1", "--json", str(path)])
-    assert "gpu: left out, as there is no CUDA device" in capsys.readouterr().out.splitlines()
+    assert "gpu: skipped, no CUDA device" in capsys.readouterr().out.splitlines()
     content = json.loads(path.read_text(encoding="utf-8"))
     assert content["figures"].keys() == {"importing"}
     assert "accelerator" not in content["settings"]
     with pytest.raises(SystemExit):
         command.main(["importing", "gpu"])
     captured = capsys.readouterr()
-    assert "the part gpu needs a CUDA device, and torch finds none" in captured.err
+    assert "the part gpu requires a CUDA device, but torch finds none" in captured.err
     assert captured.out == ""
 
 
@@ -131,7 +131,7 @@ def test_without_a_gpu_its_part_is_left_out(tmp_path, capsys):
     [
         (["speed"], "unknown parts speed: choose from scoring"),
         (["--rounds", "0"], "--rounds must be at least 1, got 0"),
-        (["--model", "roberta-large"], "--model needs --num-layers"),
+        (["--model", "roberta-large"], "--model requires --num-layers"),
     ],
     ids=["part", "rounds", "layer"],
 )

@@ -1,4 +1,4 @@
-"""The command: measure what is asked for, show it as tables, and write the figures to a file."""
+"""Command that measures the metric, prints tables and writes the figures to a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def measure_memory(num_pairs: int) -> list[Record]:
     """Measure how the state grows, pair by pair (with a tenth of the pairs) and in batches of 32.
 
     Args:
-        num_pairs: number of made-up pairs.
+        num_pairs: number of generated pairs.
 
     Returns:
         A record for each kind of metric, with and without indices, and batch size.
@@ -45,7 +45,7 @@ def measure_traffic(num_pairs: int) -> list[Record]:
     """Count what two ranks exchange in ``compute``.
 
     Args:
-        num_pairs: number of made-up pairs of both together; a tenth of them goes first.
+        num_pairs: number of generated pairs of both together; a tenth of them goes first.
 
     Returns:
         A record for each kind of metric, for some with indices too, and each number of pairs.

@@ -1,4 +1,4 @@
-"""What metrics that share an encoder save in a ``MetricCollection``, where each batch is encoded once for all."""
+"""Metrics on one encoder in a ``MetricCollection``, which encodes each batch once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cache of references saves when the same validation set comes again, epoch after epoch."""
+"""Time saved by the reference cache in repeated validations of one data set."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run_epochs(
     """Score the candidates of each epoch, with the cache of references and without, in turn.
 
     Args:
-        encoder: the encoder; what its cache holds is forgotten.
+        encoder: the encoder; its cache is cleared.
         candidates: the candidates of each epoch.
         references: their references, the same in each epoch.
         repeats: how often to start again with an empty cache; of the times of an epoch the shortest counts.
@@ -89,7 +89,7 @@ def run_epochs(
         records.clear()
         before: Tensor | None = None
         for epoch, texts in enumerate(candidates):
-            # Each goes first as often as the other.
+            # Each is first equally often.
             order = (_CACHED, _UNCACHED) if (repeat + epoch) % 2 else (_UNCACHED, _CACHED)
             runs = {name: _validate(metrics[name], encoder, texts, references) for name in order}
             for name, run in runs.items():

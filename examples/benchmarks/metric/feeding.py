@@ -1,4 +1,4 @@
-"""The kinds of metric that are measured without a real encoder, and made-up pairs to feed them."""
+"""Metrics that are measured with random vectors, and updates with generated pairs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from bertscore_tm import BERTScore, FrozenEncoder
 
 __all__ = ["KINDS", "feed", "make_metric"]
 
-_CORPUS = [f"text number {number} of a corpus that is known beforehand" for number in range(100)]
-# What a metric has to keep and to send follows from these settings.
+_CORPUS = [f"text number {number} of a corpus that is fixed" for number in range(100)]
+# Settings that determine the state and the traffic of a metric.
 KINDS: dict[str, dict[str, Any]] = {
     "mean": {},
     "none": {"reduction": "none"},
@@ -20,7 +20,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def make_metric(kind: str, encoder: FrozenEncoder) -> BERTScore:
-    """Return a new metric that keeps no vectors of references.
+    """Return a new metric without a reference cache.
 
     Args:
         kind: one of ``KINDS``.
@@ -33,11 +33,11 @@ def make_metric(kind: str, encoder: FrozenEncoder) -> BERTScore:
 
 
 def feed(metric: BERTScore, numbers: Sequence[int], batch_size: int, indices: bool) -> None:
-    """Update a metric with made-up pairs, batch by batch; no text is kept.
+    """Update a metric with generated pairs, batch by batch.
 
     Args:
         metric: the metric.
-        numbers: number of each pair, from which its texts follow.
+        numbers: number of each pair, which determines its texts.
         batch_size: pairs per update.
         indices: pass the numbers as indices too.
     """

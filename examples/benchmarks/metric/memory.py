@@ -1,4 +1,4 @@
-"""How much memory the state takes per pair and per token: in its tensors, and in the whole process."""
+"""Memory of the metric state per pair and per token, in its tensors and in the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.benchmarks.tables import Record
 
 __all__ = ["BYTES_PER_PAIR", "BYTES_PER_TOKEN", "COLUMNS", "growth_of_state", "state_bytes"]
 
-# What a metric may take for each pair, and with idf=True on top of it for each matched token.
+# Limits of a metric for each pair, and with idf=True also for each matched token.
 BYTES_PER_PAIR = 32
 BYTES_PER_TOKEN = 8
 
@@ -35,7 +35,7 @@ COLUMNS = {
 def growth_of_state(
     kind: str, indices: bool, batch_size: int, num_pairs: int, tokens: tuple[int, int] = (20, 60)
 ) -> Record:
-    """Update a metric with made-up pairs in a fresh process and read what they have added.
+    """Update a metric with generated pairs in a separate process and measure the growth of its memory.
 
     Whatever is loaded or allocated once is there before the first reading: a tenth as many pairs go first, and at least
     20 updates.

@@ -1,4 +1,4 @@
-"""How many bytes the ranks send and receive in one ``compute``, and what these grow with."""
+"""Bytes that ranks exchange in one ``compute``, by number of pairs and tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from examples.benchmarks.tables import Record
 __all__ = ["COLUMNS", "Wire", "counted_collectives", "traffic_of_compute"]
 
 _BATCH_SIZE = 500
-# Those that are not counted below, so that none passes unseen.
+# Collectives that are not counted raise an error.
 _OTHERS = (
     *("all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_reduce_coalesced", "all_to_all"),
     *("all_to_all_single", "batch_isend_irecv", "broadcast", "broadcast_object_list", "gather", "gather_object"),
