@@ -1,4 +1,4 @@
-"""An encoder in the shape of roberta-large with random weights, and texts of given lengths, all made on the spot."""
+"""Encoder with the shape of roberta-large and random weights, and texts of given lengths."""
 
 from __future__ import annotations
 

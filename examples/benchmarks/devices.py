@@ -1,4 +1,4 @@
-"""Time, memory and speed of a device, which may still be at work when a call returns."""
+"""Time, peak memory and matrix-product rate of a device, with synchronization."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Whether memory stays flat over many pairs and many training steps, and the numbers right: a soak test.
+"""Soak test: constant memory and correct scores over many pairs and training steps.
 
-The metric goes through epochs as in training: the same references in each, candidates that have never been there.
-Beside it a metric with reduction="none" keeps every pair to the end, which takes 12 bytes per pair. Then a small
-generator trains with the loss against texts that do not come again. Ends with 1 when memory has grown, or a number is
-wrong. Resident memory is read from /proc, which only Linux has.
+The metric is updated in epochs, as in training, with the same references and new candidates. A second metric with
+reduction="none" keeps all pairs, with 12 bytes per pair. Then a small generator trains with the loss on new texts. The
+command exits with status 1 if memory grows or a score is wrong. Resident memory is read from /proc, on Linux only.
 """
 
 from __future__ import annotations

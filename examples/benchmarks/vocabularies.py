@@ -1,10 +1,10 @@
-"""How near the score through ``VocabularyBridge`` comes to the metric's, for generators with other tokenizers.
+"""Agreement of the score through ``VocabularyBridge`` with the metric's, for generators with other tokenizers.
 
 python -m examples.benchmarks.vocabularies [--texts FILE] [--count N] [--unseen] [--kinds NAME...] [--json FILE]
 
-Trains tokenizers of several kinds and sizes on the texts, as generators have them, and measures each mode's fidelity on
-some of these texts: the self-score (mean F1 of texts against themselves) and the correlation with the metric's F1, over
-pairs and over texts scored against themselves with words replaced. Needs no network.
+Trains tokenizers of several kinds and sizes on the texts and measures the fidelity of each mode on some of these texts:
+the self-score (mean F1 of texts against themselves) and the correlation with the metric's F1, over pairs and over texts
+scored against themselves with words replaced. Runs offline.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What ``BERTScore`` costs beside its encoder, and how often it makes the encoder work.
+"""Benchmarks of the metric: memory of its state, traffic between ranks, and encoded texts.
 
     python -m examples.benchmarks.metric [memory traffic epochs collection] [--pairs N] [--json FILE]
 
-Figures are in the README of the folder above.
+Figures are in examples/benchmarks/README.md.
 """
