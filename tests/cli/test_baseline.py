@@ -95,7 +95,7 @@ def test_document(command, folder):
     assert (folder / found["output"]).read_text() == other.table()
 
 
-def test_table_serves_the_other_commands(command, minilm, folder, capsys):
+def test_other_commands_read_the_table(command, minilm, folder, capsys):
     command(model=minilm, output="minilm.csv")
     table = catalog.baseline("en", minilm, folder / "minilm.csv")
     assert table.shape == (7, 3)
@@ -108,7 +108,7 @@ def test_table_serves_the_other_commands(command, minilm, folder, capsys):
         assert found[name] == pytest.approx((raw[name].mean().item() - b) / (1 - b), abs=1e-5)
 
 
-def test_long_texts_are_told(command, folder):
+def test_truncation_is_warned_about(command, folder):
     write_lines(folder / "long.txt", [*TEXTS, " ".join(TEXTS)])
     printed = command(texts="long.txt")
     assert printed.err == "bertscore-tm: warning: 1 text is longer than 64 tokens and was truncated (of 31 texts)\n"

@@ -79,7 +79,7 @@ def check_document(found, expected, score="f1", **settings):
         tested = paired_bootstrap(worse, better, **settings)
         for key in ("difference", "low", "high"):
             assert difference[key] == pytest.approx(getattr(tested, key), abs=3e-6)
-        # One resample more or less may fall beyond 0 by rounding.
+        # By rounding, one resample may fall on the other side of 0.
         assert difference["p_value"] == pytest.approx(tested.p_value, abs=3e-4)
         p_values.append(difference["p_value"])
     assert [found["p_value_holm"] for found in found["differences"]] == pytest.approx(holm(p_values), abs=1e-5)
@@ -129,7 +129,7 @@ def test_rescaling_stretches_differences(command, tmp_path):
         assert after["p_value"] == pytest.approx(before["p_value"], abs=3e-4)
 
 
-def test_tables_for_people(command):
+def test_tables(command):
     found = json.loads(command(*FILES, "--json").out)
     lines = command(*FILES).out.splitlines()
     assert lines[0].split() == ["system", "P", "R", "F1", "95%", "interval", "of", "F1"]

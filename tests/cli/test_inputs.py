@@ -169,7 +169,7 @@ BAD = {
         ["-c", "{}/c.txt", "-r", "{}/r.txt"],
         "{}/r.txt:2: not valid UTF-8: byte 2 of the line is 0xe9; convert the file to UTF-8",
     ),
-    "not UTF-8 behind a mark": (
+    "not UTF-8 after a byte order mark": (
         {"c.txt": b"\xef\xbb\xbfa\n\xff"},
         ["-c", "{}/c.txt", "-r", "{}/c.txt"],
         "{}/c.txt:2: not valid UTF-8: byte 1 of the line is 0xff; convert the file to UTF-8",
@@ -179,7 +179,7 @@ BAD = {
         ["-c", "{}/c.txt.gz", "-r", "{}/c.txt.gz"],
         "{}/c.txt.gz: not a valid gzip file: Compressed file ended before the end-of-stream marker was reached",
     ),
-    "no gzip": (
+    "not gzip": (
         {"c.txt.gz": GOOD},
         ["-c", "{}/c.txt.gz", "-r", "{}/c.txt.gz"],
         "{}/c.txt.gz: not a valid gzip file: Not a gzipped file (b'a ')",
@@ -214,7 +214,7 @@ BAD = {
         ["-c", "{}/c.jsonl"],
         "{}/c.jsonl:2: not valid JSON: Expecting value at column 1",
     ),
-    "no object": (
+    "not an object": (
         {"c.jsonl": b'["a", "b"]\n'},
         ["-c", "{}/c.jsonl"],
         "{}/c.jsonl:1: the line must be a JSON object, got an array",

@@ -60,7 +60,7 @@ def pairs():
 
 
 def oracle(minilm, candidates, references, **options):
-    """P, R and F1 of the reference package, each pair in batches of its own."""
+    """P, R and F1 of the reference package, each pair in a separate batch."""
     options = {"num_layers": LAYER, "nthreads": 0, "device": "cpu", "lang": "en"} | options
     scorer = oracle_package.BERTScorer(model_type=minilm, **options)
     return torch.stack(scorer.score(candidates, references, batch_size=1)).double()

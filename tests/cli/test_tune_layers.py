@@ -131,7 +131,7 @@ def test_preferences(command, model):
     assert lines == ""
 
 
-def test_table_for_people(command, folder):
+def test_table(command, folder):
     ranking = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)["rankings"]["recall"]
     command("-c", "judged.jsonl", *KINDS, "--score", "recall", "-o", "table.txt")
     lines = (folder / "table.txt").read_text().splitlines()

@@ -18,7 +18,7 @@ from bertscore_tm.statistics import (
 
 
 def judged(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scores, and judgements on a scale of five, so that there are ties."""
+    """Return scores, and judgements on a scale of five with ties."""
     rng = np.random.default_rng(0)
     scores = rng.normal(size=count)
     return scores, np.clip(np.round(3 + scores + rng.normal(size=count)), 1, 5)
@@ -32,7 +32,7 @@ def test_correlation_agrees_with_scipy(how):
     assert ours.value == pytest.approx(function(scores, human).statistic)
     if how == "pearson":
         assert [ours.low, ours.high] == pytest.approx(stats.pearsonr(scores, human).confidence_interval(0.9))
-    # An interval that knows nothing of the formula.
+    # An interval that does not use the formula.
     resampled = stats.bootstrap(
         (scores, human),
         lambda x, y: function(x, y).statistic,
@@ -78,7 +78,7 @@ def test_williams_test_on_published_examples():
     assert 2 * steiger.p_value == pytest.approx(0.37, abs=0.01)
 
 
-def test_williams_test_is_right_as_often_as_it_claims():
+def test_williams_test_has_its_nominal_error_rate():
     # Human scores and two metrics that agree with them equally well; one metric is also like the other.
     rng = np.random.default_rng(0)
     covariance = [[1, 0.4, 0.4], [0.4, 1, 0.7], [0.4, 0.7, 1]]
@@ -87,7 +87,7 @@ def test_williams_test_is_right_as_often_as_it_claims():
         r = np.corrcoef(rng.multivariate_normal(np.zeros(3), covariance, size=60), rowvar=False)
         p_values.append(williams_test(r[0, 1], r[0, 2], r[1, 2], 60).p_value)
     assert stats.kstest(p_values, "uniform").pvalue > 0.01
-    # With a difference it says so, in the right direction only.
+    # A true difference is found, in the right direction only.
     covariance = [[1, 0.6, 0.3], [0.6, 1, 0.5], [0.3, 0.5, 1]]
     r = np.corrcoef(rng.multivariate_normal(np.zeros(3), covariance, size=300), rowvar=False)
     assert williams_test(r[0, 1], r[0, 2], r[1, 2], 300).p_value < 0.001
