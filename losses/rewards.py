@@ -26,16 +26,16 @@ Text = str | Sequence[Mapping[str, Any]]
 
 
 class BERTScoreReward:
-    r"""Reward of generated texts: their BERTScore against references, the same number as the metric's.
+    r"""Reward of generated texts: their BERTScore against references, equal to the metric's.
 
-    A callable with the signature that TRL's ``GRPOTrainer``, ``RLOOTrainer`` and others want of a reward function: they
-    call it with ``completions``, the data set's columns and more, all by name, and log its ``__name__``. Keep the
-    references in a column ``references``. It pickles, copies and goes to other processes without the encoder's weights.
-    Elsewhere call it as ``reward(texts, references)`` and make a tensor of the result for
+    A callable with the signature of a reward function of TRL's ``GRPOTrainer``, ``RLOOTrainer`` and others: they call
+    it with ``completions``, the data set's columns and more, all by name, and log its ``__name__``. Keep the references
+    in a column ``references``. Pickles and copies leave the encoder's weights out. Elsewhere call it as
+    ``reward(texts, references)`` and make a tensor of the result for
     :class:`bertscore_tm.losses.SelfCriticalLoss` or :class:`bertscore_tm.losses.MinimumRiskLoss`.
 
-    BERTScore alone can be gained by texts of the wrong length and by repetition. Two guards, off by default, lower the
-    reward s of a text of c tokens (of the encoder's tokenizer, uncut) against a reference of r tokens:
+    Texts of the wrong length and repetition can raise BERTScore. Two guards, off by default, lower the reward s of a
+    text of c tokens (of the encoder's tokenizer, without truncation) against a reference of r tokens:
 
     .. math::
         \mathrm{reward} = s - (1 - g_l\, g_n)\, |s|, \qquad
@@ -49,25 +49,25 @@ class BERTScoreReward:
     Args:
         model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`, such as ``metric.encoder``.
             Default: the language's model.
-        num_layers: layer of the encoder that is compared. Default: the model's tuned layer.
-        component: what is rewarded: ``"f1"``, ``"precision"`` or ``"recall"``.
+        num_layers: encoder layer that is compared. Default: the model's tuned layer.
+        component: score that is rewarded: ``"f1"``, ``"precision"`` or ``"recall"``.
         idf_sents: texts, such as all references, whose document frequencies weight the tokens. Default: no idf. The
             weights are fixed here, since rewards must not depend on their batch.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
-        baseline_path: a baseline table of your own.
-        length_band: smallest and largest ratio of lengths that is not punished, such as (0.5, 1.5); ``math.inf`` leaves
-            one end open. Default: no guard of length.
-        repeat_ngram_size: n of the n-grams that should not repeat, such as 4. Default: no guard of repetition.
+        baseline_path: file of a baseline table. Default: the published one.
+        length_band: smallest and largest ratio of lengths that is not penalized, such as (0.5, 1.5); ``math.inf``
+            removes the upper limit. Default: no length guard.
+        repeat_ngram_size: n of the n-grams whose repetition is penalized, such as 4. Default: no repetition guard.
         device: where to encode. Default: the GPU where there is one, else the CPU.
         lang: language, which chooses the default model and the baseline.
         dtype: precision of the encoder.
-        long_text: what becomes of texts that are too long, see :class:`bertscore_tm.FrozenEncoder`.
-        cache_bytes: how much CPU memory the references' token vectors may take, which are kept for later calls and
-            shared with metrics and losses on the same encoder. 0 keeps none; within a call each text is encoded once.
+        long_text: handling of texts that are too long, see :class:`bertscore_tm.FrozenEncoder`.
+        cache_bytes: CPU memory for the references' token vectors, in bytes, kept for later calls and shared with
+            metrics and losses on the same encoder. Within a call each text is encoded once in any case.
 
     Raises:
-        TypeError: ``idf_sents`` are no texts.
-        ValueError: a setting is impossible.
+        TypeError: ``idf_sents`` are not texts.
+        ValueError: a setting is invalid.
         OSError: the model cannot be loaded.
 
     Example:
@@ -135,19 +135,18 @@ class BERTScoreReward:
 
         Args:
             completions: texts, or chats, lists of messages with ``role`` and ``content``, of which the last message of
-                the assistant counts; without content, as with tool calls only, it is an empty text.
-            references: for each completion a reference, in either form, or a list of several, of which the best one
-                counts; ``None`` or an empty list where there is none.
-            **columns: what else a trainer passes, such as ``prompts`` and ``completion_ids``; not used.
+                the assistant is scored; without content, as with tool calls only, it is an empty text.
+            references: for each completion a reference, in either form, or a list of several, of which the best score
+                counts; ``None`` or an empty list where it has none.
+            **columns: other arguments of a trainer, such as ``prompts`` and ``completion_ids``; not used.
 
         Returns:
-            One number per completion, or ``None``, which trainers skip, where there is no reference. Empty texts score
-            0, before rescaling.
+            One number per completion, or ``None``, which trainers skip, where it has no reference. Empty texts score 0,
+            before rescaling.
 
         Raises:
-            TypeError: something is neither text nor chat.
-            ValueError: there is no column of references, lengths differ, or a text is too long with
-                ``long_text="error"``.
+            TypeError: a completion or reference is neither a text nor a chat.
+            ValueError: the references are missing, lengths differ, or a text is too long with ``long_text="error"``.
         """
         if references is None:
             names = ", ".join(columns) or "none"
@@ -158,7 +157,7 @@ class BERTScoreReward:
         if len(completions) != len(references):
             raise ValueError(
                 f"completions and references must have equal lengths, got {len(completions)} and {len(references)}; "
-                f"several references of one completion go into a list of their own"
+                f"put several references of one completion into an inner list"
             )
         candidates = [_text(given, f"completions[{i}]") for i, given in enumerate(completions)]
         wanted = [_texts(given, f"references[{i}]") for i, given in enumerate(references)]
@@ -175,7 +174,7 @@ class BERTScoreReward:
         return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"
 
     def _scores(self, texts: TextPairs) -> Tensor:
-        """Scores of all candidates, shape (candidates,), on the CPU."""
+        """Return the scores of all candidates, shape (candidates,), on the CPU."""
         device = default_device(self.device)
         scores = torch.zeros(len(SCORES), 1, len(texts))
         num_truncated = 0
@@ -193,7 +192,7 @@ class BERTScoreReward:
         return rescale_scores(scores, self._baseline)[SCORES.index(self.component), 0]
 
     def _guards(self, texts: TextPairs) -> Tensor:
-        """Product of both guards, shape (candidates,)."""
+        """Return the product of both guards, shape (candidates,)."""
         guards = torch.ones(len(texts))
         if len(texts) == 0 or (self.length_band is None and self.repeat_ngram_size is None):
             return guards
@@ -207,7 +206,7 @@ class BERTScoreReward:
         return guards
 
     def _tokens(self, texts: Iterable[str]) -> dict[str, list[int]]:
-        """Token ids of whole texts, without special tokens."""
+        """Return the token ids of whole texts, without special tokens."""
         distinct = list(dict.fromkeys(texts))
         tokenizer = self.encoder.tokenizer
         encoded = tokenizer.tokenizer(
@@ -217,7 +216,7 @@ class BERTScoreReward:
 
 
 def _length_guard(candidate: int, reference: int, band: tuple[float, float]) -> float:
-    # Without an upper end, high is infinite or, for an empty reference, NaN: nothing exceeds it.
+    # Without an upper limit, high is infinite or, for an empty reference, NaN: nothing exceeds it.
     low, high = (ratio * reference for ratio in band)
     if candidate < low:
         return candidate / low
@@ -230,7 +229,7 @@ def _repetition_guard(tokens: Sequence[int], size: int) -> float:
 
 
 def _texts(given: Any, name: str) -> list[str]:
-    """All references of a completion; none where there is nothing."""
+    """Return the references of a completion, an empty list for ``None``."""
     if given is None:
         return []
     if isinstance(given, str) or _is_chat(given):
@@ -241,7 +240,7 @@ def _texts(given: Any, name: str) -> list[str]:
 
 
 def _text(given: Any, name: str) -> str:
-    """A text, or what the assistant says last in a chat."""
+    """Return a text, or the assistant's last message of a chat."""
     if isinstance(given, str):
         return given
     if _is_chat(given):
@@ -253,7 +252,7 @@ def _text(given: Any, name: str) -> str:
             return ""
         if isinstance(content, str):
             return content
-        raise TypeError(f"{name} has a message whose content is no text: {content!r}")
+        raise TypeError(f"{name} has a message whose content is not a text: {content!r}")
     raise TypeError(f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got {given!r}")
 
 

@@ -1,6 +1,6 @@
 """Losses that raise the reward of whole sequences, such as their true BERTScore, with any tokenizer.
 
-Rewards are plain numbers without a gradient, so they may come from anything that scores texts, such as
+Rewards are numbers without a gradient, so any function that scores texts can supply them, such as
 :class:`bertscore_tm.losses.rewards.BERTScoreReward`; the gradient goes through the sequences' log-probabilities.
 """
 
@@ -32,7 +32,7 @@ def self_critical_loss(
     Args:
         log_probs: log-probability of every sampled token, shape (batch, tokens) or (batch, samples, tokens).
         rewards: r, reward of every sequence, shape (batch,) or (batch, samples), on any device; taken without gradient.
-        mask: tokens of the sequences, their end tokens included, shape of ``log_probs``; others may hold anything, -inf
+        mask: tokens of the sequences, their end tokens included, shape of ``log_probs``; other values are ignored,
             and NaN too. Default: all.
         baseline: b, rewards of the greedily decoded sequences, shape (batch,); or one per sequence, the shape of
             ``rewards``. Default: the mean reward of the item's other samples.
@@ -42,9 +42,9 @@ def self_critical_loss(
         Scalar, or the shape of ``rewards`` with ``"none"``; float32 at least. Sequences without a token have loss 0.
 
     Raises:
-        TypeError: an argument is no tensor of numbers.
-        ValueError: shapes do not fit, there is neither a baseline nor a second sample, or (on the CPU, as elsewhere
-            looking would wait for the device) a number is not finite or no log-probability.
+        TypeError: an argument is not a tensor, or of the wrong dtype.
+        ValueError: shapes do not fit, there is neither a baseline nor a second sample, or (checked on the CPU only, as
+            it would synchronize a device) a value is not finite or not a log-probability.
 
     Example:
         >>> log_probs = torch.tensor([[-1.0, -2.0], [-0.5, -torch.inf]])
@@ -54,11 +54,11 @@ def self_critical_loss(
         tensor([ 1.2000, -0.0500])
     """
     require_choice("reduction", reduction, Reduction)
-    log_prob, rewards, real = _sequences(log_probs, rewards, mask)
+    log_prob, rewards, real = _sum_sequences(log_probs, rewards, mask)
     if baseline is None:
-        advantage = _leave_one_out_advantage(rewards, real)
+        advantage = _compute_leave_one_out_advantage(rewards, real)
     else:
-        advantage = rewards - _fitting_baseline(baseline, rewards, real)
+        advantage = rewards - _expand_baseline(baseline, rewards, real)
     return reduce_batch(-advantage * log_prob, reduction, real)
 
 
@@ -77,8 +77,8 @@ def minimum_risk_loss(
     Args:
         log_probs: log-probability of every candidate's tokens, shape (batch, candidates, tokens).
         rewards: r, reward of every candidate, shape (batch, candidates), on any device; taken without gradient.
-        mask: tokens of the candidates, their end tokens included, shape of ``log_probs``; others may hold anything,
-            -inf and NaN too. A candidate without any token takes no part. Default: all.
+        mask: tokens of the candidates, their end tokens included, shape of ``log_probs``; other values are ignored,
+            -inf and NaN too. A candidate without a token is left out. Default: all.
         alpha: sharpness of Q, above 0; small values make it flat.
         reduction: over items with candidates: ``"mean"``, ``"sum"`` or ``"none"``.
 
@@ -86,9 +86,9 @@ def minimum_risk_loss(
         Scalar, or shape (batch,) with ``"none"``; float32 at least. Items without any candidate have loss 0.
 
     Raises:
-        TypeError: an argument is no tensor of numbers.
-        ValueError: ``alpha`` is not positive, shapes do not fit, or (on the CPU, as elsewhere looking would wait for
-            the device) a number is not finite or no log-probability.
+        TypeError: an argument is not a tensor, or of the wrong dtype.
+        ValueError: ``alpha`` is not positive, shapes do not fit, or (checked on the CPU only, as it would synchronize a
+            device) a value is not finite or not a log-probability.
 
     Example:
         >>> log_probs = torch.tensor([[[-1.0, -1.0], [-2.0, -torch.inf]]])
@@ -100,7 +100,7 @@ def minimum_risk_loss(
     _require_alpha(alpha)
     if isinstance(log_probs, Tensor) and log_probs.ndim != 3:
         raise ValueError(f"log_probs must have shape (batch, candidates, tokens), got {tuple(log_probs.shape)}")
-    log_prob, rewards, real = _sequences(log_probs, rewards, mask)
+    log_prob, rewards, real = _sum_sequences(log_probs, rewards, mask)
     # The lowest finite number rather than -inf, so that an item without candidates stays defined.
     scores = (alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
     risk = (scores.softmax(-1) * (1 - rewards)).sum(-1)
@@ -108,7 +108,7 @@ def minimum_risk_loss(
 
 
 class SelfCriticalLoss(nn.Module):
-    r"""Loss whose gradient raises the probability of sampled sequences that are better than a baseline.
+    r"""Self-critical loss: raises the probability of sampled sequences that score above a baseline.
 
     With sampled sequences w, rewards r and a baseline b:
 
@@ -116,24 +116,23 @@ class SelfCriticalLoss(nn.Module):
         \mathrm{loss}(w) = -\bigl(r(w) - b\bigr) \sum_t \log p(w_t), \qquad
         \nabla \mathrm{loss}(w) = -\bigl(r(w) - b\bigr) \nabla \log p(w)
 
-    Averaged over samples, this is the gradient of minus the expected reward, whatever b is, as long as it does not
-    depend on w; a good b takes variance away. Two are in use:
+    Averaged over samples, this is the gradient of minus the expected reward, for any b that does not depend on w; a
+    good b reduces the variance. Two are in use:
 
-    * the reward of the greedily decoded sequence, self-critical training (Rennie et al., CVPR 2017): what the model
-      says at test time is the bar;
+    * the reward of the greedily decoded sequence, self-critical training (Rennie et al., CVPR 2017);
     * without ``baseline``, the mean reward of the item's other samples,
       :math:`b_i = \frac{1}{S-1} \sum_{j \ne i} r(w_j)` (Kool et al., "Buy 4 REINFORCE samples, get a baseline for
       free!", 2019), which needs no greedy decoding.
 
-    The value of the loss tells nothing about progress; log the rewards. The sum over tokens is not divided by their
+    The value of the loss does not measure progress; log the rewards. The sum over tokens is not divided by their
     number, so the gradient grows with the length of the text. Add the loss to cross-entropy, with a small weight: a
-    reward such as BERTScore alone does not police word order, negation or repetition.
+    reward such as BERTScore alone does not penalize wrong word order, negation or repetition.
 
     Args:
         reduction: over sequences with tokens: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ValueError: the reduction is not one of those named.
+        ValueError: the reduction is unknown.
 
     Shape:
         - log_probs: (batch, tokens) or (batch, samples, tokens), any floating dtype.
@@ -165,8 +164,8 @@ class SelfCriticalLoss(nn.Module):
         Args:
             log_probs: log-probability of every sampled token, from a pass with gradient over what was sampled.
             rewards: reward of every sequence; taken without gradient.
-            mask: tokens of the sequences, their end tokens included; others may hold anything. Sequences without any
-                token take no part. Default: all.
+            mask: tokens of the sequences, their end tokens included; other values are ignored. Sequences without a
+                token are left out. Default: all.
             baseline: rewards of the greedily decoded sequences, one per item or per sequence. Default: the mean reward
                 of the item's other samples.
 
@@ -195,15 +194,15 @@ class MinimumRiskLoss(nn.Module):
 
     (Shen et al., ACL 2016.) The gradient to a token's log-probability is
     :math:`-\alpha\, Q(y)\, \bigl(r(y) - \sum_{y'} Q(y')\, r(y')\bigr)`: it moves probability among the candidates only,
-    and is 0 where there is one candidate or all have the same reward. It grows with alpha, so choose the weight beside
-    cross-entropy together with it. S is a set: leave repeated candidates out, by a ``mask`` without any token.
+    and is 0 where there is one candidate or all have the same reward. It grows with alpha, so choose the weight next to
+    cross-entropy together with it. S is a set: mask all tokens of repeated candidates.
 
     Args:
-        alpha: sharpness of Q, above 0. The small default, of the paper, evens out sums over many tokens.
+        alpha: sharpness of Q, above 0. The paper's small default compensates for sums over many tokens.
         reduction: over items with candidates: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Raises:
-        ValueError: ``alpha`` is not positive, or the reduction is not one of those named.
+        ValueError: ``alpha`` is not positive, or the reduction is unknown.
 
     Shape:
         - log_probs: (batch, candidates, tokens), any floating dtype.
@@ -233,8 +232,8 @@ class MinimumRiskLoss(nn.Module):
         Args:
             log_probs: log-probability of every candidate's tokens, from a pass with gradient.
             rewards: reward of every candidate; taken without gradient.
-            mask: tokens of the candidates, their end tokens included; others may hold anything. Candidates without any
-                token take no part. Default: all.
+            mask: tokens of the candidates, their end tokens included; other values are ignored. Candidates without a
+                token are left out. Default: all.
 
         Returns:
             The loss.
@@ -250,13 +249,13 @@ class MinimumRiskLoss(nn.Module):
         return f"alpha={self.alpha}, reduction={self.reduction!r}"
 
 
-def _sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probability and reward of each sequence, and which sequences have a token."""
+def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the log-probability and reward of each sequence, and which sequences have a token."""
     for name, value in (("log_probs", log_probs), ("rewards", rewards)):
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a tensor, got a {type(value).__name__}: pass torch.tensor(...) of it")
     if not log_probs.is_floating_point():
-        raise TypeError(f"log_probs must be floating point, got {log_probs.dtype}: token ids are no log-probabilities")
+        raise TypeError(f"log_probs must be floating point, got {log_probs.dtype}: token ids are not log-probabilities")
     if log_probs.ndim not in (2, 3):
         raise ValueError(
             f"log_probs must have shape (batch, tokens) or (batch, sequences, tokens), got {tuple(log_probs.shape)}: "
@@ -274,34 +273,34 @@ def _sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor | None) -> tuple
     mask = mask.bool()
     real = mask.any(-1)
     dtype = torch.promote_types(torch.float32, log_probs.dtype)
-    if _looks_are_free(log_probs):
+    if _can_check_values(log_probs):
         kept = log_probs.detach()[mask]
         wrong = kept[~((kept <= _ROUNDING) & kept.isfinite())]
         if len(wrong):
             raise ValueError(
                 f"log_probs must be finite and at most 0 where the mask holds, got {wrong[0].item()}: take them from "
-                f"log_softmax of the logits, and mask padding and tokens that cannot be"
+                f"log_softmax of the logits, and mask padding and impossible tokens"
             )
-    rewards = _numbers(rewards, "rewards", real, dtype)
+    rewards = _prepare_rewards(rewards, "rewards", real, dtype)
     return log_probs.masked_fill(~mask, 0.0).to(dtype).sum(-1), rewards, real
 
 
-def _numbers(values: Tensor, name: str, real: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rewards without gradient, and 0 for sequences that take no part."""
+def _prepare_rewards(values: Tensor, name: str, real: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return rewards without gradient, 0 for sequences that are left out."""
     values = values.detach().to(real.device, dtype)
-    if _looks_are_free(values) and not values[real].isfinite().all():
+    if _can_check_values(values) and not values[real].isfinite().all():
         raise ValueError(
             f"{name} must be finite for every sequence with tokens: clear the mask of sequences without a reward"
         )
     return torch.where(real, values, 0.0)
 
 
-def _looks_are_free(values: Tensor) -> bool:
-    # On other devices looking would wait for the device at every step; a compiled graph would break here.
+def _can_check_values(values: Tensor) -> bool:
+    # On other devices each check would synchronize the device; it would break a compiled graph.
     return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def _fitting_baseline(baseline: Tensor, rewards: Tensor, real: Tensor) -> Tensor:
+def _expand_baseline(baseline: Tensor, rewards: Tensor, real: Tensor) -> Tensor:
     if not isinstance(baseline, Tensor):
         raise TypeError(f"baseline must be a tensor, got a {type(baseline).__name__}: pass torch.tensor(...) of it")
     if rewards.ndim == 2 and baseline.shape == rewards.shape[:1]:
@@ -311,11 +310,11 @@ def _fitting_baseline(baseline: Tensor, rewards: Tensor, real: Tensor) -> Tensor
             f"baseline must have one number per item or per sequence, shape {tuple(rewards.shape[:1])} or "
             f"{tuple(rewards.shape)}, got {tuple(baseline.shape)}"
         )
-    return _numbers(baseline, "baseline", real, rewards.dtype)
+    return _prepare_rewards(baseline, "baseline", real, rewards.dtype)
 
 
-def _leave_one_out_advantage(rewards: Tensor, real: Tensor) -> Tensor:
-    """Reward minus the mean of the others of the item; 0 for a sequence whose others have no tokens."""
+def _compute_leave_one_out_advantage(rewards: Tensor, real: Tensor) -> Tensor:
+    """Return each reward minus the mean of the item's others; 0 where the others have no tokens."""
     if rewards.ndim != 2 or rewards.shape[1] < 2:
         raise ValueError(
             f"rewards of shape {tuple(rewards.shape)} leave nothing to compare a sample with: pass baseline=, the "

@@ -114,7 +114,7 @@ def test_rewards_do_not_depend_on_their_batch(encoder, corpus):
 
 def test_long_corpora_are_encoded_in_steps(encoder, corpus, monkeypatch):
     expected = BERTScoreReward(encoder)(*corpus)
-    monkeypatch.setattr("bertscore_tm.scoring.corpus._NUMBERS_PER_STEP", 384 * 80)
+    monkeypatch.setattr("bertscore_tm.scoring.corpus._ELEMENTS_PER_STEP", 384 * 80)
     for cache_bytes in (0, 2**24):
         rewards = BERTScoreReward(encoder, cache_bytes=cache_bytes)(*corpus)
         assert rewards == pytest.approx(expected, abs=TOLERANCE)
@@ -457,7 +457,7 @@ def test_neither_gradients_nor_inference_mode_matter(encoder):
         ([[]], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got \[\]"),
         ([say("a")], ["c"], TypeError, r"completions\[0\] must be a text or a chat, a list of messages"),
         ([[say("a", role="user")]], ["c"], TypeError, r"completions\[0\] is a chat without a message of the assistant"),
-        ([[say(7)]], ["c"], TypeError, r"completions\[0\] has a message whose content is no text: 7"),
+        ([[say(7)]], ["c"], TypeError, r"completions\[0\] has a message whose content is not a text: 7"),
         (["a"], [7], TypeError, r"references\[0\] must be a text, a chat, several of them or None, got 7"),
         (["a"], [say("c")], TypeError, r"references\[0\] must be a text, a chat, several"),
         (["a", "b"], ["c", ["d", None]], TypeError, r"references\[1\]\[1\] must be a text or a chat"),
