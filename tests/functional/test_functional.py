@@ -53,8 +53,7 @@ def test_zero_is_rescaled_too(encoder, tmp_path):
     assert len(said) == 1
 
 
-@pytest.mark.parametrize("all_layers", [False, True])
-@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize(("all_layers", "idf"), [(False, False), (True, True)])
 def test_empty_lists_give_empty_scores_without_loading_weights(minilm, all_layers, idf):
     before = loaded_models()
     scores, said = quietly([], [], minilm, 4, all_layers, idf=idf)

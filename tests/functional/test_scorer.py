@@ -80,8 +80,8 @@ def test_all_layers_with_several_references_and_idf(minilm, corpus):
     metric.update(cands[:3], refs[:3])
     metric.update(cands[3:], refs[3:])
     assert_equal(list(metric.compute().values()), list(found))
-    # The other package gives a wrong shape here, so layer by layer.
-    for layer in range(7):
+    # The other package returns a wrong shape for all layers, so single layers are compared.
+    for layer in (0, 3, 6):
         expected = oracle.score(cands, refs, model_type=minilm, num_layers=layer, idf=True, **ONE)
         assert_equal(list(found[:, layer]), expected)
 

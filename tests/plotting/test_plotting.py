@@ -258,7 +258,7 @@ def test_size_grows_and_is_bounded(encoder, pairs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         figures = [plot_alignment(text, text, encoder) for text in texts]
-        flows = [plot_contributions(text, text, encoder) for text in texts]
+        flows = [plot_contributions(text, text, encoder) for text in texts[::2]]
     sizes = [figure.get_size_inches().max() for figure in figures]
     assert sizes == sorted(sizes)
     assert sizes[0] < 4 < sizes[2] < sizes[3] < 15 < sizes[4] < 23
