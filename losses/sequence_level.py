@@ -33,7 +33,7 @@ def self_critical_loss(
         log_probs: log-probability of every sampled token, shape (batch, tokens) or (batch, samples, tokens).
         rewards: r, reward of every sequence, shape (batch,) or (batch, samples), on any device; taken without gradient.
         mask: tokens of the sequences, their end tokens included, shape of ``log_probs``; other values are ignored,
-            and NaN too. Default: all.
+            -inf and NaN too. Default: all.
         baseline: b, rewards of the greedily decoded sequences, shape (batch,); or one per sequence, the shape of
             ``rewards``. Default: the mean reward of the item's other samples.
         reduction: over sequences with tokens: ``"mean"``, ``"sum"`` or ``"none"``.
