@@ -92,8 +92,8 @@ def without(row: dict, key: str) -> dict:
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        (RANKED, "{", "no JSON"),
-        (RANKED, "[1]", "must be an object"),
+        (RANKED, "{", "invalid JSON"),
+        (RANKED, "[1]", "must be a JSON object"),
         (RANKED, without(RANKED, "worse"), "'worse' must be a string, got None"),
         (RANKED, {**RANKED, "better": 3}, "'better' must be a string, got 3"),
         (RANKED, without(RANKED, "reference"), "either 'reference'"),
