@@ -232,11 +232,8 @@ class BERTScore(ListStateMetric):
         """
         if self._synced is not None:
             raise TorchMetricsUserError("the metric is synchronised: call unsync before forward")
-        texts = as_text_pairs(preds, target)
-        added = self._encode(texts, self._check_indices(indices, len(texts)))
-        self._add(added, num_updates=1)
-        step = self._empty_states()
-        step |= self._append_to(step, added)
+        with self._record_step() as step:
+            self.update(preds, target, indices)
         synchronises = self.dist_sync_on_step and self.distributed_available_fn()
         value = self._result(self._combine(step, self._collectives() if synchronises else Collectives(self.device)))
         self._keep_step_value(value)

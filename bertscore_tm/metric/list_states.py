@@ -76,6 +76,8 @@ class ListStateMetric(Metric):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._synced: SyncedState | None = None
+        # States of the batch that forward adds.
+        self._step: dict[str, Any] | None = None
 
     @abstractmethod
     def _restore_dimensions(self, result: Any) -> Any:
@@ -228,6 +230,21 @@ class ListStateMetric(Metric):
         self.__dict__.update(self._append_to(self.metric_state, added))
         self._update_count += num_updates
         self._computed = None
+        if self._step is not None:
+            self._step |= self._append_to(self._step, added)
+
+    @contextmanager
+    def _record_step(self) -> Generator[dict[str, Any], None, None]:
+        """Collect what updates within a ``with`` block append.
+
+        Yields:
+            States with these values alone.
+        """
+        step = self._step = self._empty_states()
+        try:
+            yield step
+        finally:
+            self._step = None
 
     def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
         self._add(incoming_state)

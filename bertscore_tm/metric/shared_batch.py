@@ -39,13 +39,14 @@ def match_batch(
         cache_bytes: CPU memory for token vectors of references, which are kept for the next epoch.
 
     Returns:
-        MatchedTexts tokens, from which scores are computed.
+        The matched tokens, from which scores are computed.
     """
     owner = encoder.cache(device)
-    if owner not in _latest or _latest[owner][0] != texts:
+    latest = _latest.get(owner)
+    if latest is None or latest[0] != texts:
         forget_batch(encoder, device)
-        _latest[owner] = texts, _match_in_steps(texts, encoder, device, cache_bytes)
-    matched = _latest[owner][1]
+        latest = _latest[owner] = texts, _match_in_steps(texts, encoder, device, cache_bytes)
+    matched = latest[1]
     return matched if layer is None else _layer_of(matched, layer)
 
 

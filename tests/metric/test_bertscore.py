@@ -251,6 +251,23 @@ def test_forward_encodes_once_and_refuses_a_synced_metric(encoder, monkeypatch):
         metric(*FIRST)
 
 
+class Prefixed(BERTScore):
+    """Updates without the first word of each text, in two parts."""
+
+    def update(self, preds, target, indices=None) -> None:
+        short = [[text.partition(" ")[2] for text in side] for side in (preds, target)]
+        super().update(*(side[:1] for side in short))
+        super().update(*(side[1:] for side in short))
+
+
+def test_forward_calls_the_update_of_a_subclass(encoder):
+    metric = Prefixed(encoder, reduction="none")
+    short = [[text.partition(" ")[2] for text in side] for side in FIRST]
+    assert_equal(metric(*FIRST), bert_score(*short, encoder))
+    assert_equal(metric.compute(), bert_score(*short, encoder))
+    assert metric.update_count == 1
+
+
 def _copies(metric):
     yield "clone", metric.clone()
     yield "deepcopy", copy.deepcopy(metric)
