@@ -119,7 +119,7 @@ def test_nothing_is_kept_after_compute_or_reset(encoder):
 def test_a_large_update_is_cut_into_steps(encoder, calls, monkeypatch, settings):
     """Each step has few texts, pairs keep their order, and metrics share the batch all the same."""
     numbers_per_step = 250 * 384
-    monkeypatch.setattr(corpus, "_NUMBERS_PER_STEP", numbers_per_step)
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", numbers_per_step)
     kinds = {
         "given": BERTScore(encoder, cache_bytes=0, **settings),
         "f1": BERTScore(encoder, score="f1", cache_bytes=0),
@@ -136,7 +136,7 @@ def test_a_large_update_is_cut_into_steps(encoder, calls, monkeypatch, settings)
 def test_a_step_that_fails_leaves_the_whole_update_out(encoder, monkeypatch):
     metric = BERTScore(encoder, reduction="none")
     metric.update(*batch([0]))
-    monkeypatch.setattr(corpus, "_NUMBERS_PER_STEP", 250 * 384)
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 250 * 384)
     encode, left = FrozenEncoder.encode, [3]
 
     def failing_later(self: FrozenEncoder, *args: Any) -> Any:
