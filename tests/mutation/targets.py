@@ -6,6 +6,7 @@ FOLDERS = ("bertscore_tm", "losses", "callbacks", "examples", "tests")
 TARGETS = {
     "bertscore_tm/core/*.py": [
         "tests/core/test_{stem}.py",
+        "tests/losses/test_soft_matching.py",
         "tests/core/test_scores.py",
         "tests/functional/test_functional.py",
     ],
