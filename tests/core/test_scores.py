@@ -213,7 +213,7 @@ def test_equal_texts_score_one(encoder, pairs, numbers, idf):
 def test_long_corpora_are_scored_in_steps_with_the_same_result(encoder, pairs, monkeypatch):
     corpus = pairs[0][:60], pairs[1][:60]
     whole = stacked(bert_score(*corpus, encoder, idf=True))
-    monkeypatch.setattr("bertscore_tm.scoring.corpus._NUMBERS_PER_STEP", 384 * 500)
+    monkeypatch.setattr("bertscore_tm.scoring.corpus._ELEMENTS_PER_STEP", 384 * 500)
     assert len(plan_steps(as_text_pairs(*corpus), encoder)) > 5
     torch.testing.assert_close(stacked(bert_score(*corpus, encoder, idf=True)), whole, atol=TOLERANCE, rtol=0)
 
