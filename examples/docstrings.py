@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from bertscore_tm.files import write_atomically
+from bertscore_tm.utilities.files import write_atomically
 from examples.docstring_cleaning import document_and_summary
 
 __all__ = [

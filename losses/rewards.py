@@ -17,7 +17,7 @@ from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.texts import TextPairs
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreReward"]
 

@@ -37,7 +37,7 @@ from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens
 from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, list_references, locate_label_content
 from bertscore_tm.losses.token_weights import LossIdf, resolve_token_weights
 from bertscore_tm.scoring.messages import describe_truncation
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["SoftBERTScoreLoss"]
 

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn, TextIO
 
-from bertscore_tm import __version__
 from bertscore_tm.cli.errors import FAILED, CommandError, expected_errors, replace_arguments_with_options
+from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main", "print_error"]
 

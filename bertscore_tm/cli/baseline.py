@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
 from bertscore_tm.cli.inputs import FORMATS, read_texts
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.baselines import Baseline

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
-from bertscore_tm.files import write_atomically
+from bertscore_tm.utilities.files import write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor

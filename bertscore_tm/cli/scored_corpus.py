@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options
 from bertscore_tm.cli.distributed import RankGroup, choose_device
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import torch
 
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.scoring.alignment import AlignedText, Alignment
+    from bertscore_tm.plotting.alignment import AlignedText, Alignment
     from bertscore_tm.scoring.rescaling import LayerBaseline
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _draw(
     arguments: argparse.Namespace, encoder: FrozenEncoder, idf_sents: list[str] | None, device: torch.device
 ) -> str | bytes:
-    from bertscore_tm.functional import align
+    from bertscore_tm.plotting import align
 
     alignment = align(
         arguments.candidate,
@@ -132,7 +132,7 @@ def _format_text(
     device: torch.device,
     baseline: LayerBaseline | None,
 ) -> str:
-    from bertscore_tm.scoring.alignment import compute_alignment
+    from bertscore_tm.plotting.alignment import compute_alignment
     from bertscore_tm.scoring.messages import describe_truncation
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights

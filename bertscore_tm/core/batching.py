@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from bertscore_tm.core.token_vectors import token_batches
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["encode_in_batches", "halve_until_it_fits", "is_out_of_memory"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bertscore_tm.core.batching import halve_until_it_fits
 from bertscore_tm.core.token_vectors import TokenVectors, segment_ids, token_batches
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "TOKENWISE_MATCHINGS",

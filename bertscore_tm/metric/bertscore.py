@@ -22,13 +22,13 @@ from bertscore_tm.metric.rank_sync import Collectives, SyncedState
 from bertscore_tm.metric.results import RESULT_NAMES, check_result_settings, restore_dimensions, summarize
 from bertscore_tm.metric.shared_batch import forget_batch
 from bertscore_tm.metric.states import indices_fit, num_pairs, num_values
-from bertscore_tm.scoring.alignment import Alignment, compute_alignment
+from bertscore_tm.plotting.alignment import Alignment, compute_alignment
 from bertscore_tm.scoring.messages import describe_truncation, list_warnings, warn_unused
 from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_of_corpus
 from bertscore_tm.texts import as_text_pairs
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

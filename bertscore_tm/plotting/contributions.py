@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from bertscore_tm.plotting.alignment import Alignment
 from bertscore_tm.plotting.figures import (
     PLAIN,
     Size,
@@ -18,7 +19,6 @@ from bertscore_tm.plotting.figures import (
 )
 from bertscore_tm.plotting.fonts import FontFallback, find_fonts
 from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST, ShadedText, shade_texts
-from bertscore_tm.scoring.alignment import Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ _PADDING, _SPACE, _LINE = 0.18, 0.3, 1.9
 def draw_contributions(alignment: Alignment, ax: Axes | None = None) -> Figure:
     """Draw both texts, shaded.
 
-    See :meth:`bertscore_tm.scoring.alignment.Alignment.plot_contributions`.
+    See :meth:`bertscore_tm.plotting.alignment.Alignment.plot_contributions`.
 
     Args:
         alignment: the alignment.

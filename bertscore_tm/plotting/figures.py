@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from bertscore_tm.plotting.alignment import Alignment
 from bertscore_tm.plotting.fonts import FontFallback
-from bertscore_tm.scoring.alignment import Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from bertscore_tm.plotting.alignment import SPECIAL, AlignedText, Alignment
 from bertscore_tm.plotting.figures import (
     PLAIN,
     Size,
@@ -20,7 +21,6 @@ from bertscore_tm.plotting.figures import (
     write_title,
 )
 from bertscore_tm.plotting.fonts import FontFallback, find_fonts
-from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ _LARGEST_FONT, _SMALLEST_FONT, _LARGEST_NUMBER, _SMALL_PRINT = 10.0, 5.0, 9.0, 8
 def draw_alignment(alignment: Alignment, ax: Axes | None = None) -> Figure:
     """Draw an alignment as a heatmap.
 
-    See :meth:`bertscore_tm.scoring.alignment.Alignment.plot`.
+    See :meth:`bertscore_tm.plotting.alignment.Alignment.plot`.
 
     Args:
         alignment: the alignment.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
-from bertscore_tm.scoring.alignment import AlignedText, Alignment
+from bertscore_tm.plotting.alignment import AlignedText, Alignment
 
 __all__ = ["NEGATIVE", "POSITIVE", "STRONGEST", "ShadedText", "shade_texts"]
 

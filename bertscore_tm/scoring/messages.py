@@ -8,7 +8,7 @@ from functools import cache
 
 from torch import Tensor
 
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["count_zero", "describe_truncation", "list_warnings", "progress_bar", "warn_unused"]
 

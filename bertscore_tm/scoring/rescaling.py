@@ -14,7 +14,7 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.core.scores import rescale
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["LayerBaseline", "find_baseline", "rescale_scores", "select_rows"]
 

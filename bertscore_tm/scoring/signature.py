@@ -7,6 +7,7 @@ from dataclasses import replace
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.rescaling import LayerBaseline
 from bertscore_tm.scoring.token_weights import WeightSource
+from bertscore_tm.utilities.version import __version__
 
 __all__ = ["score_signature"]
 
@@ -26,8 +27,6 @@ def score_signature(
         The signature; equal signatures mean equal numbers.
     """
     import transformers
-
-    from bertscore_tm import __version__
 
     signature = replace(
         encoder.signature_fields(layer),

@@ -25,7 +25,7 @@ from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.texts import as_text_pairs
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["SampleLogger"]
 

@@ -13,7 +13,7 @@ from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from bertscore_tm.callbacks.samples.selection import Sample
-from bertscore_tm.files import write_atomically
+from bertscore_tm.utilities.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

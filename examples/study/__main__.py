@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from bertscore_tm.files import write_atomically
+from bertscore_tm.utilities.files import write_atomically
 from examples.study.arms import BASELINE, DEFAULT_ARMS, Arm, parse_arm
 from examples.study.figure import draw
 from examples.study.results import compare, differences_table, means_table, spreads

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertscore_tm.files import write_atomically
+from bertscore_tm.utilities.files import write_atomically
 from examples.docstrings import DocstringPair, load_corpus
 from examples.study.manual_pages import collect_pages
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bertscore_tm.files import write_atomically
+from bertscore_tm.utilities.files import write_atomically
 from examples.study.arms import Arm
 from examples.study.tasks import load_task
 from examples.study.training import Settings, make_start, run_arm

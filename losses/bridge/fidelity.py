@@ -13,10 +13,12 @@ from torch import Tensor
 from bertscore_tm.core.idf import special_token_weights
 from bertscore_tm.core.matching import cosine_similarities
 from bertscore_tm.encoder import default_device
-from bertscore_tm.functional import bert_score
 from bertscore_tm.losses.soft_matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.scoring.corpus import score_corpus
+from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.texts import TextPairs
+from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
@@ -88,7 +90,8 @@ def measure_fidelity(
     candidates = replace_words(texts) if references is None else list(texts)
     references = list(texts) if references is None else list(references)
     bridged = _bridged_f1(bridge, candidates, references)
-    scored = bert_score(candidates, references, bridge.encoder)["f1"]
+    pairs = TextPairs(candidates, [[text] for text in references])
+    scored = score_corpus(pairs, bridge.encoder, token_weights(bridge.encoder), default_device()).scores[2, 0]
     itself = _bridged_f1(bridge, texts, texts)
     correlation = torch.corrcoef(torch.stack([bridged, scored]).double())[0, 1] if len(texts) > 1 else torch.nan
     return Fidelity(float(itself.double().mean()), float(correlation))

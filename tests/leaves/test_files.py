@@ -4,7 +4,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from bertscore_tm.files import write_atomically
+from bertscore_tm.utilities.files import write_atomically
 
 
 def write(path, content="new", **options):

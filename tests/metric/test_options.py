@@ -25,7 +25,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.metric.states import mean_of_sums, sums_of_scores
-from bertscore_tm.scoring.alignment import compute_alignment
+from bertscore_tm.plotting.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.statistics import mean_interval
 from tests.support.models import tiny_model

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torchmetrics
 
-from bertscore_tm.user_warnings import warn_user
+from bertscore_tm.utilities.user_warnings import warn_user
 
 
 def in_module(name, function):

@@ -28,8 +28,8 @@ from bertscore_tm import (
     plot_alignment,
     plot_contributions,
 )
+from bertscore_tm.plotting.alignment import compute_alignment
 from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST
-from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import randomised, tiny_config, tiny_model
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from bertscore_tm.core.matching import cosine_similarities, match_pairs
 from bertscore_tm.core.scores import precision_recall_f1
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.scoring.display_tokens import split_for_display
+from bertscore_tm.plotting.display_tokens import split_for_display
 from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known, token_weights
 

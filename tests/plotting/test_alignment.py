@@ -9,8 +9,8 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizer
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.scoring.alignment import compute_alignment
-from bertscore_tm.scoring.display_tokens import split_for_display
+from bertscore_tm.plotting.alignment import compute_alignment
+from bertscore_tm.plotting.display_tokens import split_for_display
 from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
