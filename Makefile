@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCHMARK_ARGS ?=
-QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/scoring/test_alignment.py \
+QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/plotting/test_alignment.py \
 	tests/functional/test_functional.py tests/metric/test_states.py tests/metric/test_shared_batch.py \
 	tests/losses/test_soft_matching.py tests/callbacks/test_text_buffer.py tests/callbacks/test_trainer.py \
 	tests/callbacks/test_schedules.py tests/core/test_scores.py tests/cli/test_score.py
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
 DOCUMENTED := bertscore_tm $(addprefix bertscore_tm,.functional .scorer .losses .callbacks .catalog .statistics \
-	.texts .scoring.alignment .plotting .baselines .layer_tuning)
+	.texts .plotting .baselines .layer_tuning)
 
 .PHONY: demo test quick benchmark lint dist types lowest docs check clean
 
