@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.callbacks import TemperatureAnnealing
+from bertscore_tm.utilities.files import write_atomically
 from examples.docstring_training import Collate, Soft, Summarizer, load_generator, quieten
 from examples.study.arms import Arm
 from examples.study.measures import Measured, measure
@@ -130,9 +131,8 @@ def make_start(settings: Settings, task: Task, path: Path) -> None:
     module = make_module(settings, None, None, settings.start_learning_rate)
     _train(module, task.train, settings, settings.start_steps, seed=0, callbacks=[])
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    save_model(module.model, str(temporary))
-    temporary.replace(path)
+    with write_atomically(path, "wb") as file:
+        save_model(module.model, file.name)
 
 
 def run_arm(settings: Settings, task: Task, start: Path, arm: Arm, seed: int) -> dict[str, Any]:
