@@ -18,7 +18,7 @@ from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.encoder.vector_cache import check_cache_bytes
 from bertscore_tm.metric.list_states import ListStateMetric
-from bertscore_tm.metric.rank_sync import Collectives, SyncedState
+from bertscore_tm.metric.rank_sync import Collectives
 from bertscore_tm.metric.results import RESULT_NAMES, check_result_settings, restore_dimensions, summarize
 from bertscore_tm.metric.shared_batch import forget_batch
 from bertscore_tm.metric.states import indices_fit, num_pairs, num_values
@@ -234,8 +234,10 @@ class BERTScore(ListStateMetric):
             raise TorchMetricsUserError("the metric is synchronised: call unsync before forward")
         with self._record_step() as step:
             self.update(preds, target, indices)
-        synchronises = self.dist_sync_on_step and self.distributed_available_fn()
-        value = self._result(self._combine(step, self._collectives() if synchronises else Collectives(self.device)))
+            synchronises = self.dist_sync_on_step and self.distributed_available_fn()
+            self._synced = self._combine(step, self._collectives() if synchronises else Collectives(self.device))
+            # The compute of a subclass, without the synchronisation around it.
+            value = type(self).compute(self)
         self._keep_step_value(value)
         return value
 
@@ -250,12 +252,20 @@ class BERTScore(ListStateMetric):
             per layer.
         """
         synced = self._synced or self._combine(self.metric_state, Collectives(self.device))
-        self._num_references = synced.num_references
-        forget_batch(self.encoder, self._encoder_device)
-        limit = self.encoder.tokenizer.max_length
-        for message in list_warnings(int(synced.totals[1]), synced.num_truncated, self.idf, limit):
-            rank_zero_only(warn_user)(message)
-        return self._result(synced)
+        # Once per corpus, not at every step of forward.
+        if self._step is None:
+            self._num_references = synced.num_references
+            forget_batch(self.encoder, self._encoder_device)
+            limit = self.encoder.tokenizer.max_length
+            for message in list_warnings(int(synced.totals[1]), synced.num_truncated, self.idf, limit):
+                rank_zero_only(warn_user)(message)
+        result = summarize(synced, self._baseline, self.reduction, self.confidence)
+        result = {name: value.to(self.device) for name, value in result.items()}
+        if not self.all_layers:
+            result = {name: value[0] for name, value in result.items()}
+        if self.score is not None:
+            return result[self.score]
+        return {**result, "hash": self._signature(synced.num_references)} if self.return_hash else result
 
     def token_weights(self) -> TokenWeights:
         """Return the weight of every token id, for a loss with the same weights.
@@ -406,16 +416,6 @@ class BERTScore(ListStateMetric):
     def _signature(self, num_references: int | None) -> str:
         source = WeightSource("references", num_references) if self._weights is None else self._weights.source
         return score_signature(self.encoder, source, self._baseline, self._layer)
-
-    def _result(self, synced: SyncedState) -> Any:
-        """Return the scores of all ranks in the form that the settings ask for."""
-        result = summarize(synced, self._baseline, self.reduction, self.confidence)
-        result = {name: value.to(self.device) for name, value in result.items()}
-        if not self.all_layers:
-            result = {name: value[0] for name, value in result.items()}
-        if self.score is not None:
-            return result[self.score]
-        return {**result, "hash": self._signature(synced.num_references)} if self.return_hash else result
 
     def _restore_dimensions(self, result: Any) -> Any:
         return restore_dimensions(result, self.all_layers, self.reduction)

@@ -165,6 +165,9 @@ class ListStateMetric(Metric):
                 "the state belongs to a metric that differs in model, layer, precision, length limit or idf: create "
                 "both metrics with the same arguments"
             )
+        missing = [name for name in self.metric_state if states.get(name) is None]
+        if missing:
+            raise ValueError(f"the state has no {', '.join(missing)}: pass the whole metric_state")
         if self._keeps_pairs and states["totals"][0]:
             raise ValueError(
                 "the other metric kept sums only, but this metric needs every pair: create the other metric with "
@@ -235,7 +238,7 @@ class ListStateMetric(Metric):
 
     @contextmanager
     def _record_step(self) -> Generator[dict[str, Any], None, None]:
-        """Collect what updates within a ``with`` block append.
+        """Collect what updates within a ``with`` block append; the metric leaves the block unsynchronised.
 
         Yields:
             States with these values alone.
@@ -244,7 +247,7 @@ class ListStateMetric(Metric):
         try:
             yield step
         finally:
-            self._step = None
+            self._step = self._synced = None
 
     def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
         self._add(incoming_state)
@@ -352,7 +355,9 @@ class ListStateMetric(Metric):
             # A lower precision, as of bf16-true, would round scores and sums.
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
-        super()._apply(keep_dtype, exclude_state)
+        # Lists that compute_on_cpu keeps on the CPU stay there: parts on two devices could not be joined.
+        on_cpu = tuple(self._list_dtypes) if self.compute_on_cpu else ()
+        super()._apply(keep_dtype, (*exclude_state, *on_cpu))
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -268,6 +268,38 @@ def test_forward_calls_the_update_of_a_subclass(encoder):
     assert metric.update_count == 1
 
 
+class Halved(BERTScore):
+    """Computes half of each score."""
+
+    def compute(self):
+        return {name: value / 2 for name, value in super().compute().items()}
+
+
+@pytest.mark.parametrize("on_step", [False, True])
+def test_forward_calls_the_compute_of_a_subclass(encoder, on_step):
+    metric = Halved(encoder, reduction="none", dist_sync_on_step=on_step)
+    whole = bert_score(*FIRST, encoder)
+    assert_equal(metric(*FIRST), {name: value / 2 for name, value in whole.items()})
+    metric.update(*SECOND)
+    assert_equal(metric.compute(), {name: value / 2 for name, value in per_pair(encoder, FIRST, SECOND).items()})
+
+
+def test_copies_of_a_synchronised_metric(encoder):
+    own, both = mean(per_pair(encoder, FIRST)), mean(per_pair(encoder, FIRST, SECOND))
+    metric = updated(BERTScore(encoder, sync_on_compute=False), FIRST)
+    other = updated(BERTScore(encoder), SECOND)
+    # Ranks that keep sums gather once: four counts, the fingerprint and the sums.
+    facts = torch.cat([torch.zeros(4, dtype=torch.int64), other.fingerprint, other.totals])
+    metric.sync(dist_sync_fn=lambda tensor, group: [tensor, facts], distributed_available=lambda: True)
+    for _, copied in _copies(metric):
+        assert_equal(copied.compute(), both)
+        copied.unsync()
+        assert_equal(copied.compute(), own)
+    assert_equal(metric.compute(), both)
+    metric.unsync()
+    assert_equal(metric.compute(), own)
+
+
 def _copies(metric):
     yield "clone", metric.clone()
     yield "deepcopy", copy.deepcopy(metric)
@@ -325,6 +357,9 @@ def test_merge_state_of_something_else(encoder):
     for other in (*others, MetricCollection([]), 3, {}):
         with pytest.raises(ValueError, match=r"differ|expected a BERTScore"):
             metric.merge_state(other)
+    incomplete = {name: value for name, value in metric.metric_state.items() if name != "totals"}
+    with pytest.raises(ValueError, match="has no totals"):
+        metric.merge_state(incomplete)
     assert_equal(metric.compute(), mean(per_pair(encoder, FIRST)))
 
 
@@ -405,6 +440,12 @@ def test_compute_on_cpu(encoder, idf):
     metric.update(*THIRD)
     assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, THIRD, idf=idf)))
     assert metric.compute_on_cpu
+
+
+def test_compute_on_cpu_keeps_lists_there_when_the_metric_moves(encoder):
+    metric = updated(BERTScore(encoder, compute_on_cpu=True, reduction="none"), FIRST).to("meta")
+    assert metric.totals.device.type == "meta"
+    assert [part.device.type for part in metric.scores] == ["cpu"]
 
 
 def test_cached_result_does_not_outlive_an_update(encoder):
