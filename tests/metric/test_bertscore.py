@@ -268,6 +268,22 @@ def test_forward_calls_the_update_of_a_subclass(encoder):
     assert metric.update_count == 1
 
 
+@pytest.mark.parametrize("how", ["compute", "forward"])
+def test_failed_gathering_keeps_the_pairs_and_explains_how_to_score_them(encoder, how):
+    def fail(tensor, group):
+        raise RuntimeError("connection closed by peer")
+
+    metric = BERTScore(encoder, dist_sync_fn=fail, distributed_available_fn=lambda: True, dist_sync_on_step=True)
+    metric.update(*FIRST)
+    with pytest.raises(RuntimeError, match="closed by peer") as caught:
+        metric.compute() if how == "compute" else metric(*SECOND)
+    assert "merge_state this metric into a BERTScore with sync_on_compute=False" in caught.value.__notes__[0]
+    alone = BERTScore(encoder, sync_on_compute=False)
+    alone.merge_state(metric)
+    # The batch of a failed forward counts: it was added before the gathering.
+    assert_equal(alone.compute(), mean(per_pair(encoder, FIRST, *([SECOND] if how == "forward" else []))))
+
+
 class Halved(BERTScore):
     """Computes half of each score."""
 

@@ -101,6 +101,16 @@ def test_metrics_that_alternate_with_other_texts(encoder):
     check(second.compute(), encoder, range(1, 4), idf=True)
 
 
+def test_references_of_the_next_epoch_come_from_the_default_cache(encoder, calls):
+    metric = BERTScore(encoder)
+    metric.update(*batch([0, 1]))
+    metric.reset()
+    calls.clear()
+    metric.update(*batch([0, 1]))
+    assert [text for call in calls for text in call] == PREDS[:2]
+    check(metric.compute(), encoder, [0, 1])
+
+
 def test_nothing_is_kept_after_compute_or_reset(encoder):
     owner = encoder.cache(torch.device("cpu"))
     metric = BERTScore(encoder)
