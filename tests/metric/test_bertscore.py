@@ -116,10 +116,10 @@ def test_one_pair_keeps_its_dimension(minilm, all_layers):
 
 def test_hash_names_every_setting(encoder):
     plain = BERTScore(encoder, return_hash=True)
-    said = updated(plain, FIRST).compute()["hash"]
-    assert said == plain.signature()
+    shown = updated(plain, FIRST).compute()["hash"]
+    assert shown == plain.signature()
     others = [BERTScore(encoder, idf=True), BERTScore(encoder.name, 4), BERTScore(encoder.name, 2, max_length=64)]
-    assert len({said, *(other.signature() for other in others)}) == 4
+    assert len({shown, *(other.signature() for other in others)}) == 4
 
 
 # --- indices
@@ -209,10 +209,10 @@ def test_warns_with_counts_once_per_compute(minilm, sync_on_compute):
         warnings.simplefilter("error")
         metric(["", " \n", "fine"], ["some text", "more text", "fine"])
         metric.update(["word " * 20, "other " * 20], ["word " * 9, "short"])
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         metric.compute()
-    texts = [str(warning.message) for warning in said]
+    texts = [str(warning.message) for warning in caught]
     assert len(texts) == 2
     assert texts[0].startswith("2 candidates scored 0")
     assert texts[1].startswith("3 texts are longer than 8 tokens")

@@ -172,7 +172,7 @@ def test_tracker_of_a_collection(workshop):
         assert (best[name], step[name]) == (pytest.approx(max(epochs), abs=TOLERANCE), epochs.index(max(epochs)))
 
 
-def test_beside_other_metrics_of_texts(workshop):
+def test_collection_with_other_text_metrics(workshop):
     others = {"bleu": BLEUScore(n_gram=2), "chrf": CHRFScore()}
     several = kind(several=True)
     collection = MetricCollection({"bert": workshop.metric(kind(score="f1", several=True)), **others})

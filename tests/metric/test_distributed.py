@@ -185,7 +185,7 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
         local.update(*part(data, [0, 1] if rank == 0 else [2]))
         found["local"] = local.compute()
 
-        # Some ranks pass indices and others do not: an error on every rank, and everything goes on.
+        # Some ranks pass indices and others do not: an error on every rank, after which all continue.
         mixed = BERTScore(encoder, idf=idf, reduction="none")
         mixed.update(*part(data, [rank]), indices=[rank] if rank == 0 else None)
         with pytest.raises(ValueError, match="some ranks passed indices"):
@@ -213,12 +213,12 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
 
     # Set by Lightning or the environment of torchrun.
     rank_zero_only.rank = rank
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         blank = BERTScore(model, LAYERS, max_length=6)
         blank.update([""], ["a long text that must be cut somewhere"])
         blank.compute()
-    report["said"] = [str(warning.message) for warning in said]
+    report["warnings"] = [str(warning.message) for warning in caught]
     nothing = BERTScore(encoder, idf=True)
     nothing.update([], [])
     report["nothing"] = nothing.compute()
@@ -247,6 +247,6 @@ def test_as_in_training(minilm):
             for step, value in enumerate(found["steps"]):
                 assert deviation(value, expected(kind, minilm, [2 * step, 2 * step + 1])) <= TOLERANCE
     # Only the first rank speaks, with the counts of all.
-    assert [text.split()[:2] for text in reports[0]["said"]] == [["2", "candidates"], ["2", "texts"]]
-    assert reports[1]["said"] == []
+    assert [text.split()[:2] for text in reports[0]["warnings"]] == [["2", "candidates"], ["2", "texts"]]
+    assert reports[1]["warnings"] == []
     assert all(report["nothing"]["f1"] == 0 for report in reports)

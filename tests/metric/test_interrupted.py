@@ -1,4 +1,4 @@
-"""Ranks that die: the others end with an error and keep their pairs, and a run that goes on scores as if unbroken."""
+"""Ranks that die: the others end with an error and keep their pairs, and a resumed run has equal scores."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def die_after_collectives(count: int) -> None:
         setattr(dist, name, dying(getattr(dist, name)))
 
 
-def compute_beside_another(rank: int, report: dict[str, Any], model: str, pairs: Any, idf: bool, other: str) -> None:
+def compute_without_the_other_rank(
+    rank: int, report: dict[str, Any], model: str, pairs: Any, idf: bool, other: str
+) -> None:
     """Rank 0 computes; the other rank dies or never calls ``compute``."""
     group = dist.new_group(timeout=timedelta(seconds=5))
     encoder = FrozenEncoder(model, num_layers=LAYERS)
@@ -90,7 +92,7 @@ def compute_beside_another(rank: int, report: dict[str, Any], model: str, pairs:
 def test_a_rank_without_the_other_ends_with_an_error_and_its_pairs(minilm, idf, other):
     pairs = real_pairs(7)
     endless = (1,) if other == "is silent" else ()
-    first, second = run_separate_ranks(compute_beside_another, 2, minilm, pairs, idf, other, endless=endless)
+    first, second = run_separate_ranks(compute_without_the_other_rank, 2, minilm, pairs, idf, other, endless=endless)
     assert second.exit_code == -signal.SIGKILL
     # A killed rank has the exit code of its signal, and this one ended by itself.
     assert first.exit_code == 1
@@ -165,7 +167,7 @@ def train(rank: int, report: dict[str, Any], model: str, pairs: Any, folder: Pat
     trainer_of(report, encoder, folder).fit(chooser(pairs, encoder, dies, kind=Scored, count=EXAMPLES))
 
 
-def go_on(rank: int, report: dict[str, Any], model: str, pairs: Any, folder: Path) -> None:
+def resume(rank: int, report: dict[str, Any], model: str, pairs: Any, folder: Path) -> None:
     """Score the checkpoint from the middle of validation, and train on from the one before."""
     encoder = FrozenEncoder(model, num_layers=LAYERS)
     module = chooser(pairs, encoder, False, kind=Scored, count=EXAMPLES)
@@ -177,11 +179,11 @@ def go_on(rank: int, report: dict[str, Any], model: str, pairs: Any, folder: Pat
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_validation_goes_on_as_if_unbroken(minilm, tmp_path):
+def test_run_killed_in_validation_resumes_with_equal_scores(minilm, tmp_path):
     pairs = real_pairs(EXAMPLES)
-    unbroken = run_separate_ranks(train, 2, minilm, pairs, tmp_path / "unbroken", False)
-    assert [rank.exit_code for rank in unbroken] == [0, 0]
-    wanted = unbroken[0].report["scores"]
+    uninterrupted = run_separate_ranks(train, 2, minilm, pairs, tmp_path / "uninterrupted", False)
+    assert [rank.exit_code for rank in uninterrupted] == [0, 0]
+    wanted = uninterrupted[0].report["scores"]
     assert list(wanted) == [2, 4, 6, 8]
     for kind in KINDS:
         # Each validation scores other texts than those before.
@@ -195,7 +197,7 @@ def test_a_run_killed_in_validation_goes_on_as_if_unbroken(minilm, tmp_path):
     # What one rank had of the interrupted validation, which both then load.
     assert torch.cat(saved["kept.indices"]).tolist() == [0, 2, 4, 6]
 
-    resumed = run_separate_ranks(go_on, 2, minilm, pairs, tmp_path / "killed")
+    resumed = run_separate_ranks(resume, 2, minilm, pairs, tmp_path / "killed")
     for rank in resumed:
         assert rank.exit_code == 0
         # Lightning 2.6 does not repeat the validation that followed the checkpoint.

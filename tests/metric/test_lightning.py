@@ -120,7 +120,7 @@ def test_training_and_checkpoints_never_see_the_encoder(minilm, tmp_path):
     Generator(minilm).load_state_dict(saved["state_dict"])
 
 
-def test_precision_and_mode_leave_the_score(minilm, tmp_path):
+def test_score_does_not_depend_on_precision_and_mode(minilm, tmp_path):
     # A layer that no other test uses, so that the encoder is loaded within the trainer's precision context.
     module = Generator(minilm, num_layers=4)
     run = trainer(tmp_path, precision="bf16-true", enable_checkpointing=False)

@@ -130,7 +130,7 @@ def of_oracle(model: str, target: Sequence[Any], layers: Sequence[int], options:
         ("mapping with a default", False, True),
     ],
 )
-def test_weights_beside_the_reference_package(minilm, kind, several, all_layers):
+def test_weights_equal_those_of_the_reference_package(minilm, kind, several, all_layers):
     ours, theirs = kinds_of_weights(minilm)[kind]
     target = SEVERAL if several else TARGET
     encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers)
@@ -150,7 +150,7 @@ def test_weights_beside_the_reference_package(minilm, kind, several, all_layers)
     [({"idf_sents": CORPUS}, True), ({"idf": weights()}, False), ({}, False)],
     ids=["corpus", "mapping", "none"],
 )
-def test_known_weights_leave_sums_alone(minilm, options, all_layers):
+def test_known_weights_keep_only_sums(minilm, options, all_layers):
     """However many pairs there are, the state has the same size."""
     metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers), **options)
     sizes = set()
@@ -205,7 +205,7 @@ def test_idf_of_the_references_as_a_corpus_is_idf(encoder):
     assert_close(stacked(updated(BERTScore(encoder, idf_sents=TARGET, reduction="none")).compute()), stacked(expected))
 
 
-def test_weights_that_cannot_be(encoder):
+def test_invalid_weights(encoder):
     with pytest.raises(ValueError, match="idf= is already a mapping of weights: remove idf_sents="):
         BERTScore(encoder, idf=weights(), idf_sents=CORPUS)
     for wrong in ("yes", 1, 0, None, [1.0], 0.5):
@@ -273,7 +273,7 @@ def test_weights_of_zero_give_zero(encoder):
     assert stacked(metric.compute()).abs().max() == 0
 
 
-def test_warns_of_a_corpus_that_is_cut(minilm):
+def test_warns_about_a_truncated_corpus(minilm):
     sents = ["word " * 20, "short", "other " * 9, "other " * 9]
     with pytest.warns(UserWarning, match="3 texts of idf_sents are longer than 8 tokens and were truncated") as caught:
         metric = BERTScore(minilm, LAYERS, max_length=8, idf_sents=sents)
@@ -290,7 +290,7 @@ def test_warns_of_a_corpus_that_is_cut(minilm):
         BERTScore(minilm, LAYERS, max_length=8, truncation=False, idf_sents=sents)
 
 
-def test_signatures_tell_weights_apart(encoder):
+def test_signatures_differ_by_weights(encoder):
     other = [*CORPUS[:-1], "something else"]
     made = [
         BERTScore(encoder, **options, return_hash=True)
@@ -358,7 +358,7 @@ def test_negative_numbers_count_from_the_models_last_layer(minilm):
             BERTScore(some, layer)
 
 
-def test_settings_that_a_picked_layer_does_not_go_with(encoder, every):
+def test_picked_layer_excludes_other_settings(encoder, every):
     with pytest.raises(ValueError, match="num_layers"):
         BERTScore(encoder, 1)
     for options in ({"all_layers": True}, {"max_length": 9}, {"dtype": "bfloat16"}, {"batch_size": 3}):
@@ -381,7 +381,7 @@ def test_rescaling_of_a_picked_layer(every, tmp_path):
         assert_close(rows[:, number], (raw - row) / (1 - row), 2e-6)
 
 
-def test_signatures_and_states_tell_picked_layers_apart(minilm, every):
+def test_signatures_and_states_differ_by_picked_layer(minilm, every):
     table = [
         BERTScore(every, 2),
         BERTScore(every, 3),
@@ -446,7 +446,7 @@ def test_one_score_without_pairs(encoder):
             assert torch.equal(found, torch.zeros(shape))
 
 
-def test_what_does_not_go_with_one_score(encoder):
+def test_one_score_excludes_other_settings(encoder):
     for score in ("F1", "f2", "hash", "", 1, ["f1"], True):
         with pytest.raises(ValueError, match=r"score=.* is not one of 'precision', 'recall', 'f1'"):
             BERTScore(encoder, score=score)

@@ -102,7 +102,7 @@ every_kind = pytest.mark.parametrize("name", KINDS)
 
 
 class Workshop:
-    """Makes metrics of every kind, and says what they must give."""
+    """Makes metrics of every kind, with the expected results."""
 
     def __init__(self, model: str, table: str) -> None:
         self.model, self.table = model, table
@@ -292,7 +292,7 @@ def live(rank: int, world_size: int, metric: BERTScore, batches: Sequence[tuple[
     for value in spoilt.values() if isinstance(spoilt, dict) else [spoilt]:
         if isinstance(value, Tensor):
             value.zero_()
-    # Whatever a user does to a result is nothing to the metric.
+    # Changing a result in place does not change the metric.
     assert equal(metric.compute(), found["result"])
     found["results"] = [other.compute() for other in (by_update, loaded, merged)]
     metric.reset()
@@ -337,7 +337,7 @@ def live_in_ranks(rank: int, world_size: int, pickled: bytes, data: dict[str, li
         batches = data[name]
         report[name, "rank"] = live(rank, world_size, by_rank, batches)
         report[name, "step"] = live(rank, world_size, on_step, batches)
-        # A metric that never synchronises by itself does so when it is told to.
+        # A metric that never synchronises by itself does so on request.
         for batch in batches[rank::world_size]:
             local.update(*batch)
         report[name, "local"] = local.compute()
@@ -416,7 +416,7 @@ def twice(tensor: Tensor, group: Any = None) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", [name for name, made in KINDS.items() if not made.indexed])
-def test_gathering_of_ones_own(workshop, name):
+def test_custom_dist_sync_fn(workshop, name):
     made = KINDS[name]
     kwargs: dict[str, Any] = {"dist_sync_fn": twice, "distributed_available_fn": always}
     metric = pickle.loads(pickle.dumps(workshop.metric(made, **kwargs)))

@@ -152,7 +152,7 @@ def send(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict[Any,
     found = {}
     for (name, settings), count, long, indexed in product(options.items(), (10, 30), (False, True), (False, True)):
         preds, target = ([text * (3 if long else 1) for text in side[:count]] for side in pairs)
-        # Two numbers in common, of which each is sent by both ranks before it is told to be the same.
+        # Two numbers in common, of which each is sent by both ranks before it is found to be the same.
         indices = [rank * (count - 2) + i for i in range(count)] if indexed else None
         found[name, count, long, indexed] = sent.by(BERTScore(encoder, **settings), preds, target, indices)
     return found
