@@ -20,7 +20,7 @@ from bertscore_tm.plotting.functional import align_and_warn
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.token_weights import Idf, WeightSource
+from bertscore_tm.scoring.token_weights import Idf, WeightSource, token_weights
 from bertscore_tm.texts import as_documents, as_text_pairs
 
 if TYPE_CHECKING:
@@ -284,9 +284,9 @@ class BERTScorer:
         Raises:
             ImportError: matplotlib is not installed.
         """
-        alignment = align_and_warn(
-            candidate, reference, self.encoder, self.idf, self._idf_sents, self._baseline, self.device
-        )
+        device = default_device(self.device)
+        weights = token_weights(self.encoder, self.idf, self._idf_sents, [reference], device)
+        alignment = align_and_warn(candidate, reference, self.encoder, weights, device, self._baseline)
         figure = alignment.plot()
         if fname:
             figure.savefig(fname)

@@ -23,7 +23,7 @@ from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import check_lengths, check_standard_input, read_table
-from bertscore_tm.cli.scored_corpus import score_texts
+from bertscore_tm.cli.scored_corpus import score_across_ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         # One corpus, so that texts which systems share are encoded once.
         texts = TextPairs(list(chain.from_iterable(systems)), references * len(systems))
-        scored = score_texts(ranks, arguments, texts, references, idf_sents)
+        scored = score_across_ranks(ranks, arguments, texts, references, idf_sents)
     if scored is not None:
         scores = scored.scores[:, 0].reshape(len(report.SCORES), len(systems), -1)
         comparison = _compare(scores, references, arguments)

@@ -15,7 +15,7 @@ import argparse
 from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.inputs import check_standard_input
-from bertscore_tm.cli.scored_corpus import score_texts
+from bertscore_tm.cli.scored_corpus import score_across_ranks
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -72,7 +72,9 @@ def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
         texts, idf_sents = ranks.run_on_first(
             lambda: (text_arguments.read_pairs(arguments), options.read_idf_texts(arguments))
         )
-        scored = score_texts(ranks, arguments, texts, texts.references, idf_sents, all_layers=arguments.all_layers)
+        scored = score_across_ranks(
+            ranks, arguments, texts, texts.references, idf_sents, all_layers=arguments.all_layers
+        )
     if scored is None:
         return None
     last = scored.encoder.num_layers

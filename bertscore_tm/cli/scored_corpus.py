@@ -1,4 +1,4 @@
-"""Score a corpus as a command's arguments describe, each rank a part of it."""
+"""Score a corpus as the arguments of a command describe, divided among the ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.texts import TextPairs
 
-__all__ = ["ScoredCorpus", "score_texts"]
+__all__ = ["ScoredCorpus", "score_across_ranks"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ScoredCorpus:
     signature: str
 
 
-def score_texts(
+def score_across_ranks(
     ranks: RankGroup,
     arguments: argparse.Namespace,
     texts: TextPairs,

@@ -18,14 +18,9 @@ from typing import TYPE_CHECKING
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
-from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    import torch
-
-    from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.plotting.alignment import AlignedText, Alignment
-    from bertscore_tm.scoring.rescaling import LayerBaseline
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -87,75 +82,42 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandError(f"the {name} is empty, so its score is 0: pass a text with tokens")
     idf_sents = options.read_idf_texts(arguments)
 
+    from bertscore_tm.plotting.functional import align_and_warn
+    from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.token_weights import token_weights
+
     device = choose_device(arguments.device)
     encoder = options.build_encoder(arguments)
     baseline = options.find_baseline(encoder, arguments)
     try:
-        if suffix == ".txt":
-            content: str | bytes = _format_text(arguments, encoder, idf_sents, device, baseline)
-        else:
-            content = _draw(arguments, encoder, idf_sents, device)
+        weights = token_weights(encoder, idf_sents=idf_sents, device=device)
+        alignment = align_and_warn(arguments.candidate, arguments.reference, encoder, weights, device, baseline)
     except ValueError as error:
         raise CommandError(replace_arguments_with_options(str(error))) from error
+    if suffix == ".txt":
+        signature = score_signature(encoder, weights.source, baseline)
+        content: str | bytes = f"{format_alignment(alignment)}\nsignature: {signature}\n"
+    elif suffix == ".html":
+        content = alignment.to_html()
+    else:
+        figure = alignment.plot_contributions() if arguments.contributions else alignment.plot()
+        file = BytesIO()
+        figure.savefig(file, format=suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
+        content = file.getvalue()
     report.write_output(content, arguments.output)
     return 0
 
 
-def _draw(
-    arguments: argparse.Namespace, encoder: FrozenEncoder, idf_sents: list[str] | None, device: torch.device
-) -> str | bytes:
-    from bertscore_tm.plotting import align
-
-    alignment = align(
-        arguments.candidate,
-        arguments.reference,
-        encoder,
-        lang=arguments.lang,
-        idf_sents=idf_sents,
-        rescale_with_baseline=arguments.rescale or arguments.baseline is not None,
-        baseline_path=arguments.baseline,
-        device=device,
-    )
-    suffix = Path(arguments.output).suffix.lower()
-    if suffix == ".html":
-        return alignment.to_html()
-    figure = alignment.plot_contributions() if arguments.contributions else alignment.plot()
-    file = BytesIO()
-    figure.savefig(file, format=suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
-    return file.getvalue()
-
-
-def _format_text(
-    arguments: argparse.Namespace,
-    encoder: FrozenEncoder,
-    idf_sents: list[str] | None,
-    device: torch.device,
-    baseline: LayerBaseline | None,
-) -> str:
-    from bertscore_tm.plotting.alignment import compute_alignment
-    from bertscore_tm.scoring.messages import describe_truncation
-    from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.token_weights import token_weights
-
-    weights = token_weights(encoder, idf_sents=idf_sents, device=device)
-    alignment = compute_alignment(arguments.candidate, arguments.reference, encoder, weights, device, baseline=baseline)
-    if alignment.num_truncated:
-        truncation = describe_truncation(alignment.num_truncated, encoder.tokenizer.max_length)
-        warn_user(f"{truncation}; pass long_text='window' to show whole texts")
-    signature = score_signature(encoder, weights.source, baseline)
-    return format_alignment(alignment, weighted=idf_sents is not None) + f"\nsignature: {signature}\n"
-
-
-def format_alignment(alignment: Alignment, *, weighted: bool) -> str:
+def format_alignment(alignment: Alignment) -> str:
     """Format an alignment as text.
 
     Args:
         alignment: the alignment.
-        weighted: show the token weights.
 
     Returns:
-        The scores, and a table of tokens for each text.
+        The scores, and a table of tokens for each text, with the token weights where they differ.
     """
+    weighted = alignment.is_weighted
     candidate, reference = alignment.candidate, alignment.reference
     return "\n".join(
         (

@@ -24,7 +24,7 @@ from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import Table, check_lengths, check_standard_input, read_table
-from bertscore_tm.cli.scored_corpus import score_texts
+from bertscore_tm.cli.scored_corpus import score_across_ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,7 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
     with join_ranks() as ranks:
         judged, idf_sents = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
         references = judged.texts.references[: len(judged)]
-        scored = score_texts(ranks, arguments, judged.texts, references, idf_sents, all_layers=True, rescale=False)
+        scored = score_across_ranks(
+            ranks, arguments, judged.texts, references, idf_sents, all_layers=True, rescale=False
+        )
     if scored is not None:
         rankings = {
             name: judged.rank_layers(scores, arguments)

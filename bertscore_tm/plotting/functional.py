@@ -13,7 +13,7 @@ from bertscore_tm.plotting.alignment import Alignment, compute_alignment
 from bertscore_tm.plotting.figures import require_matplotlib
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import LayerBaseline, find_baseline
-from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -81,17 +81,18 @@ def align(
     """
     encoder = make_encoder(model_name_or_path, lang=lang, num_layers=num_layers)
     baseline = find_baseline(encoder, lang, rescale_with_baseline, baseline_path)
-    return align_and_warn(candidate, reference, encoder, idf, idf_sents, baseline, device)
+    device = default_device(device)
+    weights = token_weights(encoder, idf, idf_sents, [reference], device)
+    return align_and_warn(candidate, reference, encoder, weights, device, baseline)
 
 
 def align_and_warn(
     candidate: str,
     reference: str,
     encoder: FrozenEncoder,
-    idf: Idf = False,
-    idf_sents: Sequence[str] | None = None,
+    weights: TokenWeights,
+    device: torch.device,
     baseline: LayerBaseline | None = None,
-    device: str | torch.device | None = None,
 ) -> Alignment:
     """Align two texts, and warn about truncated texts and tokens without weight.
 
@@ -99,23 +100,17 @@ def align_and_warn(
         candidate: the candidate text.
         reference: the reference text.
         encoder: the encoder.
-        idf: token weights, as for :func:`align`.
-        idf_sents: texts to take document frequencies from.
-        baseline: baseline to rescale by.
+        weights: weight of every token id.
         device: where to compute.
+        baseline: baseline to rescale by.
 
     Returns:
         The alignment.
     """
-    device = default_device(device)
-    weights = token_weights(encoder, idf, idf_sents, [reference], device)
     alignment = compute_alignment(candidate, reference, encoder, weights, device, baseline=baseline)
     max_length = encoder.tokenizer.max_length
     if alignment.num_truncated:
-        warn_user(
-            f"{describe_truncation(alignment.num_truncated, max_length)}: the alignment ends there; an encoder with "
-            f"long_text='window' aligns whole texts"
-        )
+        warn_user(f"{describe_truncation(alignment.num_truncated, max_length)}; long_text='window' aligns whole texts")
     if weights.num_truncated:
         warn_user(describe_truncation(weights.num_truncated, max_length, source="idf_sents"))
     for name, side in (("candidate", alignment.candidate), ("reference", alignment.reference)):

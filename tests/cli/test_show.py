@@ -124,7 +124,7 @@ def test_truncation_is_warned_about(command):
     printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
     assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
     assert printed.err == (
-        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; pass --long-text 'window' to show "
+        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text 'window' aligns "
         "whole texts\n"
     )
 

@@ -493,7 +493,7 @@ def test_idf_of_the_reference_alone_warns(encoder):
 
 def test_truncated_texts_warn(pairs):
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, max_length=9)
-    with pytest.warns(UserWarning, match="1 text is longer than 9 tokens and was truncated: the alignment"):
+    with pytest.warns(UserWarning, match="1 text is longer than 9 tokens and was truncated; long_text=.window. aligns"):
         plot_contributions(pairs[1][0], "a list", encoder)
     with pytest.warns(UserWarning, match="1 text of idf_sents is longer than 9 tokens and was truncated"):
         align("the list", "a list", encoder, idf_sents=[pairs[1][0], "b"])
