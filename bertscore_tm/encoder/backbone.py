@@ -23,9 +23,11 @@ __all__ = [
     "Backbone",
     "ForwardFunction",
     "as_dtype",
+    "count_from_zero",
     "has_native_bfloat16",
     "ready_config",
     "ready_encoder",
+    "resolve_layer",
 ]
 
 # Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
@@ -36,7 +38,7 @@ _DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch
 
 @dataclass(frozen=True)
 class _ModelKey:
-    """What identifies a model in memory."""
+    """Key of a model in memory."""
 
     source: ModelSource
     layers_kept: int
@@ -222,7 +224,7 @@ class Backbone:
 
 @dataclass(frozen=True)
 class _ModelParts:
-    """What a ready model is rebuilt from: transformers attaches hooks to models, which cannot be pickled."""
+    """Parts from which a ready model is rebuilt: transformers attaches hooks to models, which cannot be pickled."""
 
     model_class: type[nn.Module]
     config: PretrainedConfig
@@ -384,11 +386,6 @@ def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -
     """Switch BigBird to the kind of attention that it uses for texts of a length; other models have one kind only.
 
     By itself it switches to full attention at the first batch of short texts and keeps it from then on.
-
-    Args:
-        model: the encoder.
-        config: configuration of the model as it was loaded.
-        length: tokens per text.
     """
     if not hasattr(model, "set_attention_type"):
         return

@@ -1,4 +1,4 @@
-"""What identifies an encoder: its model's source, the settings of its vectors, content hashes, and the signature."""
+"""Identity of an encoder: its model's source, the settings of its vectors, content hashes, and the signature."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ModelSource:
 
     @classmethod
     def from_name(cls, name: str, revision: str | None = None, trust_remote_code: bool = False) -> ModelSource:
-        """Return the source of a hub name or a folder's path, in whatever way the path is written."""
+        """Return the source of a hub name or a folder; equal for all paths of the same folder."""
         if Path(name).is_dir():
             return cls("folder", str(Path(name).resolve()), revision, trust_remote_code)
         return cls("hub", name, revision, trust_remote_code)
@@ -100,7 +100,7 @@ class EncoderSettings:
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """A model's name with what tells its versions apart.
+    """A model's name, with the hashes and the revision that distinguish its versions.
 
     Args:
         name: hub name, name of the folder, or class of a ready model.

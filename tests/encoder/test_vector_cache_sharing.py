@@ -1,0 +1,440 @@
+"""Who shares a vector cache: metrics, losses and callbacks, in training and validation, copies, and GPU streams."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import random
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torchmetrics import MetricCollection
+from transformers import AutoTokenizer
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm.core.token_vectors import TokenVectors
+from bertscore_tm.encoder.vector_cache import VectorCache
+from bertscore_tm.functional import SCORES
+from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.cached_texts import (
+    BATCHES,
+    CPU,
+    LATER,
+    PREDS,
+    TARGET,
+    TOLERANCE,
+    assert_close,
+    assert_same,
+    bytes_of,
+    candidates_alone,
+    epoch,
+    ids,
+    live_bytes,
+    logits_for,
+    mean,
+    of_function,
+    own_encoder,
+    references,
+    run_threads,
+    taken,
+)
+from tests.support.lightning_modules import Chooser, chooser, loader, trainer
+from tests.support.models import tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_metrics_losses_and_callbacks_share_a_cache_by_name(tiny, encoded):
+    metric = BERTScore(tiny, 2)
+    epoch(metric)
+    encoder = metric.encoder
+    others: list[BERTScore] = [
+        BERTScore(tiny, -2, idf=True),
+        BERTScore(FrozenEncoder(tiny + "/", num_layers=2), score="f1"),
+        BERTScore(tiny, 2, batch_size=3, device="cpu", reduction="none"),
+        BERTScore(tiny, 2, long_text="truncate"),
+        copy.deepcopy(metric),
+        pickle.loads(pickle.dumps(metric)),
+    ]
+    for other in others:
+        encoded.clear()
+        epoch(other, LATER)
+        assert encoded == candidates_alone(encoder, LATER)
+    for loss in (SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20), SoftBERTScoreLoss(metric.encoder, cache_bytes=1)):
+        encoded.clear()
+        for _, target in BATCHES:
+            loss(logits_for(encoder, len(target)), target).backward()
+        assert not encoded
+    # A callback scores with copies.
+    module = chooser((PREDS, TARGET), count=7)
+    run = trainer(Path(tiny), [BERTScoreCallback(BERTScore(tiny, 2))], max_epochs=1)
+    epoch(metric, [(PREDS[:7], TARGET[:7])])
+    encoded.clear()
+    run.validate(module, verbose=False)
+    assert encoded
+    chosen = [(preds, target) for _, preds, target in module.seen]
+    # The callback encodes several batches together.
+    assert encoded.keys() == candidates_alone(encoder, chosen).keys()
+
+
+def test_losses_fill_the_cache_for_metrics(tiny, encoded):
+    loss = SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20)
+    for _ in range(2):
+        for _, target in BATCHES:
+            loss(logits_for(loss.encoder, len(target)), target)
+    assert taken(encoded) == ids(loss.encoder, references(BATCHES))
+    epoch(BERTScore(tiny, 2))
+    assert encoded == candidates_alone(loss.encoder, BATCHES)
+    encoded.clear()
+    off = SoftBERTScoreLoss(tiny, 2)
+    for _, target in BATCHES:
+        off(logits_for(loss.encoder, len(target)), target)
+    assert encoded == sum((ids(loss.encoder, set(target)) for _, target in BATCHES), Counter())
+
+
+def test_other_settings_have_another_cache(tiny):
+    settings: list[dict[str, Any]] = [
+        {},
+        {"max_length": 12, "long_text": "window", "stride": 3},
+        {"num_layers": 1},
+        {"num_layers": 3},
+        {"all_layers": True},
+        {"max_length": 20},
+        {"dtype": "float64"},
+        {"dtype": "bfloat16"},
+        {"long_text": "window", "max_length": 12},
+        {"long_text": "window", "max_length": 12, "stride": 2},
+        {"long_text": "error"},
+        {"prefix_space": True},
+        {"tokenizer": AutoTokenizer.from_pretrained(tiny)},
+        {"revision": "main"},
+    ]
+    encoders = [FrozenEncoder(tiny, **{"num_layers": 2} | options) for options in settings]
+    assert len({id(encoder.cache(CPU)) for encoder in encoders}) == len(encoders)
+    assert FrozenEncoder(tiny, num_layers=2).cache("cpu") is encoders[0].cache(CPU)
+
+
+def last_layer(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    return model(**inputs).last_hidden_state
+
+
+def rolled_layer(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    hidden: Tensor = model(**inputs).last_hidden_state
+    return hidden.roll(1, dims=-1) + hidden
+
+
+def test_ready_models_share_a_cache_by_object_and_forward_function():
+    """Two models of one class, and a model and its copy, have different caches."""
+    model, tokenizer = tiny_model("bert")
+    model, other = copy.deepcopy(model), copy.deepcopy(model)
+    functions = (last_layer, rolled_layer)
+    encoders = [FrozenEncoder(one, tokenizer, num_layers=2) for one in (model, other)]
+    encoders += [FrozenEncoder(model, tokenizer, forward_fn=function) for function in functions]
+    assert len({id(encoder.cache(CPU)) for encoder in encoders}) == len(encoders)
+    assert FrozenEncoder(model, tokenizer, num_layers=2).cache(CPU) is encoders[0].cache(CPU)
+    for encoder, function in zip(encoders[2:], functions, strict=True):
+        assert FrozenEncoder(model, tokenizer, forward_fn=function).cache(CPU) is encoder.cache(CPU)
+        metric = BERTScore(encoder, reduction="none")
+        assert_same(epoch(metric), epoch(metric))
+        assert_close(epoch(metric), of_function(encoder, *BATCHES))
+
+
+def test_a_collection_encodes_each_batch_once_in_every_epoch(tiny, encoded):
+    encoder = FrozenEncoder(tiny, num_layers=3, all_layers=True)
+    collection = MetricCollection(
+        {
+            "plain": BERTScore(encoder, 2),
+            "idf": BERTScore(encoder, 2, idf=True),
+            "every": BERTScore(encoder),
+            "first": BERTScore(encoder, 1, reduction="none"),
+            "f1": BERTScore(encoder, 3, score="f1"),
+        }
+    )
+    expected = of_function(encoder, *BATCHES)
+    weighted = of_function(encoder, *BATCHES, idf=True)
+    encoded.clear()
+    for number in range(3):
+        for batch in BATCHES:
+            collection.update(*batch)
+        new = ids(encoder, references(BATCHES)) if number == 0 else Counter()
+        assert taken(encoded) == candidates_alone(encoder, BATCHES) + new
+        found = collection.compute()
+        for name in SCORES:
+            torch.testing.assert_close(found[f"plain_{name}"], mean(expected)[name][2], rtol=0, atol=TOLERANCE)
+            torch.testing.assert_close(found[f"idf_{name}"], mean(weighted)[name][2], rtol=0, atol=TOLERANCE)
+            torch.testing.assert_close(found[f"every_{name}"], mean(expected)[name], rtol=0, atol=TOLERANCE)
+            torch.testing.assert_close(found[f"first_{name}"], expected[name][1], rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(found["f1"], mean(expected)["f1"][3], rtol=0, atol=TOLERANCE)
+        collection.reset()
+        assert not encoded
+
+
+# Training and inference mode.
+
+
+def gradient(loss: SoftBERTScoreLoss, target: Sequence[str]) -> tuple[Tensor, Tensor]:
+    logits = logits_for(loss.encoder, len(target))
+    value = loss(logits, target)
+    value.backward()
+    assert logits.grad is not None
+    return value.detach(), logits.grad
+
+
+def test_a_loss_uses_what_a_validation_has_cached(tiny, encoded):
+    metric = BERTScore(tiny, 2)
+    loss, off = (SoftBERTScoreLoss(tiny, 2, cache_bytes=size) for size in (2**20, 0))
+    target = BATCHES[0][1]
+    with torch.inference_mode():
+        metric.update(*BATCHES[0])
+        # The loss of a validation keeps references too.
+        loss(logits_for(loss.encoder, 1).detach(), [TARGET[8]])
+    encoded.clear()
+    # Known and unknown texts, known ones alone, unknown ones alone.
+    for texts in ([*target, TARGET[7]], target, [TARGET[8], TARGET[7]], [TARGET[6]]):
+        found, expected = gradient(loss, texts), gradient(off, texts)
+        assert expected[1].abs().max() > 0
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * other.abs().max().item())
+            assert not one.is_inference()
+    assert encoded[next(iter(ids(loss.encoder, [TARGET[7]])))] == 1 + 2
+    with torch.inference_mode():
+        found_again = metric.compute()
+    assert_close(found_again, mean(of_function(metric.encoder, BATCHES[0])))
+
+
+@pytest.mark.parametrize(("filled_in", "idf"), [(False, True), (True, False)])
+def test_with_and_without_inference_mode(tiny, encoded, filled_in, idf):
+    metric = BERTScore(tiny, 2, idf=idf, reduction="none")
+    with torch.inference_mode(filled_in):
+        first = epoch(metric)
+    encoded.clear()
+    for mode in (not filled_in, filled_in):
+        with torch.inference_mode(mode):
+            assert_same(epoch(metric), first)
+        assert taken(encoded) == candidates_alone(metric.encoder, BATCHES)
+    # The same batch inside and outside.
+    with torch.inference_mode(filled_in):
+        metric.update(*BATCHES[0])
+    other = BERTScore(tiny, 2, idf=idf, reduction="none")
+    with torch.inference_mode(not filled_in):
+        other.update(*BATCHES[0])
+    assert encoded == candidates_alone(metric.encoder, BATCHES[:1])
+    assert_same(other.compute(), metric.compute())
+
+
+class WithLoss(Chooser):
+    """Trains with the loss against the same references."""
+
+    loss_fn: SoftBERTScoreLoss
+    checked_epochs = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.scored: list[tuple[list[str], list[str]]] = []
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        size = len(self.loss_fn.encoder.embedding_table(CPU))
+        chosen = self.net(self.inputs[batch])
+        logits = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))[:, None].expand(-1, 3, -1)
+        loss: Tensor = self.loss_fn(logits, [self.references[i] for i in batch.tolist()])
+        return loss
+
+    def evaluation_step(self, batch: Tensor, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        preds, target = self.choose(batch)
+        self.scored.append((preds, target))
+        return {"preds": preds, "target": target}
+
+    validation_step = evaluation_step
+    test_step = evaluation_step
+
+    def val_dataloader(self) -> list[DataLoader[int]]:
+        return [loader(7), loader(4, first=2)]
+
+    test_dataloader = val_dataloader
+
+    def on_train_epoch_end(self) -> None:
+        self.checked_epochs += 1
+
+
+def test_references_of_all_epochs_of_a_training_are_encoded_once(tiny, tmp_path, encoded):
+    module = chooser((PREDS, TARGET), kind=WithLoss, count=9)
+    module.loss_fn = SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20)
+    callback = BERTScoreCallback(BERTScore(tiny, 2, idf=True))
+    run = trainer(tmp_path, [callback], max_epochs=2, num_sanity_val_steps=1)
+    run.fit(module)
+    assert module.checked_epochs == 2
+    run.test(module, verbose=False)
+    assert len(module.scored) > 3 * 5
+    wanted = ids(module.loss_fn.encoder, TARGET)
+    assert all(encoded[row] == 1 for row in wanted)
+    # The callback encodes several batches together.
+    assert encoded.keys() == (wanted + candidates_alone(module.loss_fn.encoder, module.scored)).keys()
+    assert len(callback.metric.encoder.cache(CPU)) == len(TARGET)
+
+
+# Copies and lifetime.
+
+
+def test_pickles_copies_and_checkpoints_hold_no_vectors(tiny, only_new):
+    metric, loss = BERTScore(tiny, 2, cache_bytes=0), SoftBERTScoreLoss(tiny, 2)
+
+    def sizes() -> list[int]:
+        epoch(metric)
+        gradient(loss, TARGET[:3])
+        saved = io.BytesIO()
+        module = torch.nn.ModuleDict({"metric": metric, "loss": loss})
+        torch.save(module.state_dict(), saved)
+        return [len(pickle.dumps(thing)) for thing in (metric, loss, metric.encoder)] + [saved.tell()]
+
+    before = sizes()
+    metric.cache_bytes = loss.cache_bytes = 2**30
+    after = sizes()
+    assert metric.encoder.cache(CPU).num_bytes >= sum(bytes_of(metric.encoder, text) for text in references(BATCHES))
+    # A larger number takes a few bytes more.
+    assert max(abs(a - b) for a, b in zip(after, before, strict=True)) < 100
+    for text in references(BATCHES):
+        assert text.encode() not in pickle.dumps(metric)
+    memory = live_bytes()
+    copies = [metric.clone(), copy.deepcopy(loss), pickle.loads(pickle.dumps(metric))]
+    # Each metric has a weight for every token id, and so has the loss.
+    assert live_bytes() - memory <= 3 * 8 * metric.encoder.tokenizer.vocab_size
+    assert len({id(one.encoder.cache(CPU)) for one in copies}) == 1
+
+
+@pytest.mark.parametrize("kind", ["name", "ready"])
+def test_the_cache_is_dropped_with_the_last_encoder(only_new, tiny, kind):
+    if kind == "name":
+        first, second = BERTScore(tiny, 2), SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20)
+    else:
+        encoder = own_encoder()
+        first, second = BERTScore(encoder), SoftBERTScoreLoss(encoder, cache_bytes=2**20)
+        del encoder
+    before = live_bytes()
+    epoch(first)
+    # The latest batch does not keep it either.
+    first.update(*BATCHES[0])
+    cache = weakref.ref(first.encoder.cache(CPU))
+    loss_encoder = second.encoder
+    assert loss_encoder.cache(CPU) is cache()
+    del first
+    gc.collect()
+    assert cache() is not None
+    kept = live_bytes() - before
+    assert kept >= sum(bytes_of(loss_encoder, text) for text in references(BATCHES))
+    del second, loss_encoder
+    gc.collect()
+    assert cache() is None
+    assert live_bytes() <= before
+
+
+def test_a_trained_model_has_another_cache(encoded):
+    """The vectors of an earlier state of a ready model are dropped with its last encoder."""
+    ready, tokenizer = tiny_model("bert")
+    ready = copy.deepcopy(ready)
+    first = epoch(BERTScore(model=ready, user_tokenizer=tokenizer, num_layers=2))
+    gc.collect()
+    torch.nn.init.normal_(ready.embeddings.word_embeddings.weight, std=0.7)
+    metric = BERTScore(model=ready, user_tokenizer=tokenizer, num_layers=2)
+    encoded.clear()
+    second = epoch(metric)
+    assert encoded == candidates_alone(metric.encoder, BATCHES) + ids(metric.encoder, references(BATCHES))
+    assert not torch.allclose(first["f1"], second["f1"], atol=1e-3)
+
+
+# On a GPU.
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@gpu
+def test_on_a_gpu_memory_is_pinned_and_vectors_are_the_same(tiny, encoded):
+    device = torch.device("cuda", torch.cuda.current_device())
+    encoder = FrozenEncoder(tiny, num_layers=2)
+    cache = VectorCache(device)
+    texts = sorted(references(BATCHES))
+
+    def fetch(some: list[str], max_bytes: int = 2**20) -> tuple[list[str], TokenVectors]:
+        return cache.fetch(some, lambda missing: encoder.encode(missing, device), max_bytes)
+
+    direct = encoder.encode(texts, device)
+    fetch(texts[:3])
+    for order, found in (fetch(texts), fetch(texts)):
+        assert order == texts
+        for one in (found.vectors, found.ids, found.lengths, found.has_content):
+            assert one.device == device
+        torch.testing.assert_close(found.vectors, direct.vectors, rtol=0, atol=1e-5)
+        assert torch.equal(found.ids, direct.ids)
+        assert torch.equal(found.lengths, direct.lengths)
+    assert torch.equal(fetch(texts)[1].vectors, fetch(texts)[1].vectors)
+    slabs = [text.vectors for text in cache._texts.values()]
+    assert len(slabs) == len(texts)
+    assert all(slab.is_pinned() and slab.device == CPU for slab in slabs)
+    # What is kept on one device is nothing to the other.
+    assert encoder.cache("cuda") is encoder.cache(device)
+    assert encoder.cache("cuda") is not encoder.cache("cpu")
+
+
+@gpu
+@pytest.mark.parametrize(("where", "idf"), [("moved", False), ("encodes there", True)])
+def test_on_a_gpu_later_epochs_are_the_same(tiny, encoded, where, idf):
+    options = {"idf": idf, "reduction": "none"}
+    metric = BERTScore(tiny, 2, device="cuda", **options) if where != "moved" else BERTScore(tiny, 2, **options).cuda()
+    first = epoch(metric)
+    assert taken(encoded) == candidates_alone(metric.encoder, BATCHES) + ids(metric.encoder, references(BATCHES))
+    for _ in range(2):
+        assert_same(epoch(metric), first)
+        assert taken(encoded) == candidates_alone(metric.encoder, BATCHES)
+    on_cpu = epoch(BERTScore(metric.encoder, device="cpu", **options))
+    assert_close({name: value.cpu() for name, value in first.items()}, on_cpu, 1e-4)
+
+
+@gpu
+def test_on_a_gpu_streams_read_complete_vectors(tiny):
+    """Threads with separate streams read what the others write."""
+    encoder = FrozenEncoder(tiny, num_layers=2)
+    device = torch.device("cuda", torch.cuda.current_device())
+    texts = sorted(references(BATCHES))
+    on_cpu = encoder.encode(texts)
+    expected = dict(zip(texts, on_cpu.vectors.split(on_cpu.lengths.tolist(), dim=1), strict=True))
+    encoder.encode(texts, device)
+
+    def fetch(cache: VectorCache, thread: int) -> None:
+        mine = random.Random(thread).sample(texts, len(texts) - thread)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            order, found = cache.fetch(mine, lambda missing: encoder.encode(missing, device), 2**20)
+            vectors = found.vectors.cpu().split(found.lengths.tolist(), dim=1)
+        for text, one in zip(order, vectors, strict=True):
+            torch.testing.assert_close(one, expected[text], rtol=0, atol=1e-4)
+
+    for _ in range(20):
+        cache = VectorCache(device)
+        run_threads(*(partial(fetch, cache, thread) for thread in range(4)))
+
+
+@gpu
+def test_on_a_gpu_a_loss_reads_what_a_validation_has_cached(tiny, encoded):
+    metric = BERTScore(tiny, 2, device="cuda")
+    loss, off = (SoftBERTScoreLoss(tiny, 2, cache_bytes=size) for size in (2**20, 0))
+    with torch.inference_mode():
+        epoch(metric)
+    target = BATCHES[0][1]
+    values = []
+    for one in (loss, off):
+        logits = logits_for(metric.encoder, len(target)).detach().cuda().requires_grad_()
+        encoded.clear()
+        one(logits, target).backward()
+        assert bool(encoded) == (one is off)
+        assert logits.grad is not None
+        values.append(logits.grad)
+    torch.testing.assert_close(*values, rtol=0, atol=1e-3 * values[1].abs().max().item())
