@@ -16,58 +16,60 @@ from transformers.utils import logging as transformers_logging
 from bertscore_tm import FrozenEncoder, bert_score
 from examples.benchmarks.accelerator_inputs import Shape, save_encoder, texts_of_length
 from examples.benchmarks.devices import matrix_rate, peak_megabytes, waited
-from examples.benchmarks.loss_ways import LossSteps, measure_loss
 from examples.benchmarks.options import Options, flat_texts
 from examples.benchmarks.rounds import Figure, in_turn, ratios
+from examples.benchmarks.training_steps import TrainingSteps, measure_steps
 
 __all__ = ["FASTER", "PAPER_RATE", "SHARE", "measure", "measure_on"]
 
 # Pairs per second with roberta-large on a GTX 1080 Ti (Zhang et al. 2020, section 5).
 PAPER_RATE = 192.5
-# Targets in bfloat16: of the rate of matrix products, and times faster than bert-score in float32.
+# Targets in bfloat16: share of the rate of matrix products, and speed-up over bert-score in float32.
 SHARE, FASTER = 0.5, 8.0
 
-# Tokens of each text, special ones included, and pairs.
+# Tokens per text, special tokens included, and number of pairs.
 _LENGTHS = {"sentences": (30, 4096), "summaries": (120, 1024)}
 _DTYPES = ("bfloat16", "float32")
 _PEER = "bert-score"
-# As many rows as a batch of tokens on a GPU, and so many products that starting them takes no time.
+# Rows as in a large batch, and enough products to hide the time of launching kernels.
 _ROWS, _PRODUCTS = 32_768, 50
 
 
 def measure(options: Options) -> list[Figure]:
-    """Measure on the GPU, in the shape of roberta-large at layer 17.
+    """Measure on the current CUDA device, in the shape of roberta-large at layer 17.
 
     Args:
-        options: texts, rounds, threads, and pairs of either length; encoder and layer are its own.
+        options: texts, rounds, threads, and number of pairs of each length; its encoder and layer are ignored.
 
     Returns:
-        As :func:`measure_on`.
+        The figures of :func:`measure_on`.
 
     Raises:
-        RuntimeError: there is no CUDA device.
+        RuntimeError: torch finds no CUDA device.
     """
     if not torch.cuda.is_available():
-        raise RuntimeError("the part gpu needs a CUDA device, and torch finds none: leave it out")
+        raise RuntimeError(
+            "the part gpu requires a CUDA device, but torch finds none: omit the part or check the driver"
+        )
     return measure_on(torch.device("cuda", torch.cuda.current_device()), Shape(), options, _ROWS)
 
 
 def measure_on(device: torch.device, shape: Shape, options: Options, rows: int) -> list[Figure]:
-    """Score sentences of 30 tokens and summaries of 120 in turn with the peer, and make steps with the loss.
+    """Compare scoring with bert-score for sentences of 30 and summaries of 120 tokens, and measure training steps.
 
-    Weights are random and all texts different, of one length to the token, so that none needs padding. bert-score
-    computes in float32, and so does the generator whose loss is measured, whatever the encoder's precision.
+    Weights are random. All texts are distinct and have equally many tokens, so none needs padding. bert-score and the
+    generator of the training steps compute in float32 with either precision of the encoder.
 
     Args:
-        device: where to compute.
-        shape: of the encoder.
-        options: texts to cut, rounds, threads, and pairs of either length.
-        rows: of the matrices whose products are the measure of the encoder's.
+        device: device to compute on.
+        shape: shape of the encoder.
+        options: texts to cut, rounds, threads, and number of pairs of each length.
+        rows: rows of the matrices whose products measure the device's rate.
 
     Returns:
-        For both lengths and precisions pairs per second, how many times faster than bert-score and than the paper,
-        which share of the rate of matrix products the useful operations take, how far F1 is from bert-score's, and on
-        CUDA the peak of memory over the loaded model; and what the loss takes in a step.
+        For each length and precision: pairs per second, the speed-up over bert-score and (for sentences) over the
+        paper, the rate of useful operations relative to matrix products, the largest difference in F1, and on CUDA the
+        peak memory over the loaded model; and the figures of :func:`measure_steps`.
     """
     torch.set_num_threads(options.threads)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -89,37 +91,39 @@ def measure_on(device: torch.device, shape: Shape, options: Options, rows: int) 
             pairs = options.pairs or usual
             pieces = texts_of_length(texts, tokenizer, tokens, 2 * pairs)
             operations = shape.operations_per_token * tokens * len(pieces)
-            ways: dict[str, Callable[[], Tensor]] = {
+            scorers: dict[str, Callable[[], Tensor]] = {
                 dtype: partial(_ours, pieces[:pairs], pieces[pairs:], encoder, device)
                 for dtype, encoder in encoders.items()
             }
-            ways[_PEER] = partial(_theirs, pieces[:pairs], pieces[pairs:], peer)
-            least = {dtype: operations / rate for dtype, rate in rates.items()}
-            figures += _scoring(name, pairs, ways, least, device, options.rounds)
+            scorers[_PEER] = partial(_theirs, pieces[:pairs], pieces[pairs:], peer)
+            shortest = {dtype: operations / rate for dtype, rate in rates.items()}
+            figures += _compare_scorers(name, pairs, scorers, shortest, device, options.rounds)
         for dtype, encoder in encoders.items():
-            steps = LossSteps(encoder, texts, device)
-            figures += measure_loss(steps, device, options.rounds, f"loss, encoder in {dtype}")
+            steps = TrainingSteps(encoder, texts, device)
+            figures += measure_steps(steps, device, options.rounds, f"loss, encoder in {dtype}")
     return figures
 
 
-def _scoring(
+def _compare_scorers(
     name: str,
     pairs: int,
-    ways: Mapping[str, Callable[[], Tensor]],
-    least: Mapping[str, float],
+    scorers: Mapping[str, Callable[[], Tensor]],
+    shortest: Mapping[str, float],
     device: torch.device,
     rounds: int,
 ) -> list[Figure]:
-    """Score the same pairs in all ways; ``least`` are the seconds that the useful operations take as mere products."""
-    f1 = {way: score() for way, score in ways.items()}
-    peaks = {way: peak_megabytes(score, device) for way, score in ways.items()} if device.type == "cuda" else {}
-    seconds = in_turn({way: waited(score, device) for way, score in ways.items()}, rounds)
-    per_second = {way: [pairs / each for each in seconds[way]] for way in ways}
-    figures = [Figure(f"{name}: {way}", per_second[way], "pairs/s") for way in ways]
-    figures += [Figure(f"{name}: {way}, peak over the model", [peak], "MB") for way, peak in peaks.items()]
-    for dtype in least:
+    """Score the same pairs with each scorer; ``shortest`` is the time of the useful operations as plain products."""
+    f1 = {scorer: score() for scorer, score in scorers.items()}
+    peaks = {}
+    if device.type == "cuda":
+        peaks = {scorer: peak_megabytes(score, device) for scorer, score in scorers.items()}
+    seconds = in_turn({scorer: waited(score, device) for scorer, score in scorers.items()}, rounds)
+    per_second = {scorer: [pairs / time for time in seconds[scorer]] for scorer in scorers}
+    figures = [Figure(f"{name}: {scorer}", per_second[scorer], "pairs/s") for scorer in scorers]
+    figures += [Figure(f"{name}: {scorer}, peak over the model", [peak], "MB") for scorer, peak in peaks.items()]
+    for dtype in shortest:
         faster = ratios(seconds[_PEER], seconds[dtype])
-        shares = [least[dtype] / each for each in seconds[dtype]]
+        shares = [shortest[dtype] / time for time in seconds[dtype]]
         difference = float((f1[dtype] - f1[_PEER]).abs().max())
         faster_target, share_target = (FASTER, SHARE) if dtype == "bfloat16" else (None, None)
         figures += [
@@ -147,6 +151,6 @@ def _theirs(candidates: Sequence[str], references: Sequence[str], peer: Any) -> 
 def _peer(folder: str, num_layers: int, device: torch.device) -> Any:
     from bert_score import BERTScorer
 
-    # By a relative path, as bert-score takes whatever has "t5" in its name for a model of that family.
+    # A relative path: bert-score treats a model with "t5" in its name as one of that family.
     with contextlib.chdir(folder):
         return BERTScorer(model_type=".", num_layers=num_layers, device=str(device))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shape", "save_encoder", "texts_of_length"]
 
-# Beginning and end of a text.
+# Per text: one before it and one after it.
 _SPECIAL_TOKENS = 2
 # RoBERTa numbers positions from padding id + 1.
 _POSITIONS_NOT_USED = 2
@@ -30,14 +30,14 @@ class Shape:
     """Shape of an encoder of RoBERTa's family; the defaults are those of roberta-large.
 
     Args:
-        layers: layers.
-        width: of token vectors.
-        heads: of attention.
-        inner: width within feed-forward layers.
-        vocabulary: input embeddings, at least as many as the tokenizer has tokens.
-        compared: the layer whose vectors are compared.
-        positions: position embeddings.
-        tokenizer: kind of the tokenizer, one of byte-level BPE of ``examples.benchmarks.vocabularies.KINDS``.
+        layers: number of layers.
+        width: width of token vectors.
+        heads: number of attention heads.
+        inner: width inside feed-forward layers.
+        vocabulary: number of input embeddings, at least the number of the tokenizer's tokens.
+        compared: layer whose vectors are matched.
+        positions: number of position embeddings.
+        tokenizer: one of the byte-level BPE tokenizers of ``examples.benchmarks.vocabularies.KINDS``.
     """
 
     layers: int = 24
@@ -51,17 +51,17 @@ class Shape:
 
     @property
     def operations_per_token(self) -> int:
-        """Multiplications and additions of a token with weights, up to the compared layer; attention has few more."""
+        """Multiplications and additions with weights per token, up to the compared layer; attention is not counted."""
         return 2 * self.compared * (4 * self.width**2 + 2 * self.width * self.inner)
 
 
 def save_encoder(shape: Shape, texts: Sequence[str], folder: str | os.PathLike[str]) -> None:
-    """Write a model with random weights, always the same ones, and a tokenizer trained on texts to a folder.
+    """Save a model with fixed random weights and a tokenizer trained on texts, in the format of transformers.
 
     Args:
-        shape: of the model.
+        shape: shape of the model.
         texts: training texts of the tokenizer.
-        folder: where to write to, in the format of transformers.
+        folder: folder to write to.
 
     Raises:
         ValueError: the tokenizer has more tokens than the shape's vocabulary.
@@ -71,7 +71,8 @@ def save_encoder(shape: Shape, texts: Sequence[str], folder: str | os.PathLike[s
     tokenizer = _tokenizer(shape, texts)
     if len(tokenizer) > shape.vocabulary:
         raise ValueError(
-            f"tokenizer={shape.tokenizer!r} has {len(tokenizer)} tokens, vocabulary={shape.vocabulary} must hold them"
+            f"tokenizer={shape.tokenizer!r} has {len(tokenizer)} tokens, but vocabulary={shape.vocabulary}: "
+            "give a larger one"
         )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -81,27 +82,27 @@ def save_encoder(shape: Shape, texts: Sequence[str], folder: str | os.PathLike[s
 
 
 def texts_of_length(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, tokens: int, count: int) -> list[str]:
-    """Cut texts into pieces of whole words that have a number of tokens each, to the token.
+    """Cut texts into distinct pieces of whole words with exactly a given number of tokens.
 
     Args:
         texts: texts to cut, repeated with shuffled words if they are too short.
         tokenizer: one made by :func:`save_encoder`.
-        tokens: of each piece, special ones included.
-        count: how many pieces.
+        tokens: tokens per piece, special tokens included.
+        count: number of pieces.
 
     Returns:
-        The pieces, no two of them equal.
+        The pieces.
 
     Raises:
         ValueError: there are too few words.
     """
-    # A text may spell out a special token, which takes the space before it.
+    # A special token in a text would absorb the space before it.
     words = [
         word for text in texts for word in text.split() if not any(s in word for s in tokenizer.all_special_tokens)
     ]
     distinct = list(dict.fromkeys(words))
     ids = tokenizer(distinct, add_special_tokens=False)["input_ids"] if distinct else []
-    # Byte-level BPE never joins two words, so that a piece has the tokens of its words.
+    # Byte-level BPE does not merge across words, so the tokens of a piece are those of its words.
     sizes = {word: len(row) for word, row in zip(distinct, ids, strict=True)}
     chooser = random.Random(0)
     found: dict[str, None] = {}
@@ -109,7 +110,9 @@ def texts_of_length(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, to
         known = len(found)
         found |= dict.fromkeys(_pieces(words, sizes, tokens - _SPECIAL_TOKENS))
         if len(found) == known:
-            raise ValueError(f"count={count} different pieces of {tokens} tokens need more words than {len(words)}")
+            raise ValueError(
+                f"{len(words)} words are too few for {count} distinct pieces of {tokens} tokens: give more texts"
+            )
         chooser.shuffle(words)
     return list(found)[:count]
 
@@ -118,7 +121,7 @@ def _pieces(words: Sequence[str], sizes: dict[str, int], tokens: int) -> Iterato
     piece: list[str] = []
     room = tokens
     for word in words:
-        # A word that does not fit any more is left out.
+        # Words that do not fit are skipped.
         if sizes[word] <= room:
             piece.append(word)
             room -= sizes[word]
@@ -131,7 +134,7 @@ def _tokenizer(shape: Shape, texts: Sequence[str]) -> PreTrainedTokenizerFast:
     trained = train(shape.tokenizer, texts)
     backend = trained.backend_tokenizer
     begin, end = ((token, trained.convert_tokens_to_ids(token)) for token in ("<s>", "</s>"))
-    # With a space before each text, as bert-score requests; newer tokenizers of RoBERTa ignore the request.
+    # A space before each text, as bert-score requests; RoBERTa's newer tokenizers ignore the request.
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.post_processor = processors.RobertaProcessing(end, begin, add_prefix_space=True)
     return PreTrainedTokenizerFast(

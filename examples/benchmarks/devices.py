@@ -12,14 +12,14 @@ __all__ = ["describe_gpu", "matrix_rate", "peak_megabytes", "waited"]
 
 
 def waited(call: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """Return a call that ends when the device has done all its work.
+    """Wrap a function so that it returns when the device has finished its work.
 
     Args:
         call: function without arguments.
         device: device of the function.
 
     Returns:
-        The call, for a clock to be read before and after it.
+        The wrapped function, which can be timed.
 
     Example:
         >>> waited(lambda: print("done"), torch.device("cpu"))()
@@ -35,7 +35,7 @@ def waited(call: Callable[[], object], device: torch.device) -> Callable[[], Non
 
 
 def peak_megabytes(call: Callable[[], object], device: torch.device) -> float:
-    """Return by how much the memory of a CUDA device that tensors take grows at most during a call.
+    """Return the largest growth of the tensors' memory on a CUDA device during a call.
 
     Args:
         call: function without arguments.
@@ -57,13 +57,13 @@ def matrix_rate(
     """Measure how fast a device multiplies matrices of an encoder's shapes.
 
     Args:
-        rows: of the first matrix, the tokens of a batch.
-        width: of the encoder.
-        inner: width within its feed-forward layers.
-        dtype: of the matrices.
-        device: where to multiply.
-        rounds: how often to measure; the best counts.
-        products: how many are measured at once.
+        rows: rows of the first matrix, the tokens of a batch.
+        width: width of the encoder.
+        inner: width inside its feed-forward layers.
+        dtype: dtype of the matrices.
+        device: device to multiply on.
+        rounds: number of timings; the shortest counts.
+        products: products per timing.
 
     Returns:
         Floating-point operations per second.
@@ -84,7 +84,7 @@ def matrix_rate(
 
 
 def describe_gpu() -> str:
-    """Return the name of the CUDA device and the precision of its products of float32 matrices.
+    """Return the name of the CUDA device and whether its float32 products use TF32.
 
     Returns:
         One line, for the settings.

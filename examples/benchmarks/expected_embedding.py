@@ -23,7 +23,15 @@ from bertscore_tm.losses.relaxation import softmax_relaxation
 from examples.benchmarks.processes import resident_bytes, run_fresh
 from examples.benchmarks.tables import Record, table
 
-__all__ = ["COLUMNS", "MADE_UP_SIZES", "WAYS", "Inputs", "compare_ways", "peak_beyond_gradient", "peak_growth"]
+__all__ = [
+    "COLUMNS",
+    "IMPLEMENTATIONS",
+    "MADE_UP_SIZES",
+    "Inputs",
+    "compare_implementations",
+    "peak_beyond_gradient",
+    "peak_growth",
+]
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -32,7 +40,7 @@ _WARM_SIZES = (8, 500, 16)
 MADE_UP_SIZES = (2048, 50_265, 768)
 
 COLUMNS = {
-    "way": "",
+    "implementation": "",
     "cross_entropy": "",
     "peak": ",",
     "beyond_weight_gradient": ",",
@@ -64,11 +72,11 @@ class Inputs:
 
 
 def plain(inputs: Inputs, cross_entropy: bool) -> tuple[Tensor, Tensor | None]:
-    """Hold logits and probabilities of all positions.
+    """Return expected embeddings with the logits and probabilities of all positions in memory.
 
     Args:
         inputs: the inputs.
-        cross_entropy: compute it from the same logits.
+        cross_entropy: compute cross-entropy from the same logits.
 
     Returns:
         Expected embeddings and cross-entropy.
@@ -79,11 +87,11 @@ def plain(inputs: Inputs, cross_entropy: bool) -> tuple[Tensor, Tensor | None]:
 
 
 def in_parts(inputs: Inputs, cross_entropy: bool) -> tuple[Tensor, Tensor | None]:
-    """Hold logits of a part of the vocabulary at a time.
+    """Return expected embeddings with the logits of a part of the vocabulary in memory at a time.
 
     Args:
         inputs: the inputs.
-        cross_entropy: compute it in the same pass.
+        cross_entropy: compute cross-entropy in the same pass.
 
     Returns:
         Expected embeddings and cross-entropy.
@@ -94,24 +102,24 @@ def in_parts(inputs: Inputs, cross_entropy: bool) -> tuple[Tensor, Tensor | None
     return linear_expected_embedding(inputs.hidden, inputs.weight, inputs.table, inputs.target, linear_bias=inputs.bias)
 
 
-Way = Callable[[Inputs, bool], tuple[Tensor, Tensor | None]]
-WAYS: dict[str, Way] = {"plain": plain, "in parts": in_parts}
+Implementation = Callable[[Inputs, bool], tuple[Tensor, Tensor | None]]
+IMPLEMENTATIONS: dict[str, Implementation] = {"plain": plain, "in parts": in_parts}
 
 
 def peak_growth(function: Callable[[], object]) -> int:
-    """Return by how much the memory of this process grew at most during a call.
+    """Return the largest growth of this process's memory during a call.
 
     Args:
         function: function without arguments.
 
     Returns:
-        Largest resident set size during the call less that before it, in bytes.
+        Peak of the resident set size during the call minus its value before, in bytes.
 
     Raises:
         OSError: the system is not Linux.
     """
     before = resident_bytes()
-    # Forgets the largest size so far.
+    # Resets the peak.
     _CLEAR.write_text("5")
     function()
     found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
@@ -119,37 +127,39 @@ def peak_growth(function: Callable[[], object]) -> int:
     return int(found[1]) * 1024 - before
 
 
-def compare_ways(positions: int, vocabulary: int, width: int, repeats: int = 5) -> list[Record]:
-    """Compute forward and backward pass in each way, with and without cross-entropy.
+def compare_implementations(positions: int, vocabulary: int, width: int, repeats: int = 5) -> list[Record]:
+    """Compare forward and backward passes of the implementations, with and without cross-entropy.
 
     Args:
         positions: number of hidden states.
         vocabulary: number of tokens.
-        width: of hidden states and of embeddings.
-        repeats: number of time measurements, of which the shortest counts.
+        width: width of hidden states and embeddings.
+        repeats: number of timings; the shortest counts.
 
     Returns:
-        A record for each way: the ``peak`` of the memory that a process of its own needed, in bytes, and how much of it
-        was ``beyond_weight_gradient``; this and the wall time divided by those of the plain way; and the largest
-        ``difference`` of an embedding or gradient from the plain way's, divided by the largest number among them.
+        A record for each implementation: its ``peak`` memory in a separate process, in bytes; the part
+        ``beyond_weight_gradient``; the ratios of this part and of the wall time to those of the plain product; and the
+        largest ``difference`` of an embedding or gradient from the plain product's, relative to the largest value.
     """
     inputs = Inputs(positions, vocabulary, width)
     records: list[Record] = []
     for cross_entropy in (False, True):
-        shortest = dict.fromkeys(WAYS, float("inf"))
-        difference = dict.fromkeys(WAYS, 0.0)
+        shortest = dict.fromkeys(IMPLEMENTATIONS, float("inf"))
+        difference = dict.fromkeys(IMPLEMENTATIONS, 0.0)
         for repeat in range(repeats):
             results: dict[str, list[Tensor]] = {}
-            # Each is first equally often.
-            for name in (list(WAYS), list(WAYS)[::-1])[repeat % 2]:
+            # Reversed in every other round, as the first is often slower.
+            for name in (list(IMPLEMENTATIONS), list(IMPLEMENTATIONS)[::-1])[repeat % 2]:
                 start = time.perf_counter()
-                results[name] = _pass(WAYS[name], inputs, cross_entropy)
+                results[name] = _pass(IMPLEMENTATIONS[name], inputs, cross_entropy)
                 shortest[name] = min(shortest[name], time.perf_counter() - start)
-            difference = {name: _distance(results[name], results["plain"]) for name in WAYS}
-        beyond = {name: peak_beyond_gradient(name, positions, vocabulary, width, cross_entropy) for name in WAYS}
+            difference = {name: _distance(results[name], results["plain"]) for name in IMPLEMENTATIONS}
+        beyond = {
+            name: peak_beyond_gradient(name, positions, vocabulary, width, cross_entropy) for name in IMPLEMENTATIONS
+        }
         records += [
             {
-                "way": name,
+                "implementation": name,
                 "cross_entropy": cross_entropy,
                 "peak": beyond[name] + inputs.weight.nbytes,
                 "beyond_weight_gradient": beyond[name],
@@ -157,20 +167,22 @@ def compare_ways(positions: int, vocabulary: int, width: int, repeats: int = 5) 
                 "time_ratio": shortest[name] / shortest["plain"],
                 "difference": difference[name],
             }
-            for name in WAYS
+            for name in IMPLEMENTATIONS
         ]
     return records
 
 
-def peak_beyond_gradient(way: str, positions: int, vocabulary: int, width: int, cross_entropy: bool = False) -> int:
+def peak_beyond_gradient(
+    implementation: str, positions: int, vocabulary: int, width: int, cross_entropy: bool = False
+) -> int:
     """Measure the peak memory of an implementation in a separate process.
 
     Args:
-        way: one of ``WAYS``.
+        implementation: one of ``IMPLEMENTATIONS``.
         positions: number of hidden states.
         vocabulary: number of tokens.
-        width: of hidden states and of embeddings.
-        cross_entropy: whether it computes cross-entropy too.
+        width: width of hidden states and embeddings.
+        cross_entropy: compute cross-entropy too.
 
     Returns:
         Peak minus the gradient of the output layer's weight, in bytes.
@@ -179,23 +191,23 @@ def peak_beyond_gradient(way: str, positions: int, vocabulary: int, width: int, 
         OSError: the system is not Linux.
     """
     gradient = vocabulary * width * torch.float32.itemsize
-    peak: int = run_fresh(_peak, way, positions, vocabulary, width, cross_entropy)
+    peak: int = run_fresh(_peak, implementation, positions, vocabulary, width, cross_entropy)
     return peak - gradient
 
 
-def _pass(way: Way, inputs: Inputs, cross_entropy: bool) -> list[Tensor]:
+def _pass(implementation: Implementation, inputs: Inputs, cross_entropy: bool) -> list[Tensor]:
     """Return embeddings and gradients."""
     leaves = (inputs.hidden, inputs.weight, inputs.bias)
-    y, loss = way(inputs, cross_entropy)
+    y, loss = implementation(inputs, cross_entropy)
     value = (y * inputs.grad).sum()
     return [y.detach(), *torch.autograd.grad(value if loss is None else value + loss, leaves)]
 
 
 def _peak(name: str, positions: int, vocabulary: int, width: int, cross_entropy: bool) -> int:
     # Loads libraries before the measurement.
-    _pass(WAYS[name], Inputs(*_WARM_SIZES), cross_entropy)
+    _pass(IMPLEMENTATIONS[name], Inputs(*_WARM_SIZES), cross_entropy)
     inputs = Inputs(positions, vocabulary, width)
-    return peak_growth(lambda: _pass(WAYS[name], inputs, cross_entropy))
+    return peak_growth(lambda: _pass(IMPLEMENTATIONS[name], inputs, cross_entropy))
 
 
 def _distance(results: Sequence[Tensor], others: Sequence[Tensor]) -> float:
@@ -210,9 +222,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m examples.benchmarks.expected_embedding", description=__doc__)
     parser.add_argument("--positions", type=int, default=MADE_UP_SIZES[0], help="hidden states; default: %(default)s")
-    parser.add_argument("--vocabulary", type=int, default=MADE_UP_SIZES[1], help="tokens; default: %(default)s")
-    parser.add_argument("--width", type=int, default=MADE_UP_SIZES[2], help="of both; default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=5, help="of so many times the shortest counts; default: 5")
+    parser.add_argument(
+        "--vocabulary", type=int, default=MADE_UP_SIZES[1], help="number of tokens; default: %(default)s"
+    )
+    parser.add_argument("--width", type=int, default=MADE_UP_SIZES[2], help="width of vectors; default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=5, help="timings, of which the shortest counts; default: 5")
     parser.add_argument("--threads", type=int, default=None, help="threads for times; default: PyTorch's")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
@@ -233,10 +247,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "system": platform.system(),
     }
     print(", ".join(f"{key} {value}" for key, value in setting.items()), flush=True)
-    records = compare_ways(options.positions, options.vocabulary, options.width, options.repeats)
+    records = compare_implementations(options.positions, options.vocabulary, options.width, options.repeats)
     print(table(records, COLUMNS))
     if options.json is not None:
-        options.json.write_text(json.dumps({"setting": setting, "ways": records}, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps({"setting": setting, "implementations": records}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -29,21 +29,21 @@ def measure(options: Options) -> list[Figure]:
     Returns:
         Seconds of importing the package; of the package after the base class of models; and of ``bert-score``.
     """
-    ways = {
+    statements = {
         "package": (_BASE, _OURS),
         "package, after transformers.PreTrainedModel": (f"{_BASE}; {_PARENT_OF_MODELS}", _OURS),
         "bert-score": (_BASE, "import bert_score"),
     }
     # Compiles all files.
-    seconds_of_import(_BASE, "; ".join(statement for _, statement in ways.values()))
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
+    seconds_of_import(_BASE, "; ".join(statement for _, statement in statements.values()))
+    seconds: dict[str, list[float]] = {name: [] for name in statements}
+    names = list(statements)
     for number in range(options.rounds):
         start = number % len(names)
         for name in names[start:] + names[:start]:
-            seconds[name].append(seconds_of_import(*ways[name]))
+            seconds[name].append(seconds_of_import(*statements[name]))
     targets = {"package": LIMIT_S}
-    return [Figure(f"importing {name}", seconds[name], "s", targets.get(name), at_most=True) for name in ways]
+    return [Figure(f"importing {name}", seconds[name], "s", targets.get(name), at_most=True) for name in statements]
 
 
 def seconds_of_import(before: str, statement: str) -> float:

@@ -11,10 +11,10 @@ from transformers import AutoModel
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.loading import quiet_loading
 from examples.benchmarks.expected_embedding import MADE_UP_SIZES, peak_beyond_gradient, peak_growth
-from examples.benchmarks.loss_ways import ADDED, LossSteps
 from examples.benchmarks.options import Options, flat_texts
 from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.rounds import Figure, in_turn, ratios
+from examples.benchmarks.training_steps import ADDED, TrainingSteps
 
 __all__ = ["MEMORY_RATIO", "TIME_RATIO", "Steps", "measure"]
 
@@ -26,7 +26,7 @@ _POSITIONS = 64
 _MEGABYTE = 1e6
 
 
-class Steps(LossSteps):
+class Steps(TrainingSteps):
     """Training steps on the CPU, and passes of the transformers encoder alone.
 
     Args:
@@ -45,7 +45,7 @@ class Steps(LossSteps):
         around = [torch.tensor(special).expand(batch, -1) for special in encoder.tokenizer.special_affixes]
         ids = torch.cat([around[0], self.labels, around[1]], dim=1).long()
         self.embeds = encoder.embedding_table("cpu")[ids].requires_grad_()
-        self._ways["encoder"] = self._encode
+        self._variants["encoder"] = self._encode
 
     def clear(self) -> None:
         """Drop the gradients of the last step."""
@@ -74,22 +74,23 @@ def measure(options: Options) -> list[Figure]:
         OSError: the system is not Linux.
     """
     seconds = run_fresh(_times, options)
-    peaks = {way: run_fresh(_peak, options, way) / _MEGABYTE for way in ("cross-entropy", *ADDED)}
+    peaks = {variant: run_fresh(_peak, options, variant) / _MEGABYTE for variant in ("cross-entropy", *ADDED)}
     added = {
-        way: ratios(
-            [both - one for both, one in zip(seconds[way], seconds["cross-entropy"], strict=True)], seconds["encoder"]
+        variant: ratios(
+            [both - one for both, one in zip(seconds[variant], seconds["cross-entropy"], strict=True)],
+            seconds["encoder"],
         )
-        for way in ADDED
+        for variant in ADDED
     }
-    beyond = {way: peak_beyond_gradient(way, *MADE_UP_SIZES) for way in ("in parts", "plain")}
+    beyond = {name: peak_beyond_gradient(name, *MADE_UP_SIZES) for name in ("in parts", "plain")}
     return [
         *(
-            Figure(f"loss {way}: added time by the encoder's", added[way], "times", TIME_RATIO, at_most=True)
-            for way in ADDED
+            Figure(f"loss {variant}: added time by the encoder's", added[variant], "times", TIME_RATIO, at_most=True)
+            for variant in ADDED
         ),
-        *(Figure(f"loss {way}: added peak", [peaks[way] - peaks["cross-entropy"]], "MB") for way in ADDED),
+        *(Figure(f"loss {variant}: added peak", [peaks[variant] - peaks["cross-entropy"]], "MB") for variant in ADDED),
         Figure(
-            "expected embeddings: peak beyond gradient by the plain way's",
+            "expected embeddings: peak beyond gradient by the plain product's",
             [beyond["in parts"] / beyond["plain"]],
             "times",
             MEMORY_RATIO,
@@ -101,13 +102,13 @@ def measure(options: Options) -> list[Figure]:
 def _times(options: Options) -> dict[str, list[float]]:
     torch.set_num_threads(options.threads)
     steps = Steps(options)
-    ways = ("cross-entropy", *ADDED, "encoder")
-    return in_turn({way: lambda way=way: steps.run(way) for way in ways}, options.rounds)  # type: ignore[misc]
+    variants = ("cross-entropy", *ADDED, "encoder")
+    return in_turn({variant: lambda variant=variant: steps.run(variant) for variant in variants}, options.rounds)  # type: ignore[misc]
 
 
-def _peak(options: Options, way: str) -> int:
+def _peak(options: Options, variant: str) -> int:
     torch.set_num_threads(options.threads)
     # Loads libraries and weights before the measurement.
-    Steps(replace(options, pairs=1), positions=2).run(way)
+    Steps(replace(options, pairs=1), positions=2).run(variant)
     steps = Steps(options)
-    return peak_growth(lambda: steps.run(way))
+    return peak_growth(lambda: steps.run(variant))

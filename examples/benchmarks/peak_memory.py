@@ -52,15 +52,15 @@ def measure(options: Options) -> list[Figure]:
     fewer = max(pairs // 10, 1)
     words = sorted({word for text in flat_texts(options.texts) for word in text.split()})
     figures: list[Figure] = []
-    for way in ("function", "metric"):
+    for scorer in ("function", "metric"):
         few, many = (
-            run_fresh(peak_of_scoring, way, count, options.model, options.threads, words) for count in (fewer, pairs)
+            run_fresh(peak_of_scoring, scorer, count, options.model, options.threads, words) for count in (fewer, pairs)
         )
         figures += [
-            Figure(f"{way}: peak at {fewer:,} pairs", [few / _MEGABYTE], "MB"),
-            Figure(f"{way}: peak at {pairs:,} pairs", [many / _MEGABYTE], "MB", LIMIT_MB, at_most=True),
-            Figure(f"{way}: peak at {pairs:,} pairs by that at {fewer:,}", [many / few], "times"),
-            _per_pair(way, few, many, fewer, pairs),
+            Figure(f"{scorer}: peak at {fewer:,} pairs", [few / _MEGABYTE], "MB"),
+            Figure(f"{scorer}: peak at {pairs:,} pairs", [many / _MEGABYTE], "MB", LIMIT_MB, at_most=True),
+            Figure(f"{scorer}: peak at {pairs:,} pairs by that at {fewer:,}", [many / few], "times"),
+            _per_pair(scorer, few, many, fewer, pairs),
         ]
     sizes = max(pairs // 100, 1), max(pairs // 50, 2)
     few, many = (
@@ -69,11 +69,11 @@ def measure(options: Options) -> list[Figure]:
     return [*figures, _per_pair("bert-score", few, many, *sizes)]
 
 
-def peak_of_scoring(way: str, pairs: int, model: str, threads: int, words: Sequence[str]) -> int:
+def peak_of_scoring(scorer: str, pairs: int, model: str, threads: int, words: Sequence[str]) -> int:
     """Score random texts in this process and return the growth of its memory to the peak.
 
     Args:
-        way: ``"function"``, ``"metric"`` (in batches of 32) or ``"bert-score"``.
+        scorer: ``"function"``, ``"metric"`` (in batches of 32) or ``"bert-score"``.
         pairs: number of pairs.
         model: name or folder of the encoder; its first layer is used.
         threads: number of torch threads.
@@ -83,10 +83,10 @@ def peak_of_scoring(way: str, pairs: int, model: str, threads: int, words: Seque
         Bytes, minus the memory after loading the model and scoring a batch.
 
     Raises:
-        ValueError: ``way`` is unknown.
+        ValueError: ``scorer`` is unknown.
     """
     torch.set_num_threads(threads)
-    score = _scoring(way, model)
+    score = _scoring(scorer, model)
     warm = [short_texts(words, _WARM_PAIRS, seed) for seed in (0, 1)]
     score(*warm)
     candidates, references = (short_texts(words, pairs, seed) for seed in (2, 3))
@@ -112,18 +112,18 @@ def short_texts(words: Sequence[str], count: int, seed: int) -> list[str]:
     return [" ".join([*chooser.choices(words, k=chooser.randint(*_WORDS_PER_TEXT) - 1), str(i)]) for i in range(count)]
 
 
-def _scoring(way: str, model: str) -> Scoring:
-    if way == "bert-score":
+def _scoring(scorer: str, model: str) -> Scoring:
+    if scorer == "bert-score":
         from bert_score import BERTScorer
 
         transformers.utils.logging.disable_progress_bar()
-        scorer = BERTScorer(model, num_layers=_NUM_LAYERS, device="cpu")
-        return lambda candidates, references: scorer.score(candidates, references)
+        peer = BERTScorer(model, num_layers=_NUM_LAYERS, device="cpu")
+        return lambda candidates, references: peer.score(candidates, references)
     encoder = FrozenEncoder(model, num_layers=_NUM_LAYERS)
-    if way == "function":
+    if scorer == "function":
         return lambda candidates, references: bert_score(candidates, references, encoder, device="cpu")
-    if way != "metric":
-        raise ValueError(f"way={way!r} is not one of 'function', 'metric', 'bert-score'")
+    if scorer != "metric":
+        raise ValueError(f"scorer={scorer!r} is not one of 'function', 'metric', 'bert-score'")
     # The references occur once, so a cache is useless.
     metric = BERTScore(encoder, cache_bytes=0)
 
@@ -135,6 +135,6 @@ def _scoring(way: str, model: str) -> Scoring:
     return update
 
 
-def _per_pair(way: str, few: int, many: int, fewer: int, more: int) -> Figure:
-    what = f"{way}: growth per pair from {fewer:,} to {more:,} pairs"
+def _per_pair(scorer: str, few: int, many: int, fewer: int, more: int) -> Figure:
+    what = f"{scorer}: growth per pair from {fewer:,} to {more:,} pairs"
     return Figure(what, [(many - few) / (more - fewer) / 1e3], "kB")

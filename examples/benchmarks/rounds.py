@@ -57,13 +57,13 @@ class Figure:
         }
 
 
-def in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+def in_turn(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """Time several functions in turn, so that other programs slow all of them equally.
 
     Each is called once before the first round. Each round starts with another function.
 
     Args:
-        ways: functions by name.
+        functions: the functions by name.
         rounds: number of timings of each.
 
     Returns:
@@ -73,15 +73,15 @@ def in_turn(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, lis
         >>> sorted(in_turn({"nothing": lambda: None, "little": lambda: sum(range(9))}, rounds=3))
         ['little', 'nothing']
     """
-    for way in ways.values():
-        way()
-    names = list(ways)
+    for function in functions.values():
+        function()
+    names = list(functions)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         start = number % len(names)
         for name in names[start:] + names[:start]:
             began = time.perf_counter()
-            ways[name]()
+            functions[name]()
             seconds[name].append(time.perf_counter() - began)
     return seconds
 

@@ -35,9 +35,9 @@ def measure(options: Options) -> list[Figure]:
         options: texts, encoder, rounds and threads.
 
     Returns:
-        How many times faster each precision is, how far its scores are, which share of the machine's matrix-product
-        rate the useful tokens take, which share of the time is not the encoder's, what idf adds, and how much faster
-        the second validation with the same references is.
+        For each precision the speed-up over the peer, the largest difference in F1, the rate of useful operations
+        relative to matrix products, and the share of the time outside the encoder; the time that idf adds; and the
+        speed-up of a second validation with the same references.
     """
     torch.set_num_threads(options.threads)
     figures = []
@@ -46,12 +46,12 @@ def measure(options: Options) -> list[Figure]:
     encoders = {dtype: FrozenEncoder(options.model, num_layers=options.num_layers, dtype=dtype) for dtype in dtypes}
     peer = _peer(options)
     for name, chosen in texts.items():
-        ways: dict[str, Callable[[], Any]] = {
+        scorers: dict[str, Callable[[], Any]] = {
             dtype: partial(_ours, chosen, encoder) for dtype, encoder in encoders.items()
         }
-        ways["bert-score"] = partial(_theirs, chosen, peer)
-        found = {way: call() for way, call in ways.items()}
-        seconds = in_turn(ways, options.rounds)
+        scorers["bert-score"] = partial(_theirs, chosen, peer)
+        found = {scorer: call() for scorer, call in scorers.items()}
+        seconds = in_turn(scorers, options.rounds)
         target = {"float32": 1.7 if name == "short texts" else 2.0, "bfloat16": 5.0}
         for dtype in dtypes:
             faster = ratios(seconds["bert-score"], seconds[dtype])
@@ -104,7 +104,7 @@ def _parts(options: Options, texts: Texts, encoders: dict[str, FrozenEncoder]) -
         config = encoder.config
         width, inner = int(config.hidden_size), int(config.intermediate_size)
         tokens = sum(map(len, encoder.tokenizer(distinct).ids))
-        # The products with weights; those of attention are few for short texts.
+        # Only products with weights: attention adds little for short texts.
         operations = 2 * tokens * encoder.num_layers * (4 * width**2 + 2 * width * inner)
         shares, others = [], []
         for _ in range(options.rounds):
@@ -122,16 +122,16 @@ def _parts(options: Options, texts: Texts, encoders: dict[str, FrozenEncoder]) -
 
 
 def _idf(options: Options, texts: Texts, encoder: FrozenEncoder) -> list[Figure]:
-    ways = {"plain": partial(_ours, texts, encoder), "idf": partial(_ours, texts, encoder, idf=True)}
-    seconds = in_turn(ways, options.rounds)
+    scorers = {"plain": partial(_ours, texts, encoder), "idf": partial(_ours, texts, encoder, idf=True)}
+    seconds = in_turn(scorers, options.rounds)
     added = [ratio - 1 for ratio in ratios(seconds["idf"], seconds["plain"])]
     return [Figure("time that idf adds", added, "share", 0.03, at_most=True)]
 
 
 def _epochs(options: Options, texts: Texts, encoder: FrozenEncoder) -> list[Figure]:
-    """Validate twice with candidates as long as the references, which the second time are known."""
+    """Measure the speed-up of a second validation, which finds the references in the cache."""
     references = [several[0] for _, several in texts]
-    # Like a generator's texts: other words than the reference's, as many, and others in each epoch.
+    # Like a generator's texts, candidates are as long as the references and change in each epoch.
     words = [reference.split() for reference in references]
     faster = []
     for number in range(options.rounds):

@@ -32,17 +32,16 @@ from examples.docstrings import collect_pairs
 
 __all__ = ["COLUMNS", "LIMIT_MB", "NUM_READINGS", "growth_mb", "main", "soak_loss", "soak_metric"]
 
-# What is kept of each pair or step must show: the two texts of each pair, some 200 bytes, would take 36 MB from the
-# first tenth of 200,000 pairs on, the references' vectors of each step, some 60 kB, 110 MB from that of 2,000 steps.
-# What may show: the scores that reduction="none" keeps (2 MB), and the kernels that oneDNN, the library beneath torch,
-# makes for each new shape of a batch and keeps until they are 1,024 (ONEDNN_PRIMITIVE_CACHE_CAPACITY).
+# Less than a leak takes after the first tenth: the texts of each pair (200 bytes) take 36 MB in 200,000 pairs, the
+# references' vectors of each step (60 kB) 110 MB in 2,000 steps. More than expected: 2 MB of scores kept by
+# reduction="none", and up to 1,024 kernels that oneDNN compiles per batch shape (ONEDNN_PRIMITIVE_CACHE_CAPACITY).
 LIMIT_MB = 24.0
 
 COLUMNS = {"part": "", "done": ",", "resident_mb": ".1f", "growth_mb": "+.1f", "seconds": ".0f"}
 
-# As many epochs has the metric.
+# Also the number of epochs of the metric.
 NUM_READINGS = 20
-# References of an epoch, its candidates, and what trains: seeds of one never come again in another.
+# First seeds of references, candidates and training texts, far apart so that none repeats.
 _REFERENCES, _CANDIDATES, _TRAINING = 0, 1_000_000_000, 2_000_000_000
 _BATCH_SIZE = 64
 _NUM_SAMPLED = 1_000
@@ -53,7 +52,7 @@ _ROWS, _POSITIONS, _FEATURES = 4, 8, 32
 
 
 class _Readings:
-    """Resident memory of this process while a part of the test runs, printed as it is read."""
+    """Readings of resident memory during a part of the test, each printed at once."""
 
     def __init__(self, part: str, total: int) -> None:
         self.records: list[Record] = []
@@ -62,13 +61,13 @@ class _Readings:
         self._total = total
         self._began = time.perf_counter()
 
-    def due(self, done: int) -> bool:
-        """Tell whether to read memory when so much is done."""
+    def is_due(self, done: int) -> bool:
+        """Check whether memory is read after this many pairs or steps."""
         return done % self._every == 0 or done == self._total
 
     def read(self, done: int) -> None:
-        """Read memory."""
-        # What is free already, and would be given back with the next batches, is in use no more.
+        """Read resident memory after this many pairs or steps, and print it."""
+        # Freed memory that the next batches would reuse does not count.
         return_freed_memory()
         resident = resident_bytes() / _MEGABYTE
         self.records.append(
@@ -84,7 +83,7 @@ class _Readings:
         print("\n".join(shown if len(shown) == 2 else shown[-1:]), flush=True)
 
     def _growth(self, resident: float, done: int) -> float | None:
-        """What came after the first tenth, in which whatever is loaded or kept once takes its place."""
+        """Return the growth since the first tenth, in which everything is loaded; ``None`` before."""
         if done * 10 < self._total:
             return None
         first = next((record["resident_mb"] for record in self.records if record["growth_mb"] is not None), resident)
@@ -93,13 +92,13 @@ class _Readings:
 
 
 def growth_mb(readings: Sequence[Record]) -> float:
-    """Return by how much memory has grown from the first tenth to the end.
+    """Return the growth of memory from the first tenth to the end.
 
     Args:
-        readings: as :func:`soak_metric` and :func:`soak_loss` return them.
+        readings: records of :func:`soak_metric` or :func:`soak_loss`.
 
     Returns:
-        Megabytes; negative where there is less at the end.
+        Megabytes; negative if memory shrank.
 
     Example:
         >>> growth_mb([{"growth_mb": None}, {"growth_mb": 0.0}, {"growth_mb": 1.5}])
@@ -111,16 +110,16 @@ def growth_mb(readings: Sequence[Record]) -> float:
 
 
 def soak_metric(encoder: FrozenEncoder, words: Sequence[str], pairs: int) -> tuple[list[Record], list[str]]:
-    """Send made-up pairs through the metric, epoch after epoch, and check the scores in the end.
+    """Update the metric with random pairs in twenty epochs, and check the scores at the end.
 
     Args:
         encoder: the encoder.
-        words: what texts are made of.
-        pairs: how many pairs, in twenty epochs.
+        words: words of the texts.
+        pairs: number of pairs.
 
     Returns:
-        Resident memory after each epoch; and which of these does not hold, in words: the epochs' means together are the
-        mean of all pairs, and the last pairs have the scores that the function gives them.
+        Resident memory after each epoch; and a sentence for each failed check: the mean of the epochs equals the mean
+        of all pairs, and the scores of the last pairs equal those of ``bert_score``.
     """
     epoch_size = max(pairs // NUM_READINGS, 1)
     metric, every_pair = BERTScore(encoder), BERTScore(encoder, reduction="none")
@@ -129,7 +128,7 @@ def soak_metric(encoder: FrozenEncoder, words: Sequence[str], pairs: int) -> tup
     for start in range(0, pairs, epoch_size):
         size = min(epoch_size, pairs - start)
         for candidates, references in _batches(words, start, size):
-            # Encoded once for both.
+            # Both share the encoded batch.
             metric.update(candidates, references)
             every_pair.update(candidates, references)
         sums += size * torch.stack([*metric.compute().values()]).double()
@@ -154,15 +153,15 @@ def soak_metric(encoder: FrozenEncoder, words: Sequence[str], pairs: int) -> tup
 
 
 def soak_loss(encoder: FrozenEncoder, words: Sequence[str], steps: int) -> tuple[list[Record], list[str]]:
-    """Train a small generator against made-up texts, by turns from logits and from hidden states.
+    """Train a small generator with the loss of random texts, alternately from logits and from hidden states.
 
     Args:
         encoder: the encoder.
-        words: what texts are made of.
-        steps: how many training steps.
+        words: words of the texts.
+        steps: number of training steps.
 
     Returns:
-        Resident memory at twenty times; and in words the first step of which the loss or a weight was not finite.
+        Resident memory, read twenty times; and a sentence about the first step whose loss or weights are not finite.
     """
     loss = SoftBERTScoreLoss(encoder)
     vocabulary = encoder.tokenizer.vocab_size
@@ -180,8 +179,8 @@ def soak_loss(encoder: FrozenEncoder, words: Sequence[str], steps: int) -> tuple
         optimizer.step()
         number = value.item()
         if not wrong and not (math.isfinite(number) and bool(head.weight.detach().sum().isfinite())):
-            wrong.append(f"in training step {step:,} the loss was {number}, or left weights that are not finite")
-        if readings.due(step):
+            wrong.append(f"in training step {step:,} the loss was {number} or a weight became NaN or infinite")
+        if readings.is_due(step):
             readings.read(step)
     return readings.records, wrong
 
@@ -196,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[Record]]:
         The readings of each part.
 
     Raises:
-        SystemExit: memory has grown by more than the limit, or a number is wrong.
+        SystemExit: memory grew by more than the limit, or a score is wrong.
     """
     parser = argparse.ArgumentParser(
         prog="python -m examples.benchmarks.soak",
@@ -209,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[Record]]:
     parser.add_argument("--threads", type=int, default=1, help="torch threads; default: 1")
     parser.add_argument("--words", type=Path, metavar="FILE", help="text to take words from; default: docstrings")
     parser.add_argument("--model", default=None, help="encoder; default: the packaged MiniLM")
-    parser.add_argument("--num-layers", type=int, default=1, help="its layer; default: 1, as more only take longer")
+    parser.add_argument("--num-layers", type=int, default=1, help="encoder layer; default: 1, the fastest")
     parser.add_argument("--json", "--output", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
     for name in ("pairs", "steps", "threads"):
@@ -236,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[Record]]:
         found[part], errors = soak(encoder, words, count)
         growth = growth_mb(found[part])
         if growth > options.limit_mb:
-            errors = [*errors, f"memory has grown by {growth:.1f} MB, more than {options.limit_mb:g}"]
+            errors = [*errors, f"memory grew by {growth:.1f} MB, more than {options.limit_mb:g} MB"]
         wrong += [f"{part}: {error}" for error in errors]
     if options.json is not None:
         content = {"setting": setting, "readings": found, "wrong": wrong}
@@ -244,12 +243,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[Record]]:
     if wrong:
         print("\n".join(wrong), file=sys.stderr)
         raise SystemExit(1)
-    print(f"flat, and right: at most {max(map(growth_mb, found.values())):+.1f} MB")
+    print(f"constant memory, correct scores: at most {max(map(growth_mb, found.values())):+.1f} MB")
     return found
 
 
 def _batches(words: Sequence[str], start: int, size: int) -> Iterator[tuple[list[str], list[str]]]:
-    """The pairs of an epoch: as many of the same references as are asked for, and candidates of its own."""
+    """Yield batches of an epoch: the same references in every epoch, new candidates."""
     for offset in range(0, size, _BATCH_SIZE):
         count = min(_BATCH_SIZE, size - offset)
         yield (

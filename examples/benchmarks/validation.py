@@ -128,11 +128,11 @@ def distinct_pairs(texts: Texts, count: int) -> list[tuple[str, str]]:
     return chosen
 
 
-def make_metric(way: str, model: str, num_layers: int) -> Metric:
+def make_metric(kind: str, model: str, num_layers: int) -> Metric:
     """Return a metric with one score per pair.
 
     Args:
-        way: ``"ours"``, without a cache; ``"ours, references known"``, with a cache of references; or
+        kind: ``"ours"``, without a cache; ``"ours, references known"``, with a cache of references; or
             ``"torchmetrics"``.
         model: name or folder of the encoder.
         num_layers: encoder layer.
@@ -140,10 +140,10 @@ def make_metric(way: str, model: str, num_layers: int) -> Metric:
     Returns:
         The metric.
     """
-    if way == _PEER:
+    if kind == _PEER:
         return TorchmetricsBERTScore(model, num_layers=num_layers, max_length=_MAX_LENGTH, truncation=True)
     encoder = FrozenEncoder(model, num_layers=num_layers, max_length=_MAX_LENGTH)
-    kept: dict[str, Any] = {} if way == _KNOWN else {"cache_bytes": 0}
+    kept: dict[str, Any] = {} if kind == _KNOWN else {"cache_bytes": 0}
     return BERTScore(encoder, reduction="none", **kept)
 
 
@@ -165,10 +165,10 @@ def _times(options: Options, pairs: list[tuple[str, str]]) -> dict[str, list[flo
     torch.set_num_threads(options.threads)
     trainer = _quiet_trainer()
     modules = {
-        way: Validation(make_metric(way, options.model, options.num_layers), pairs) for way in (_OURS, _KNOWN, _PEER)
+        kind: Validation(make_metric(kind, options.model, options.num_layers), pairs) for kind in (_OURS, _KNOWN, _PEER)
     }
     return in_turn(
-        {way: lambda module=module: trainer.validate(module, verbose=False) for way, module in modules.items()},  # type: ignore[misc]
+        {kind: lambda module=module: trainer.validate(module, verbose=False) for kind, module in modules.items()},  # type: ignore[misc]
         options.rounds,
     )
 

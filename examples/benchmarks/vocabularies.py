@@ -43,17 +43,17 @@ COLUMNS = {
 }
 MODES: tuple[Mode, ...] = ("mean", "expand")
 _SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
-# Of the longer text of a pair, as many words are scored.
+# Words of the docstring's text that are scored.
 _WORDS = 30
 
 
 class Corpus:
-    """Texts, all of them to train tokenizers on, and some pairs to score.
+    """Training texts for tokenizers, and some of them to score.
 
     Args:
-        texts: all texts.
-        candidates: what is scored, some of the texts.
-        references: one per candidate, or ``None`` where there are no pairs.
+        texts: training texts.
+        candidates: texts to score.
+        references: one per candidate; ``None``: none.
     """
 
     def __init__(self, texts: Sequence[str], candidates: Sequence[str], references: Sequence[str] | None) -> None:
@@ -62,18 +62,18 @@ class Corpus:
         self.references = None if references is None else list(references)
 
     def without_scored(self) -> Corpus:
-        """Return the same pairs, with only other texts to train on."""
+        """Return the corpus without the scored texts among the training texts."""
         scored = {*self.candidates, *(self.references or ())}
         kept = [text for text in self.texts if not any(text.startswith(other) for other in scored)]
         return Corpus(kept, self.candidates, self.references)
 
 
 def docstring_corpus(count: int, include_stdlib: bool = True) -> Corpus:
-    """Take the docstrings of installed packages: the summary is scored against the text that it summarises.
+    """Return docstrings of installed packages, with summaries as candidates and the summarized texts as references.
 
     Args:
-        count: pairs to score.
-        include_stdlib: read those of the standard library too.
+        count: number of pairs to score.
+        include_stdlib: include the standard library.
 
     Returns:
         The corpus.
@@ -86,22 +86,22 @@ def docstring_corpus(count: int, include_stdlib: bool = True) -> Corpus:
 
 
 def file_corpus(path: Path, count: int) -> Corpus:
-    """Read texts from a file, one per line; a second text behind a tab is the reference of the first.
+    """Read texts from a file, one per line, optionally followed by a tab and a reference.
 
     Args:
         path: the file.
-        count: lines to score: those with a reference, if there are any, otherwise all may be chosen.
+        count: number of lines to score, drawn from those with a reference, or from all lines if none has one.
 
     Returns:
         The corpus.
 
     Raises:
-        ValueError: the file holds no text.
+        ValueError: the file is empty.
     """
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     rows = [line.split("\t")[:2] for line in dict.fromkeys(lines) if line]
     if not rows:
-        raise ValueError(f"{path} holds no text")
+        raise ValueError(f"{path} is empty: write one text per line")
     paired = [row for row in rows if len(row) == 2]
     chosen = random.Random(0).sample(paired or rows, min(count, len(paired or rows)))
     texts = list(dict.fromkeys(text for row in rows for text in row))
@@ -139,7 +139,7 @@ def _words(size: int, texts: Sequence[str], *, punctuation: bool = True) -> Toke
     return tokenizer
 
 
-# How a tokenizer of each kind is trained, up to a number of tokens.
+# Training function and largest number of tokens of each kind.
 KINDS: dict[str, tuple[Callable[[int, Sequence[str]], Tokenizer], int]] = {
     "byte-BPE 1k": (_byte_bpe, 1000),
     "byte-BPE 4k": (_byte_bpe, 4000),
@@ -157,10 +157,10 @@ def train(kind: str, texts: Sequence[str]) -> PreTrainedTokenizerFast:
 
     Args:
         kind: one of ``KINDS``.
-        texts: what to train on.
+        texts: training texts.
 
     Returns:
-        The tokenizer; with fewer tokens than the kind may have where the texts hold no more.
+        The tokenizer; it has fewer tokens than the kind allows if the texts are short.
     """
     trainer, size = KINDS[kind]
     tokenizer = trainer(size, texts)
@@ -175,7 +175,7 @@ def measure(kind: str, corpus: Corpus, encoder: FrozenEncoder, modes: Sequence[M
 
     Args:
         kind: one of ``KINDS``.
-        corpus: what to train on and what to score.
+        corpus: training texts and texts to score.
         encoder: the encoder.
         modes: modes of the bridge.
 
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--unseen", action="store_true", help="train the tokenizers on the other texts only")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="NAME", help="tokenizers")
     parser.add_argument("--model", default=None, help="name or folder of the encoder; default: all-MiniLM-L6-v2")
-    parser.add_argument("--layer", type=int, default=5, help="its layer; default: 5")
+    parser.add_argument("--layer", type=int, default=5, help="encoder layer; default: 5")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
     if options.count < 3:

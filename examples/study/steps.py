@@ -31,15 +31,15 @@ def seconds_per_step(settings: Settings, task: Task, start: Path, arms: Sequence
     Returns:
         Median seconds of a step (forward, backward and update), by arm.
     """
-    ways: dict[str, Callable[[], Any]] = {}
+    steps: dict[str, Callable[[], Any]] = {}
     for arm in arms:
         module = make_module(settings, arm, start, 0.0)  # learning rate 0, so that sampled texts stay similar
         module.to(settings.device)
         module.log = module.log_dict = lambda *_, **__: None  # without a trainer
         batch = next(iter(training_batches(module, task.train, settings, seed=0)))
         moved = {key: value.to(module.device) if hasattr(value, "to") else value for key, value in batch.items()}
-        ways[arm.name] = partial(_step, module, module.configure_optimizers()["optimizer"], moved)
-    return {name: median(seconds) for name, seconds in in_turn(ways, rounds).items()}
+        steps[arm.name] = partial(_step, module, module.configure_optimizers()["optimizer"], moved)
+    return {name: median(seconds) for name, seconds in in_turn(steps, rounds).items()}
 
 
 def _step(module: Studied, optimizer: torch.optim.Optimizer, batch: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import time
+from collections.abc import Callable
 from itertools import chain, product
 
 import pytest
@@ -80,11 +81,23 @@ def test_state_bytes_counts_whole_storages(encoder):
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory, one_thread) -> dict:
-    """What the command writes at its smallest size."""
-    path = tmp_path_factory.mktemp("benchmarks") / "figures.json"
-    command.main(["memory", "traffic", "epochs", "--pairs", str(PAIRS), "--repeats", "1", "--json", str(path)])
-    return json.loads(path.read_text())
+def run_command(tmp_path_factory, one_thread, docstring_pairs) -> Callable[..., dict]:
+    """Return a function that runs the command at its smallest size and returns the figures it writes."""
+
+    def run(*measurements: str) -> dict:
+        path = tmp_path_factory.mktemp("benchmarks") / "figures.json"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(command, "collect_pairs", lambda packages, include_stdlib: docstring_pairs)
+            command.main([*measurements, "--pairs", str(PAIRS), "--repeats", "1", "--json", str(path)])
+        return json.loads(path.read_text())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def figures(run_command) -> dict:
+    """Return the figures of three measurements."""
+    return run_command("memory", "traffic", "epochs")
 
 
 def test_memory_stays_within_its_limits(figures):
@@ -233,11 +246,9 @@ def test_a_collection_encodes_once_for_all(minilm):
         assert record["difference"] < 1e-6
 
 
-def test_command_shows_what_it_writes(tmp_path, capsys):
-    path = tmp_path / "figures.json"
-    command.main(["collection", "--pairs", "20", "--repeats", "1", "--json", str(path)])
+def test_command_prints_the_figures_that_it_writes(run_command, capsys):
+    figures = run_command("collection")
     machine, *_, heading, together, alone, cut = capsys.readouterr().out.splitlines()
-    figures = json.loads(path.read_text())
     assert list(figures) == ["machine", "collection"]
     assert machine.startswith(f"processors {figures['machine']['processors']}, threads 1, torch {torch.__version__}")
     assert heading.replace(" ratio", "_ratio").split() == list(COLUMNS)

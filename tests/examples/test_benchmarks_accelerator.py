@@ -18,8 +18,8 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from examples.benchmarks import accelerator
 from examples.benchmarks.accelerator_inputs import Shape, save_encoder, texts_of_length
 from examples.benchmarks.devices import describe_gpu, matrix_rate, peak_megabytes
-from examples.benchmarks.loss_ways import WAYS, LossSteps
 from examples.benchmarks.options import Options, flat_texts
+from examples.benchmarks.training_steps import VARIANTS, TrainingSteps
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,12 +79,12 @@ def by_name(figures: list) -> dict:
 def test_every_figure_is_there(found):
     for dtype in DTYPES:
         assert found[f"{dtype}, matrix products"].unit == "TFLOP/s"
-        for way in WAYS:
+        for way in VARIANTS:
             assert found[f"loss, encoder in {dtype}: {way}"].unit == "ms"
         assert f"sentences: {dtype}, by the paper's 192.5 pairs/s" in found
         assert f"summaries: {dtype}, by the paper's 192.5 pairs/s" not in found
     # Each length: three rates, and three figures for each precision; the paper's; matrices; steps.
-    assert len(found) == 2 * (3 + 2 * 3) + 2 + 2 + 2 * (len(WAYS) + 4)
+    assert len(found) == 2 * (3 + 2 * 3) + 2 + 2 + 2 * (len(VARIANTS) + 4)
     for figure in found.values():
         assert all(math.isfinite(value) for value in figure.values)
         assert len(figure.values) == (1 if re.search("matrix products|difference", figure.what) else ROUNDS)
@@ -164,7 +164,7 @@ def test_special_tokens_that_texts_spell_out_are_left_out(tokenizer):
 
 @pytest.mark.parametrize("words", ["", "a b", "a a a a a a a a"])
 def test_too_few_words_for_different_texts(tokenizer, words):
-    with pytest.raises(ValueError, match=r"count=9 different pieces of 4 tokens need more words than \d"):
+    with pytest.raises(ValueError, match=r"\d words are too few for 9 distinct pieces of 4 tokens"):
         texts_of_length([words], tokenizer, 4, 9)
 
 
@@ -184,11 +184,11 @@ def test_the_shape_is_that_of_roberta_large():
 
 
 def test_a_vocabulary_holds_the_tokens(texts, tmp_path):
-    with pytest.raises(ValueError, match=r"tokenizer='byte-BPE 1k' has \d+ tokens, vocabulary=500 must hold them"):
+    with pytest.raises(ValueError, match=r"tokenizer='byte-BPE 1k' has \d+ tokens, but vocabulary=500"):
         save_encoder(replace(SHAPE, vocabulary=500), texts, tmp_path)
 
 
-def gradients(steps: LossSteps, way: str) -> list[torch.Tensor]:
+def gradients(steps: TrainingSteps, way: str) -> list[torch.Tensor]:
     steps.run(way)
     return [leaf.grad.clone() for leaf in (steps.hidden, steps.head.weight, steps.head.bias)]
 
@@ -196,7 +196,7 @@ def gradients(steps: LossSteps, way: str) -> list[torch.Tensor]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_steps_have_the_gradients_of_what_they_are_named_after(folder, texts, tokenizer, dtype):
     encoder = FrozenEncoder(folder, num_layers=1, dtype=dtype)
-    steps = LossSteps(encoder, texts, CPU, batch=2, positions=7)
+    steps = TrainingSteps(encoder, texts, CPU, batch=2, positions=7)
     content = [token for row in tokenizer(texts, add_special_tokens=False)["input_ids"] for token in row]
     assert steps.labels.tolist() == [content[:7], content[7:14]]
     logits = steps.head(steps.hidden).detach()
@@ -213,7 +213,7 @@ def test_steps_have_the_gradients_of_what_they_are_named_after(folder, texts, to
     both = [one + other for one, other in zip(expected, alone, strict=True)]
     # Where embeddings are rounded, expectations that differ in the last digit may differ by more behind.
     tolerance = 0.1 if dtype == "bfloat16" else 0.01
-    for way, wanted in zip(WAYS, (expected, both, both, alone, alone), strict=True):
+    for way, wanted in zip(VARIANTS, (expected, both, both, alone, alone), strict=True):
         for grad, right, of_loss in zip(gradients(steps, way), wanted, alone, strict=True):
             # The loss's is small beside cross-entropy's, and must not be lost in it.
             assert (grad - right).norm() < tolerance * of_loss.norm()
@@ -222,7 +222,7 @@ def test_steps_have_the_gradients_of_what_they_are_named_after(folder, texts, to
 
 
 def test_labels_begin_anew_where_texts_are_short(folder, tokenizer):
-    steps = LossSteps(FrozenEncoder(folder, num_layers=1), ["a cat"], CPU, batch=2, positions=9)
+    steps = TrainingSteps(FrozenEncoder(folder, num_layers=1), ["a cat"], CPU, batch=2, positions=9)
     once = tokenizer("a cat", add_special_tokens=False)["input_ids"]
     assert steps.labels.flatten().tolist() == (18 * once)[:18]
 
@@ -237,7 +237,7 @@ def test_all_products_count_for_the_rate():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_the_part_needs_a_gpu(options):
-    with pytest.raises(RuntimeError, match="the part gpu needs a CUDA device, and torch finds none"):
+    with pytest.raises(RuntimeError, match="the part gpu requires a CUDA device, but torch finds none"):
         accelerator.measure(options)
 
 
@@ -260,7 +260,7 @@ def test_the_part_on_a_gpu(options):
         for way in (*DTYPES, "bert-score"):
             assert found[f"{name}: {way}, peak over the model"].values[0] > 0
     for dtype in DTYPES:
-        peaks = {way: found[f"loss, encoder in {dtype}: {way}, peak"].values[0] for way in WAYS}
+        peaks = {way: found[f"loss, encoder in {dtype}: {way}, peak"].values[0] for way in VARIANTS}
         # The gradients of the output layer's weight and of logits.
         assert peaks["cross-entropy"] >= 50_265 * (1024 + 512) * 4 / 1e6
         assert peaks["from hidden states, alone"] < peaks["from logits, alone"]

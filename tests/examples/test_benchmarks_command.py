@@ -83,14 +83,15 @@ def test_time_inside_the_encoder_is_counted_once_per_pass(encoder):
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    """The command with one part that takes no time, and the GPU's."""
+def quick(docstring_pairs, monkeypatch):
+    """Leave two parts of the command: one that takes no time, and the GPU's."""
 
     def measure(options):
         return [Figure("nothing", [0.1] * options.rounds, "s", 0.15, at_most=True)]
 
     parts = {"importing": ("importing the package", measure), "gpu": command.PARTS["gpu"]}
     monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setattr(command, "collect_pairs", lambda packages, include_stdlib: docstring_pairs)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 

@@ -1,4 +1,4 @@
-"""The soak test finds memory that stays and numbers that are wrong, and nothing where there is nothing."""
+"""The soak test reports growing memory and wrong scores, and passes otherwise."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ WORDS = "a cat sat on the mat and the train was late again so nobody read books 
 
 @pytest.fixture(autouse=True)
 def _few_readings(monkeypatch):
-    """Each of them takes a garbage collection."""
+    """Take few readings, as each runs a garbage collection."""
     monkeypatch.setattr(soak, "NUM_READINGS", READINGS)
 
 
 @pytest.fixture
 def command(tmp_path) -> list[str]:
-    """As small as it gets. Of so few pairs, resident memory wavers by more than they take."""
+    """Return the smallest command; its limit exceeds the noise of resident memory."""
     (tmp_path / "words.txt").write_text(WORDS, encoding="utf-8")
     sizes = ["--pairs", str(PAIRS), "--steps", str(STEPS), "--num-layers", "1", "--limit-mb", "100"]
     return [*sizes, "--words", str(tmp_path / "words.txt"), "--json", str(tmp_path / "found.json")]
 
 
-def test_flat_and_right(command, tmp_path, capsys):
+def test_constant_memory_and_correct_scores_pass(command, tmp_path, capsys):
     found = soak.main(command)
-    assert "flat, and right" in capsys.readouterr().out
+    assert "constant memory, correct scores" in capsys.readouterr().out
     content = json.loads((tmp_path / "found.json").read_text())
     assert content["readings"] == found
     assert content["wrong"] == []
@@ -45,20 +45,20 @@ def test_flat_and_right(command, tmp_path, capsys):
         assert soak.growth_mb(records) == late[-1]["resident_mb"] - late[0]["resident_mb"]
 
 
-def test_memory_that_stays_is_found(command, tmp_path, monkeypatch, capsys):
+def test_growing_memory_is_reported(command, tmp_path, monkeypatch, capsys):
     kept: list[bytes] = []
     make = soak.short_texts
-    # Twice in each of the three epochs behind the first.
+    # Called twice in each of the three epochs after the first.
     monkeypatch.setattr(soak, "short_texts", lambda *args: kept.append(b"x" * 30_000_000) or make(*args))
     with pytest.raises(SystemExit) as ended:
         soak.main([*command, "--steps", "1"])
     assert ended.value.code == 1
     [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("metric:")]
-    assert "memory has grown by" in said
+    assert "memory grew by" in said
     assert said in json.loads((tmp_path / "found.json").read_text())["wrong"]
 
 
-def test_wrong_numbers_are_found(minilm, monkeypatch):
+def test_wrong_scores_are_reported(minilm, monkeypatch):
     encoder, words = FrozenEncoder(minilm, num_layers=1), WORDS.split()
     compute = BERTScore.compute
     monkeypatch.setattr(
@@ -74,4 +74,4 @@ def test_wrong_numbers_are_found(minilm, monkeypatch):
     assert "the mean of the epochs differs from that of all pairs by" in wrong[0]
     monkeypatch.setattr(torch.Tensor, "item", lambda tensor: float("nan"))
     _, wrong = soak.soak_loss(encoder, words, 2)
-    assert wrong == ["in training step 1 the loss was nan, or left weights that are not finite"]
+    assert wrong == ["in training step 1 the loss was nan or a weight became NaN or infinite"]

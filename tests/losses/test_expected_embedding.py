@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
 from bertscore_tm.losses.relaxation import softmax_relaxation
-from examples.benchmarks.expected_embedding import compare_ways, peak_growth
+from examples.benchmarks.expected_embedding import compare_implementations, peak_growth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -533,9 +533,9 @@ def test_benchmark_measures_memory_at_its_peak():
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_memory_stays_below_a_quarter():
-    records = compare_ways(positions=512, vocabulary=50_000, width=16, repeats=1)
-    assert [(record["way"], record["cross_entropy"]) for record in records] == [
-        (way, cross_entropy) for cross_entropy in (False, True) for way in ("plain", "in parts")
+    records = compare_implementations(positions=512, vocabulary=50_000, width=16, repeats=1)
+    assert [(record["implementation"], record["cross_entropy"]) for record in records] == [
+        (name, cross_entropy) for cross_entropy in (False, True) for name in ("plain", "in parts")
     ]
     for plainly, in_parts in (records[:2], records[2:]):
         assert plainly["beyond_weight_gradient"] > 2 * 512 * 50_000 * 4

@@ -45,10 +45,10 @@ def measure_traffic(num_pairs: int) -> list[Record]:
     """Count what two ranks exchange in ``compute``.
 
     Args:
-        num_pairs: number of generated pairs of both together; a tenth of them goes first.
+        num_pairs: number of generated pairs of both ranks together; a tenth of them is measured too.
 
     Returns:
-        A record for each kind of metric, for some with indices too, and each number of pairs.
+        A record for each kind of metric (some also with indices) and number of pairs.
     """
     kinds = [*((kind, False) for kind in KINDS), ("none", True), ("idf", True)]
     sizes = (num_pairs // 10, num_pairs)
@@ -60,7 +60,7 @@ def measure_epochs(num_pairs: int, repeats: int) -> list[Record]:
 
     Args:
         num_pairs: number of real pairs.
-        repeats: how often to measure times.
+        repeats: number of timings.
 
     Returns:
         A record for each epoch.
@@ -76,10 +76,10 @@ def measure_collection(num_pairs: int, repeats: int) -> list[Record]:
 
     Args:
         num_pairs: number of real pairs.
-        repeats: how often to measure times.
+        repeats: number of timings.
 
     Returns:
-        A record for each way.
+        A record for each arrangement.
     """
     pairs = _pairs(num_pairs)
     [candidates] = epochs.changing_candidates(pairs, 1)
@@ -91,11 +91,11 @@ class Measurement:
     """One part of the benchmark.
 
     Args:
-        heading: what the figures are.
-        measure: makes the records from a number of pairs and, where times are measured, from how often.
-        pairs: the number of pairs where nobody asks for another.
-        columns: what of the records to show.
-        timed: whether times are measured.
+        heading: title of the table.
+        measure: function of the number of pairs, and of the number of timings if ``timed``; returns the records.
+        pairs: default number of pairs.
+        columns: columns of the table, with their formats.
+        timed: whether it measures times.
     """
 
     heading: str
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     sizes = ", ".join(f"{measurement.pairs:,} for {name}" for name, measurement in MEASUREMENTS.items())
     parser.add_argument("--pairs", type=int, default=None, help=f"pairs to measure with; default: {sizes}")
-    parser.add_argument("--repeats", type=int, default=3, help="of so many times the shortest counts; default: 3")
+    parser.add_argument("--repeats", type=int, default=3, help="timings, of which the shortest counts; default: 3")
     parser.add_argument("--threads", type=int, default=None, help="threads of the real encoder; default: PyTorch's")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
@@ -165,7 +165,7 @@ def _stdlib_pairs() -> list[DocstringPair]:
 
 
 def _pairs(count: int) -> list[DocstringPair]:
-    """Docstrings of the standard library, which every machine has, taken evenly from all modules."""
+    """Return docstrings of the standard library, evenly spaced over its modules."""
     pairs = _stdlib_pairs()
     if count > len(pairs):
         raise ValueError(f"the standard library's docstrings give {len(pairs)} pairs, not {count}: ask for fewer")

@@ -40,30 +40,29 @@ COLUMNS = {
 def compare_collection(
     model: str, candidates: Sequence[str], references: Sequence[str], repeats: int = 3
 ) -> list[Record]:
-    """Score with the metrics of ``SETTINGS`` in three ways, in turn.
+    """Compare three arrangements of the metrics of ``SETTINGS``, measured in turn.
 
-    ``"in a collection"`` all of them get a batch before the next and share an encoder of all layers; ``"alone"`` each
-    gets all batches before the next metric does, with the same encoder; ``"alone, cut"`` the same, but each has an
-    encoder that ends at its layer. No vectors of references are kept.
+    ``"in a collection"``: each batch goes to all metrics, which share an encoder of all layers. ``"alone"``: all
+    batches go to one metric after the other, with the same encoder. ``"alone, cut"``: as ``"alone"``, each metric with
+    an encoder that ends at its layer. References are not cached.
 
     Args:
         model: name or folder of a model of at least six layers.
         candidates: the candidates.
         references: one reference each.
-        repeats: how often to measure; of the times of a way the shortest counts.
+        repeats: number of timings of each arrangement; the shortest counts.
 
     Returns:
-        A record for each way: how many ``calls`` of the encoder there were, with how many ``texts`` and ``tokens``;
-        wall and processor time, divided by those of the collection; and the largest ``difference`` of a mean F1 from
-        the collection's.
+        A record for each arrangement: the ``calls`` of the encoder with their ``texts`` and ``tokens``; the ratios of
+        wall and CPU time to those of the collection; and the largest ``difference`` of a mean F1 from the collection's.
     """
     whole = CountingEncoder(model, all_layers=True)
     cut = {layer: CountingEncoder(model, num_layers=layer) for layer, _ in SETTINGS.values()}
     shared = {name: _metric(whole, layer, options) for name, (layer, options) in SETTINGS.items()}
     alone = {name: _metric(whole, layer, options) for name, (layer, options) in SETTINGS.items()}
     ending = {name: _metric(cut[layer], None, options) for name, (layer, options) in SETTINGS.items()}
-    # Each way as groups of metrics that get a batch together.
-    ways: dict[str, list[MetricCollection]] = {
+    # Each arrangement is a list of groups; the metrics of a group get each batch together.
+    arrangements: dict[str, list[MetricCollection]] = {
         "in a collection": [MetricCollection({**shared})],
         "alone": [MetricCollection({name: metric}) for name, metric in alone.items()],
         "alone, cut": [MetricCollection({name: metric}) for name, metric in ending.items()],
@@ -73,23 +72,23 @@ def compare_collection(
     counts: dict[str, Counts] = {}
     scores: dict[str, dict[str, Tensor]] = {}
     for _ in range(repeats):
-        for way, groups in ways.items():
+        for arrangement, groups in arrangements.items():
             before, start = _counted(encoders), Times.now()
-            scores[way] = _score(groups, candidates, references)
-            shortest[way] = (Times.now() - start).shorter(shortest.get(way))
-            counts[way] = _counted(encoders) - before
-    first, *_ = ways
+            scores[arrangement] = _score(groups, candidates, references)
+            shortest[arrangement] = (Times.now() - start).shorter(shortest.get(arrangement))
+            counts[arrangement] = _counted(encoders) - before
+    first, *_ = arrangements
     return [
         {
-            "updated": way,
-            "metrics": len(scores[way]),
-            "calls": counts[way].calls,
-            "texts": counts[way].texts,
-            "tokens": counts[way].tokens,
-            **shortest[way].ratios(shortest[first]),
-            "difference": max(float((scores[way][name] - scores[first][name]).abs()) for name in SETTINGS),
+            "updated": arrangement,
+            "metrics": len(scores[arrangement]),
+            "calls": counts[arrangement].calls,
+            "texts": counts[arrangement].texts,
+            "tokens": counts[arrangement].tokens,
+            **shortest[arrangement].ratios(shortest[first]),
+            "difference": max(float((scores[arrangement][name] - scores[first][name]).abs()) for name in SETTINGS),
         }
-        for way in ways
+        for arrangement in arrangements
     ]
 
 

@@ -43,9 +43,9 @@ class _Validation:
 
 
 def changing_candidates(pairs: Sequence[DocstringPair], num_epochs: int) -> list[list[str]]:
-    """Return as many words of each document as its summary has, one word further on in each epoch.
+    """Return candidates with as many words of each document as its summary has, shifted by one word per epoch.
 
-    Like a generator's texts they are about as long as the references, differ from them, and change a little.
+    Like a generator's texts, they are about as long as the references, differ from them, and change a little.
 
     Args:
         pairs: documents and summaries.
@@ -67,14 +67,13 @@ def run_epochs(
         encoder: the encoder; its cache is cleared.
         candidates: the candidates of each epoch.
         references: their references, the same in each epoch.
-        repeats: how often to start again with an empty cache; of the times of an epoch the shortest counts.
+        repeats: number of runs, each with an empty cache at first; the shortest time of an epoch counts.
 
     Returns:
-        A record for each epoch: whether it has the ``same_candidates`` as the one before; the texts and tokens that
-        went through the encoder with the cache and without; wall and processor time with the cache, divided by those
-        without; the memory that the cache had set aside by then, and the bytes of the references' vectors; the largest
-        ``difference`` of a score from the same without cache; and where the candidates were the same, the largest
-        ``change`` of a score since the epoch before.
+        A record for each epoch: whether it has the ``same_candidates`` as the epoch before; the encoded texts and
+        tokens with and without the cache; the ratios of wall and CPU time with the cache to those without; the memory
+        reserved by the cache, and the bytes of the references' vectors; the largest ``difference`` of a score with and
+        without the cache; and, for equal candidates, the largest ``change`` of a score since the epoch before.
     """
     metrics = {
         _CACHED: BERTScore(encoder, reduction="none"),
@@ -89,7 +88,7 @@ def run_epochs(
         records.clear()
         before: Tensor | None = None
         for epoch, texts in enumerate(candidates):
-            # Each is first equally often.
+            # Alternating, as the first is often slower.
             order = (_CACHED, _UNCACHED) if (repeat + epoch) % 2 else (_UNCACHED, _CACHED)
             runs = {name: _validate(metrics[name], encoder, texts, references) for name in order}
             for name, run in runs.items():

@@ -1,4 +1,4 @@
-"""Metrics that are measured with random vectors, and updates with generated pairs."""
+"""Metrics on an encoder with random vectors, and updates with generated pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_metric(kind: str, encoder: FrozenEncoder) -> BERTScore:
 
     Args:
         kind: one of ``KINDS``.
-        encoder: its encoder.
+        encoder: the encoder.
 
     Returns:
         The metric.

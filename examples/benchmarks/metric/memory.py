@@ -12,7 +12,7 @@ from examples.benchmarks.tables import Record
 
 __all__ = ["BYTES_PER_PAIR", "BYTES_PER_TOKEN", "COLUMNS", "growth_of_state", "state_bytes"]
 
-# Limits of a metric for each pair, and with idf=True also for each matched token.
+# Limits per pair, and with idf=True also per matched token.
 BYTES_PER_PAIR = 32
 BYTES_PER_TOKEN = 8
 
@@ -37,8 +37,8 @@ def growth_of_state(
 ) -> Record:
     """Update a metric with generated pairs in a separate process and measure the growth of its memory.
 
-    Whatever is loaded or allocated once is there before the first reading: a tenth as many pairs go first, and at least
-    20 updates.
+    A tenth of the pairs, and at least 20 updates, come before the first reading, so that one-time allocations do not
+    count.
 
     Args:
         kind: one of ``feeding.KINDS``.
@@ -48,9 +48,9 @@ def growth_of_state(
         tokens: smallest and largest number of tokens per text.
 
     Returns:
-        The arguments; how many ``tokens`` candidates and references had together; and in bytes the growth of the
-        ``state``, the storages of its tensors, of the ``process``, its resident memory, and the ``limit`` of both; each
-        per pair too, the state with ``kind="idf"`` also per token, and by what share the process is over the limit.
+        The arguments; the ``tokens`` of candidates and references; in bytes the growth of the ``state`` (the storages
+        of its tensors) and of the ``process`` (its resident memory), and the ``limit`` of both; these per pair, with
+        ``kind="idf"`` the state also per token; and the share by which the process is over the limit.
     """
     added_tokens, state, process = run_fresh(_grow, kind, indices, batch_size, num_pairs, tokens)
     per_token = kind == "idf"
@@ -73,7 +73,7 @@ def growth_of_state(
 
 
 def state_bytes(metric: BERTScore) -> int:
-    """Return the memory that the state's tensors hold, whole storages where a tensor shows a part of one.
+    """Return the memory of the state's tensors, counting whole storages.
 
     Args:
         metric: the metric.

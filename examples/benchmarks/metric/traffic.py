@@ -1,4 +1,4 @@
-"""Bytes that ranks exchange in one ``compute``, by number of pairs and tokens."""
+"""Bytes exchanged by ranks in one ``compute``, by number of pairs and tokens."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ COLUMNS = {
 
 @dataclass
 class Wire:
-    """What a rank has exchanged with the others.
+    """Traffic between a rank and the others.
 
     Args:
-        calls: collective calls, barriers included.
-        sent: bytes of the tensors that it gave to the others.
-        received: bytes of the tensors that it got from them.
-        added: bytes of sent tensors that were summed over ranks.
+        calls: number of collective calls, barriers included.
+        sent: bytes of tensors sent.
+        received: bytes of tensors received.
+        added: bytes of the sent tensors that were summed over ranks.
     """
 
     calls: int = 0
@@ -60,20 +60,20 @@ class Wire:
 def traffic_of_compute(
     kind: str, indices: bool, sizes: Sequence[int], tokens: tuple[int, int] = (20, 60), world_size: int = 2
 ) -> list[Record]:
-    """Count the bytes of one ``compute`` over gloo processes that share made-up pairs evenly.
+    """Count the bytes of one ``compute`` over gloo ranks that share generated pairs evenly.
 
     Args:
         kind: one of ``feeding.KINDS``.
         indices: pass an index with each pair.
-        sizes: two or more numbers of pairs to measure with, of all ranks together, ascending.
+        sizes: two or more numbers of pairs of all ranks together, ascending.
         tokens: smallest and largest number of tokens per text.
         world_size: number of processes.
 
     Returns:
-        A record for each number of pairs: the arguments; the ``tokens`` of these pairs; of the rank that sends most its
-        ``calls`` of collectives, the bytes of tensors that it has ``sent`` and ``received``, and those of ``sent`` that
-        are one number per vocabulary entry; and from the smallest and the largest size how many bytes all ranks
-        together send per pair, and how many bytes a rank sends whatever the number of pairs.
+        A record for each number of pairs: the arguments; the ``tokens`` of the pairs; for the rank that sends most, its
+        ``calls`` of collectives, the bytes ``sent`` and ``received``, and the part of ``sent`` with one number per
+        vocabulary entry; and, from the smallest and the largest size, the bytes that all ranks send per pair, and the
+        bytes that a rank sends independent of the number of pairs.
     """
     by_rank = run_ranks(_compute, world_size, kind, indices, sizes, tokens, world_size)
     totals = [sum(of_rank[size][0].sent for of_rank in by_rank) for size in sizes]
@@ -100,13 +100,13 @@ def traffic_of_compute(
 
 @contextmanager
 def counted_collectives() -> Generator[Wire, None, None]:
-    """Count what this process exchanges through ``torch.distributed`` within a ``with`` block.
+    """Count the traffic of this process through ``torch.distributed`` in a ``with`` block.
 
     Yields:
-        The counts, which grow.
+        The counts, updated by each call.
 
     Raises:
-        RuntimeError: raised in the block by a collective whose bytes this does not know how to count.
+        RuntimeError: a collective was called in the block whose bytes cannot be counted.
     """
     wire = Wire()
     originals = {name: getattr(dist, name) for name in (*_OTHERS, "all_gather", "all_reduce", "barrier")}
@@ -155,6 +155,8 @@ def _compute(
 
 def _refuse(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(f"torch.distributed.{name} was called, whose bytes are not counted: count them here too")
+        raise RuntimeError(
+            f"torch.distributed.{name} was called, but its bytes are not counted: add it to counted_collectives"
+        )
 
     return refuse

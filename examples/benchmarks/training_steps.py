@@ -15,14 +15,14 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from examples.benchmarks.devices import peak_megabytes, waited
 from examples.benchmarks.rounds import Figure, in_turn, ratios
 
-__all__ = ["ADDED", "WAYS", "LossSteps", "measure_loss"]
+__all__ = ["ADDED", "VARIANTS", "TrainingSteps", "measure_steps"]
 
 ADDED = ("from logits", "from hidden states")
 _ALONE = ("from logits, alone", "from hidden states, alone")
-WAYS = ("cross-entropy", *ADDED, *_ALONE)
+VARIANTS = ("cross-entropy", *ADDED, *_ALONE)
 
 
-class LossSteps:
+class TrainingSteps:
     """Forward and backward passes of a training step whose generator is an output layer on given hidden states.
 
     Its vocabulary and width are the encoder's, its labels are tokens of texts, its precision is float32.
@@ -54,7 +54,7 @@ class LossSteps:
             torch.default_generator.manual_seed(0)
             self.hidden = torch.randn(batch, positions, width).to(device).requires_grad_()
             self.head = nn.Linear(width, vocabulary).to(device)
-        self._ways: dict[str, Callable[[], Tensor]] = {
+        self._variants: dict[str, Callable[[], Tensor]] = {
             "cross-entropy": lambda: self._cross_entropy(self.head(self.hidden)),
             "from logits": self._both_from_logits,
             "from hidden states": self._both_from_hidden_states,
@@ -62,15 +62,15 @@ class LossSteps:
             "from hidden states, alone": lambda: self.loss.forward_hidden(self.hidden, self.head, self.labels),
         }
 
-    def run(self, way: str) -> None:
-        """Go forward and backward once.
+    def run(self, variant: str) -> None:
+        """Run one forward and backward pass.
 
         Args:
-            way: one of ``WAYS``: ``"cross-entropy"``; the same with the loss added, ``"from logits"`` or ``"from hidden
-                states"``; or these two with ``", alone"`` for the loss without cross-entropy.
+            variant: one of ``VARIANTS``: ``"cross-entropy"``; the same with the loss added, ``"from logits"`` or
+                ``"from hidden states"``; or these two with ``", alone"``, the loss without cross-entropy.
         """
         self.clear()
-        self._ways[way]().backward()
+        self._variants[variant]().backward()
 
     def clear(self) -> None:
         """Drop the gradients of the last step."""
@@ -91,8 +91,8 @@ class LossSteps:
         return value + cross_entropy
 
 
-def measure_loss(steps: LossSteps, device: torch.device, rounds: int, name: str) -> list[Figure]:
-    """Measure the steps of ``WAYS``.
+def measure_steps(steps: TrainingSteps, device: torch.device, rounds: int, name: str) -> list[Figure]:
+    """Measure each variant of a training step.
 
     Args:
         steps: the steps.
@@ -104,29 +104,29 @@ def measure_loss(steps: LossSteps, device: torch.device, rounds: int, name: str)
         The time of each step; for cross-entropy with the loss also the difference from cross-entropy alone and the
         ratio to it; and on CUDA the peak memory of each step.
     """
-    seconds = in_turn({way: waited(partial(steps.run, way), device) for way in WAYS}, rounds)
-    milliseconds = {way: [each * 1e3 for each in seconds[way]] for way in WAYS}
+    seconds = in_turn({variant: waited(partial(steps.run, variant), device) for variant in VARIANTS}, rounds)
+    milliseconds = {variant: [value * 1e3 for value in seconds[variant]] for variant in VARIANTS}
     plain = milliseconds["cross-entropy"]
-    figures = [Figure(f"{name}: {way}", milliseconds[way], "ms") for way in WAYS]
-    for way in ADDED:
-        added = [both - one for both, one in zip(milliseconds[way], plain, strict=True)]
+    figures = [Figure(f"{name}: {variant}", milliseconds[variant], "ms") for variant in VARIANTS]
+    for variant in ADDED:
+        added = [total - base for total, base in zip(milliseconds[variant], plain, strict=True)]
         figures += [
-            Figure(f"{name}: {way}, added to cross-entropy", added, "ms"),
-            Figure(f"{name}: {way}, by cross-entropy", ratios(milliseconds[way], plain), "times"),
+            Figure(f"{name}: {variant}, added to cross-entropy", added, "ms"),
+            Figure(f"{name}: {variant}, by cross-entropy", ratios(milliseconds[variant], plain), "times"),
         ]
     return [*figures, *_peaks(steps, device, name)] if device.type == "cuda" else figures
 
 
-def _peaks(steps: LossSteps, device: torch.device, name: str) -> list[Figure]:
+def _peaks(steps: TrainingSteps, device: torch.device, name: str) -> list[Figure]:
     peaks = {}
-    for way in WAYS:
+    for variant in VARIANTS:
         # Otherwise the step would reuse the memory of the old gradients, and the peak would be too low.
         steps.clear()
-        peaks[way] = peak_megabytes(partial(steps.run, way), device)
+        peaks[variant] = peak_megabytes(partial(steps.run, variant), device)
     gradient = steps.head.weight.nbytes / 1e6
-    logits, hidden = (peaks[way] - gradient for way in _ALONE)
+    logits, hidden = (peaks[variant] - gradient for variant in _ALONE)
     return [
-        *(Figure(f"{name}: {way}, peak", [peak], "MB") for way, peak in peaks.items()),
+        *(Figure(f"{name}: {variant}, peak", [peak], "MB") for variant, peak in peaks.items()),
         Figure(
             f"{name}: alone, peak beyond gradient from hidden states by that from logits", [hidden / logits], "times"
         ),
