@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
+from bertscore_tm.encoder.vector_cache import check_cache_bytes
 from bertscore_tm.scoring.corpus import SCORES, compute_weighted_scores, encode_texts, match_encoded, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
@@ -66,7 +67,7 @@ class BERTScoreReward:
             metrics and losses on the same encoder. Within a call each text is encoded once in any case.
 
     Raises:
-        TypeError: ``idf_sents`` are not texts.
+        TypeError: ``idf_sents`` are not texts, or ``cache_bytes`` is not a whole number.
         ValueError: a setting is invalid.
         OSError: the model cannot be loaded.
 
@@ -106,8 +107,7 @@ class BERTScoreReward:
             )
         if repeat_ngram_size is not None and repeat_ngram_size < 1:
             raise ValueError(f"repeat_ngram_size must be at least 1, got {repeat_ngram_size}")
-        if cache_bytes < 0:
-            raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
+        check_cache_bytes(cache_bytes)
         self.encoder = make_encoder(
             model_name_or_path, lang=lang, num_layers=num_layers, dtype=dtype, long_text=long_text
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -14,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 __all__ = ["TokenizedRows", "decode_tokens", "tokenize_texts"]
 
 # Texts that the fast tokenizer gets as one input, split already; one input per text takes twice as long.
-_TEXTS_PER_INPUT = 256
+_TEXTS_PER_INPUT = 64
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,15 @@ def tokenize_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> 
         ids = torch.tensor([i for row in encoded["input_ids"] for i in row], dtype=torch.long)
         return TokenizedRows(ids, lengths.cumsum(0) - lengths, lengths)
     inputs = [list(texts[start : start + _TEXTS_PER_INPUT]) for start in range(0, len(texts), _TEXTS_PER_INPUT)]
-    ids_of_inputs, counts = [torch.zeros(0, dtype=torch.long)], [torch.zeros(0, dtype=torch.long)]
+    ids_of_inputs, counts = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     # The backend itself, as the wrapper of transformers takes longer than tokenization.
     with _without_truncation(tokenizer.backend_tokenizer) as backend:
         encodings = backend.encode_batch(inputs, is_pretokenized=True, add_special_tokens=False)
     for encoding, given in zip(encodings, inputs, strict=True):
-        ids_of_inputs.append(torch.tensor(encoding.ids, dtype=torch.long))
-        counts.append(torch.tensor(encoding.word_ids, dtype=torch.long).bincount(minlength=len(given)))
-    lengths = torch.cat(counts)
-    return TokenizedRows(torch.cat(ids_of_inputs), lengths.cumsum(0) - lengths, lengths)
+        ids_of_inputs.append(np.array(encoding.ids, dtype=np.int64))
+        counts.append(np.bincount(np.array(encoding.word_ids, dtype=np.int64), minlength=len(given)))
+    lengths = torch.from_numpy(np.concatenate(counts))
+    return TokenizedRows(torch.from_numpy(np.concatenate(ids_of_inputs)), lengths.cumsum(0) - lengths, lengths)
 
 
 def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
@@ -130,16 +132,17 @@ def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> lis
         >>> decode_tokens(tokenizer, tokenizer.convert_tokens_to_ids(["cat", "##ing"]))
         [' cat', 'ing']
     """
-    anchor = tokenize_texts(tokenizer, ["a"]).ids.tolist()[-1:] or [0]
-    before, *joined = _decode_rows(tokenizer, [anchor, *([*anchor, i] for i in ids)])
+    anchor = (tokenize_texts(tokenizer, ["a"]).ids.tolist() or [0])[-1]
+    before, *joined = _decode_rows(tokenizer, [(anchor,), *zip(repeat(anchor), ids)])
+    size = len(before)
     # Decoders that clean up spaces may change the anchor.
     return [
-        text[len(before) :] if text.startswith(before) else _decode_rows(tokenizer, [[i]])[0]
+        text[size:] if text.startswith(before) else _decode_rows(tokenizer, [(i,)])[0]
         for i, text in zip(ids, joined, strict=True)
     ]
 
 
-def _decode_rows(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> list[str]:
+def _decode_rows(tokenizer: PreTrainedTokenizerBase, rows: list[tuple[int, ...]]) -> list[str]:
     if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
         decoded: list[str] = tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=False)
     else:

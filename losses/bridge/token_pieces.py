@@ -51,7 +51,7 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
         texts[i] = text.replace(_INCOMPLETE, "")
     special = set(generator.all_special_ids)
     control = torch.ones(vocab_size, dtype=torch.bool)
-    control[ids] = False
+    control[torch.tensor(ids, dtype=torch.long)] = False
     control[[i for i in special if i < vocab_size]] = True
 
     shared = find_shared_tokens(generator, vocabulary, encoder, texts)
@@ -65,15 +65,16 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     others = [i for i, known in enumerate(shared.tolist()) if known < 0 and i not in special and texts[i].strip()]
     if others:
         split = _split_in_contexts([texts[i] for i in others], encoder)
-        starts[others] = split.starts.view(-1, len(Context)) + len(pieces)
-        lengths[others] = split.lengths.view(-1, len(Context))
+        rows = torch.tensor(others)
+        starts[rows] = split.starts.view(-1, len(Context)) + len(pieces)
+        lengths[rows] = split.lengths.view(-1, len(Context))
         pieces = torch.cat([pieces, split.ids])
     counts = lengths.flatten()
     return PieceTable(
         offsets=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
         pieces=TokenizedRows(pieces, starts.flatten(), counts).pack(),
         shares=(_usual_context(texts).flatten() / counts).repeat_interleave(counts),
-        follows=torch.tensor([int(_following_context(text)) for text in texts]),
+        follows=_following_contexts(texts),
         control=control,
         identity=identity,
     )
@@ -124,12 +125,12 @@ def _split_after(
     """
     sample = regular[:: len(regular) // _SAMPLE_SIZE + 1]
     found = _split_all_after(context, [words[i] for i in sample.tolist()], encoder)
-    asked = numbers
+    asked = torch.ones(len(words), dtype=torch.bool)
     if found.equals(start.select(sample)):
-        asked = numbers[~torch.isin(numbers, regular)]
-    split = _split_all_after(context, [words[i] for i in asked.tolist()], encoder)
+        asked[regular] = False
+    places = asked[numbers].nonzero().squeeze(1)
+    split = _split_all_after(context, [words[i] for i in numbers[places].tolist()], encoder)
     rows = start.select(numbers)
-    places = torch.isin(numbers, asked).nonzero().squeeze(1)
     return TokenizedRows(
         torch.cat([start.ids, split.ids]),
         rows.starts.index_copy(0, places, split.starts + len(start.ids)),
@@ -170,8 +171,14 @@ def _usual_context(texts: Sequence[str]) -> Tensor:
     return torch.nn.functional.one_hot(torch.tensor(usual), len(Context))
 
 
-def _following_context(text: str) -> Context:
-    """Return the context that a text makes for the next token."""
-    if not text or text[-1].isspace():
+def _following_contexts(texts: Sequence[str]) -> Tensor:
+    """Return the context that each text makes for the next token, shape (tokens,)."""
+    last = [text[-1:] for text in texts]
+    contexts = {character: int(_context_after(character)) for character in {*last}}
+    return torch.tensor([contexts[character] for character in last])
+
+
+def _context_after(character: str) -> Context:
+    if not character or character.isspace():
         return Context.SPACE
-    return Context.WORD if text[-1].isalnum() else Context.OTHER
+    return Context.WORD if character.isalnum() else Context.OTHER

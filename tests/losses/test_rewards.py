@@ -473,6 +473,7 @@ def test_wrong_texts(encoder, completions, references, error, message):
     [
         ({"component": "F"}, ValueError, "component='F' is not one of 'precision', 'recall', 'f1'"),
         ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0, got -1"),
+        ({"cache_bytes": 1.5}, TypeError, "cache_bytes must be a whole number of bytes, got 1.5"),
         ({"length_band": (1.5, 0.5)}, ValueError, "length_band must be a smallest and a largest ratio"),
         ({"length_band": (-1, 0.5)}, ValueError, "length_band"),
         ({"length_band": (0, 0)}, ValueError, "length_band"),
