@@ -354,7 +354,7 @@ def test_negative_numbers_count_from_the_models_last_layer(minilm):
     found = updated(BERTScore(some, -4, reduction="none")).compute()
     assert_close(found["f1"], bert_score(PREDS, TARGET, minilm, 3)["f1"])
     for layer in (5, 6, 7, -1, -2, -8, 100):
-        with pytest.raises(ValueError, match=f"num_layers={layer} is none of the layers 0 to 4"):
+        with pytest.raises(ValueError, match=f"num_layers={layer} is not one of the layers 0 to 4"):
             BERTScore(some, layer)
 
 
