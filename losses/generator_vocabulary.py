@@ -83,7 +83,8 @@ class GeneratorVocabulary:
             table = encoder.embedding_table(device)
             if self._bridge is not None:
                 bridged = self._bridge.embedding_table(device)
-                if bridged is not table:
+                # Equal vocabularies share one table.
+                if bridged.data_ptr() != table.data_ptr():
                     table, weights = bridged, self._bridge.average_weights(encoder_weights)
             if weights is not None:
                 weights = weights[: len(table)].to(torch.promote_types(torch.float32, table.dtype), copy=True)

@@ -16,6 +16,7 @@ from bertscore_tm.encoder import default_device
 from bertscore_tm.losses.soft_matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens
 from bertscore_tm.scoring.corpus import score_corpus
+from bertscore_tm.scoring.messages import count_zero, list_warnings
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.texts import TextPairs
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -91,9 +92,13 @@ def measure_fidelity(
     references = list(texts) if references is None else list(references)
     bridged = _bridged_f1(bridge, candidates, references)
     pairs = TextPairs(candidates, [[text] for text in references])
-    scored = score_corpus(pairs, bridge.encoder, token_weights(bridge.encoder), default_device()).scores[2, 0]
+    scored = score_corpus(pairs, bridge.encoder, token_weights(bridge.encoder), default_device())
+    max_length, num_zero = bridge.encoder.tokenizer.max_length, int(count_zero(scored.scores))
+    for message in list_warnings(num_zero, scored.num_truncated, idf=False, max_length=max_length):
+        warn_user(message)
+    f1 = scored.scores[2, 0]
     itself = _bridged_f1(bridge, texts, texts)
-    correlation = torch.corrcoef(torch.stack([bridged, scored]).double())[0, 1] if len(texts) > 1 else torch.nan
+    correlation = torch.corrcoef(torch.stack([bridged, f1]).double())[0, 1] if len(texts) > 1 else torch.nan
     return Fidelity(float(itself.double().mean()), float(correlation))
 
 

@@ -507,7 +507,7 @@ def test_with_the_encoders_table(encoder):
         ({"target": torch.zeros(2, 2, dtype=torch.long)}, ValueError, r"target must have the shape \(2, 3\)"),
         ({"target": torch.zeros(2, 3)}, TypeError, "target must hold token ids as int64, got torch.float32"),
         ({"target": torch.full((2, 3), 23)}, ValueError, "target holds ids outside the vocabulary of 23"),
-        ({"target": torch.full((2, 3), -1)}, ValueError, "marked with ignore_index=-100"),
+        ({"target": torch.full((2, 3), -1)}, ValueError, "mark positions to ignore with ignore_index=-100"),
     ],
     ids=str,
 )
