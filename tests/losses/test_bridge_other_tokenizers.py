@@ -43,7 +43,8 @@ def ids_of(tokenizer, texts):
     return padded([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
 
 
-def certain(labels, size, scale=100.0):
+def certain(labels, size, scale=1000.0):
+    # At scales near 100, probabilities are denormal numbers, which processors multiply slowly.
     return torch.zeros(*labels.shape, size).scatter_(-1, labels.clamp(min=0)[..., None], scale)
 
 

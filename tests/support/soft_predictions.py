@@ -30,8 +30,9 @@ def padded(rows, value=IGNORE):
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
-def certain(encoder, labels, scale=100.0):
+def certain(encoder, labels, scale=1000.0):
     """Return logits that put all probability on the labels."""
+    # At scales near 100, probabilities are denormal numbers, which processors multiply slowly.
     logits = torch.zeros(*labels.shape, len(encoder.embedding_table(CPU)))
     return logits.scatter_(-1, labels.clamp(min=0)[..., None], scale)
 
