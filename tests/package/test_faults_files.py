@@ -195,6 +195,8 @@ def test_unreachable_hub_is_one_error(monkeypatch, tmp_path):
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{filename}")
+    # transformers keeps its client, which knows the endpoint of its first use.
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.chdir(tmp_path)
     connect, attempts = socket.create_connection, []
