@@ -25,7 +25,7 @@ NAN = float("nan")
 
 
 class Differing(pl.LightningModule):
-    """Logs the values of its own rank, one per epoch and not the same on all; ``None`` logs nothing."""
+    """Logs a value per epoch, which differs between ranks; ``None`` logs nothing."""
 
     def __init__(self, values):
         super().__init__()

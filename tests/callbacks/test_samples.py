@@ -454,7 +454,7 @@ def test_nothing_is_generated_or_encoded_twice(pairs, minilm, tmp_path, monkeypa
         trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path)).validate(module, verbose=False)
         counts.append(sum(encoded))
     assert sum(generated) == 2 * COUNT
-    assert counts[1] - counts[0] == 2 * 3  # prediction and reference of three samples, to find the misfits
+    assert counts[1] - counts[0] == 2 * 3  # prediction and reference of three samples, to find the unmatched words
 
 
 def test_training_is_bitwise_unchanged(pairs, encoder, tmp_path, monkeypatch):

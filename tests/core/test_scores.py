@@ -56,7 +56,7 @@ def deviations(minilm, pairs, tmp_path_factory):
     encode = oracle_package.utils.bert_encode
 
     def encode_once(model, ids, attention_mask, all_layers=False):
-        # Its own result, kept from setting to setting: it encodes each text in a batch of its own.
+        # Computed once for all settings; it encodes each text in a separate batch.
         key = (len(getattr(model.encoder, "layer", ())), all_layers, tuple(ids[0].tolist()))
         assert len(ids) == 1
         if key not in states:

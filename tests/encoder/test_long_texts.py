@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def long_text(words: int) -> str:
-    """Real words in an order of their own, without repetition of whole sentences."""
+    """Real words in shuffled order, without repetition of whole sentences."""
     source = (torch.__doc__ or "").split() + (subprocess.__doc__ or "").split()
     return " ".join(source[(i * 7 + i // len(source)) % len(source)] for i in range(words))
 

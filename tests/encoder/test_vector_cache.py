@@ -257,7 +257,7 @@ def test_the_function_keeps_no_vectors(only_new, tiny, encoded):
         assert live_bytes() == before
     bert_score(*BATCHES[0], tiny, 3, device="cpu")
     assert live_bytes() == before
-    # It reads nothing either: its texts go through the model whatever a metric has kept.
+    # It reads nothing either: its texts are encoded even if a metric has kept their vectors.
     epoch(BERTScore(encoder))
     encoded.clear()
     of_function(encoder, *BATCHES)

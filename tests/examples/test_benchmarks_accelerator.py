@@ -211,11 +211,11 @@ def test_steps_have_the_gradients_of_what_they_are_named_after(folder, texts, to
     leaves = (steps.hidden, steps.head.weight, steps.head.bias)
     alone = torch.autograd.grad(SoftBERTScoreLoss(encoder)(steps.head(steps.hidden), steps.labels), leaves)
     both = [one + other for one, other in zip(expected, alone, strict=True)]
-    # Where embeddings are rounded, expectations that differ in the last digit may differ by more behind.
+    # Where embeddings are rounded, expectations that differ in the last digit may differ by more in the encoder.
     tolerance = 0.1 if dtype == "bfloat16" else 0.01
     for way, wanted in zip(VARIANTS, (expected, both, both, alone, alone), strict=True):
         for grad, right, of_loss in zip(gradients(steps, way), wanted, alone, strict=True):
-            # The loss's is small beside cross-entropy's, and must not be lost in it.
+            # The loss's gradient is small compared with cross-entropy's, and must not be lost in it.
             assert (grad - right).norm() < tolerance * of_loss.norm()
     steps.clear()
     assert all(leaf.grad is None for leaf in leaves)

@@ -1,4 +1,4 @@
-"""Every block of the pages beside the examples runs and prints what the page says, and every link leads somewhere."""
+"""Every block of the pages runs and prints the output on the page, and every link has a target."""
 
 import json
 import os
@@ -32,7 +32,7 @@ PROGRAMS_THAT_NEED = {"examples.trl_grpo": "trl"}
 def test_every_kind_of_block_is_known():
     kinds = {block.language for each in BLOCKS.values() for block in each}
     assert kinds <= {"bibtex", "console", "python", "text", "yaml"}
-    # Outputs stand right behind what prints them, or nothing would compare them.
+    # Outputs directly follow the block that prints them, or nothing would compare them.
     checked = sum(block.output is not None for each in BLOCKS.values() for block in each if block.language == "python")
     assert checked == sum(block.language == "text" for each in BLOCKS.values() for block in each) > 20
 

@@ -1,4 +1,4 @@
-"""Every block of the README runs, in order, as it stands there, and the whole stays short."""
+"""Every block of the README runs unchanged and in order, and the README stays short."""
 
 import os
 import shlex

@@ -51,7 +51,7 @@ def test_mean_and_error_are_those_of_the_reference_package(all_layers, minilm):
     assert recorder.calls == [4, 4, 2]
     scorer = oracle_package.BERTScorer(minilm, num_layers=6, all_layers=True, nthreads=0, device="cpu")
     candidates, references = map(list, zip(*recorder.pairs, strict=True))
-    # Shape (layers, pairs) each; every pair in a batch of its own, where no padding takes part.
+    # Shape (layers, pairs) each; every pair in a separate batch, without padding.
     scores = torch.stack(scorer.score(candidates, references, batch_size=1)).double()
     assert scores.shape == (3, 7, 10)
     assert made.mean.shape == made.standard_error.shape == (7, 3)

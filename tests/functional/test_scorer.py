@@ -1,4 +1,4 @@
-"""`score` and `BERTScorer` beside the package that they replace: the same calls, the same results."""
+"""`score` and `BERTScorer` give the results of the package that they replace for the same calls."""
 
 import inspect
 import json

@@ -327,13 +327,13 @@ def test_certain_ends_have_the_score_of_the_text_before_them(family, short):
     end = encoder.tokenizer.end_ids[0]
     rows = content_ids(encoder, texts)
     width = max(map(len, rows)) + 3
-    # Something else stands behind the end.
+    # Other tokens follow the end.
     labels = torch.tensor([[*row, end, *[77] * (width - len(row) - 1)] for row in rows])
     expected = bert_score(texts, references, encoder)
     for matching in MATCHINGS:
         loss = SoftBERTScoreLoss(encoder, length="eos", matching=matching, **SHARP)
         assert_scores(loss(certain(encoder, labels), references, return_components=True)[1], expected)
-    # Texts that do not end within their positions end behind them.
+    # Texts without an end token end after their last position.
     loss = SoftBERTScoreLoss(encoder, length="eos", matching="max", **SHARP)
     labels = labels_of(encoder, texts)
     scores = loss(certain(encoder, labels), references, labels != IGNORE, return_components=True)[1]

@@ -17,7 +17,7 @@ LAYER = 6
 
 @pytest.fixture(scope="module")
 def judge(minilm):
-    """The last layer: it tells unrelated words apart best, and the task's prize is that difference.
+    """The last layer: it separates unrelated words best, and the task rewards that difference.
 
     At layer 5 the prize is little more than half as large, and cross-entropy at weight 1 outweighs it once predictions
     are certain.

@@ -16,13 +16,13 @@ from tests.support.texts import real_pairs
 
 SEED = 0
 COUNT, LENGTHS, STEPS = 20, range(6, 11), 30
-# The token that stands in the text has a probability of 0.42 in MiniLM's vocabulary, all others the same.
+# The token of the text has a probability of 0.42 in MiniLM's vocabulary, all others the same.
 CERTAINTY = 10.0
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Sentences as labels, with -100 behind their ends."""
+    """Sentences as labels, with -100 after their ends."""
 
     sentences: list[str]
     labels: Tensor

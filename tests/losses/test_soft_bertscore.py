@@ -335,7 +335,7 @@ def test_another_ignore_index(encoder):
         assert torch.equal(SoftBERTScoreLoss(encoder, ignore_index=index)(z, renamed), expected)
 
 
-# --- 6. finite, whatever comes
+# --- 6. finite for all inputs
 
 
 def extreme_logits(encoder, kind, dtype):
@@ -551,7 +551,7 @@ def test_all_layers_is_refused(minilm):
         ((2, 3, 30522), "ab", None, "2 texts"),
     ],
 )
-def test_misfits_are_refused(encoder, shape, target, mask, said):
+def test_unequal_shapes_are_refused(encoder, shape, target, mask, said):
     with pytest.raises(ValueError, match=said):
         SoftBERTScoreLoss(encoder)(torch.zeros(shape), target, mask)
 

@@ -69,7 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
         copy_checkout(root, copy)
-        # One file stands for all that have the same tests.
+        # One file represents all files with the same tests.
         todo = {target_of(mutant.path): mutant.path for mutant in chosen if mutant.key not in results}
         for path in todo.values():
             outcome, seconds, text = run_tests(copy, path, options.budget)

@@ -322,7 +322,7 @@ def test_samples_are_escaped_in_tensorboard():
         experiment: Any = type("", (), {"add_text": lambda _, key, text, step: written.update({key: text})})()
 
     _write_tensorboard(Logger(), SampleTable("val_samples", 7, [sample], {}))  # type: ignore[arg-type]
-    # TensorBoard's own way, without the sanitiser behind it.
+    # TensorBoard's own conversion, without its sanitiser.
     page = Elements(markdown.markdown(written["val_samples"], extensions=["markdown.extensions.tables"]))
     assert page.elements <= {"table", "thead", "tbody", "tr", "th", "td", "br"}
     assert page.attributes == set()

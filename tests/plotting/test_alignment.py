@@ -1,4 +1,4 @@
-"""The data behind the pictures: tokens as people read them, matches, weights and shares of the score."""
+"""The data of the pictures: readable tokens, matches, weights and shares of the score."""
 
 import bert_score as oracle
 import pytest

@@ -1,4 +1,4 @@
-"""The pictures show the data, can be read, and leave nothing behind."""
+"""The pictures show the data, are readable, and leave no figure open."""
 
 import os
 import re
@@ -124,7 +124,7 @@ def test_marks_are_where_the_maxima_are(family, encoder):
     np.testing.assert_allclose(
         ax.images[0].get_array(), matrix[rows.start : rows.stop, columns.start : columns.stop], atol=1e-6
     )
-    # A dagger stands for each mark that would be outside.
+    # A dagger replaces each mark that would be outside.
     daggers = [sum(word.endswith("†") for word in words(axis)) for axis in (ax.yaxis, ax.xaxis)]
     assert daggers == [len(rows) - len(squares), len(columns) - len(circles)]
     explained = any("special token" in text.get_text() for text in ax.get_legend().get_texts())
@@ -271,7 +271,7 @@ def test_size_grows_and_is_bounded(encoder, pairs):
 
 
 def encoder_of_words(*texts):
-    """An encoder whose tokens are whatever stands between spaces."""
+    """An encoder whose tokens are separated by spaces."""
     words = {word: number for number, word in enumerate(["[UNK]", *dict.fromkeys(" ".join(texts).split())])}
     inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
