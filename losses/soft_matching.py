@@ -70,8 +70,8 @@ def soft_precision_recall_f1(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.748, 'recall': 0.622, 'f1': 0.68}
     """
-    sides = [_to_token_mass(side, similarities.dtype) for side in (candidate, reference)]
-    sums = resolve_matching(matching)(similarities, *sides, temperature)
+    sides = _to_token_mass(candidate, similarities.dtype), _to_token_mass(reference, similarities.dtype)
+    sums = resolve_matching(matching)(similarities, sides[0], sides[1], temperature)
     precision, recall = (_divide_by_weight(summed, side.weights) for summed, side in zip(sums, sides, strict=True))
     return {"precision": precision, "recall": recall, "f1": guarded_f1(precision, recall)}
 

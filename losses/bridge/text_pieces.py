@@ -146,7 +146,7 @@ def _decode_rows(tokenizer: PreTrainedTokenizerBase, rows: list[tuple[int, ...]]
     if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
         decoded: list[str] = tokenizer.backend_tokenizer.decode_batch(rows, skip_special_tokens=False)
     else:
-        decoded = tokenizer.batch_decode(rows, skip_special_tokens=False)
+        decoded = tokenizer.batch_decode([list(row) for row in rows], skip_special_tokens=False)
     return decoded
 
 
