@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import bert_score
 from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
+from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.core.scores import best_of_references, guarded_f1, harmonic_mean, precision_recall_f1, rescale
 from bertscore_tm.scoring.corpus import match_texts, plan_steps
 from bertscore_tm.texts import as_text_pairs
@@ -104,6 +105,19 @@ def deviations(minilm, pairs, tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_scores_stay_in_the_range_of_similarities():
+    one_token = {"ids": torch.tensor([0]), "best": torch.tensor([[1 + 1e-6]]), "lengths": torch.tensor([1])}
+    sides = {f"{side}_{name}": value for side in ("candidate", "reference") for name, value in one_token.items()}
+    for sign in (1.0, -1.0):
+        signed = sides | {f"{side}_best": sign * sides[f"{side}_best"] for side in ("candidate", "reference")}
+        scores = precision_recall_f1(MatchedPairs(**signed), torch.ones(1, dtype=torch.float64))
+        assert [score.item() for score in scores] == [sign] * 3
+
+
+def test_f1_is_0_where_precision_and_recall_cancel():
+    assert harmonic_mean(torch.tensor([0.3]), torch.tensor([-0.3])).item() == 0
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: "-".join(map(str, setting)))
 def test_equals_the_reference_package(deviations, setting):
     assert deviations(setting) <= TOLERANCE
