@@ -3,6 +3,9 @@ import os
 # No test downloads; read when transformers is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+    # For processes that tests start: threads of several workers on few cores would wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -72,12 +72,12 @@ def test_every_family(corpus, family):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("matching", "idf", "several"),
-    [("max", True, True), ("softmax", True, False), ("softmax", False, True), ("logsumexp", True, True)],
+    ("matching", "idf", "several", "count"),
+    [("max", True, True, 200), ("softmax", True, False, 80), ("softmax", False, True, 80), ("logsumexp", True, True, 80)],
 )
-def test_200_real_pairs(encoder, pairs, idf, several, matching):
-    candidates = pairs[0][:200]
-    references = several_references(pairs[1][:200]) if several else pairs[1][:200]
+def test_real_pairs(encoder, pairs, idf, several, matching, count):
+    candidates = pairs[0][:count]
+    references = several_references(pairs[1][:count]) if several else pairs[1][:count]
     corpus = pairs[1] if idf else None
     expected = bert_score(candidates, references, encoder, idf_sents=corpus)
     loss = SoftBERTScoreLoss(encoder, matching=matching, idf=corpus, **SHARP)
