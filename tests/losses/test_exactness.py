@@ -73,7 +73,12 @@ def test_every_family(corpus, family):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("matching", "idf", "several", "count"),
-    [("max", True, True, 200), ("softmax", True, False, 80), ("softmax", False, True, 80), ("logsumexp", True, True, 80)],
+    [
+        ("max", True, True, 200),
+        ("softmax", True, False, 80),
+        ("softmax", False, True, 80),
+        ("logsumexp", True, True, 80),
+    ],
 )
 def test_real_pairs(encoder, pairs, idf, several, matching, count):
     candidates = pairs[0][:count]
