@@ -529,7 +529,10 @@ def test_generator_with_the_same_vocabulary_needs_no_other_table(encoder):
     z = near_labels(encoder, labels)
     # The same vectors; the last digit of a product may depend on where they lie in memory.
     assert loss(z, labels).item() == pytest.approx(SoftBERTScoreLoss(encoder)(z, labels).item(), abs=1e-7)
-    assert loss._vocabulary.load(CPU)[0].table.data_ptr() == encoder.embedding_table(CPU).data_ptr()
+    vocabulary = loss._vocabulary.load(CPU)[0]
+    assert vocabulary.table.data_ptr() == encoder.embedding_table(CPU).data_ptr()
+    # Uniform weights need no table, and averaged ones would be one.
+    assert vocabulary.weights is None
 
 
 def test_all_layers_is_refused(minilm):
