@@ -7,8 +7,8 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import signature
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationMixin, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.loading import resolve_tokenizer
 
@@ -99,6 +99,8 @@ def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any,
 class HuggingFaceGenerate(ABC):
     """Base class of the generators with Hugging Face models; see its subclasses for the arguments."""
 
+    _missing_input_remedy: ClassVar[str]
+
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
@@ -125,7 +127,8 @@ class HuggingFaceGenerate(ABC):
             Generated texts and their references.
 
         Raises:
-            MisconfigurationException: the module has no such model, or the batch is not a mapping or lacks a key.
+            MisconfigurationException: the module has no such model, the model does not take the input, or the batch is
+                not a mapping, lacks a key or has rows without a prompt.
         """
         model = self._find_model(pl_module)
         if not isinstance(batch, Mapping):
@@ -135,9 +138,10 @@ class HuggingFaceGenerate(ABC):
             )
         for key in (self._input_key, self.target_key):
             if key not in batch:
+                remedy = "pass another target_key=" if key == self.target_key else self._missing_input_remedy
                 raise MisconfigurationException(
-                    f"{type(self).__name__} found no {key!r} in the batch, which has {sorted(map(str, batch))}: pass "
-                    f"another {'target_key' if key == self.target_key else 'prompt_key'}="
+                    f"{type(self).__name__} found no {key!r} in the batch, which has {sorted(map(str, batch))}: "
+                    f"{remedy}"
                 )
         options = dict(self.generate_kwargs)
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
@@ -187,6 +191,12 @@ class HuggingFaceGenerate(ABC):
             return checked
         return self._decode([row[row != self.ignore_index] for row in target])
 
+    def _generate_ids(self, model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
+        generated = model.generate(**inputs, **options)
+        # An output object with return_dict_in_generate=True.
+        ids: Tensor = generated if isinstance(generated, Tensor) else generated.sequences
+        return ids
+
     def _decode(self, rows: Any) -> list[str]:
         texts: list[str] = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
         return texts
@@ -196,7 +206,8 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
     """Generate texts with a Hugging Face encoder-decoder, for :class:`BERTScoreCallback` or in any step.
 
     The tensors of the batch that are parameters of the model's ``forward`` are passed to ``generate``, except labels
-    and decoder inputs. The references are texts or decoded labels. Picklable.
+    and decoder inputs. For a wrapper, such as PEFT's, the parameters of the wrapped model count; a model that is not
+    from Hugging Face and takes ``**kwargs`` gets all tensors. The references are texts or decoded labels. Picklable.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
@@ -212,6 +223,8 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
         >>> generate.generate_kwargs
         {'max_new_tokens': 20}
     """
+
+    _missing_input_remedy = "name the token ids of the inputs 'input_ids'"
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
         """Decode the inputs of the model.
@@ -229,21 +242,47 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
         return "input_ids"
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
-        parameters = signature(model.forward).parameters
+        names = _input_names(model)
+        if names is not None and self._input_key not in names:
+            raise MisconfigurationException(
+                f"{type(self).__name__} cannot pass the input to pl_module.{self.model}: forward of "
+                f"{type(model).__name__} has the parameters {sorted(names)} and not {self._input_key!r}; pass a "
+                f"function as generate="
+            )
         inputs = {
             key: value
             for key, value in batch.items()
-            if key in parameters and isinstance(value, Tensor) and key != "labels" and not key.startswith("decoder_")
+            if isinstance(value, Tensor)
+            and (names is None or key in names)
+            and key not in ("labels", self.target_key)
+            and not key.startswith("decoder_")
         }
-        return self._decode(model.generate(**inputs, **options))
+        return self._decode(self._generate_ids(model, inputs, options))
+
+
+def _input_names(model: nn.Module) -> set[str] | None:
+    """Return the names of the inputs that a model takes; ``None`` where it takes any.
+
+    ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
+    model and of its base classes are included.
+    """
+    wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
+    own = signature(model.forward).parameters.values()
+    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in own):
+        return None
+    bases = () if wrapped is None else type(wrapped).__mro__
+    forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
+    parameters = [*own, *(p for forward in forwards for p in signature(forward).parameters.values())]
+    return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
 
 
 class CausalGenerate(HuggingFaceGenerate):
     """Generate texts with a Hugging Face decoder, for :class:`BERTScoreCallback` or in any step.
 
     Prompts are padded on the left, independent of the tokenizer's ``padding_side``; the generated text excludes the
-    prompt. If a prompt is given as token ids, those from the first label on are cut off, since they are the answer that
-    the model is trained to generate. Picklable.
+    prompt. If the prompts are token ids that hold the answers too, everything from the first label on is cut off: the
+    batch's ``labels``, or its references, must have the shape of the ids, repeat most of the answers' ids (at their own
+    positions, or one earlier if already shifted), and be ``ignore_index`` at the prompts. Picklable.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
@@ -274,6 +313,8 @@ class CausalGenerate(HuggingFaceGenerate):
         super().__init__(tokenizer, target_key=target_key, model=model, ignore_index=ignore_index, **generate_kwargs)
         self.prompt_key = prompt_key
 
+    _missing_input_remedy = "pass another prompt_key="
+
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
         """Return the prompts as texts.
 
@@ -293,10 +334,17 @@ class CausalGenerate(HuggingFaceGenerate):
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
         prompts = batch[self.prompt_key]
         rows = self._prompt_ids(prompts, batch) if isinstance(prompts, Tensor) else self._tokenize(prompts, model)
+        empty = [i for i, row in enumerate(rows) if not len(row)]
+        if empty:
+            raise MisconfigurationException(
+                f"{type(self).__name__} found no prompt in rows {empty} of {self.prompt_key!r}: they are empty or "
+                f"padding, or the labels equal {self.prompt_key} from the first token on. Set the labels to "
+                f"{self.ignore_index} at the tokens of the prompt, or pass the prompts under another key as prompt_key="
+            )
         ids = pad_sequence(rows, batch_first=True, padding_value=self._padding_id, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         options = {"pad_token_id": self._padding_id, **options}
-        generated = model.generate(input_ids=ids, attention_mask=mask, **options)
+        generated = self._generate_ids(model, {"input_ids": ids, "attention_mask": mask}, options)
         return self._decode(generated[:, ids.shape[1] :])
 
     @property
@@ -311,7 +359,18 @@ class CausalGenerate(HuggingFaceGenerate):
     def _prompt_ids(self, ids: Tensor, batch: Mapping[str, Any]) -> list[Tensor]:
         mask = batch.get("attention_mask")
         is_prompt = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-        target = batch[self.target_key]
-        if isinstance(target, Tensor) and target.shape == ids.shape:
-            is_prompt = is_prompt & ((target != self.ignore_index).cumsum(1) == 0)
+        for key in {"labels", self.target_key}:
+            labels = batch.get(key)
+            if isinstance(labels, Tensor) and labels.shape == ids.shape:
+                is_prompt = is_prompt & (self._find_answers(ids, labels).cumsum(1) == 0)
         return [row[kept] for row, kept in zip(ids, is_prompt, strict=True)]
+
+    def _find_answers(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """Return which ids repeat labels; none where the labels are separate answers that have the same width."""
+        labelled = labels != self.ignore_index
+        following = nn.functional.pad(labelled[:, :-1], (1, 0))
+        if 2 * (labelled & (labels == ids)).sum() > labelled.sum():
+            return labelled
+        if 2 * (following[:, 1:] & (labels[:, :-1] == ids[:, 1:])).sum() > labelled.sum():
+            return following
+        return torch.zeros_like(labelled)

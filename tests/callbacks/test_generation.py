@@ -132,6 +132,140 @@ def test_decoders(family, kind):
     assert tokenizer.padding_side == side
 
 
+def chat_batch(tokenizer):
+    """Prompts and answers in one row, labels that mask prompts and padding, and the answers as texts."""
+    rows = tokenizer(TEXTS)["input_ids"]
+    answers = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in REFERENCES]
+    whole = [prompt + answer for prompt, answer in zip(rows, answers, strict=True)]
+    labels = [[-100] * len(prompt) + answer for prompt, answer in zip(rows, answers, strict=True)]
+    return {
+        "input_ids": padded(whole, 7),
+        "attention_mask": padded([[1] * len(row) for row in whole], 0),
+        "labels": padded(labels, -100),
+        "answer": REFERENCES,
+    }
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_answers_are_not_part_of_the_prompt_with_texts_as_target(shifted):
+    tokenizer, model = tokenizer_of("gpt2"), model_of("gpt2")
+    batch = chat_batch(tokenizer)
+    if shifted:
+        batch["labels"] = nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
+    generate = CausalGenerate(tokenizer, target_key="answer", max_new_tokens=5, do_sample=False)
+    rows = tokenizer(TEXTS)["input_ids"]
+    assert generate.inputs(batch) == tokenizer.batch_decode(rows, skip_special_tokens=True)
+    expected = one_by_one(model, rows, max_new_tokens=5)
+    continued = [whole[len(row) :] for whole, row in zip(expected, rows, strict=True)]
+    preds, target = generate(Module(model), batch)
+    assert preds == tokenizer.batch_decode(continued, skip_special_tokens=True)
+    assert target == REFERENCES
+
+
+def test_separate_answers_of_the_prompts_width_do_not_cut_the_prompts():
+    tokenizer = tokenizer_of("gpt2")
+    ids = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
+    answer = tokenizer(REFERENCES[0], add_special_tokens=False)["input_ids"][: ids.shape[1] - 1]
+    labels = torch.tensor([[-100] * (ids.shape[1] - len(answer)) + answer])
+    assert labels.shape == ids.shape
+    assert CausalGenerate(tokenizer).inputs({"input_ids": ids, "labels": labels}) == tokenizer.batch_decode(ids)
+
+
+@pytest.mark.parametrize("target_key", ["labels", "answer"])
+def test_labels_without_a_masked_prompt_are_an_error(target_key):
+    tokenizer = tokenizer_of("gpt2")
+    batch = chat_batch(tokenizer)
+    batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    said = r"no prompt in rows \[0, 1, 2, 3\].*labels.*equal input_ids.*-100 at the tokens of the prompt"
+    with pytest.raises(MisconfigurationException, match=said):
+        CausalGenerate(tokenizer, target_key=target_key)(Module(model_of("gpt2")), batch)
+
+
+def test_empty_prompts_are_an_error():
+    generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key="prompt")
+    with pytest.raises(MisconfigurationException, match=r"no prompt in rows \[1\] of 'prompt': they are empty"):
+        generate(Module(model_of("gpt2")), {"prompt": ["a cat", ""], "labels": ["a", "b"]})
+
+
+# Models around the model
+
+
+class Wrapper(nn.Module):
+    """Passes everything on, as PEFT does without a task type."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.base_model = inner
+
+    def forward(self, *args, **kwargs):
+        return self.base_model(*args, **kwargs)
+
+    def generate(self, *args, **kwargs):
+        return self.base_model.generate(*args, **kwargs)
+
+
+class Delegate(nn.Module):
+    """A model without a Hugging Face model among its parts, which returns its inputs."""
+
+    def forward(self, **kwargs):
+        raise NotImplementedError
+
+    def generate(self, input_ids, attention_mask, extra, max_new_tokens):
+        return input_ids * attention_mask + extra[:, None]
+
+
+class TakesPixels(nn.Module):
+    """A generator whose forward has no parameter for token ids."""
+
+    def forward(self, pixel_values):
+        raise NotImplementedError
+
+    def generate(self, **kwargs):
+        raise NotImplementedError
+
+
+def test_models_whose_forward_takes_any_arguments_get_their_inputs():
+    tokenizer, model = tokenizer_of("bart"), model_of("bart")
+    rows = tokenizer(TEXTS)["input_ids"]
+    generate = Seq2SeqGenerate(tokenizer, max_new_tokens=6, num_beams=1, do_sample=False)
+    for row, reference in zip(rows, REFERENCES, strict=True):
+        ids = torch.tensor([row])
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "index": torch.tensor([0])}
+        batch |= {"labels": labels_of(tokenizer, [reference]), "decoder_input_ids": ids}
+        expected = generate(Module(model), batch)
+        assert generate(Module(Wrapper(model)), batch) == expected
+        assert expected[0] == tokenizer.batch_decode(
+            one_by_one(model, [row], max_new_tokens=6, num_beams=1), skip_special_tokens=True
+        )
+
+
+def test_models_without_named_inputs_get_every_tensor_but_the_target():
+    tokenizer = tokenizer_of("bart")
+    ids = torch.tensor([[9, 8, 7]])
+    batch = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0]]), "extra": torch.tensor([3]), "name": ["a"]}
+    generate = Seq2SeqGenerate(tokenizer, target_key="answer_ids", max_new_tokens=6)
+    preds, _ = generate(Module(Delegate()), batch | {"answer_ids": ids, "labels": ids})
+    assert preds == tokenizer.batch_decode([[12, 11, 3]], skip_special_tokens=True)
+
+
+def test_models_that_do_not_take_the_input_are_an_error():
+    batch = {"input_ids": torch.tensor([[9, 8]]), "labels": torch.tensor([[5, 6]])}
+    said = r"forward of TakesPixels has the parameters \['pixel_values'\] and not 'input_ids'"
+    with pytest.raises(MisconfigurationException, match=said):
+        Seq2SeqGenerate(tokenizer_of("bart"))(Module(TakesPixels()), batch)
+
+
+@pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
+def test_outputs_as_a_dictionary_are_decoded(kind, family):
+    tokenizer, model = tokenizer_of(family), model_of(family)
+    rows = tokenizer(TEXTS)["input_ids"]
+    batch = {"input_ids": padded(rows, 7), "attention_mask": padded([[1] * len(row) for row in rows], 0)}
+    batch["labels"] = labels_of(tokenizer)
+    options = {"max_new_tokens": 3, "do_sample": False}
+    expected = kind(tokenizer, **options)(Module(model), batch)
+    assert kind(tokenizer, return_dict_in_generate=True, **options)(Module(model), batch) == expected
+
+
 # In the callback
 
 
@@ -226,6 +360,11 @@ def test_models_are_found_by_path_and_unwrapped():
             r"no 'labels' in the batch, which has \['input_ids'\]: pass another target_key=",
         ),
         (CausalGenerate, {"labels": ["a"], "text": ["b"]}, r"no 'input_ids' in the batch.*another prompt_key="),
+        (
+            Seq2SeqGenerate,
+            {"labels": ["a"]},
+            r"no 'input_ids' in the batch.*inputs 'input_ids'",
+        ),
         (Seq2SeqGenerate, (torch.zeros(1, 2), torch.zeros(1)), "needs a batch that is a mapping.*got a tuple"),
     ],
 )
