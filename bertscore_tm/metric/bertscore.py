@@ -232,12 +232,16 @@ class BERTScore(ListStateMetric):
         """
         if self._synced is not None:
             raise TorchMetricsUserError("the metric is synchronised: call unsync before forward")
-        with self._record_step() as step:
+        try:
+            self._step = self._empty_states()
             self.update(preds, target, indices)
             synchronises = self.dist_sync_on_step and self.distributed_available_fn()
-            self._synced = self._combine(step, self._collectives() if synchronises else Collectives(self.device))
+            self._synced = self._combine(self._step, self._collectives() if synchronises else Collectives(self.device))
             # The compute of a subclass, without the synchronisation around it.
             value = type(self).compute(self)
+        finally:
+            # Python handles signals in calls, such as that of __setattr__: a KeyboardInterrupt cannot prevent this.
+            self.__dict__["_step"] = self.__dict__["_synced"] = None
         self._keep_step_value(value)
         return value
 

@@ -230,24 +230,13 @@ class ListStateMetric(Metric):
             num_updates: number of updates to count, where torchmetrics has not counted them.
         """
         # One call, which no KeyboardInterrupt can divide.
-        self.__dict__.update(self._append_to(self.metric_state, added))
-        self._update_count += num_updates
-        self._computed = None
+        self.__dict__.update(
+            self._append_to(self.metric_state, added),
+            _update_count=self._update_count + num_updates,
+            _computed=None,
+        )
         if self._step is not None:
             self._step |= self._append_to(self._step, added)
-
-    @contextmanager
-    def _record_step(self) -> Generator[dict[str, Any], None, None]:
-        """Collect what updates within a ``with`` block append; the metric leaves the block unsynchronised.
-
-        Yields:
-            States with these values alone.
-        """
-        step = self._step = self._empty_states()
-        try:
-            yield step
-        finally:
-            self._step = self._synced = None
 
     def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
         self._add(incoming_state)
@@ -258,11 +247,10 @@ class ListStateMetric(Metric):
 
     def reset(self) -> None:
         """Start again from empty states."""
-        # torchmetrics would clear lists in place, which the Running wrapper may still hold.
-        for name in self._list_dtypes:
-            setattr(self, name, [])
+        # One call, which no KeyboardInterrupt can divide. New lists, since torchmetrics would clear in place those that
+        # the Running wrapper may still hold.
+        self.__dict__.update(self._empty_states(), _update_count=0, _computed=None, _synced=None)
         super().reset()
-        self._synced = None
 
     def _collectives(self, dist_sync_fn: Callable[..., Any] | None = None, process_group: Any = None) -> Collectives:
         """Return how to exchange tensors with the other ranks.
