@@ -85,7 +85,9 @@ class BERTScore(ListStateMetric):
         stride: tokens from one window to the next.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
-        compute_with_cache: keep the result until the next update; then all ranks must update equally often.
+        compute_with_cache: keep the result until the next update, so that a repeated ``compute`` needs no other rank.
+            Between two calls of ``compute``, either all ranks update or none does. ``False`` synchronises at every
+            call, which all ranks must make, and allows updates on some ranks.
         **kwargs: further arguments of ``torchmetrics.Metric``; ``compute_on_cpu`` keeps states on the CPU.
 
     Raises:
@@ -137,8 +139,7 @@ class BERTScore(ListStateMetric):
         stride: int | None = None,
         dtype: str | torch.dtype = "float32",
         reduction: Literal["mean", "none"] = "mean",
-        # Unlike in torchmetrics: a rank with a cached result would skip collectives that the others wait in.
-        compute_with_cache: bool = False,
+        compute_with_cache: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(compute_with_cache=compute_with_cache, **kwargs)

@@ -5,7 +5,8 @@ The only file that uses protected names of ``torchmetrics.Metric``:
 * ``_apply``: states follow the device of the module that holds the metric, but not its dtype.
 * ``_load_from_state_dict``: a loaded state is checked and copied into new lists.
 * ``_reduce_states``: the ``Running`` wrapper merges states with it; ours keeps the order of pairs.
-* ``_wrap_compute``: its wrapper squeezes results of one element; ours restores their dimensions.
+* ``_wrap_compute``: its wrapper squeezes results of one element and keeps them; ours restores their dimensions and
+  returns copies.
 * ``_forward_cache``: ``LightningModule.log`` reads the value of a step from it.
 * ``_update_count``: merged and loaded pairs count as updates, or ``compute`` would warn that there were none.
 * ``_computed``: a cached result is dropped when pairs are merged or loaded.
@@ -81,7 +82,7 @@ class ListStateMetric(Metric):
 
     @abstractmethod
     def _restore_dimensions(self, result: Any) -> Any:
-        """Return a result with the dimensions of one element that torchmetrics has squeezed.
+        """Return a copy of a result with the dimensions of one element that torchmetrics has squeezed.
 
         Args:
             result: result of ``compute`` without those dimensions.

@@ -74,7 +74,9 @@ def summarize(
 
 
 def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
-    """Return a result with the dimensions of one element, which torchmetrics squeezes.
+    """Return a copy of a result with the dimensions of one element, which torchmetrics squeezes.
+
+    torchmetrics keeps the result for the next call, so that changes in place by the caller must not reach it.
 
     Args:
         result: a tensor, or values by name.
@@ -82,7 +84,7 @@ def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
         reduction: ``"none"`` where scores have a dimension of pairs.
 
     Returns:
-        The result with tensors of at least these dimensions.
+        Copies of the tensors, of at least these dimensions.
 
     Example:
         >>> restore_dimensions(torch.tensor(0.5), all_layers=False, reduction="none")
@@ -94,6 +96,6 @@ def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
             for name, value in result.items()
         }
     num_dimensions = all_layers + (reduction == "none")
-    if not isinstance(result, Tensor) or result.ndim == num_dimensions:
+    if not isinstance(result, Tensor):
         return result
-    return result.reshape((1,) * num_dimensions)
+    return result.clone() if result.ndim == num_dimensions else result.reshape((1,) * num_dimensions).clone()

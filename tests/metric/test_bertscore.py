@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from itertools import pairwise
+from unittest.mock import Mock
 
 import hypothesis.strategies as st
 import pytest
@@ -464,12 +465,20 @@ def test_compute_on_cpu_keeps_lists_there_when_the_metric_moves(encoder):
     assert [part.device.type for part in metric.scores] == ["cpu"]
 
 
-def test_cached_result_does_not_outlive_an_update(encoder):
-    metric = BERTScore(encoder, compute_with_cache=True)
+def test_result_is_kept_until_an_update(encoder, monkeypatch):
+    metric = BERTScore(encoder)
     updated(metric, FIRST).compute()
     metric.merge_state(updated(BERTScore(encoder), SECOND))
-    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND)))
-    assert metric.compute()["f1"] is metric.compute()["f1"]
+    expected = mean(per_pair(encoder, FIRST, SECOND))
+    monkeypatch.setattr(metric, "_combine", Mock(wraps=metric._combine))
+    for _ in range(3):
+        found = metric.compute()
+        assert_equal(found, expected)
+        # The caller's own.
+        found["f1"] *= 100
+    assert metric._combine.call_count == 1
+    metric.update(*THIRD)
+    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND, THIRD)))
 
 
 # --- collections

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torchmetrics import MetricCollection
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
+from torchmetrics.wrappers import MetricTracker
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
@@ -167,7 +169,21 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
     encoder = FrozenEncoder(model, num_layers=LAYERS)
     for idf in (False, True):
         found = report[f"idf={idf}"] = {}
-        metric = BERTScore(encoder, idf=idf, reduction="none")
+        # The first rank alone asks again, as for a file of results that it writes.
+        cached = BERTScore(encoder, idf=idf, reduction="none")
+        single = BERTScore(encoder, score="f1")
+        tracker = MetricTracker(MetricCollection([BERTScore(encoder, idf=True)]) if idf else single, maximize=True)
+        for numbers in ([0, 1], [2]):
+            tracker.increment()
+            tracker.update(*part(data, numbers[rank:]))
+            tracker.compute()
+        cached.update(*part(data, [0, 1] if rank == 0 else [2]))
+        found["cached"] = cached.compute()
+        if rank == 0:
+            found["cached again"] = cached.compute()
+            tracker.best_metric()
+
+        metric = BERTScore(encoder, idf=idf, reduction="none", compute_with_cache=False)
         metric.update(*part(data, [0, 1] if rank == 0 else [2]))
         found["first"] = metric.compute()
         # An update on one rank only: the other has an unchanged state, and must still take part.
@@ -233,6 +249,8 @@ def test_as_in_training(minilm):
         for rank, report in enumerate(reports):
             found = report[f"idf={idf}"]
             wanted = {
+                "cached": [0, 1, 2],
+                **({"cached again": [0, 1, 2]} if rank == 0 else {}),
                 "first": [0, 1, 2],
                 "second": [0, 1, 2, 3, 4],
                 "third": [0, 1, 2, 3, 4],
