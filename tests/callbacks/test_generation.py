@@ -6,7 +6,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
@@ -315,8 +315,12 @@ class GeneratesInSteps(Module):
         return self.generate(self, batch)[0]
 
 
-@pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
-def test_generators_run_in_every_step_with_a_progress_bar(tmp_path, kind, family):
+@pytest.mark.parametrize(
+    ("kind", "family", "bar"), [(Seq2SeqGenerate, "bart", TQDMProgressBar), (CausalGenerate, "gpt2", RichProgressBar)]
+)
+def test_generators_run_in_every_step_with_a_progress_bar(tmp_path, kind, family, bar):
+    if bar is RichProgressBar:
+        pytest.importorskip("rich")
     tokenizer = tokenizer_of(family)
     rows = tokenizer(TEXTS)["input_ids"]
     columns = zip(padded(rows, 7), padded([[1] * len(row) for row in rows], 0), REFERENCES, strict=True)
@@ -326,7 +330,7 @@ def test_generators_run_in_every_step_with_a_progress_bar(tmp_path, kind, family
     module.model.eval()
     expected = module.generate(module, next(iter(data)))[0]
     run = pl.Trainer(
-        callbacks=[TQDMProgressBar()],
+        callbacks=[bar()],
         accelerator="cpu",
         max_epochs=1,
         logger=False,
