@@ -29,7 +29,7 @@ __all__ = [
 
 RelaxationName = Literal["softmax", "gumbel", "straight-through", "straight-through-gumbel", "sparsemax", "entmax15"]
 # From logits of shape (..., vocabulary), a temperature and the ids that get probability 0 to probabilities of the same
-# shape, float32 or float64, whose rows sum to 1.
+# shape, float32 or float64, whose rows sum to 1. A row whose largest logit is not finite gives NaN.
 Relaxation = Callable[[Tensor, float, Sequence[int]], Tensor]
 
 # Below this, distances from the largest logit give probability 0 in the sparse relaxations; squares stay finite.
@@ -277,7 +277,15 @@ def _divide_by_temperature(z: Tensor, temperature: float) -> Tensor:
 
 def _relax_sparsely(name: str, logits: Tensor, temperature: float, excluded_ids: Sequence[int]) -> Tensor:
     z = _divide_by_temperature(mask_excluded(logits, excluded_ids), temperature)
-    z = (z - z.detach().amax(-1, keepdim=True)).clamp(min=_FAR_BELOW)
-    # A compiled graph sorts whole rows, as checking whether 256 logits were enough would break it.
-    k = None if torch.compiler.is_compiling() else min(_SORTED_AT_FIRST, z.shape[-1])
-    return _load_entmax(name)(z, dim=-1, k=k)
+    peak = z.detach().amax(-1, keepdim=True)
+    is_defined = peak.isfinite()
+    below = (z - peak).clamp(min=_FAR_BELOW)
+    entmax = _load_entmax(name)
+    # A compiled graph sorts whole rows and handles undefined ones always, since checking values would break it.
+    is_compiling = torch.compiler.is_compiling()
+    k = None if is_compiling else min(_SORTED_AT_FIRST, z.shape[-1])
+    if not is_compiling and is_defined.all():
+        return entmax(below, dim=-1, k=k)
+    # In other rows probabilities and gradients are NaN, as with softmax; entmax would raise an index error.
+    p = entmax(torch.where(is_defined, below, 0.0), dim=-1, k=k)
+    return torch.where(is_defined, p, z * torch.where(is_defined, 1.0, torch.nan))

@@ -245,6 +245,23 @@ def test_every_relaxation_gives_probabilities_of_any_logits(relaxation, dtype):
 
 
 @pytest.mark.parametrize("relaxation", RELAXATIONS.values(), ids=RELAXATIONS)
+@pytest.mark.parametrize("row", [[0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3], ids=str)
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_a_row_without_a_finite_maximum_is_nan_and_so_is_its_gradient(relaxation, row, temperature):
+    """Gradient scalers skip such a step; other rows are unaffected."""
+    z = torch.tensor([[1.0, 3.0, 2.0], row], requires_grad=True)
+    p = []
+    for rows in (z, z[:1].expand(2, 3)):
+        torch.manual_seed(0)
+        p.append(relaxation(rows, temperature))
+    assert p[0][1].isnan().all()
+    assert torch.equal(p[0][0], p[1][0])
+    gradients = [torch.autograd.grad((rows[:2] * torch.arange(3)).sum(), z)[0] for rows in p]
+    assert gradients[0][1].isnan().all()
+    assert gradients[0][0].isfinite().all()
+
+
+@pytest.mark.parametrize("relaxation", RELAXATIONS.values(), ids=RELAXATIONS)
 def test_relaxations_pickle_and_refuse_temperature_0(relaxation):
     assert pickle.loads(pickle.dumps(relaxation)) == relaxation
     with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
