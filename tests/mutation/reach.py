@@ -1,0 +1,106 @@
+"""Which tests run which lines, and which of them a mutant needs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.mutation.operators import Mutant
+
+# By test, its CPU seconds and the lines that it runs by file.
+Records = dict[str, dict[str, Any]]
+
+
+class Recorder:
+    """A pytest plugin that writes the lines of some files that each passing test runs, and its CPU time."""
+
+    def __init__(self, root: Path, files: Iterable[str], output: Path) -> None:
+        self.output = output
+        self.names = {str(root / name): name for name in files}
+        self.lines: set[tuple[str, int]] = set()
+        self.lines_of_fixture: dict[str, set[tuple[str, int]]] = {}
+        self.passed: set[str] = set()
+        self.records: Records = {}
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        """Record the line of a frame of the files; do not trace other frames."""
+        if frame.f_code.co_filename not in self.names:
+            return None
+        self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self.trace
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        """Record a fixture's lines apart: they are lines of all tests that use it."""
+        outer, self.lines = self.lines, set()
+        try:
+            return (yield)
+        finally:
+            self.lines_of_fixture[fixturedef.argname] = self.lines
+            self.lines = self.lines | outer
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
+        """Record one test."""
+        self.lines, start = set(), time.process_time()
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+            if item.nodeid in self.passed:
+                fixtures = (self.lines_of_fixture.get(name, set()) for name in item.fixturenames)
+                lines = defaultdict(list)
+                for file, line in sorted(self.lines.union(*fixtures)):
+                    lines[self.names[file]].append(line)
+                self.records[item.nodeid] = {"seconds": time.process_time() - start, "lines": lines}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note that a test passes."""
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the records."""
+        self.output.write_text(json.dumps(self.records), encoding="utf-8")
+
+
+def choose_tests(records: Records, mutant: Mutant, most: int, budget: float) -> list[str]:
+    """Return tests that run a mutant's lines, grouped by file, the cheapest file first.
+
+    Of each file they are the cheapest: one of all files, then a second one, until they are too many or cost too much;
+    further cases of a parametrized test come after all other tests.
+    """
+    first, last = mutant.lines
+    by_cost = sorted(records.items(), key=lambda item: item[1]["seconds"])
+    turns: Counter[str] = Counter()
+    places = {}
+    for test, record in by_cost:
+        if any(first <= line <= last for line in record["lines"].get(mutant.path, [])):
+            function, file = test.partition("[")[0], file_of(test)
+            turns[function] += 1
+            turns[file] += turns[function] == 1
+            places[test] = (turns[function], turns[file])
+    chosen: list[str] = []
+    for test in sorted(places, key=places.__getitem__)[:most]:
+        budget -= records[test]["seconds"]
+        if budget > 0 or not chosen:
+            chosen.append(test)
+    files = list(dict.fromkeys(map(file_of, chosen)))
+    return sorted(chosen, key=lambda test: files.index(file_of(test)))
+
+
+def file_of(test: str) -> str:
+    """Return the file of a test."""
+    return test.partition("::")[0]
