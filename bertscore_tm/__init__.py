@@ -5,6 +5,7 @@ matching the contextual vectors of their tokens greedily by cosine similarity.
 
 * ``bertscore_tm.BERTScore``: a ``torchmetrics.Metric`` that streams and synchronizes over ranks.
 * ``bertscore_tm.functional.bert_score``: the same numbers from a function.
+* ``bertscore_tm.rank_candidates``: the best of several candidates, against references or by consensus.
 * ``bertscore_tm.score`` and ``bertscore_tm.BERTScorer``: the same with the interface of the ``bert-score`` package.
 * ``bertscore_tm.align``: which tokens of two texts match, to print or draw; ``plot_alignment`` and
   ``plot_contributions`` draw it at once.
@@ -22,7 +23,7 @@ from bertscore_tm.utilities.version import __version__
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.functional import bert_score
+    from bertscore_tm.functional import RankedCandidates, bert_score, rank_candidates
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.plotting import align, contributions_html, plot_alignment, plot_contributions
     from bertscore_tm.scorer import BERTScorer, score
@@ -31,12 +32,14 @@ __all__ = [
     "BERTScore",
     "BERTScorer",
     "FrozenEncoder",
+    "RankedCandidates",
     "__version__",
     "align",
     "bert_score",
     "contributions_html",
     "plot_alignment",
     "plot_contributions",
+    "rank_candidates",
     "score",
 ]
 
@@ -51,11 +54,13 @@ _HOMES = {
     "BERTScore": "bertscore_tm.metric",
     "BERTScorer": "bertscore_tm.scorer",
     "FrozenEncoder": "bertscore_tm.encoder",
+    "RankedCandidates": "bertscore_tm.functional",
     "align": "bertscore_tm.plotting",
     "bert_score": "bertscore_tm.functional",
     "contributions_html": "bertscore_tm.plotting",
     "plot_alignment": "bertscore_tm.plotting",
     "plot_contributions": "bertscore_tm.plotting",
+    "rank_candidates": "bertscore_tm.functional",
     "score": "bertscore_tm.scorer",
 }
 _SUBMODULES = ("callbacks", "catalog", "functional", "losses", "statistics")

@@ -46,6 +46,22 @@ class TokenVectors:
         """Return the vectors of one layer, shape (1, tokens, width)."""
         return replace(self, vectors=self.vectors[layer : layer + 1])
 
+    def select(self, texts: Tensor) -> TokenVectors:
+        """Return the vectors of some texts.
+
+        Args:
+            texts: indices of the texts, shape (texts,).
+
+        Returns:
+            Their vectors, in the given order.
+        """
+        lengths = self.lengths[texts]
+        starts = self.offsets[texts] - (lengths.cumsum(0) - lengths)
+        tokens = starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=lengths.device)
+        return TokenVectors(
+            self.vectors[:, tokens], self.ids[tokens], lengths, self.has_content[texts], self.truncated[texts.cpu()]
+        )
+
     def pad(self, texts: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Gather the vectors of some texts in a padded batch.
 

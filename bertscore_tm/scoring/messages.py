@@ -85,24 +85,25 @@ def list_warnings(num_zero: int, num_truncated: int, idf: bool, max_length: int 
 
 
 @contextmanager
-def progress_bar(total: int, enabled: bool) -> Generator[Callable[[int], None], None, None]:
-    """Show the number of scored pairs on standard error.
+def progress_bar(total: int, enabled: bool, unit: str = "pair") -> Generator[Callable[[int], None], None, None]:
+    """Show the number of scored pairs, or other units, on standard error.
 
     Args:
-        total: number of pairs.
+        total: number of units.
         enabled: whether to show the bar.
+        unit: what is counted.
 
     Yields:
-        A function to call with the number of pairs scored since the last call.
+        A function to call with the number of units scored since the last call.
     """
     if not enabled:
-        yield lambda num_pairs: None
+        yield lambda count: None
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, unit="pair") as bar:
+    with tqdm(total=total, unit=unit) as bar:
 
-        def advance(num_pairs: int) -> None:
-            bar.update(num_pairs)
+        def advance(count: int) -> None:
+            bar.update(count)
 
         yield advance

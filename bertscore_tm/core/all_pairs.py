@@ -1,0 +1,141 @@
+"""Scores of all pairs of two lists of texts, from one pass over the similarities of their tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.batching import halve_until_it_fits
+from bertscore_tm.core.matching import cosine_similarities
+from bertscore_tm.core.scores import harmonic_mean
+from bertscore_tm.core.token_vectors import TokenVectors, token_batches
+
+__all__ = ["score_all_pairs"]
+
+# Similarities per block: 4 MB in float32, which stay in a processor's caches. An accelerator wants large blocks.
+_NUMBERS_PER_BLOCK = 1_000_000
+_TIMES_ON_ACCELERATORS = 64
+# When memory runs out, blocks are halved down to this.
+_FEWEST_NUMBERS = 5_000
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Texts of similar length that are matched together.
+
+    Args:
+        places: place of each text in the list, shape (texts,).
+        tokens: positions of their tokens in the packed vectors, shape (texts, longest). Padding repeats the first
+            token, which changes no maximum.
+        shares: share of each token in its text's mean, 0 for padding, shape (texts, longest).
+    """
+
+    places: Tensor
+    tokens: Tensor
+    shares: Tensor
+
+
+def score_all_pairs(
+    vectors: TokenVectors, weights: Tensor, candidates: Tensor, references: Tensor | None = None
+) -> Tensor:
+    """Return precision, recall and F1 of every candidate with every reference.
+
+    Without references, the candidates are scored with each other; the similarities of two texts are then computed
+    once, as the precision of (a, b) is the recall of (b, a).
+
+    Args:
+        vectors: token vectors of all texts, of one layer.
+        weights: weight of each token id, shape (vocabulary,).
+        candidates: numbers of the candidate texts, shape (candidates,).
+        references: numbers of the reference texts, shape (references,). Default: the candidates.
+
+    Returns:
+        Shape (3, candidates, references), float32. Pairs in which a text has no content or no weight score 0.
+
+    Raises:
+        OutOfMemoryError: memory runs out in the smallest blocks too.
+
+    Example:
+        >>> vectors = TokenVectors(
+        ...     vectors=torch.tensor([[[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]]),
+        ...     ids=torch.tensor([0, 0, 0]),
+        ...     lengths=torch.tensor([2, 1]),
+        ...     has_content=torch.tensor([True, True]),
+        ...     truncated=torch.tensor([False, False]),
+        ... )
+        >>> score_all_pairs(vectors, torch.tensor([1.0]), torch.tensor([0]), torch.tensor([1])).flatten()
+        tensor([0.4000, 0.8000, 0.5333])
+    """
+    device = vectors.vectors.device
+    others = candidates if references is None else references
+    (precision, recall), _ = halve_until_it_fits(
+        lambda limit: _mean_best(vectors, weights, candidates, references, limit),
+        _NUMBERS_PER_BLOCK * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS),
+        _FEWEST_NUMBERS,
+        device,
+        f"{len(candidates)} x {len(others)} pairs of texts to match, next to the vectors of their tokens: pass fewer "
+        f"texts at a time",
+    )
+    scored = vectors.has_content[candidates][:, None] & vectors.has_content[others]
+    # Rounding can push the mean of similarities of 1 beyond 1.
+    precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
+    return torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()
+
+
+def _mean_best(
+    vectors: TokenVectors, weights: Tensor, candidates: Tensor, references: Tensor | None, limit: int
+) -> tuple[Tensor, Tensor]:
+    """Return the mean best similarity of each candidate's tokens in each reference, and of the reference's tokens."""
+    candidate_blocks = _make_blocks(vectors, weights, candidates, limit)
+    if references is None:
+        precision = weights.new_zeros(len(candidates), len(candidates))
+        recall = precision.T
+        pairs = [(one, other) for i, one in enumerate(candidate_blocks) for other in candidate_blocks[i:]]
+    else:
+        precision, recall = weights.new_zeros(2, len(candidates), len(references))
+        reference_blocks = _make_blocks(vectors, weights, references, limit)
+        pairs = [(one, other) for one in candidate_blocks for other in reference_blocks]
+    for one, other in pairs:
+        best, best_back = _match_blocks(vectors.vectors[0], one, other, limit)
+        where = one.places[:, None], other.places
+        precision[where] = torch.einsum("itj,it->ij", best.to(weights.dtype), one.shares)
+        recall[where] = torch.einsum("ijt,jt->ij", best_back.to(weights.dtype), other.shares)
+    return precision, recall
+
+
+def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: int) -> list[_Block]:
+    lengths, offsets = vectors.lengths[texts], vectors.offsets[texts]
+    blocks = []
+    for batch in token_batches(lengths.tolist(), math.isqrt(limit)):
+        places = torch.tensor(batch, dtype=torch.long, device=texts.device)
+        within = torch.arange(int(lengths[places[0]]), device=texts.device)
+        real = within < lengths[places, None]
+        tokens = offsets[places, None] + torch.where(real, within, 0)
+        shares = torch.where(real, weights[vectors.ids[tokens]], 0.0)
+        total = shares.sum(1, keepdim=True)
+        blocks.append(_Block(places, tokens, shares / torch.where(total > 0, total, 1)))
+    return blocks
+
+
+def _match_blocks(vectors: Tensor, one: _Block, other: _Block, limit: int) -> tuple[Tensor, Tensor]:
+    """Return the best similarity of each token of one block in each text of the other, and the other way round.
+
+    Returns:
+        Shapes (texts of one, tokens, texts of other) and (texts of one, texts of other, tokens).
+    """
+    here, there = vectors[one.tokens], vectors[other.tokens]
+    (texts, length, width), (other_texts, other_length, _) = here.shape, there.shape
+    best = here.new_empty(texts, length, other_texts)
+    best_back = here.new_full((texts, other_texts, other_length), -torch.inf)
+    # More than one step for two long texts only.
+    rows = max(limit // (texts * other_texts * other_length), 1)
+    for start in range(0, length, rows):
+        part = here[:, start : start + rows]
+        block = cosine_similarities(part.reshape(-1, width), there.view(-1, width))
+        block = block.view(texts, -1, other_texts, other_length)
+        best[:, start : start + rows] = block.amax(-1)
+        torch.maximum(best_back, block.amax(1), out=best_back)
+    return best, best_back

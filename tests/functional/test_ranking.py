@@ -1,0 +1,166 @@
+"""Ranked candidates: scores of all pairs, consensus, memory and errors."""
+
+import math
+import random
+import warnings
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertscore_tm import bert_score
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.functional import rank_candidates
+from bertscore_tm.scoring import corpus
+from tests.support.texts import real_pairs
+
+COMPONENTS = ("f1", "precision", "recall")
+
+
+def make_items(count=3, seed=0):
+    """Lists of candidates, some equal, empty or shared by items, with one to three references each."""
+    drawn = random.Random(seed)
+    texts = [" ".join(text.split()[: drawn.randint(1, 12)]) for pair in real_pairs(10) for text in pair]
+    candidates = [[*drawn.choices(texts, k=drawn.randint(2, 5)), ""] for _ in range(count)]
+    candidates[0] += candidates[0][:1] * 2
+    candidates[1] += candidates[0][:2]
+    references = [drawn.sample(texts, drawn.randint(1, 3)) for _ in range(count)]
+    return candidates, references
+
+
+def score_pairs(candidates, references, encoder, **options):
+    """Scores of all pairs by the function, of shape (candidates, references) each."""
+    preds = [candidate for candidate in candidates for _ in references]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scores = bert_score(preds, references * len(candidates), encoder, **options)
+    return {name: score.view(len(candidates), len(references)).double() for name, score in scores.items()}
+
+
+def test_scores_against_references_are_those_of_all_pairs(encoder):
+    candidates, references = make_items()
+    pairs = [score_pairs(*texts, encoder) for texts in zip(candidates, references, strict=True)]
+    for component, reduce in product(COMPONENTS, ("mean", "max")):
+        ranked = rank_candidates(candidates, references, encoder, component=component, references_reduce=reduce)
+        for number, (scores, order) in enumerate(zip(ranked.scores, ranked.order, strict=True)):
+            each = pairs[number][component]
+            assert torch.allclose(scores.double(), each.mean(1) if reduce == "mean" else each.amax(1), atol=1e-6)
+            assert scores[order].diff().max() <= 0
+            assert ranked.best[number] == candidates[number][order[0]]
+
+
+def test_consensus_is_the_mean_over_the_other_candidates(encoder):
+    candidates, _ = make_items()
+    drawn = random.Random(1)
+    given = [[drawn.random() for _ in texts] for texts in candidates]
+    pairs = [score_pairs(texts, texts, encoder) for texts in candidates]
+    for component, weights in product(COMPONENTS, (None, given)):
+        ranked = rank_candidates(candidates, encoder=encoder, component=component, weights=weights)
+        for number, scores in enumerate(ranked.scores):
+            share = torch.ones(len(scores)) if weights is None else torch.tensor(weights[number])
+            others = share.double() * (1 - torch.eye(len(scores)))
+            expected = (pairs[number][component] * others).sum(1) / others.sum(1)
+            assert torch.allclose(scores.double(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("idf", ["references", "candidates", "texts"])
+def test_idf(encoder, idf):
+    candidates, references = make_items()
+    corpus_texts = [text for pair in real_pairs(10) for text in pair]
+    if idf == "texts":
+        options = given_options = {"idf_sents": corpus_texts}
+    else:
+        documents = [text for row in (references if idf == "references" else candidates) for text in row]
+        options, given_options = {"idf": True}, {"idf_sents": documents}
+    wanted = None if idf == "candidates" else references
+    ranked = rank_candidates(candidates, wanted, encoder, **options)
+    expected = rank_candidates(candidates, wanted, encoder, **given_options)
+    for scores, others in zip(ranked.scores, expected.scores, strict=True):
+        assert torch.equal(scores, others)
+    if wanted is not None:
+        pairs = score_pairs(candidates[0], references[0], encoder, **given_options)["f1"]
+        assert torch.allclose(ranked.scores[0].double(), pairs.mean(1), atol=1e-6)
+    assert "idf:no" not in ranked.signature
+
+
+@pytest.mark.parametrize("with_references", [False, True])
+def test_each_distinct_text_is_encoded_once_in_steps_of_bounded_memory(encoder, with_references, monkeypatch):
+    candidates, references = make_items(8)
+    wanted = references if with_references else None
+    expected = rank_candidates(candidates, wanted, encoder)
+    encoded = []
+
+    def encode(self, texts, *args):
+        encoded.append(list(texts))
+        return original(self, texts, *args)
+
+    original = FrozenEncoder.encode
+    monkeypatch.setattr(FrozenEncoder, "encode", encode)
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 20_000)
+    ranked = rank_candidates(candidates, wanted, encoder)
+    texts = [text for part in encoded for text in part]
+    assert sum(map(bool, encoded)) > 4
+    assert len(texts) == len(set(texts))
+    for scores, others in zip(ranked.scores, expected.scores, strict=True):
+        assert torch.allclose(scores, others, atol=1e-6)
+
+
+def test_items_with_few_candidates(encoder):
+    ranked = rank_candidates([[], ["a cat"], ["a cat", "a cat"]], encoder=encoder)
+    assert [len(scores) for scores in ranked.scores] == [0, 1, 2]
+    assert ranked.best == [None, "a cat", "a cat"]
+    # Nothing agrees with the only candidate.
+    assert math.isnan(ranked.scores[1])
+    assert ranked.scores[2].tolist() == pytest.approx([1, 1], abs=1e-6)
+    assert len(rank_candidates([], encoder=encoder)) == 0
+    assert rank_candidates([["a"], []], ["a", "b"], encoder).best == ["a", None]
+
+
+def test_of_equal_scores_the_first_candidate_comes_first(encoder):
+    ranked = rank_candidates([["a dog", "a cat", "", "a cat", " ", "a dog"]], [["a cat"]], encoder)
+    assert ranked.order[0].tolist() == [1, 3, 0, 5, 2, 4]
+
+
+@given(st.lists(st.sampled_from(["a cat", "cats sit", "", "rain"]), min_size=2, max_size=6), st.data())
+@settings(max_examples=8, deadline=None)
+def test_scores_do_not_depend_on_the_order_of_the_candidates(encoder, texts, data):
+    order = data.draw(st.permutations(range(len(texts))))
+    scores = rank_candidates([texts], encoder=encoder).scores[0]
+    permuted = rank_candidates([[texts[i] for i in order]], encoder=encoder).scores[0]
+    assert torch.allclose(permuted, scores[list(order)], atol=1e-6)
+
+
+def test_truncated_texts_are_counted_in_one_warning(minilm):
+    short = FrozenEncoder(minilm, num_layers=2, max_length=8)
+    texts = ["a word " * 20, "b word " * 20, "short"]
+    with pytest.warns(UserWarning, match="^2 texts are longer than 8 tokens and were truncated; .*long_text='window'"):
+        rank_candidates([texts, texts], encoder=short)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"candidates": "a"}, TypeError, "candidates is a single string"),
+        ({"candidates": ["a", "b"]}, TypeError, r"candidates\[0\] is a single string: pass a list of texts"),
+        ({"candidates": [["a", 3]]}, TypeError, r"candidates\[0\]\[1\] must be a string, got 3"),
+        ({"references": ["a", "b"]}, ValueError, "references must have one entry per item, got 2 for 1 items"),
+        ({"references": "a"}, ValueError, "references must have one entry per item, got a string"),
+        ({"references": [[]]}, ValueError, r"references\[0\] is empty"),
+        ({"references": ["a"], "weights": [[1, 1]]}, ValueError, "weights= are those of a consensus"),
+        ({"weights": [[1]]}, ValueError, r"weights\[0\] must be 2 finite numbers .* got \[1.0\]"),
+        ({"weights": [[1, -1]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
+        ({"weights": [[1, math.inf]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
+        ({"component": "f2"}, ValueError, "component='f2' is not one of 'f1', 'precision', 'recall'"),
+        ({"references_reduce": "min"}, ValueError, "references_reduce='min' is not one of 'mean', 'max'"),
+    ],
+)
+def test_errors_name_the_argument(encoder, arguments, error, message):
+    with pytest.raises(error, match=message):
+        rank_candidates(**{"candidates": [["a", "b"]], "encoder": encoder, **arguments})
+
+
+def test_an_encoder_of_all_layers_is_refused(minilm):
+    with pytest.raises(ValueError, match="ranked by one layer: pass an encoder without all_layers=True"):
+        rank_candidates([["a", "b"]], encoder=FrozenEncoder(minilm, all_layers=True))
