@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, Literal, cast
 
@@ -218,7 +218,9 @@ class Backbone:
         self.__dict__.update(state)
         if ready is not None:
             model, device = ready.build(self.layers_kept) if isinstance(ready, _ModelParts) else (ready, None)
-            self.source = ModelSource.from_ready(model, self.source.is_whole)
+            # The hash stays that of the model which was copied, with the layers and digits that the copy lacks.
+            source = ModelSource.from_ready(model, self.source.is_whole)
+            self.source = replace(source, content_hash=self.source.content_hash)
             self._place(device or next(model.parameters()).device, lambda dtype: model)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,14 +27,13 @@ from bertscore_tm.encoder.backbone import (
     ready_encoder,
     resolve_layer,
 )
+from bertscore_tm.encoder.content_hash import hash_tokenizer
 from bertscore_tm.encoder.families import FAMILIES, Family, family_of
 from bertscore_tm.encoder.identity import (
+    CallerObject,
     EncoderSettings,
     ModelSource,
-    ModelVersion,
     Signature,
-    hash_contents,
-    hash_folder,
     listed_name,
 )
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
@@ -132,21 +131,23 @@ class FrozenEncoder:
             max_length, long_text or ("truncate" if truncation else "error"), stride, prefix_space
         )
         ready: nn.Module | None = None
-        self._content_hash: str | None = None
-        self._tokenizer_hash: str | None = None
+        hashed: tuple[str | None, bool] = (None, True) if tokenizer is None else hash_tokenizer(tokenizer)
+        self._tokenizer_hash, is_covered = hashed
+        holding_code = (forward_fn, None if is_covered else tokenizer)
+        self._caller_objects = tuple(CallerObject.of(one) for one in holding_code if one is not None)
         if isinstance(model, nn.Module):
             assert tokenizer is not None
             self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
             ready = model if forward_fn is not None else ready_encoder(model)
             source = ModelSource.from_ready(ready, is_whole=forward_fn is not None)
-            self._content_hash = hash_contents(ready, tokenizer)
             self.config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
         else:
             self.name = os.fspath(model)
-            source = ModelSource.from_name(self.name, revision, trust_remote_code)
-            if tokenizer is not None:
-                self._tokenizer_hash = hash_contents(None, tokenizer)
+            source = ModelSource.from_name(self.name, revision, trust_remote_code).with_content_hash()
             self.config = load_config(source, self.name)
+            if source.kind == "hub":
+                # A branch may move between two encoders, or before the weights are loaded.
+                source = replace(source, revision=getattr(self.config, "_commit_hash", None) or revision)
         self.num_layers = resolve_layer(self.config, self.name, num_layers, all_layers, forward_fn)
         self._backbone = Backbone(
             source,
@@ -213,6 +214,11 @@ class FrozenEncoder:
         """
         return str(self.signature_fields(layer))
 
+    @property
+    def caller_token(self) -> bytes:
+        """Token of the caller's code: a forward function, a tokenizer in Python. Equal for the same objects only."""
+        return b"".join(one.token for one in self._caller_objects)
+
     def signature_fields(self, layer: int | None = None) -> Signature:
         """Return the signature as a structure, to which scoring adds its settings.
 
@@ -222,11 +228,7 @@ class FrozenEncoder:
         Returns:
             The signature.
         """
-        source, tokenizer = self._backbone.source, self.tokenizer
-        name, content_hash = self.name, self._content_hash
-        if source.kind == "folder":
-            # The same folder has another path on another machine.
-            name, content_hash = Path(source.location).name, hash_folder(source.location)
+        tokenizer = self.tokenizer
         layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
         if layer is not None:
             # Differs from layer L alone in families with a final norm.
@@ -236,9 +238,7 @@ class FrozenEncoder:
             # Partial functions and callable objects have no name: the class stands in.
             forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
         return Signature(
-            model=ModelVersion(
-                name, content_hash, self._tokenizer_hash, source.revision or getattr(self.config, "_commit_hash", None)
-            ),
+            model=self._backbone.source.version(self.name, self._tokenizer_hash),
             layers=layers,
             dtype=str(self.dtype).removeprefix("torch."),
             prefix_space=tokenizer.prefix_space,
@@ -321,11 +321,10 @@ class FrozenEncoder:
         """
         device = torch.empty(0, device=device).device
         if device not in self._caches:
-            # An id() is valid as long as an encoder that uses the cache keeps the object.
             settings = EncoderSettings(
                 source=self._backbone.source,
-                tokenizer_id=id(self._given_tokenizer),
-                forward_id=id(self._forward_fn),
+                tokenizer_hash=self._tokenizer_hash,
+                caller_objects=self._caller_objects,
                 tokenizer=self._tokenizer_settings,
                 dtype=self.dtype,
                 num_layers=self.num_layers,

@@ -1,11 +1,10 @@
-"""Identity of an encoder: its model's source, the settings of its vectors, content hashes, and the signature."""
+"""Identity of an encoder: its model's source, the settings of its vectors, and the signature."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import dataclass
-from functools import lru_cache
+import secrets
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -13,26 +12,21 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
+from bertscore_tm.encoder.content_hash import hash_folder, hash_model
+from bertscore_tm.encoder.shared_objects import SharedObjects
 from bertscore_tm.encoder.tokenization import TokenizerSettings
 
 __all__ = [
+    "CallerObject",
     "EncoderSettings",
     "ModelSource",
     "ModelVersion",
     "Signature",
-    "hash_contents",
-    "hash_folder",
     "listed_name",
 ]
 
-# Files of a folder that determine scores besides the weights: configuration and tokenizer.
-_LOADED_FILES = (
-    *("config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab*", "merges.txt", "*.model", "*.py"),
-)
 # Numbers of the ready models of this process. An id() would be reused once a model is gone.
 _ready_numbers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _next_ready_number = count(1)
@@ -49,6 +43,7 @@ class ModelSource:
         trust_remote_code: run code that comes with the model.
         ready_number: number of the ready model, never used twice in a process.
         is_whole: the ready model keeps all its parts, since a function of the user runs it.
+        content_hash: hash of the contents of the folder or the ready model when the encoder was made.
 
     Example:
         >>> ModelSource.from_name("roberta-large", revision="main").kind
@@ -61,6 +56,7 @@ class ModelSource:
     trust_remote_code: bool = False
     ready_number: int | None = None
     is_whole: bool = False
+    content_hash: str | None = None
 
     @classmethod
     def from_name(cls, name: str, revision: str | None = None, trust_remote_code: bool = False) -> ModelSource:
@@ -71,8 +67,55 @@ class ModelSource:
 
     @classmethod
     def from_ready(cls, model: nn.Module, is_whole: bool = False) -> ModelSource:
-        """Return the source of a ready model; equal for the same object only."""
-        return cls("ready", ready_number=_ready_numbers.setdefault(model, next(_next_ready_number)), is_whole=is_whole)
+        """Return the source of a ready model; equal for the same object with the same contents only."""
+        number = _ready_numbers.setdefault(model, next(_next_ready_number))
+        return cls("ready", ready_number=number, is_whole=is_whole, content_hash=hash_model(model))
+
+    def with_content_hash(self) -> ModelSource:
+        """Return the source of a folder with the hash of its present contents; other sources as they are."""
+        return replace(self, content_hash=hash_folder(self.location)) if self.kind == "folder" else self
+
+    def version(self, name: str, tokenizer_hash: str | None) -> ModelVersion:
+        """Return the model's version for a signature, given its name and the hash of a tokenizer of the user."""
+        # The same folder has another path on another machine.
+        name = Path(self.location).name if self.kind == "folder" else name
+        return ModelVersion(name, self.content_hash, tokenizer_hash, self.revision)
+
+    def check_unchanged(self) -> None:
+        """Check that a folder has the contents that it had when the encoder was made.
+
+        Raises:
+            OSError: it was saved again meanwhile.
+        """
+        if self.content_hash is not None and self != self.with_content_hash():
+            raise OSError(
+                f"the contents of {self.location!r} have changed since the encoder was made: create the encoder again"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class CallerObject:
+    """An object of the caller that holds code, and so is equal to itself alone.
+
+    Args:
+        value: the object.
+        token: distinguishes it from all others, in other processes too.
+    """
+
+    value: object
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(8))
+
+    @classmethod
+    def of(cls, value: object) -> CallerObject:
+        """Return the same for the same object."""
+        # Valid as a key, as the object is kept.
+        return _caller_objects.get(id(value), lambda: cls(value))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return CallerObject.of, (self.value,)
+
+
+_caller_objects: SharedObjects[CallerObject] = SharedObjects()
 
 
 @dataclass(frozen=True)
@@ -81,8 +124,8 @@ class EncoderSettings:
 
     Args:
         source: the model's source.
-        tokenizer_id: ``id()`` of the tokenizer passed by the user, or of ``None``.
-        forward_id: ``id()`` of the forward function passed by the user, or of ``None``.
+        tokenizer_hash: hash of the tokenizer passed by the user.
+        caller_objects: the forward function passed by the user, and the tokenizer if it holds code.
         tokenizer: settings of the tokenizer.
         dtype: precision of the encoder.
         num_layers: the encoder layer.
@@ -90,8 +133,8 @@ class EncoderSettings:
     """
 
     source: ModelSource
-    tokenizer_id: int
-    forward_id: int
+    tokenizer_hash: str | None
+    caller_objects: tuple[CallerObject, ...]
     tokenizer: TokenizerSettings
     dtype: torch.dtype | Literal["auto"]
     num_layers: int
@@ -104,8 +147,8 @@ class ModelVersion:
 
     Args:
         name: hub name, name of the folder, or class of a ready model.
-        content_hash: hash of a folder's or a ready model's contents.
-        tokenizer_hash: hash of a tokenizer passed by the user.
+        content_hash: hash of a folder's or a ready model's contents, of which the first 8 digits are shown.
+        tokenizer_hash: hash of a tokenizer passed by the user, likewise.
         revision: revision or commit on the hub.
 
     Example:
@@ -119,7 +162,7 @@ class ModelVersion:
     revision: str | None = None
 
     def __str__(self) -> str:
-        hashed = "#".join(part for part in (self.name, self.content_hash, self.tokenizer_hash) if part)
+        hashed = "#".join([self.name, *(part[:8] for part in (self.content_hash, self.tokenizer_hash) if part)])
         return f"{hashed}@{self.revision}" if self.revision else hashed
 
 
@@ -174,51 +217,6 @@ class Signature:
             "transformers": self.transformers,
         }
         return "|".join(f"{name}:{value}" for name, value in entries.items() if value is not None)
-
-
-def hash_contents(model: nn.Module | None, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a short hash of a ready model's weights and a tokenizer's vocabulary.
-
-    Args:
-        model: the model, or ``None`` to hash the tokenizer alone.
-        tokenizer: the tokenizer.
-
-    Returns:
-        Eight hexadecimal digits, equal in every process for equal contents.
-    """
-    content = hashlib.sha256(repr(sorted(tokenizer.get_vocab().items())).encode())
-    for name, tensor in model.state_dict().items() if model is not None else ():
-        content.update(name.encode())
-        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return content.hexdigest()[:8]
-
-
-def hash_folder(folder: str) -> str:
-    """Return a short hash of what is loaded from a model's folder: weights, configuration and tokenizer.
-
-    Args:
-        folder: path of the folder.
-
-    Returns:
-        Eight hexadecimal digits, equal for equal contents at any path.
-    """
-    path = Path(folder)
-    # transformers prefers safetensors to other formats in the same folder.
-    weights = sorted(path.glob("model*.safetensors*")) or sorted(path.glob("pytorch_model*"))
-    others = sorted({file for pattern in _LOADED_FILES for file in path.glob(pattern) if file.is_file()})
-    stats = [(file.name, file.stat()) for file in [*weights, *others]]
-    return _hash_files(folder, tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
-
-
-# Bounded, as files may change; size and time of change identify the contents.
-@lru_cache(maxsize=64)
-def _hash_files(folder: str, files: tuple[tuple[str, int, int], ...]) -> str:
-    content = hashlib.sha256()
-    for name, _, _ in files:
-        content.update(name.encode())
-        with (Path(folder) / name).open("rb") as stream:
-            content.update(hashlib.file_digest(stream, "sha256").digest())
-    return content.hexdigest()[:8]
 
 
 def listed_name(name: str) -> str:

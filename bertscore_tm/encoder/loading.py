@@ -71,8 +71,9 @@ def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
         The tokenizer.
 
     Raises:
-        OSError: it cannot be loaded.
+        OSError: it cannot be loaded, or its folder has changed since the encoder was made.
     """
+    source.check_unchanged()
     with quiet_loading("tokenizer", name, source.location):
         # trust_remote_code must be given: by default, transformers asks on standard input whether to run such code.
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -97,8 +98,10 @@ def load_encoder(
         The encoder, on the CPU.
 
     Raises:
-        OSError: it cannot be loaded, or the file lacks weights, which transformers would fill with random numbers.
+        OSError: it cannot be loaded, its folder has changed since the encoder was made, or the file lacks weights,
+            which transformers would fill with random numbers.
     """
+    source.check_unchanged()
     family = family_of(config)
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
     with quiet_loading("weights", name, source.location):

@@ -48,6 +48,8 @@ from bertscore_tm.texts import TextPairs
 __all__ = ["ListStateMetric"]
 
 _SUMS = ("totals", "num_truncated")
+# First numbers of a fingerprint: the hash of the settings. Whether pairs are kept follows.
+_DIGEST_SIZE = 8
 
 
 class ListStateMetric(Metric):
@@ -118,10 +120,12 @@ class ListStateMetric(Metric):
         self._register_fingerprint()
 
     def _register_fingerprint(self) -> None:
-        # A state, since MetricCollection merges metrics whose states are equal after the first update.
+        # A state, since MetricCollection merges metrics whose states are equal after the first update. The token of the
+        # caller's objects differs between processes, so ranks and merged states are compared without it.
         settings = f"{self.encoder.signature(self._layer)}|{self._weight_source}"
-        digest = hashlib.sha256(settings.encode()).digest()[:8]
-        self.add_state("fingerprint", default=torch.tensor([*digest, self._keeps_pairs]), dist_reduce_fx=None)
+        digest = hashlib.sha256(settings.encode()).digest()[:_DIGEST_SIZE]
+        values = [*digest, self._keeps_pairs, *self.encoder.caller_token]
+        self.add_state("fingerprint", default=torch.tensor(values), dist_reduce_fx=None)
 
     def _encode(self, texts: TextPairs, indices: Tensor | None) -> dict[str, Tensor]:
         """Encode and match texts.
@@ -160,8 +164,8 @@ class ListStateMetric(Metric):
     def _check_states(self, states: Mapping[str, Any]) -> None:
         """Raise ``ValueError`` unless this metric can take over states, as in ``metric_state``."""
         fingerprint = states.get("fingerprint")
-        # Its last number is whether pairs are kept.
-        if fingerprint is None or not torch.equal(fingerprint[:-1].to(self.device), self.fingerprint[:-1]):
+        settings = slice(_DIGEST_SIZE)
+        if fingerprint is None or not torch.equal(fingerprint[settings].to(self.device), self.fingerprint[settings]):
             raise ValueError(
                 "the state belongs to a metric that differs in model, layer, precision, length limit or idf: create "
                 "both metrics with the same arguments"
@@ -177,7 +181,8 @@ class ListStateMetric(Metric):
 
     def _combine(self, states: Mapping[str, Any], collectives: Collectives) -> SyncedState:
         """Combine states, as in ``metric_state``, with those of the other ranks."""
-        state = RankState(self._concatenate(states), states["totals"], states["num_truncated"], self.fingerprint)
+        settings = self.fingerprint[: _DIGEST_SIZE + 1]
+        state = RankState(self._concatenate(states), states["totals"], states["num_truncated"], settings)
         vocab_size = self.encoder.tokenizer.vocab_size
         return combine_ranks(state, self._num_layers, vocab_size, self._weights is None, collectives)
 

@@ -1,0 +1,242 @@
+"""What counts as the same encoder: the contents of models, folders and tokenizers, and functions by object."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import normalizers
+from tokenizers.pre_tokenizers import PreTokenizer
+from torch import Tensor
+from torchmetrics import MetricCollection
+from transformers import ByT5Tokenizer, PreTrainedModel, PreTrainedTokenizerFast, T5Model
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from tests.support.cached_texts import CPU
+from tests.support.models import randomised, tiny_config, tiny_model
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PAIRS = ["a cat sat on the mat", "rain tomorrow"], ["the cat sat", "sun today"]
+
+
+def score(encoder: FrozenEncoder) -> Tensor:
+    metric = BERTScore(encoder, score="f1", reduction="none")
+    metric.update(*PAIRS)
+    result: Tensor = metric.compute()
+    return result
+
+
+def change(model: PreTrainedModel) -> None:
+    torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.7)
+
+
+# Contents.
+
+
+def test_a_trained_model_scores_with_its_new_weights_while_the_old_ones_are_in_use():
+    model, tokenizer = copy.deepcopy(tiny_model("bert"))
+    before = FrozenEncoder(model, tokenizer, num_layers=2)
+    first = score(before)
+    change(model)
+    after = FrozenEncoder(model, tokenizer, num_layers=2)
+    expected = score(FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2))
+    assert torch.equal(score(after), expected)
+    assert not torch.allclose(expected, first, atol=1e-3)
+    assert torch.equal(score(before), first)
+    assert before.signature() != after.signature()
+    # Both copies keep their weights in other processes.
+    for encoder in (before, after):
+        assert torch.equal(score(pickle.loads(pickle.dumps(encoder))), score(encoder))
+
+
+def test_a_model_with_another_configuration_is_another_model():
+    model, tokenizer = copy.deepcopy(tiny_model("bert"))
+    before = FrozenEncoder(model, tokenizer, num_layers=2)
+    model.config.num_attention_heads = 2
+    after = FrozenEncoder(model, tokenizer, num_layers=2)
+    assert before.signature() != after.signature()
+    assert before.cache(CPU) is not after.cache(CPU)
+
+
+def save(model: PreTrainedModel, folder: Path) -> str:
+    model.save_pretrained(folder)
+    tiny_model("bert")[1].save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_folder_that_is_saved_again_scores_with_its_new_weights_while_the_old_ones_are_in_use(tmp_path):
+    model = copy.deepcopy(tiny_model("bert")[0])
+    folder = save(model, tmp_path / "model")
+    before = FrozenEncoder(folder, num_layers=2)
+    first = score(before)
+    change(model)
+    save(model, tmp_path / "model")
+    after = FrozenEncoder(folder, num_layers=2)
+    expected = score(FrozenEncoder(save(model, tmp_path / "other"), num_layers=2))
+    assert torch.equal(score(after), expected)
+    assert not torch.allclose(expected, first, atol=1e-3)
+    assert torch.equal(score(before), first)
+    assert before.signature() != after.signature()
+
+
+@pytest.mark.parametrize("use", [FrozenEncoder.backbone, lambda encoder, device: encoder.tokenizer])
+def test_a_folder_that_changes_before_it_is_loaded_is_an_error(tmp_path, use):
+    model = copy.deepcopy(tiny_model("bert")[0])
+    encoder = FrozenEncoder(save(model, tmp_path / "model"), num_layers=2)
+    change(model)
+    save(model, tmp_path / "model")
+    with pytest.raises(OSError, match=r"contents of .*model.* changed.*create the encoder again"):
+        use(encoder, "cpu")
+
+
+# Tokenizers.
+
+
+def cased(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Return the same tokenizer without lower-casing."""
+    other = copy.deepcopy(tokenizer)
+    other.backend_tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    return other
+
+
+def require_separate(make: Callable[[int], BERTScore], agreeing: list[str], differing: list[str]) -> None:
+    """Check that a collection of two metrics, which agree on its first batch, gives what each gives alone."""
+    metrics = {"one": make(0), "other": make(1)}
+    collection = MetricCollection({name: metric.clone() for name, metric in metrics.items()})
+    for texts in (agreeing, differing):
+        collection.update(texts, PAIRS[1])
+        for metric in metrics.values():
+            metric.update(texts, PAIRS[1])
+    alone = {name: metric.compute() for name, metric in metrics.items()}
+    assert abs(alone["one"] - alone["other"]) > 1e-3
+    assert collection.compute() == alone
+
+
+def test_a_collection_keeps_tokenizers_of_one_vocabulary_apart(minilm, encoder):
+    tokenizers = [encoder.tokenizer.tokenizer, cased(encoder.tokenizer.tokenizer)]
+    assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
+    texts = PAIRS[0]
+    require_separate(
+        lambda i: BERTScore(minilm, 5, user_tokenizer=tokenizers[i], score="f1"), texts, [t.title() for t in texts]
+    )
+
+
+def left_truncation(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.truncation_side = "left"
+
+
+def other_limit(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.model_max_length = 9
+
+
+def other_separator(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.sep_token = "[UNK]"
+
+
+def new_token(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.add_tokens(["mat"])
+
+
+@pytest.mark.parametrize("edit", [left_truncation, other_limit, other_separator, new_token])
+def test_a_changed_tokenizer_has_another_signature_and_cache(edit):
+    model, tokenizer = copy.deepcopy(tiny_model("bert"))
+    before = FrozenEncoder(model, tokenizer, num_layers=2)
+    signature, cache = before.signature(), before.cache(CPU)
+    # Its use changes nothing: calls leave their limits in the tokenizer.
+    tokenizer(["a cat"], truncation=True, max_length=5, padding="max_length")
+    assert FrozenEncoder(model, tokenizer, num_layers=2).signature() == signature
+    edit(tokenizer)
+    after = FrozenEncoder(model, tokenizer, num_layers=2)
+    assert after.signature() != signature
+    assert after.cache(CPU) is not cache
+
+
+def test_tokenizers_written_in_python_are_compared_by_their_settings_and_files(tmp_path):
+    model = randomised(T5Model(tiny_config("t5", vocab_size=384)))
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    tokenizers = [ByT5Tokenizer(), ByT5Tokenizer.from_pretrained(tmp_path), ByT5Tokenizer()]
+    tokenizers[2].truncation_side = "left"
+    same, loaded, other = (FrozenEncoder(model, tokenizer, num_layers=1).signature() for tokenizer in tokenizers)
+    assert same == loaded != other
+
+
+class Characters:
+    """A pre-tokenizer in Python, which the tokenizers package cannot serialise: pieces of a number of characters."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def pre_tokenize(self, text: Any) -> None:
+        text.split(lambda _, part: [part[i : i + self.size] for i in range(0, len(str(part)), self.size)])
+
+
+def test_tokenizers_that_cannot_be_serialised_are_equal_as_objects_only():
+    model, tokenizer = tiny_model("bert")
+    own = [copy.deepcopy(tokenizer) for _ in range(2)]
+    for one, size in zip(own, (1, 2), strict=True):
+        one.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Characters(size))
+    require_separate(
+        lambda i: BERTScore(model=model, user_tokenizer=own[i], num_layers=2, score="f1"), ["a", "I"], PAIRS[0]
+    )
+
+
+# Functions of the caller.
+
+
+def scaled(factor: float) -> Callable[[torch.nn.Module, dict[str, Tensor]], Tensor]:
+    """Return a function that differs from others of its name in texts of more than four tokens."""
+
+    def forward(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        states: Tensor = model(**inputs).last_hidden_state
+        return torch.cat([states[:, :4], states[:, 4:] + factor], dim=1)
+
+    return forward
+
+
+def test_a_collection_keeps_functions_of_one_name_apart(encoder):
+    model, tokenizer = encoder.backbone("cpu"), encoder.tokenizer.tokenizer
+    functions = [scaled(0.0), scaled(0.5)]
+    require_separate(
+        lambda i: BERTScore(model=model, user_tokenizer=tokenizer, user_forward_fn=functions[i], score="f1"),
+        ["hello", "rain"],
+        PAIRS[0],
+    )
+
+
+def test_a_function_is_equal_to_itself_in_copies_and_pickles():
+    model, tokenizer = tiny_model("bert")
+    metrics = [BERTScore(model=model, user_tokenizer=tokenizer, user_forward_fn=hidden_states) for _ in range(2)]
+    collection = MetricCollection({"one": metrics[0], "other": metrics[1], "copy": metrics[0].clone()})
+    collection.update(*PAIRS)
+    assert len(collection.compute_groups) == 1
+    again = [pickle.loads(pickle.dumps(metric)) for metric in metrics]
+    # As between processes, whose objects differ.
+    again[0].merge_state(metrics[0])
+    assert again[0].compute() == metrics[0].compute()
+    assert again[0].encoder.caller_token == metrics[0].encoder.caller_token
+
+
+def hidden_states(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    states: Tensor = model(**inputs).last_hidden_state
+    return states
+
+
+def score_on_rank(rank: int) -> float:
+    model, tokenizer = tiny_model("bert")
+    metric = BERTScore(model=model, user_tokenizer=tokenizer, user_forward_fn=hidden_states, score="f1")
+    metric.update(PAIRS[0][rank : rank + 1], PAIRS[1][rank : rank + 1])
+    return float(metric.compute())
+
+
+@pytest.mark.distributed
+def test_ranks_with_a_function_agree():
+    model, tokenizer = tiny_model("bert")
+    encoder = FrozenEncoder(model, tokenizer, forward_fn=hidden_states)
+    assert run_ranks(score_on_rank, 2) == pytest.approx([float(score(encoder).mean())] * 2, abs=1e-6)
