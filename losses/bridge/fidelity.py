@@ -115,17 +115,23 @@ def require_fidelity(bridge: VocabularyBridge, texts: Sequence[str] | None, allo
     """
     measured = bridge.default_fidelity if texts is None else bridge.fidelity(texts)
     score = measured.self_score
+    found = (
+        f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary "
+        f"(bridge={bridge.mode!r})"
+    )
+    advice = []
+    if texts is None:
+        advice.append("the texts are a few English sentences: pass your own as fidelity_texts=")
+    if bridge.mode != bridge.closest_mode:
+        advice.append(f"bridge='auto' selects {bridge.closest_mode!r}, which loses less")
     if score < _REFUSED_BELOW and not allow_low_fidelity:
+        advice.append("an encoder with the generator's tokenizer or a sequence-level loss needs no bridge")
         raise ValueError(
-            f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary: below "
-            f"{_REFUSED_BELOW} the loss hardly follows the metric. Use another mode than bridge={bridge.mode!r}, an "
-            f"encoder with the generator's tokenizer or a sequence-level loss, or pass allow_low_fidelity=True"
+            f"{found}: below {_REFUSED_BELOW} the loss hardly follows the metric. To use it anyway, pass "
+            f"allow_low_fidelity=True. Otherwise: {'; '.join(advice)}"
         )
     if score < _WARNED_BELOW:
-        warn_user(
-            f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary: the loss "
-            f"follows the metric only roughly; bridge='expand' loses less than bridge='mean'"
-        )
+        warn_user("; ".join([f"{found}, so the loss follows the metric only roughly", *advice]))
 
 
 def replace_words(texts: Sequence[str]) -> list[str]:

@@ -110,7 +110,7 @@ class VocabularyBridge:
                 f"mode='identity' needs tokenizers that split texts into the same tokens, which the generator's and "
                 f"that of the encoder {encoder.name!r} do not: use mode='auto'"
             )
-        self.mode: Mode = self._choose_mode() if mode == "auto" else mode
+        self.mode: Mode = self.closest_mode if mode == "auto" else mode
         own = TextTokenizer(generator_tokenizer, _config_of(generator_tokenizer))
         self.vocab_size = self._pieces.vocab_size
         self.end_ids = own.end_ids
@@ -244,13 +244,15 @@ class VocabularyBridge:
         return self.fidelity(FIDELITY_TEXTS)
 
     @cached_property
-    def _shares_table(self) -> bool:
-        return self._pieces.identity and self._pieces.is_arange()
-
-    def _choose_mode(self) -> Mode:
+    def closest_mode(self) -> Mode:
+        """Mode that loses least, which ``"auto"`` selects."""
         if self._pieces.identity:
             return "identity"
         return "mean" if self._pieces.is_one_to_one() else "expand"
+
+    @cached_property
+    def _shares_table(self) -> bool:
+        return self._pieces.identity and self._pieces.is_arange()
 
     def _move_pieces(self, device: torch.device) -> PieceTable:
         if device not in self._pieces_by_device:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from functools import cache
 
 import pytest
@@ -157,6 +158,26 @@ def test_a_bridge_that_loses_too_much_is_refused(encoder):
             allow_low_fidelity=True,
             fidelity_texts=["it rains today", "a cat sat on the mat"],
         )
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand"])
+@pytest.mark.parametrize("texts", [None, ["it rains today", "a cat sat on the mat"]])
+@pytest.mark.parametrize("allow_low_fidelity", [False, True])
+def test_advice_on_low_fidelity_is_what_is_not_yet_done(encoder, mode, texts, allow_low_fidelity):
+    said = re.escape(f"against themselves through the bridge from the generator's vocabulary (bridge={mode!r})")
+    expected = pytest.warns(UserWarning, match=said) if allow_low_fidelity else pytest.raises(ValueError, match=said)
+    with expected as found:
+        SoftBERTScoreLoss(
+            encoder,
+            generator_tokenizer=tiny_tokenizer("bytes"),
+            bridge=mode,
+            allow_low_fidelity=allow_low_fidelity,
+            fidelity_texts=texts,
+        )
+    said = str(found[0].message if allow_low_fidelity else found.value)
+    assert ("bridge='auto'" in said) is (mode == "mean")
+    assert ("fidelity_texts=" in said) is (texts is None)
+    assert ("allow_low_fidelity=True" in said) is not allow_low_fidelity
 
 
 def test_a_bridge_may_be_shared(encoder, minilm):
