@@ -1,65 +1,207 @@
-"""Numbers of the examples that a rank scores, by which a distributed sampler's duplicates are recognized."""
+"""Numbers of the examples that a rank scores, by which examples that several ranks score are recognized."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
-__all__ = ["SampleNumbers", "get_sample_numbers", "is_tensor_parallel_replica"]
+from bertscore_tm.callbacks.trainer import gather_objects, get_dataloaders
+
+__all__ = [
+    "SampleOrder",
+    "get_sample_orders",
+    "has_random_order",
+    "is_tensor_parallel_replica",
+    "read_indices",
+    "require_equal_orders",
+]
+
+# Samplers that draw from the data of one rank, which no other rank has.
+_LOCAL_SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 @dataclass(frozen=True)
-class SampleNumbers:
-    """Numbers of the examples of a batch.
+class SampleOrder:
+    """Numbers of all examples that this rank reads from a dataloader, in the order of reading.
 
     Args:
-        numbers: position of each example in the sampler's order; a duplicate has the number of its original.
-        repeated: whether each example is a duplicate that the sampler added.
+        numbers: number of each example, equal on all ranks and in all epochs: its index in the data set or, with a
+            sampler other than ``DistributedSampler``, its position in that sampler's order.
+        repeated: whether each example is a duplicate that the distributed sampler added.
+        batch_size: number of examples of a batch.
     """
 
     numbers: list[int]
     repeated: list[bool]
+    batch_size: int
 
+    def select_batch(self, start: int, count: int) -> tuple[list[int], list[bool]]:
+        """Return the numbers of the next examples, and whether each is a duplicate.
 
-def get_sample_numbers(dataloader: Iterable[Any], start: int, count: int) -> SampleNumbers | None:
-    """Return the numbers of the next examples of this rank.
+        Args:
+            start: number of examples that this rank has read so far.
+            count: number of predictions.
 
-    ``DistributedSampler`` deals examples to the ranks in turn and repeats the first ones until all ranks have equally
-    many.
-
-    Args:
-        dataloader: the dataloader of the examples.
-        start: number of examples that this rank has read from it so far.
-        count: number of examples to come.
-
-    Returns:
-        Their numbers, or ``None`` if the dataloader has no ``DistributedSampler``.
-
-    Raises:
-        MisconfigurationException: the number of predictions differs from the number of examples in the batch.
-    """
-    if not isinstance(dataloader, DataLoader):
-        return None
-    sampler: Any = dataloader.sampler
-    if not isinstance(sampler, DistributedSampler):
-        sampler = getattr(dataloader.batch_sampler, "sampler", None)
-    if not isinstance(sampler, DistributedSampler):
-        return None
-    if dataloader.batch_size is not None:
-        expected = min(dataloader.batch_size, len(sampler) - start)
+        Raises:
+            MisconfigurationException: the number of predictions differs from the number of examples in the batch.
+        """
+        expected = min(self.batch_size, len(self.numbers) - start)
         if count != expected:
             raise MisconfigurationException(
                 f"got {count} predictions for a batch of {expected} examples, so the duplicates that the distributed "
                 f"sampler adds cannot be recognized: return one prediction per example"
             )
-    size = len(sampler.dataset)  # type: ignore[arg-type]  # sized, or the sampler could not have been made
-    positions = [sampler.rank + index * sampler.num_replicas for index in range(start, start + count)]
-    return SampleNumbers([position % size for position in positions], [position >= size for position in positions])
+        return self.numbers[start : start + count], self.repeated[start : start + count]
+
+
+def get_sample_orders(trainer: pl.Trainer) -> list[SampleOrder | None]:
+    """Return the order in which this rank reads each dataloader of the running validation or test.
+
+    The order is known if a plain ``BatchSampler`` cuts the examples of a ``DistributedSampler`` into batches. A batch
+    sampler of another class, such as one that groups texts of equal lengths, may change the order.
+
+    Args:
+        trainer: the running trainer, on several ranks.
+
+    Returns:
+        The order of each dataloader that gets separate scores; ``None`` if the ranks read their own data: an iterable
+        data set, or a sampler of torch that does not divide the data among the ranks.
+
+    Raises:
+        MisconfigurationException: ranks may read the same examples, but it is not known which.
+    """
+    dataloaders = get_dataloaders(trainer)
+    orders = [_get_sample_order(one, trainer.world_size) for one in dataloaders.flattened]
+    if dataloaders._mode == "sequential" or len(orders) == 1:
+        return orders
+    if any(order is not None for order in orders):
+        raise _unknown_order(f"CombinedLoader of the mode {dataloaders._mode!r}", trainer.world_size)
+    return [None]
+
+
+def _get_sample_order(dataloader: Iterable[Any], world_size: int) -> SampleOrder | None:
+    if not isinstance(dataloader, DataLoader) or isinstance(dataloader.dataset, IterableDataset):
+        return None
+    batch_sampler: Any = dataloader.batch_sampler
+    if type(batch_sampler) not in (BatchSampler, type(None)):
+        raise _unknown_order(type(batch_sampler).__name__, world_size)
+    sampler = _get_sampler(dataloader)
+    if type(sampler) in _LOCAL_SAMPLERS:
+        return None
+    if type(sampler) not in (DistributedSampler, DistributedSamplerWrapper):
+        raise _unknown_order(type(sampler).__name__, world_size)
+    # Lightning's wrapper of another sampler yields what that sampler yields at these positions; iterating over the
+    # wrapper itself would draw from that sampler.
+    numbers = list(DistributedSampler.__iter__(sampler))
+    size = len(sampler.dataset)
+    repeated = [sampler.rank + i * sampler.num_replicas >= size for i in range(len(numbers))]
+    return SampleOrder(numbers, repeated, 1 if batch_sampler is None else batch_sampler.batch_size)
+
+
+def _get_sampler(dataloader: DataLoader[Any]) -> Any:
+    # A dataloader with a batch sampler of the user's own has another, unused sampler.
+    return getattr(dataloader.batch_sampler, "sampler", dataloader.sampler)
+
+
+def _unknown_order(name: str, world_size: int) -> MisconfigurationException:
+    return MisconfigurationException(
+        f"BERTScoreCallback got a {name} on {world_size} ranks, so it is unknown which examples a batch contains and "
+        f"which of them other ranks score too: let each batch contain the indices of its examples in the whole data "
+        f"set, and pass their key as BERTScoreCallback(index_key=...)"
+    )
+
+
+def require_equal_orders(trainer: pl.Trainer) -> None:
+    """Check after a run on several ranks that samplers of the user's own yielded the same examples on all ranks.
+
+    Args:
+        trainer: the running trainer.
+
+    Raises:
+        MisconfigurationException: a sampler draws other examples on each rank, so that some were scored by several
+            ranks and others by none.
+    """
+    samplers = [_get_sampler(one) for one in get_dataloaders(trainer).flattened if isinstance(one, DataLoader)]
+    # Lightning keeps the examples that a sampler of the user's own yielded until it draws from it again.
+    yielded = [
+        [one.dataset[i] for i in range(len(one.dataset))] for one in samplers if type(one) is DistributedSamplerWrapper
+    ]
+    digests = gather_objects(trainer, [sha256(repr(one).encode()).digest() for one in yielded]) if yielded else []
+    if any(one != digests[0] for one in digests):
+        raise MisconfigurationException(
+            f"the sampler of a dataloader yields other examples on each of {trainer.world_size} ranks, so some were "
+            f"scored several times and others never: seed the sampler equally on all ranks"
+        )
+
+
+def read_indices(index_key: str, batch: Any, outputs: Any, count: int) -> list[int]:
+    """Return the indices of the examples of a batch, which the batch or the step's outputs contain.
+
+    Args:
+        index_key: key of the indices.
+        batch: the batch.
+        outputs: the return value of the validation or test step.
+        count: number of predictions.
+
+    Returns:
+        The index of each example in the data set.
+
+    Raises:
+        MisconfigurationException: there are no such indices, or they are not one integer per prediction.
+    """
+    mappings = [one for one in (batch, outputs) if isinstance(one, Mapping)]
+    found = next((one[index_key] for one in mappings if index_key in one), None)
+    if found is None:
+        keys = sorted({str(key) for one in mappings for key in one})
+        raise MisconfigurationException(
+            f"BERTScoreCallback found no index_key={index_key!r} in the batch or in the step's outputs, which have "
+            f"{f'the keys {keys}' if keys else 'no keys'}: return the index of each example in the data set under "
+            f"this key"
+        )
+    indices = found.tolist() if isinstance(found, torch.Tensor) else found
+    is_list = isinstance(indices, Sequence) and all(type(one) is int for one in indices)
+    if not is_list or len(indices) != count:
+        raise MisconfigurationException(
+            f"index_key={index_key!r} must hold {count} integers, one per prediction, got {str(found)[:60]}"
+        )
+    return list(indices)
+
+
+def has_random_order(trainer: pl.Trainer, dataloader_idx: int) -> bool:
+    """Return whether the examples are drawn in another, unknown order in every epoch, as with ``shuffle=True``.
+
+    The order of a ``DistributedSampler`` that shuffles is known.
+
+    Args:
+        trainer: the running trainer.
+        dataloader_idx: index of the dataloader, 0 if each batch combines all of them.
+    """
+    dataloaders = get_dataloaders(trainer)
+    chosen = [dataloaders.flattened[dataloader_idx]] if dataloaders._mode == "sequential" else dataloaders.flattened
+    random = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+    return any(
+        isinstance(one, DataLoader)
+        and not isinstance(one.dataset, IterableDataset)
+        and isinstance(_get_sampler(one), random)
+        for one in chosen
+    )
 
 
 def is_tensor_parallel_replica(pl_module: pl.LightningModule) -> bool:

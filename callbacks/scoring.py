@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from copy import deepcopy
-from dataclasses import dataclass, field
-from inspect import signature
-from typing import Any, get_args, get_origin
+from dataclasses import dataclass
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -17,9 +16,16 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
-from bertscore_tm.callbacks.sample_numbers import get_sample_numbers, is_tensor_parallel_replica
-from bertscore_tm.callbacks.text_buffer import TextBuffer, add_metric_name
-from bertscore_tm.callbacks.trainer import count_scored_loaders, get_dataloaders, require_lightning_trainer
+from bertscore_tm.callbacks.loader_scores import LoaderScores, compute_metric, flatten_metrics
+from bertscore_tm.callbacks.sample_numbers import (
+    SampleOrder,
+    get_sample_orders,
+    has_random_order,
+    is_tensor_parallel_replica,
+    read_indices,
+    require_equal_orders,
+)
+from bertscore_tm.callbacks.trainer import count_scored_loaders, require_lightning_trainer
 from bertscore_tm.metric import BERTScore
 
 __all__ = ["BERTScoreCallback", "ScoredBatch", "TextListener"]
@@ -34,10 +40,12 @@ class ScoredBatch:
         outputs: the return value of the validation or test step.
         preds: generated texts.
         target: a reference, or a list of references, per prediction.
-        numbers: number of each example in the data set; without a sampler that defines it, a number that is unique over
-            all ranks.
-        repeated: whether each example is a duplicate that a distributed sampler added.
+        numbers: number of each example, unique over all ranks: with ``index_key`` or a ``DistributedSampler`` its index
+            in the data set, otherwise its position in the order in which the dataloader reads.
+        repeated: whether each example is known to be a duplicate.
         dataloader_idx: index of the dataloader.
+        has_numbers: whether an example has the same number in every run; ``False`` if the order is random, or if each
+            rank reads its own data.
     """
 
     batch: Any
@@ -47,6 +55,7 @@ class ScoredBatch:
     numbers: list[int]
     repeated: list[bool]
     dataloader_idx: int
+    has_numbers: bool = True
 
 
 class TextListener(Callback, ABC):
@@ -89,25 +98,6 @@ class TextListener(Callback, ABC):
         return None
 
 
-@dataclass
-class _LoaderScores:
-    """State of one dataloader during a run.
-
-    Args:
-        metrics: copies of the callback's metrics by name.
-        buffers: a buffer per BERTScore, by the metric's ``id``.
-        num_pairs: number of pairs so far, duplicates included.
-    """
-
-    metrics: dict[str, Metric]
-    buffers: dict[int, TextBuffer] = field(default_factory=dict)
-    num_pairs: int = 0
-
-    def buffer(self, metric: BERTScore, name: str) -> TextBuffer:
-        """Return the buffer of a metric."""
-        return self.buffers.setdefault(id(metric), TextBuffer(metric, name))
-
-
 class BERTScoreCallback(Callback):
     """Score every validation and test run with BERTScore and log precision, recall and F1.
 
@@ -117,7 +107,9 @@ class BERTScoreCallback(Callback):
     ``ReduceLROnPlateau`` see them. With several dataloaders each has its keys, such as
     ``val_bertscore_f1_dataloader_idx_0``, and the plain key is their mean. Scoring never changes training: the final
     weights are bitwise equal with and without the callback. On several ranks the score is that of the whole data set:
-    duplicates that the distributed sampler adds are dropped. Small batches are encoded together.
+    duplicates that the distributed sampler adds are dropped. If batches come from a batch sampler other than torch's,
+    such as one that groups texts by length, or from a sampler that divides the data among the ranks itself, pass
+    ``index_key``. Small batches are encoded together.
 
     Args:
         metric: the metric; its encoder is shared with every loss and metric that uses the same. Or several metrics by
@@ -129,6 +121,9 @@ class BERTScoreCallback(Callback):
             evaluation mode and in the trainer's precision. Default: use the texts that the step returns.
         preds_key: key of the predictions in the dictionary that the step returns.
         target_key: key of the references in it: a text, or a list of texts, per prediction.
+        index_key: key of the examples' indices in the batch or in that dictionary: one integer per prediction, equal
+            for equal examples and different for all others. Examples with equal indices count once, and pairs are in
+            the order of their indices. Default: the indices follow from the sampler.
         name: name of a single metric in the logged keys.
         max_batches: largest number of batches to score per dataloader and rank. Default: all.
         prog_bar: show F1 in the progress bar.
@@ -139,7 +134,8 @@ class BERTScoreCallback(Callback):
             dataloader.
 
     Raises:
-        MisconfigurationException: there is no validation loop, or the texts are missing or malformed.
+        MisconfigurationException: there is no validation loop, the texts or the indices are missing or malformed, or
+            several ranks may read the same examples and ``index_key`` is missing.
         TypeError: ``metric`` or ``generate`` has the wrong type.
         ValueError: a metric, a name or ``max_batches`` is not supported.
 
@@ -156,13 +152,14 @@ class BERTScoreCallback(Callback):
         *,
         preds_key: str = "preds",
         target_key: str = "target",
+        index_key: str | None = None,
         name: str = "bertscore",
         max_batches: int | None = None,
         prog_bar: bool = True,
     ) -> None:
         super().__init__()
         self.metric = metric
-        self.metrics = _flatten_metrics(metric, name)
+        self.metrics = flatten_metrics(metric, name)
         if max_batches is not None and max_batches < 1:
             raise ValueError(f"max_batches must be at least 1, got {max_batches}; remove the callback to score nothing")
         if generate is not None and not callable(generate):
@@ -170,11 +167,12 @@ class BERTScoreCallback(Callback):
         self.generate = generate
         self.preds_key = preds_key
         self.target_key = target_key
+        self.index_key = index_key
         self.name = name
         self.max_batches = max_batches
         self.prog_bar = prog_bar
         self.pairs: dict[str, Tensor] = {}
-        self._loaders: list[_LoaderScores] = []
+        self._loaders: list[LoaderScores] = []
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the run has batches to score and that no two callbacks log the same keys."""
@@ -245,19 +243,22 @@ class BERTScoreCallback(Callback):
             MisconfigurationException: a metric cannot score one of them.
         """
         for loader in self._loaders:
-            for buffer in loader.buffers.values():
-                buffer.flush()
+            loader.flush()
 
     def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        orders: list[SampleOrder | None] = [None] * count_scored_loaders(trainer)
+        if trainer.world_size > 1 and self.index_key is None:
+            orders = get_sample_orders(trainer)
         # Copies leave the caller's metrics alone and share their encoders. All ranks create them before the first
         # batch, since a rank without batches must join every collective.
-        self._loaders = [
-            _LoaderScores({name: deepcopy(metric).to(pl_module.device) for name, metric in self.metrics.items()})
-            for _ in range(count_scored_loaders(trainer))
-        ]
-        for loader in self._loaders:
-            for metric in loader.metrics.values():
+        self._loaders = []
+        for number, order in enumerate(orders):
+            is_numbered = trainer.world_size == 1 and not has_random_order(trainer, number)
+            metrics = {name: deepcopy(metric).to(pl_module.device) for name, metric in self.metrics.items()}
+            for metric in metrics.values():
                 metric.reset()
+            has_numbers = self.index_key is not None or order is not None or is_numbered
+            self._loaders.append(LoaderScores(metrics, order, has_numbers))
 
     def _update(
         self,
@@ -274,34 +275,39 @@ class BERTScoreCallback(Callback):
         loader = self._loaders[dataloader_idx]
         if not loader.num_pairs:
             self.flush()  # the texts of the previous dataloader
-        samples = None
-        dataloaders = get_dataloaders(trainer)
-        if trainer.world_size > 1 and dataloaders._mode == "sequential":
-            samples = get_sample_numbers(dataloaders.flattened[dataloader_idx], loader.num_pairs, len(preds))
-        repeated = [False] * len(preds) if samples is None else samples.repeated
+        numbers, repeated = self._number_examples(trainer, loader, batch, outputs, len(preds))
         if is_tensor_parallel_replica(pl_module):
             repeated = [True] * len(preds)
-        indices = None if samples is None else samples.numbers
-        positions = range(loader.num_pairs, loader.num_pairs + len(preds))
-        numbers = indices or [trainer.global_rank + position * trainer.world_size for position in positions]
+        may_repeat = self.index_key is not None or loader.order is not None
         listeners = [c for c in trainer.callbacks if isinstance(c, TextListener)]  # type: ignore[attr-defined]
         if not all(repeated):
-            for name, metric in loader.metrics.items():
-                if isinstance(metric, BERTScore):
-                    loader.buffer(metric, name).add(preds, target, indices)
-                else:
-                    kept = [i for i, is_duplicate in enumerate(repeated) if not is_duplicate]
-                    targets = _match_target_type(metric, [target[i] for i in kept])
-                    with add_metric_name(name):
-                        metric.update([preds[i] for i in kept], targets)
+            loader.update_bertscores(preds, target, numbers if may_repeat else None)
+            kept = [i for i, is_duplicate in enumerate(repeated) if not is_duplicate]
+            new_numbers, new_preds, new_target = ([one[i] for i in kept] for one in (numbers, preds, target))
+            if self.index_key is not None and trainer.world_size > 1:
+                loader.hold(new_numbers, new_preds, new_target)
+            else:
+                loader.update_others(new_preds, new_target)
             for listener in listeners:
                 extra = listener.metric_for(trainer, self, dataloader_idx)
                 if extra is not None:
                     loader.buffer(extra, type(listener).__name__).add(preds, target, numbers)
-        scored = ScoredBatch(batch, outputs, preds, target, numbers, repeated, dataloader_idx)
+        scored = ScoredBatch(batch, outputs, preds, target, numbers, repeated, dataloader_idx, loader.has_numbers)
         for listener in listeners:
             listener.on_texts_scored(trainer, pl_module, self, scored)
         loader.num_pairs += len(preds)
+
+    def _number_examples(
+        self, trainer: pl.Trainer, loader: LoaderScores, batch: Any, outputs: Any, count: int
+    ) -> tuple[list[int], list[bool]]:
+        """Return the numbers of the examples of a batch, and whether this rank knows that they are duplicates."""
+        if self.index_key is not None:
+            indices = read_indices(self.index_key, batch, outputs, count)
+            return indices, loader.mark_seen(indices)
+        if loader.order is not None:
+            return loader.order.select_batch(loader.num_pairs, count)
+        positions = range(loader.num_pairs, loader.num_pairs + count)
+        return [trainer.global_rank + position * trainer.world_size for position in positions], [False] * count
 
     def _get_texts(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any
@@ -344,6 +350,12 @@ class BERTScoreCallback(Callback):
 
     def _log(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self.flush()
+        if trainer.world_size > 1:
+            if self.index_key is None:
+                require_equal_orders(trainer)
+            else:
+                for loader in self._loaders:
+                    loader.update_held(trainer)
         # A dataloader without texts on any rank has no score.
         has_texts = [trainer.strategy.reduce_boolean_decision(one.num_pairs > 0, all=False) for one in self._loaders]
         scored = [number for number, found in enumerate(has_texts) if found]
@@ -355,7 +367,7 @@ class BERTScoreCallback(Callback):
         for number in scored:
             results: dict[str, Tensor] = {}
             for name, metric in self._loaders[number].metrics.items():
-                numbers, pairs = _compute(name, metric)
+                numbers, pairs = compute_metric(name, metric)
                 results |= numbers
                 if pairs is not None:
                     suffix = f"_dataloader_idx_{number}" if len(has_texts) > 1 else ""
@@ -373,64 +385,6 @@ class BERTScoreCallback(Callback):
             if len(has_texts) > 1:
                 for number, value in zip(scored, values, strict=True):
                     pl_module.log(f"{stage}_{key}_dataloader_idx_{number}", value, sync_dist=True)
-
-
-def _flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
-    """Return the metrics by name; those of a collection have its name as a prefix."""
-    metrics: dict[str, Any] = {}
-    for key, one in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
-        if isinstance(metric, Mapping) and isinstance(one, MetricCollection):
-            metrics |= {f"{key}_{member}": part for member, part in one.items(keep_base=True)}
-        else:
-            metrics[key] = one
-    if not metrics:
-        raise ValueError("metric is an empty dictionary: pass at least one metric")
-    for key, one in metrics.items():
-        if {"/", "\\"} & set(key):
-            raise ValueError(f"metric names become part of file names and must be without slashes, got {key!r}")
-        if not isinstance(one, Metric if isinstance(metric, Mapping) else BERTScore):
-            raise TypeError(
-                f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by "
-                f"name; got a {type(one).__name__}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
-            )
-        if isinstance(one, BERTScore) and (one.all_layers or one.score is not None):
-            raise ValueError(
-                "BERTScoreCallback logs one precision, recall and F1 per metric: pass a BERTScore with one layer and "
-                "without score="
-            )
-    return metrics
-
-
-def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:
-    """Put single references into lists for metrics that accept only lists, such as BLEU, which would split a text."""
-    parameter = signature(type(metric).update).parameters.get("target")
-    annotation = None if parameter is None else parameter.annotation
-    if get_origin(annotation) is Sequence and get_origin(get_args(annotation)[0]) is Sequence:
-        return [[one] if isinstance(one, str) else one for one in target]
-    return target
-
-
-def _compute(name: str, metric: Metric) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Return a metric's results by logged name, and the F1 of every pair if the metric has it."""
-    computed = metric.compute()
-    if not isinstance(computed, Mapping):
-        computed = {"": computed}
-    pairs = None
-    if isinstance(metric, BERTScore) and metric.reduction == "none":
-        pairs = computed["f1"].float().cpu()
-        computed = {key: value if isinstance(value, str) else value.double().mean() for key, value in computed.items()}
-    results = {}
-    for key, value in computed.items():
-        if isinstance(value, str):  # the signature
-            continue
-        number = torch.as_tensor(value, dtype=torch.float32)
-        if number.numel() != 1:
-            raise MisconfigurationException(
-                f"{name} returns {key or 'a tensor'} of shape {tuple(number.shape)}, but only single numbers can be "
-                f"logged: configure the metric to return the mean"
-            )
-        results[f"{name}_{key}" if key else name] = number.reshape(())
-    return results, pairs
 
 
 def _shorten(value: Any) -> str:

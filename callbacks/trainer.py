@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 
-__all__ = ["count_scored_loaders", "get_dataloaders", "require_lightning_trainer"]
+__all__ = ["count_scored_loaders", "gather_objects", "get_dataloaders", "require_lightning_trainer"]
 
 
 def require_lightning_trainer(trainer: Any, callback: pl.Callback) -> None:
@@ -62,3 +63,20 @@ def count_scored_loaders(trainer: pl.Trainer) -> int:
     """
     loaders = get_dataloaders(trainer)
     return len(loaders.flattened) if loaders._mode == "sequential" else 1
+
+
+def gather_objects(trainer: pl.Trainer, own: Any) -> list[Any]:
+    """Return the objects of all ranks; a collective call.
+
+    Args:
+        trainer: the running trainer.
+        own: the object of this rank, which can be pickled.
+
+    Returns:
+        One object per rank, in rank order.
+    """
+    if trainer.world_size == 1:
+        return [own]
+    gathered: list[Any] = [None] * trainer.world_size
+    torch.distributed.all_gather_object(gathered, own)
+    return gathered

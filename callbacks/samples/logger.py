@@ -20,7 +20,7 @@ from bertscore_tm.callbacks.generation import HuggingFaceGenerate, isolate_rando
 from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
 from bertscore_tm.callbacks.samples.writers import SampleTable, find_writer
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
-from bertscore_tm.callbacks.trainer import count_scored_loaders, require_lightning_trainer
+from bertscore_tm.callbacks.trainer import count_scored_loaders, gather_objects, require_lightning_trainer
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights
@@ -63,8 +63,9 @@ class SampleLogger(TextListener):
             function of the batch that returns texts. Default: the model's inputs in :class:`Seq2SeqGenerate` and
             :class:`CausalGenerate`; otherwise the column is left out.
         tokenizer: tokenizer, or its name, that decodes inputs that are token ids. Default: the generator's tokenizer.
-        follow: numbers of examples to log every time, with their alignments. A number is the example's position in the
-            data set; on several ranks this requires a ``DistributedSampler``.
+        follow: numbers of examples to log every time, with their alignments. A number is the example's index in the
+            data set or, with a sampler of your own, its position in that sampler's order. Shuffled data, and several
+            ranks with iterable data sets, need the ``index_key`` of :class:`BERTScoreCallback`.
         every_n_validations: during training, log only every n-th validation.
 
     Raises:
@@ -158,6 +159,12 @@ class SampleLogger(TextListener):
         """Keep the texts of a batch."""
         if not self._loaders or scorer is not self._find_scorer(trainer)[0] or all(scored.repeated):
             return
+        if self.follow and not scored.has_numbers:
+            raise MisconfigurationException(
+                f"SampleLogger got follow={self.follow}, but examples of dataloader {scored.dataloader_idx} have no "
+                f"fixed numbers, since it is shuffled or each rank reads its own data: pass "
+                f"BERTScoreCallback(index_key=...), or use a dataloader without shuffling"
+            )
         texts = self._loaders[scored.dataloader_idx].texts
         references = as_text_pairs(scored.preds, scored.target).references
         inputs = self._get_inputs(scorer, scored)
@@ -265,7 +272,7 @@ class SampleLogger(TextListener):
     ) -> list[Sample]:
         """Select samples among the pairs of all ranks, and describe them on rank 0; the others return an empty list."""
         # The metric returns pairs in the order of their numbers.
-        numbers = sorted(number for part in _gather_objects(trainer, list(loader.texts)) for number in part)
+        numbers = sorted({number for part in gather_objects(trainer, list(loader.texts)) for number in part})
         chosen = [
             (kind, position)
             for kind, positions in choose_samples(scores["f1"], self.num_samples).items()
@@ -274,7 +281,9 @@ class SampleLogger(TextListener):
         chosen += [("followed", numbers.index(number)) for number in self.follow if number in numbers]
         needed = {numbers[position] for _, position in chosen}
         own = {number: texts for number, texts in loader.texts.items() if number in needed}
-        texts = {number: found for part in _gather_objects(trainer, own) for number, found in part.items()}
+        # Of an example that several ranks read, the metric keeps the score of the first rank.
+        gathered = reversed(gather_objects(trainer, own))
+        texts = {number: found for part in gathered for number, found in part.items()}
         if not trainer.is_global_zero:
             return []
         rows = torch.stack([scores[name] for name in ("precision", "recall", "f1")], dim=1).tolist()
@@ -312,12 +321,3 @@ class SampleLogger(TextListener):
                     f"({error.strerror or error}); training continues without it: check the disk's free space and "
                     f"permissions"
                 )
-
-
-def _gather_objects(trainer: pl.Trainer, own: Any) -> list[Any]:
-    """Return the objects of all ranks."""
-    if trainer.world_size == 1:
-        return [own]
-    gathered: list[Any] = [None] * trainer.world_size
-    torch.distributed.all_gather_object(gathered, own)
-    return gathered

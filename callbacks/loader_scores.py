@@ -1,0 +1,192 @@
+"""Metrics of one dataloader during a validation or test run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any, get_args, get_origin
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+
+from bertscore_tm.callbacks.sample_numbers import SampleOrder
+from bertscore_tm.callbacks.text_buffer import TextBuffer, add_metric_name
+from bertscore_tm.callbacks.trainer import gather_objects
+from bertscore_tm.metric import BERTScore
+
+__all__ = ["LoaderScores", "compute_metric", "flatten_metrics"]
+
+
+@dataclass
+class LoaderScores:
+    """State of one dataloader during a run.
+
+    Args:
+        metrics: copies of the callback's metrics by name.
+        order: the order in which this rank reads the examples, if ranks may read duplicates.
+        has_numbers: whether an example has the same number in every run.
+        num_pairs: number of pairs so far, duplicates included.
+    """
+
+    metrics: dict[str, Metric]
+    order: SampleOrder | None
+    has_numbers: bool
+    num_pairs: int = 0
+    _buffers: dict[int, TextBuffer] = field(default_factory=dict)
+    _seen: set[int] = field(default_factory=set)
+    _held: dict[int, tuple[str, Any]] = field(default_factory=dict)
+
+    def buffer(self, metric: BERTScore, name: str) -> TextBuffer:
+        """Return the buffer of a metric.
+
+        Args:
+            metric: one of the metrics, or that of a listener.
+            name: name of the metric for errors.
+        """
+        return self._buffers.setdefault(id(metric), TextBuffer(metric, name))
+
+    def flush(self) -> None:
+        """Update the metrics with the buffered texts."""
+        for buffer in self._buffers.values():
+            buffer.flush()
+
+    def mark_seen(self, indices: Sequence[int]) -> list[bool]:
+        """Return whether this rank has read each example before, and remember the examples.
+
+        Args:
+            indices: index of each example in the data set.
+        """
+        repeated = []
+        for index in indices:
+            repeated.append(index in self._seen)
+            self._seen.add(index)
+        return repeated
+
+    def update_bertscores(self, preds: list[str], target: list[Any], indices: list[int] | None) -> None:
+        """Update the BERTScores, which recognize duplicates by their indices.
+
+        Args:
+            preds: predictions.
+            target: a reference, or a list of references, per prediction.
+            indices: number of each example, or ``None`` if no example is read twice.
+        """
+        for name, metric in self.metrics.items():
+            if isinstance(metric, BERTScore):
+                self.buffer(metric, name).add(preds, target, indices)
+
+    def update_others(self, preds: list[str], target: list[Any]) -> None:
+        """Update the metrics that are not BERTScores.
+
+        Args:
+            preds: predictions of examples that were not scored before.
+            target: a reference, or a list of references, per prediction.
+        """
+        for name, metric in self.metrics.items():
+            if not isinstance(metric, BERTScore):
+                with add_metric_name(name):
+                    metric.update(preds, _match_target_type(metric, target))
+
+    def hold(self, indices: Sequence[int], preds: Sequence[str], target: Sequence[Any]) -> None:
+        """Keep texts for :meth:`update_held`, since another rank may read the same examples.
+
+        Args:
+            indices: index of each example in the data set.
+            preds: predictions.
+            target: a reference, or a list of references, per prediction.
+        """
+        if any(not isinstance(metric, BERTScore) for metric in self.metrics.values()):
+            self._held |= dict(zip(indices, zip(preds, target, strict=True), strict=True))
+
+    def update_held(self, trainer: pl.Trainer) -> None:
+        """Update the metrics that are not BERTScores with the held texts that no lower rank holds; a collective call.
+
+        Args:
+            trainer: the running trainer.
+        """
+        gathered = gather_objects(trainer, list(self._held))
+        lower = {index for part in gathered[: trainer.global_rank] for index in part}
+        texts = [pair for index, pair in self._held.items() if index not in lower]
+        if texts:
+            self.update_others([pred for pred, _ in texts], [target for _, target in texts])
+
+
+def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
+    """Return the metrics of a callback by name; those of a collection have its name as a prefix.
+
+    Args:
+        metric: a BERTScore, or metrics by name.
+        name: name of a single metric.
+
+    Raises:
+        TypeError: a metric has the wrong type.
+        ValueError: a metric or its name is not supported.
+    """
+    metrics: dict[str, Any] = {}
+    for key, one in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
+        if isinstance(metric, Mapping) and isinstance(one, MetricCollection):
+            metrics |= {f"{key}_{member}": part for member, part in one.items(keep_base=True)}
+        else:
+            metrics[key] = one
+    if not metrics:
+        raise ValueError("metric is an empty dictionary: pass at least one metric")
+    for key, one in metrics.items():
+        if {"/", "\\"} & set(key):
+            raise ValueError(f"metric names become part of file names and must be without slashes, got {key!r}")
+        if not isinstance(one, Metric if isinstance(metric, Mapping) else BERTScore):
+            raise TypeError(
+                f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by "
+                f"name; got a {type(one).__name__}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
+            )
+        if isinstance(one, BERTScore) and (one.all_layers or one.score is not None):
+            raise ValueError(
+                "BERTScoreCallback logs one precision, recall and F1 per metric: pass a BERTScore with one layer and "
+                "without score="
+            )
+    return metrics
+
+
+def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:
+    """Put single references into lists for metrics that accept only lists, such as BLEU, which would split a text."""
+    parameter = signature(type(metric).update).parameters.get("target")
+    annotation = None if parameter is None else parameter.annotation
+    if get_origin(annotation) is Sequence and get_origin(get_args(annotation)[0]) is Sequence:
+        return [[one] if isinstance(one, str) else one for one in target]
+    return target
+
+
+def compute_metric(name: str, metric: Metric) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Compute a metric; a collective call.
+
+    Args:
+        name: name of the metric.
+        metric: the metric.
+
+    Returns:
+        Its results by logged name, and the F1 of every pair if it is a BERTScore with ``reduction="none"``.
+
+    Raises:
+        MisconfigurationException: a result is not a single number.
+    """
+    computed = metric.compute()
+    if not isinstance(computed, Mapping):
+        computed = {"": computed}
+    pairs = None
+    if isinstance(metric, BERTScore) and metric.reduction == "none":
+        pairs = computed["f1"].float().cpu()
+        computed = {key: value if isinstance(value, str) else value.double().mean() for key, value in computed.items()}
+    results = {}
+    for key, value in computed.items():
+        if isinstance(value, str):  # the signature
+            continue
+        number = torch.as_tensor(value, dtype=torch.float32)
+        if number.numel() != 1:
+            raise MisconfigurationException(
+                f"{name} returns {key or 'a tensor'} of shape {tuple(number.shape)}, but only single numbers can be "
+                f"logged: configure the metric to return the mean"
+            )
+        results[f"{name}_{key}" if key else name] = number.reshape(())
+    return results, pairs

@@ -1,0 +1,322 @@
+"""The scores of several ranks are those of the whole data set, with every kind of sampler that Lightning accepts."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import socket
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.strategies import DDPStrategy
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler
+from torchmetrics.text import EditDistance
+
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger
+from tests.support.callback_runs import stream
+from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, trainer
+from tests.support.ranks import run_ranks
+
+COUNT = 11
+FOLLOWED = 4
+
+
+class Indexed(Chooser):
+    """Its prediction is the candidate with the number of the example, and its steps return the numbers."""
+
+    def choose(self, numbers):
+        numbers = numbers.tolist()
+        return [self.choices[i] for i in numbers], [self.references[i] for i in numbers]
+
+    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
+        return {**super().evaluation_step(batch, batch_idx), "index": batch}
+
+    validation_step = evaluation_step
+
+    def train_dataloader(self):
+        return loader(2)
+
+
+class Backwards(Sampler):
+    def __init__(self, count, generator=None):
+        self.count, self.generator = count, generator
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        if self.generator is None:
+            return iter(range(self.count - 1, -1, -1))
+        return iter(torch.randperm(self.count, generator=self.generator).tolist())
+
+
+class ByLength(BatchSampler):
+    """Batches of examples of similar lengths; the length of example i is i modulo 3."""
+
+    def __iter__(self):
+        numbers = sorted(self.sampler, key=lambda number: (number % 3, number))
+        for start in range(0, len(numbers), self.batch_size):
+            yield numbers[start : start + self.batch_size]
+
+
+class ByRank(Sampler):
+    """Deals out the examples itself, some of them twice."""
+
+    def __init__(self, count, rank, world_size):
+        self.numbers = [i % count for i in range(rank, -(-count // world_size) * world_size, world_size)]
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __iter__(self):
+        return iter(self.numbers)
+
+
+class Unusual(DistributedSampler):
+    """A distributed sampler with an order of its own."""
+
+    def __iter__(self):
+        return iter(sorted(super().__iter__(), reverse=True))
+
+
+def grouped(sampler=None):
+    return DataLoader(Numbers(COUNT), batch_sampler=ByLength(sampler or range(COUNT), 2, False))
+
+
+LOADERS = {
+    "plain": lambda rank, world_size: loader(COUNT, batch_size=2),
+    "shuffled": lambda rank, world_size: DataLoader(Numbers(COUNT), batch_size=2, shuffle=True),
+    "own sampler": lambda rank, world_size: DataLoader(Numbers(COUNT), batch_size=2, sampler=Backwards(COUNT)),
+    "bucketing": lambda rank, world_size: grouped(),
+    "iterable": lambda rank, world_size: stream(range(rank, COUNT, world_size)),
+}
+REFUSED = {
+    "bucketing": lambda rank, world_size: grouped(),
+    "subclass": lambda rank, world_size: DataLoader(
+        Numbers(COUNT), batch_size=2, sampler=Unusual(range(COUNT), world_size, rank)
+    ),
+    "own ranks": lambda rank, world_size: DataLoader(
+        Numbers(COUNT), batch_size=2, sampler=ByRank(COUNT, rank, world_size)
+    ),
+}
+
+
+def ranks_of(world_size):
+    return {"devices": world_size, "strategy": DDPStrategy(process_group_backend="gloo")}
+
+
+def shown(folder, key):
+    """Texts of the followed example in the tables of a run."""
+    paths = sorted(Path(folder).rglob(f"{key}_step_*.csv"))
+    tables = [list(csv.DictReader(path.open(encoding="utf-8", newline=""))) for path in paths]
+    return [row["reference"] for table in tables for row in table if row["kind"] == "followed"]
+
+
+class PairsOfEpochs(pl.Callback):
+    def __init__(self, scorer):
+        self.scorer, self.pairs = scorer, []
+
+    def on_validation_end(self, trainer, pl_module):
+        self.pairs.append(self.scorer.pairs["val_bertscore_f1"])
+
+
+def fitted(kind, few, encoder, folder, rank, world_size):
+    """Scores, pairs and followed examples of a run of two epochs."""
+    metrics = {
+        "bertscore": BERTScore(encoder, reduction="none"),
+        "idf": BERTScore(encoder, idf=True),
+        "edits": EditDistance(reduction="sum"),
+    }
+    scorer = BERTScoreCallback(metrics, index_key="index" if kind == "bucketing" else None)
+    pairs = PairsOfEpochs(scorer)
+    callbacks = [scorer, BERTScoreEarlyStopping(significance=0.05), pairs]
+    if kind != "iterable":
+        callbacks.append(SampleLogger(1, 0, follow=[FOLLOWED]))
+    folder = folder / f"{kind}-{world_size}"
+    run = trainer(folder, callbacks, logger=CSVLogger(folder, "csv", version=0), **ranks_of(world_size))
+    run.fit(chooser(few, count=COUNT, kind=Indexed), val_dataloaders=LOADERS[kind](rank, world_size))
+    scores = {key: value.item() for key, value in run.callback_metrics.items() if key.startswith("val_")}
+    return scores, pairs.pairs, shown(folder, "val_samples")
+
+
+def refused(kind, few, encoder, folder, rank, world_size, index_key):
+    """Error of a run, or its F1."""
+    own = kind == "own ranks"
+    scorer = BERTScoreCallback(BERTScore(encoder), index_key=index_key)
+    run = trainer(folder, [scorer], use_distributed_sampler=not own, **ranks_of(world_size))
+    module = chooser(few, count=COUNT, kind=Indexed)
+    try:
+        run.validate(module, REFUSED[kind](rank, world_size), verbose=False)
+    except MisconfigurationException as error:
+        return str(error)
+    return run.callback_metrics["val_bertscore_f1"].item()
+
+
+def differently_seeded(few, encoder, folder, rank):
+    sampler = Backwards(COUNT, torch.Generator().manual_seed(rank))
+    run = trainer(folder, [BERTScoreCallback(BERTScore(encoder))], **ranks_of(2))
+    try:
+        run.validate(
+            chooser(few, count=COUNT, kind=Indexed),
+            DataLoader(Numbers(COUNT), batch_size=2, sampler=sampler),
+            verbose=False,
+        )
+    except MisconfigurationException as error:
+        return str(error)
+    return run.callback_metrics["val_bertscore_f1"].item()
+
+
+def join(rank, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), NODE_RANK="0")
+
+
+def fits(rank, world_size, few, minilm, folder, port):
+    join(rank, port)
+    encoder = FrozenEncoder(minilm, num_layers=2)
+    return {kind: fitted(kind, few, encoder, folder, rank, world_size) for kind in LOADERS}
+
+
+def refusals(rank, world_size, few, minilm, folder, port):
+    join(rank, port)
+    encoder = FrozenEncoder(minilm, num_layers=2)
+    found = {
+        (kind, index_key): refused(kind, few, encoder, folder, rank, world_size, index_key)
+        for kind in REFUSED
+        for index_key in (None, "index")
+    }
+    return found | {"seeds": differently_seeded(few, encoder, folder, rank)}
+
+
+def on_ranks(function, world_size, *args):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return run_ranks(function, world_size, world_size, *args, port)
+
+
+@pytest.fixture(scope="module")
+def few(pairs):
+    return tuple(side[:COUNT] for side in pairs)
+
+
+@pytest.fixture(scope="module")
+def shallow(minilm):
+    return FrozenEncoder(minilm, num_layers=2)
+
+
+@pytest.fixture(scope="module")
+def expected(few, shallow):
+    """F1 of each pair, and their mean with idf."""
+    return bert_score(*few, shallow)["f1"], bert_score(*few, shallow, idf=True)["f1"].mean().item()
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def reports(request, few, minilm, tmp_path_factory):
+    return request.param, on_ranks(fits, request.param, few, minilm, tmp_path_factory.mktemp("fits"))
+
+
+@pytest.fixture(scope="module")
+def refusal_reports(few, minilm, tmp_path_factory):
+    return on_ranks(refusals, 2, few, minilm, tmp_path_factory.mktemp("refusals"))
+
+
+def pairs_in_order(kind, world_size, f1):
+    if kind == "own sampler":
+        return f1.flip(0)
+    if kind == "iterable":
+        return torch.cat([f1[rank::world_size] for rank in range(world_size)])
+    return f1
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", LOADERS)
+def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
+    world_size, ranks = reports
+    f1, idf = expected
+    for scores, pairs, _ in (rank[kind] for rank in ranks):
+        assert scores["val_bertscore_f1"] == pytest.approx(f1.mean().item(), abs=1e-6)
+        assert scores["val_idf_f1"] == pytest.approx(idf, abs=1e-6)
+        assert scores["val_edits"] == EditDistance(reduction="sum")(*few).item()
+        # The same example in the same place in each epoch, or `significance` would compare different examples.
+        assert len(pairs) == 2
+        for one in pairs:
+            torch.testing.assert_close(one, pairs_in_order(kind, world_size, f1), atol=1e-6, rtol=0)
+    if kind != "iterable":
+        number = COUNT - 1 - FOLLOWED if kind == "own sampler" else FOLLOWED
+        assert ranks[0][kind][2] == [few[1][number]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("kind", "name"), [("bucketing", "ByLength"), ("subclass", "Unusual"), ("own ranks", "ByRank")]
+)
+def test_an_unknown_order_is_an_error_without_indices(refusal_reports, expected, kind, name):
+    f1 = expected[0].mean().item()
+    for rank in refusal_reports:
+        assert f"got a {name} on 2 ranks" in rank[kind, None]
+        assert "index_key=" in rank[kind, None]
+        assert rank[kind, "index"] == pytest.approx(f1, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_sampler_that_differs_between_ranks_is_an_error(refusal_reports):
+    for rank in refusal_reports:
+        assert "yields other examples on each of 2 ranks" in rank["seeds"]
+
+
+def test_indices_count_each_example_once_also_on_one_rank(few, shallow, tmp_path):
+    """In a dataloader that draws some examples twice."""
+    metrics = {"bertscore": BERTScore(shallow, reduction="none"), "edits": EditDistance(reduction="sum")}
+    scorer = BERTScoreCallback(metrics, index_key="index")
+    run = trainer(tmp_path, [scorer])
+    drawn = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+    run.validate(chooser(few, count=COUNT, kind=Indexed), DataLoader(Numbers(COUNT), 4, sampler=drawn), verbose=False)
+    once = [[side[i] for i in sorted(set(drawn))] for side in few]
+    expected = bert_score(*once, shallow)["f1"]
+    torch.testing.assert_close(scorer.pairs["val_bertscore_f1"], expected, atol=1e-6, rtol=0)
+    assert run.callback_metrics["val_edits"].item() == EditDistance(reduction="sum")(*once).item()
+
+
+class BadIndices(Indexed):
+    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
+        return {**super().evaluation_step(batch, batch_idx), "few": batch[1:], "texts": ["a"] * len(batch)}
+
+    validation_step = evaluation_step
+
+
+@pytest.mark.parametrize(
+    ("index_key", "message"),
+    [
+        ("number", "no index_key='number' in the batch or in the step's outputs, which have the keys"),
+        ("few", "index_key='few' must hold 3 integers, one per prediction"),
+        ("texts", "index_key='texts' must hold 3 integers, one per prediction, got ['a', 'a', 'a']"),
+    ],
+)
+def test_unusable_indices_are_an_error(few, shallow, tmp_path, index_key, message):
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(shallow), index_key=index_key)])
+    with pytest.raises(MisconfigurationException, match=re.escape(message)):
+        run.validate(chooser(few, count=COUNT, kind=BadIndices), loader(6), verbose=False)
+
+
+def test_followed_examples_of_shuffled_data_need_indices(few, shallow, tmp_path):
+    def run(index_key):
+        callbacks = [BERTScoreCallback(BERTScore(shallow), index_key=index_key), SampleLogger(1, 0, follow=[FOLLOWED])]
+        logger = CSVLogger(tmp_path, "csv", version=0)
+        data = DataLoader(Numbers(COUNT), batch_size=2, shuffle=True)
+        trainer(tmp_path, callbacks, logger=logger).validate(
+            chooser(few, count=COUNT, kind=Indexed), data, verbose=False
+        )
+
+    with pytest.raises(MisconfigurationException, match=r"follow=\[4\], but examples of dataloader 0 have no fixed"):
+        run(None)
+    run("index")
+    assert shown(tmp_path, "val_samples") == [few[1][FOLLOWED]]
