@@ -77,10 +77,12 @@ class _Schedule(Callback):
         self._global_step = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that the module has the number to set."""
+        """Check that the module has the number to set, and start anew in a new trainer."""
         require_lightning_trainer(trainer, self)
         if stage != "fit":
             return
+        if trainer.global_step == 0:  # a checkpoint is loaded after this
+            self._steps = self._global_step = 0
         try:
             owner, last = self._owner(pl_module)
             current = getattr(owner, last)
@@ -172,7 +174,8 @@ class TemperatureAnnealing(_Schedule):
     """Change the temperature of a loss during training, such as from 1 to 0.3.
 
     A high temperature keeps predictions diffuse, so that many tokens receive gradients; a low one brings the soft score
-    close to the metric. The value is logged, and a resumed run continues the schedule.
+    close to the metric. The value is logged, and a resumed run continues the schedule. In another trainer without a
+    checkpoint the schedule starts again.
 
     Args:
         start: initial temperature, above 0.
@@ -220,7 +223,7 @@ class LossWeightSchedule(_Schedule):
 
     ``training_step`` multiplies the loss by the scheduled number:
     ``cross_entropy + self.bertscore_weight * self.bertscore_loss(logits, labels)``. The value is logged, and a resumed
-    run continues the schedule.
+    run continues the schedule. In another trainer without a checkpoint the schedule starts again.
 
     Args:
         start: weight after the warm-up, at least 0.

@@ -140,6 +140,18 @@ def test_resumed_run_continues_the_schedule(encoder, tmp_path, by):
     assert len(set(whole.seen)) > 2
 
 
+def test_another_trainer_starts_the_schedule_again(encoder):
+    """As for each fold of a cross-validation; the same trainer continues."""
+    schedules = TemperatureAnnealing(1.0, 0.2, over=8), LossWeightSchedule(over=8)
+    once, again = Watched(encoder), Watched(encoder)
+    fit(once, *schedules, max_epochs=1)
+    trainer = fit(again, *schedules, max_epochs=1)
+    assert again.seen == once.seen
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(again)
+    assert [t for t, _ in again.seen] == pytest.approx([1.0 - 0.1 * k for k in range(8)])
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_schedules_pickle(shape):
     schedule = pickle.loads(pickle.dumps(TemperatureAnnealing(2.0, 1.0, over=10, shape=shape)))
