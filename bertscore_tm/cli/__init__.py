@@ -26,7 +26,7 @@ from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main", "print_error"]
 
-COMMANDS = ("score", "show", "compare", "baseline", "tune-layers")
+COMMANDS = ("score", "rank", "show", "compare", "baseline", "tune-layers")
 
 # Shells report a process that a signal ended as 128 plus the signal's number: here SIGINT and SIGPIPE.
 _INTERRUPTED = 130

@@ -130,12 +130,26 @@ class RankGroup:
             with progress_bar(sum(map(len, own)), progress and self.rank == 0) as advance:
                 return score_corpus(texts, encoder, weights, device, steps=own, progress=advance)
 
-        scored = self.run_on_all(work)
-        if self.size == 1:
-            return scored
-        parts: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        _communicate(lambda dist: dist.gather_object(scored, parts, dst=0, group=self.group))
+        parts = self.gather(self.run_on_all(work))
         return None if parts is None else _merge_scores(parts)
+
+    def gather(self, value: T) -> list[T] | None:
+        """Collect a value of every rank.
+
+        Args:
+            value: the value of this rank.
+
+        Returns:
+            The values in the order of the ranks on rank 0, ``None`` on all other ranks.
+
+        Raises:
+            CommandError: the connection to a rank was lost.
+        """
+        if self.size == 1:
+            return [value]
+        parts: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        _communicate(lambda dist: dist.gather_object(value, parts, dst=0, group=self.group))
+        return parts
 
 
 @contextmanager
@@ -269,6 +283,8 @@ def _communicate(collective: Callable[[Any], None]) -> None:
 
 
 def _merge_scores(parts: Sequence[CorpusScores]) -> CorpusScores:
+    if len(parts) == 1:
+        return parts[0]
     import torch
 
     from bertscore_tm.scoring.corpus import CorpusScores

@@ -6,14 +6,24 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertscore_tm.cli.errors import CommandError
 
-__all__ = ["FORMATS", "STDIN", "Table", "check_lengths", "check_standard_input", "read_table", "read_texts"]
+__all__ = [
+    "FORMATS",
+    "STDIN",
+    "Table",
+    "check_lengths",
+    "check_standard_input",
+    "read_parts",
+    "read_table",
+    "read_texts",
+]
 
 FORMATS = ("txt", "tsv", "jsonl")
 STDIN = "-"
@@ -27,11 +37,13 @@ class Table:
         name: the file's name in error messages.
         file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``.
         lines: the file's lines, without line ends.
+        num_before: number of lines of the file before these.
     """
 
     name: str
     file_format: str
     lines: list[str]
+    num_before: int = 0
 
     def texts(self, column: str) -> list[str]:
         """Return one text per row.
@@ -108,7 +120,7 @@ class Table:
         Returns:
             The error.
         """
-        return CommandError(f"{self.name}:{row + 1 + header}: {message}")
+        return CommandError(f"{self.name}:{self.num_before + row + 1 + header}: {message}")
 
     def _has_header(self, columns: Sequence[str]) -> bool:
         return self.file_format == "tsv" and not all(column.isdecimal() for column in columns)
@@ -178,18 +190,43 @@ def read_table(path: str, file_format: str | None = None) -> Table:
     name = "standard input" if path == STDIN else path
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
-        suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-        if suffixes and suffixes[-1] == ".gz":
-            suffixes.pop()
+        found_format, is_compressed = _format_of(path)
+        if is_compressed:
             data = gzip.decompress(data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CommandError(f"{name}: not a valid gzip file: {error}") from error
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from error
-    if file_format is None:
-        suffix = suffixes[-1].removeprefix(".") if suffixes else ""
-        file_format = suffix if suffix in FORMATS else "txt"
-    return Table(name, file_format, _lines(data, name))
+    return Table(name, found_format if file_format is None else file_format, _lines(data, name))
+
+
+def read_parts(path: str, size: int) -> Iterator[Table]:
+    """Read a file of plain lines or JSON lines part by part, in bounded memory.
+
+    Args:
+        path: the file; ``.gz`` files are decompressed.
+        size: lines per part.
+
+    Yields:
+        The next lines, at most ``size`` of them.
+
+    Raises:
+        CommandError: the file cannot be read or is not UTF-8, or its suffix is that of a TSV file.
+    """
+    file_format, is_compressed = _format_of(path)
+    if file_format == "tsv":
+        raise CommandError(f"{path}: TSV files are not read in parts: convert it to JSON lines (.jsonl)")
+    num_before = 0
+    try:
+        with gzip.open(path) if is_compressed else Path(path).open("rb") as file:
+            while data := b"".join(islice(file, size)):
+                lines = _lines(data, path, num_before)
+                yield Table(path, file_format, lines, num_before)
+                num_before += len(lines)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CommandError(f"{path}: not a valid gzip file: {error}") from error
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}") from error
 
 
 def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:
@@ -240,17 +277,27 @@ def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
     for table, length in zip(tables, lengths, strict=True):
         if length != lengths[longest]:
             raise CommandError(
-                f"{table.name}:{len(table.lines)}: the file ends here, but {tables[longest].name} has "
-                f"{lengths[longest]} texts"
+                f"{table.name}:{table.num_before + len(table.lines)}: the file ends here, but {tables[longest].name} "
+                f"has {tables[longest].num_before + lengths[longest]} texts"
             )
 
 
-def _lines(data: bytes, name: str) -> list[str]:
+def _format_of(path: str) -> tuple[str, bool]:
+    """Return the format that a file's suffix stands for, and whether it is compressed."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    is_compressed = bool(suffixes) and suffixes[-1] == ".gz"
+    if is_compressed:
+        suffixes.pop()
+    suffix = suffixes[-1].removeprefix(".") if suffixes else ""
+    return suffix if suffix in FORMATS else "txt", is_compressed
+
+
+def _lines(data: bytes, name: str, num_before: int = 0) -> list[str]:
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-8" if num_before else "utf-8-sig")
     except UnicodeDecodeError as error:
         # The decoder counts from after a byte order mark.
-        line = error.object.count(b"\n", 0, error.start) + 1
+        line = num_before + error.object.count(b"\n", 0, error.start) + 1
         start = error.object.rfind(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
         raise CommandError(

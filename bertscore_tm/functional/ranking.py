@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -22,7 +22,15 @@ from bertscore_tm.scoring.token_weights import Idf, TokenWeights, require_known,
 from bertscore_tm.texts import TextPairs, as_documents
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["Component", "RankedCandidates", "ReferencesReduce", "rank_candidates"]
+__all__ = [
+    "Component",
+    "Item",
+    "RankedCandidates",
+    "ReferencesReduce",
+    "order_candidates",
+    "rank_candidates",
+    "score_items",
+]
 
 Component = Literal["f1", "precision", "recall"]
 ReferencesReduce = Literal["mean", "max"]
@@ -121,38 +129,95 @@ def rank_candidates(
     documents = [text for item in items for text in item.references or item.candidates]
     token_table = token_weights(used_encoder, idf, idf_sents, documents, used_device)
 
-    scores: list[Tensor] = [torch.zeros(0)] * len(items)
-    num_truncated = 0
     with progress_bar(len(items), verbose, unit="item") as progress:
-        for step, encoded, num_new_truncated in _encode_steps(items, used_encoder, used_device):
-            num_truncated += num_new_truncated
-            require_known(token_table, encoded.vectors.ids, used_encoder.tokenizer)
-            for i in step:
-                scores[i] = _score_item(items[i], encoded, token_table, SCORES.index(component), references_reduce)
-            progress(len(step))
+        scores, num_truncated = score_items(
+            items, used_encoder, token_table, used_device, component, references_reduce, progress
+        )
     if num_truncated:
         warn_user(
             f"{describe_truncation(num_truncated, used_encoder.tokenizer.max_length)}; an encoder with "
             f"long_text='window' scores whole texts"
         )
-    order = [score.nan_to_num(-torch.inf).argsort(descending=True, stable=True) for score in scores]
+    order = [order_candidates(each) for each in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
     return RankedCandidates(scores, order, best, score_signature(used_encoder, token_table.source))
 
 
 @dataclass(frozen=True)
-class _Item:
-    """Candidates to rank, with references or, for a consensus, with weights."""
+class Item:
+    """Candidates to rank.
+
+    Args:
+        candidates: the texts.
+        references: at least one reference; ``None`` for a ranking by consensus.
+        weights: weight of each candidate in a consensus, shape (candidates,), float64. Default: 1 each.
+    """
 
     candidates: list[str]
-    references: list[str] | None
-    weights: Tensor
+    references: list[str] | None = None
+    weights: Tensor | None = None
 
     def distinct(self) -> list[str]:
+        """Return the distinct texts."""
         return list(dict.fromkeys([*self.candidates, *(self.references or ())]))
 
 
-def _check_items(candidates: Any, references: Any, weights: Any) -> list[_Item]:
+def score_items(
+    items: Sequence[Item],
+    encoder: FrozenEncoder,
+    weights: TokenWeights,
+    device: torch.device,
+    component: Component = "f1",
+    references_reduce: ReferencesReduce = "mean",
+    progress: Callable[[int], None] | None = None,
+) -> tuple[list[Tensor], int]:
+    """Score the candidates of each item, in steps of bounded memory.
+
+    Args:
+        items: the candidates.
+        encoder: encoder of one layer.
+        weights: weight of each token id.
+        device: where to compute.
+        component: ``"f1"``, ``"precision"`` or ``"recall"``.
+        references_reduce: ``"mean"`` or ``"max"`` over several references.
+        progress: called after each step with its number of items.
+
+    Returns:
+        Scores per item, shape (candidates,), float32, on the CPU, and the number of texts that were truncated.
+
+    Raises:
+        ValueError: a token has no weight, or a text is too long for an encoder with ``long_text="error"``.
+    """
+    scores: list[Tensor] = [torch.zeros(0, dtype=torch.float32, device="cpu")] * len(items)
+    num_truncated = 0
+    weights = weights.to(device)
+    for step, encoded, num_new_truncated in _encode_steps(items, encoder, device):
+        num_truncated += num_new_truncated
+        require_known(weights, encoded.vectors.ids, encoder.tokenizer)
+        for i in step:
+            scores[i] = _score_item(items[i], encoded, weights, SCORES.index(component), references_reduce)
+        if progress is not None:
+            progress(len(step))
+    return scores, num_truncated
+
+
+def order_candidates(scores: Tensor) -> Tensor:
+    """Return the indices of an item's candidates, best first; of equal scores the first comes first.
+
+    Args:
+        scores: shape (candidates,); NaN comes last.
+
+    Returns:
+        Shape (candidates,), int64.
+
+    Example:
+        >>> order_candidates(torch.tensor([0.5, 0.9, 0.5, 0.9])).tolist()
+        [1, 3, 0, 2]
+    """
+    return scores.nan_to_num(-torch.inf).argsort(descending=True, stable=True)
+
+
+def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
     texts = _check_lists(candidates, "candidates")
     for name, given in (("references", references), ("weights", weights)):
         if given is not None and (isinstance(given, str) or len(given) != len(texts)):
@@ -171,7 +236,7 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[_Item]:
                 raise ValueError(f"references[{i}] is empty: every item needs at least one reference")
     items = []
     for i, rows in enumerate(texts):
-        given = torch.ones(len(rows), dtype=torch.float64, device="cpu")
+        given = None
         if weights is not None:
             given = torch.as_tensor(weights[i], dtype=torch.float64, device="cpu")
             if given.shape != (len(rows),) or not bool((given >= 0).all() and given.isfinite().all()):
@@ -179,7 +244,7 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[_Item]:
                     f"weights[{i}] must be {len(rows)} finite numbers of at least 0, one per candidate, got "
                     f"{given.tolist()}"
                 )
-        items.append(_Item(rows, wanted[i], given))
+        items.append(Item(rows, wanted[i], given))
     return items
 
 
@@ -190,7 +255,7 @@ def _check_lists(lists: Any, name: str) -> list[list[str]]:
 
 
 def _encode_steps(
-    items: Sequence[_Item], encoder: FrozenEncoder, device: torch.device
+    items: Sequence[Item], encoder: FrozenEncoder, device: torch.device
 ) -> Iterator[tuple[list[int], EncodedTexts, int]]:
     """Yield the items of each step of bounded memory, their encoded texts and how many of those are newly truncated.
 
@@ -216,7 +281,7 @@ def _encode_steps(
 
 
 def _score_item(
-    item: _Item, encoded: EncodedTexts, weights: TokenWeights, component: int, references_reduce: ReferencesReduce
+    item: Item, encoded: EncodedTexts, weights: TokenWeights, component: int, references_reduce: ReferencesReduce
 ) -> Tensor:
     """Return the score of each candidate, shape (candidates,), float32, on the CPU."""
     if not item.candidates:
@@ -224,14 +289,15 @@ def _score_item(
     distinct, place = _number_texts(item.candidates, encoded)
     if item.references is not None:
         others, other_place = _number_texts(item.references, encoded)
-        scores = score_all_pairs(encoded.vectors, weights.table, distinct, others)[component][:, other_place]
-        reduced = scores.amax(1) if references_reduce == "max" else scores.double().mean(1)
-        return reduced[place].float().cpu()
-    scores = score_all_pairs(encoded.vectors, weights.table, distinct)[component].double().cpu()
+        scores = score_all_pairs(encoded.vectors, weights.table, distinct, others)[component].cpu()[:, other_place]
+        reduced = scores.amax(1) if references_reduce == "max" else scores.mean(1)
+        return reduced[place]
+    scores = score_all_pairs(encoded.vectors, weights.table, distinct)[component].cpu().double()
+    shares = torch.ones(len(place), dtype=torch.float64, device="cpu") if item.weights is None else item.weights
     # Equal candidates are each other's references, but none is its own.
-    total = torch.zeros(len(distinct), dtype=torch.float64, device="cpu").index_add(0, place, item.weights)
-    own = scores.diagonal()[place] * item.weights
-    return (((scores @ total)[place] - own) / (total.sum() - item.weights)).float()
+    total = torch.zeros(len(distinct), dtype=torch.float64, device="cpu").index_add(0, place, shares)
+    own = scores.diagonal()[place] * shares
+    return (((scores @ total)[place] - own) / (total.sum() - shares)).float()
 
 
 def _number_texts(texts: Sequence[str], encoded: EncodedTexts) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,182 @@
+"""The command ``rank``: the library's scores, part by part, on several ranks, resumed, and its errors."""
+
+import gzip
+import json
+import signal
+import time
+
+import pytest
+
+from bertscore_tm.cli import rank
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.functional import rank_candidates
+from tests.support.shell import ONE_PROCESS, run_here, run_on_ranks, start, write_lines, write_records
+from tests.support.texts import real_pairs
+
+NUM_ITEMS = 7
+
+
+@pytest.fixture(scope="module")
+def layer(minilm):
+    return FrozenEncoder(minilm, num_layers=1)
+
+
+@pytest.fixture(scope="module")
+def items():
+    """Candidates of each item and two references of it."""
+    texts = [" ".join(text.split()[:8]) for text in real_pairs(30)[0]]
+    candidates = [texts[3 * i : 3 * i + 2 + i % 3] for i in range(NUM_ITEMS)]
+    return candidates, [[texts[i], texts[-i - 1]] for i in range(NUM_ITEMS)]
+
+
+@pytest.fixture
+def encoder_arguments(minilm):
+    return ["-m", minilm, "-l", 1, "--device", "cpu"]
+
+
+@pytest.fixture
+def folder(tmp_path, items):
+    candidates, references = items
+    write_records(tmp_path / "samples.jsonl", [{"id": i, "candidates": texts} for i, texts in enumerate(candidates)])
+    for number in (0, 1):
+        write_lines(tmp_path / f"refs{number}.txt", [wanted[number] for wanted in references])
+    return tmp_path
+
+
+def read_records(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def assert_equals(records, ranked, candidates):
+    assert [record["candidate"] for record in records] == ranked.best
+    assert [record["index"] for record in records] == [int(order[0]) for order in ranked.order]
+    for record, scores, texts in zip(records, ranked.scores, candidates, strict=True):
+        assert record["scores"] == pytest.approx(scores.tolist(), abs=1e-6)
+        assert record["score"] == record["scores"][record["index"]]
+        assert len(record["scores"]) == len(texts)
+
+
+@pytest.mark.parametrize("lines", [2, 100])
+def test_consensus(folder, items, layer, encoder_arguments, capsys, monkeypatch, lines):
+    monkeypatch.setattr(rank, "_LINES_PER_RANK", lines)
+    output = folder / "best.jsonl"
+    printed = run_here(capsys, "rank", folder / "samples.jsonl", "-o", output, *encoder_arguments)
+    ranked = rank_candidates(items[0], encoder=layer)
+    assert_equals(read_records(output), ranked, items[0])
+    mean = sum(float(scores.max()) for scores in ranked.scores) / NUM_ITEMS
+    assert printed.out.splitlines() == [
+        f"f1 of the best candidates: {mean:.4f} (mean)",
+        f"7 lines, {sum(map(len, items[0]))} candidates",
+        f"signature: {ranked.signature}",
+        f"written to {output}",
+    ]
+    assert not rank.partial_path(str(output)).exists()
+
+
+def test_references_from_files_or_the_same_file(folder, items, layer, encoder_arguments, capsys, monkeypatch):
+    monkeypatch.setattr(rank, "_LINES_PER_RANK", 3)
+    candidates, references = items
+    ranked = rank_candidates(candidates, references, layer, component="recall", references_reduce="max")
+    options = [*encoder_arguments, "--component", "recall", "--references-reduce", "max", "--json"]
+    files = ["-r", folder / "refs0.txt", folder / "refs1.txt"]
+    run_here(capsys, "rank", folder / "samples.jsonl", *files, "-o", folder / "best.jsonl", *options)
+    assert_equals(read_records(folder / "best.jsonl"), ranked, candidates)
+
+    records = [{"samples": c, "refs": r} for c, r in zip(candidates, references, strict=True)]
+    with gzip.open(folder / "both.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+    columns = ["--candidates-column", "samples", "--reference-column", "refs"]
+    printed = run_here(capsys, "rank", folder / "both.jsonl.gz", *columns, "-o", folder / "same.jsonl", *options)
+    assert (folder / "same.jsonl").read_text() == (folder / "best.jsonl").read_text()
+    summary = json.loads(printed.out)
+    assert summary["num_items"] == NUM_ITEMS
+    assert summary["mean_best"] == pytest.approx(sum(float(s.max()) for s in ranked.scores) / NUM_ITEMS, abs=1e-6)
+
+
+def test_the_output_is_a_file_of_candidates(folder, encoder_arguments, capsys):
+    run_here(capsys, "rank", folder / "samples.jsonl", "-o", folder / "best.jsonl", *encoder_arguments)
+    scored = run_here(capsys, "score", "-c", folder / "best.jsonl", "-r", folder / "refs0.txt", *encoder_arguments)
+    assert "7 candidates, 7 references" in scored.out
+
+
+@pytest.mark.distributed
+def test_two_ranks_write_what_one_does(folder, encoder_arguments, capsys):
+    run_here(capsys, "rank", folder / "samples.jsonl", "-o", folder / "one.jsonl", *encoder_arguments)
+    arguments = ["rank", "samples.jsonl", "-o", "two.jsonl", *encoder_arguments]
+    first, second = run_on_ranks(folder, arguments, arguments)
+    assert first.exit_code == second.exit_code == 0
+    assert "written to two.jsonl" in first.out
+    assert second.out == ""
+    one, two = (read_records(folder / name) for name in ("one.jsonl", "two.jsonl"))
+    assert [record["candidate"] for record in two] == [record["candidate"] for record in one]
+    for record, other in zip(two, one, strict=True):
+        assert record["scores"] == pytest.approx(other["scores"], abs=2e-6)
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes(folder, items, encoder_arguments, capsys):
+    # So many lines that the run is killed before its end.
+    write_records(folder / "many.jsonl", [{"candidates": texts} for texts in items[0] * 100])
+    arguments = ["rank", "many.jsonl", "-o", "best.jsonl", *encoder_arguments]
+    partial = rank.partial_path(str(folder / "best.jsonl"))
+    running = start(ONE_PROCESS, folder, *arguments)
+    while not partial.exists() or partial.read_bytes().count(b"\n") < 40:
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.01)
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    with partial.open("a") as file:
+        file.write('{"candidate": "an unfinished')
+    (folder / "whole").mkdir()
+    run_here(capsys, "rank", folder / "many.jsonl", "-o", folder / "whole" / "best.jsonl", *encoder_arguments)
+    resumed = run_here(capsys, "rank", folder / "many.jsonl", "-o", folder / "best.jsonl", *encoder_arguments)
+    assert "resuming after line" in resumed.err
+    records, others = read_records(folder / "best.jsonl"), read_records(folder / "whole" / "best.jsonl")
+    assert [record["index"] for record in records] == [record["index"] for record in others]
+    assert not partial.exists()
+
+
+def test_another_command_does_not_resume(folder, encoder_arguments, capsys, monkeypatch):
+    output = folder / "best.jsonl"
+    arguments = ["rank", folder / "samples.jsonl", "-o", output, *encoder_arguments]
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rank, "_append_lines", stop)
+        run_here(capsys, *arguments, exit_code=130)
+    assert not output.exists()
+    error = run_here(capsys, *arguments, "--component", "recall", exit_code=2).err
+    assert "best.jsonl.partial belongs to a run with other files or settings: delete it to start anew" in error
+    with (folder / "samples.jsonl").open("a") as file:
+        file.write('{"candidates": ["one more"]}\n')
+    assert "belongs to a run with other files" in run_here(capsys, *arguments, exit_code=2).err
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        (['{"candidates": ["a"]}', '{"candidates": "a"}'], [], "c.jsonl:2: 'candidates' must be an array of at least"),
+        (['{"candidates": []}'], [], "c.jsonl:1: 'candidates' must be an array of at least one text"),
+        (['{"candidates": ["a", 3]}'], [], "c.jsonl:1: 'candidates[1]' must be a string, got a number"),
+        (['{"texts": ["a"]}'], [], "c.jsonl:1: no key 'candidates'; the object has 'texts'"),
+        (['{"candidates": ["a"]}'] * 4 + ["{"], [], "c.jsonl:5: not valid JSON"),
+        ([], [], "c.jsonl: the file contains no candidates"),
+        (['{"candidates": ["a"]}'] * 3, ["-r", "r.txt"], "r.txt:2: the file ends here, but c.jsonl has 3 texts"),
+        (['{"candidates": ["a"]}'], ["-r", "r.txt"], "c.jsonl:1: the file ends here, but r.txt has 2 texts"),
+        (['{"candidates": ["a"]}'] * 2, ["-r", "r3.txt"], "r3.txt:3: the file goes on, but c.jsonl has 2 lines"),
+        (['{"candidates": ["a"]}'], ["-r", "-"], "cannot read standard input (-)"),
+        (['{"candidates": ["a"]}'], ["-r", "r.tsv"], "r.tsv: TSV files are not read in parts"),
+    ],
+)
+def test_errors_name_the_file_and_the_line(tmp_path, encoder_arguments, capsys, monkeypatch, lines, options, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rank, "_LINES_PER_RANK", 2)
+    write_lines(tmp_path / "c.jsonl", lines)
+    write_lines(tmp_path / "r.txt", ["a", "b"])
+    write_lines(tmp_path / "r3.txt", ["a", "b", "c"])
+    write_lines(tmp_path / "r.tsv", ["a"])
+    printed = run_here(capsys, "rank", "c.jsonl", "-o", "best.jsonl", *options, *encoder_arguments, exit_code=2)
+    assert message in printed.err
+    assert not (tmp_path / "best.jsonl").exists()
