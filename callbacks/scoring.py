@@ -16,6 +16,7 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
+from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_about_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, compute_metric, flatten_metrics
 from bertscore_tm.callbacks.sample_numbers import (
     SampleOrder,
@@ -177,6 +178,8 @@ class BERTScoreCallback(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the run has batches to score and that no two callbacks log the same keys."""
         require_lightning_trainer(trainer, self)
+        if stage == "fit" and trainer.is_global_zero:
+            warn_about_saved_objects(pl_module)
         if stage == "fit" and not trainer.enable_validation:
             raise MisconfigurationException(
                 "BERTScoreCallback scores the validation loop, but this run has no validation: define "
@@ -235,6 +238,12 @@ class BERTScoreCallback(Callback):
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the scores."""
         self._log(trainer, pl_module, "test")
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Leave encoders, metrics and losses among the hyperparameters out of the checkpoint."""
+        drop_saved_objects(checkpoint)
 
     def flush(self) -> None:
         """Score the buffered texts.

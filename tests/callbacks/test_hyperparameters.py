@@ -1,0 +1,83 @@
+"""Encoders, metrics and losses among a module's hyperparameters: checkpoints stay loadable."""
+
+import warnings
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm.losses import SoftBERTScoreLoss
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# Lightning warns about modules among the hyperparameters, too.
+LIGHTNINGS_OWN = "ignore:Attribute .* is an instance of `nn.Module`"
+
+
+class Module(pl.LightningModule):
+    def __init__(self, encoder, metric, loss, lr, ignore=()):
+        super().__init__()
+        self.save_hyperparameters(ignore=[*ignore, "ignore"])
+        self.encoder, self.metric, self.loss = encoder, metric, loss
+        self.net = torch.nn.Linear(2, 2)
+
+    def training_step(self, batch, batch_idx):
+        return self.net(batch).sum()
+
+    def validation_step(self, batch, batch_idx):
+        return {"preds": ["a cat"] * len(batch), "target": ["a dog"] * len(batch)}
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), self.hparams.lr)
+
+
+@pytest.fixture
+def objects(encoder):
+    return {"encoder": encoder, "metric": BERTScore(encoder), "loss": SoftBERTScoreLoss(encoder)}
+
+
+def trainer_of(folder, encoder, max_epochs=1, **options):
+    return pl.Trainer(
+        max_epochs=max_epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[ModelCheckpoint(folder, save_last=True, **options), BERTScoreCallback(BERTScore(encoder))],
+    )
+
+
+@pytest.mark.filterwarnings(LIGHTNINGS_OWN)
+def test_objects_are_left_out_of_checkpoints_with_a_warning(tmp_path, encoder, objects):
+    data = DataLoader(torch.ones(4, 2), batch_size=2)
+    module, run = Module(**objects, lr=0.1), trainer_of(tmp_path, encoder)
+    said = r"'encoder', 'metric', 'loss' of Module .*ignore=\['encoder', 'metric', 'loss'\]\).*load_from_checkpoint"
+    with pytest.warns(UserWarning, match=said):
+        run.fit(module, data, data)
+    path = run.checkpoint_callback.last_model_path
+    assert torch.load(path, weights_only=True)["hyper_parameters"] == {"lr": 0.1}
+    assert module.hparams.encoder is encoder
+    loaded = Module.load_from_checkpoint(path, **objects)
+    assert torch.equal(loaded.net.weight, module.net.weight)
+    assert loaded.hparams.lr == 0.1
+    assert loaded.metric is objects["metric"]
+    resumed = trainer_of(tmp_path / "more", encoder, max_epochs=2)
+    with pytest.warns(UserWarning, match=said):
+        resumed.fit(module, data, data, ckpt_path=path)
+    assert resumed.global_step == 2 * run.global_step
+    run.validate(module, data, ckpt_path="last", verbose=False)
+
+
+def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
+    data = DataLoader(torch.ones(4, 2), batch_size=2)
+    run = trainer_of(tmp_path, encoder, save_weights_only=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run.fit(Module(**objects, lr=0.1, ignore=list(objects)), data, data)
+    assert not [w for w in caught if "hyperparameters" in str(w.message)]
+    loaded = Module.load_from_checkpoint(run.checkpoint_callback.last_model_path, **objects)
+    assert loaded.hparams.lr == 0.1
