@@ -38,6 +38,7 @@ SETTINGS = [
     (None, False, "references", False),
     (None, False, None, True),
 ]
+PAIRS_COMPARED = 60
 
 
 def stacked(scores):
@@ -52,7 +53,7 @@ def deviations(minilm, pairs, tmp_path_factory):
     """A function from a setting to the largest difference to the reference package; each computed once."""
     table = tmp_path_factory.mktemp("baseline") / "table.csv"
     table.write_text(BASELINE)
-    candidates, single = pairs
+    candidates, single = (side[:: len(side) // PAIRS_COMPARED] for side in pairs)
     known, states = {}, {}
     encode = oracle_package.utils.bert_encode
 
@@ -69,7 +70,7 @@ def deviations(minilm, pairs, tmp_path_factory):
             layer, several, idf, rescaled = setting
             references = several_references(single) if several else single
             flat = [text for group in references for text in group] if several else single
-            sents = {None: None, "references": flat, "sents": candidates[:100]}[idf]
+            sents = {None: None, "references": flat, "sents": pairs[0][:100]}[idf]
             all_layers, baseline_path = layer is None, str(table) if rescaled else None
             scorer = oracle_package.BERTScorer(
                 model_type=minilm,
@@ -95,7 +96,7 @@ def deviations(minilm, pairs, tmp_path_factory):
                 rescale_with_baseline=rescaled,
                 baseline_path=baseline_path,
             )
-            assert stacked(ours).shape == expected.shape == ((3, 7, 240) if all_layers else (3, 240))
+            assert stacked(ours).shape == expected.shape == (3, *([7] if all_layers else []), PAIRS_COMPARED)
             known[setting] = (stacked(ours) - expected).abs().max().item()
         return known[setting]
 
