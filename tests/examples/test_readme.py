@@ -69,10 +69,10 @@ def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch):
 def test_console_commands_run(command, tmp_path):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     if command == "make test":
-        # This very run; tried on one small file so that it does not call itself.
-        arguments = [*shlex.split(command), "TEST_ARGS=tests/leaves/test_statistics.py"]
+        # This very run; tried on one small file, so that it does not call itself, and without further processes.
+        arguments = [*shlex.split(command), "TEST_ARGS=--numprocesses 0 tests/leaves/test_statistics.py"]
     elif command == "make demo":
-        small = "--train-pairs 16 --eval-pairs 4 --val-pairs 4 --warmup-steps 2 --steps 2 --batch-size 4"
+        small = "--train-pairs 4 --eval-pairs 2 --val-pairs 2 --warmup-steps 1 --steps 1 --batch-size 2"
         arguments = [*shlex.split(command), f"DEMO_ARGS={small} --output {tmp_path}"]
     else:
         # Resolved and built for real, but not put over the environment that the tests run in.
@@ -81,6 +81,6 @@ def test_console_commands_run(command, tmp_path):
     done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     if command == "make demo":
-        assert "BERTScore of 4 held-out summaries" in done.stdout
+        assert "BERTScore of 2 held-out summaries" in done.stdout
         assert (tmp_path / "results.json").is_file()
         assert "Warning" not in done.stdout + done.stderr, done.stdout + done.stderr

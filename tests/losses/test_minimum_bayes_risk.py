@@ -8,10 +8,9 @@ import torch
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.support.minimum_bayes_risk import SHARES, sentences, train
+from tests.support.minimum_bayes_risk import COUNTS, sentences, train
 from tests.support.training_vocabulary import encoder_of_texts
 
-SEED = 0
 LAYER = 6
 
 
@@ -47,9 +46,9 @@ def test_the_score_prefers_synonyms_in_every_template(judge):
     candidates = [text for texts in said for text in texts for _ in texts]
     references = [text for texts in said for _ in texts for text in texts]
     f1 = bert_score(candidates, references, judge)["f1"].view(len(said), 3, 3)
-    expected = f1 @ torch.tensor(SHARES)
+    expected = f1 @ torch.tensor(COUNTS, dtype=torch.float32)
     # Cross-entropy is lowest for c, the expected score highest for a or b.
-    assert max(SHARES) == SHARES[2]
+    assert max(COUNTS) == COUNTS[2]
     assert (expected.argmax(1) != 2).all()
 
 
@@ -57,7 +56,7 @@ def test_the_score_prefers_synonyms_in_every_template(judge):
 @pytest.mark.usefixtures("one_thread")
 def test_beats_cross_entropy(generator, judge):
     loss = SoftBERTScoreLoss(generator, references="mean", cache_bytes=2**22)
-    alone = train(SEED, generator, judge, None)
-    both = train(SEED, generator, judge, loss)
-    assert both.synonyms >= alone.synonyms + 5
+    alone = train(generator, judge, None)
+    both = train(generator, judge, loss)
+    assert both.synonyms >= alone.synonyms + 10
     assert both.f1 >= alone.f1 + 0.01

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.functional import bert_score
-from bertscore_tm.losses import SoftBERTScoreLoss
 
 # Sentence, synonym a, synonym b, an unrelated word that fits the sentence.
 _TEMPLATES = (
@@ -53,9 +54,9 @@ _TEMPLATES = (
     ("they {} to help us", "attempted", "tried", "flew"),
 )
 
-# Probabilities of a, b and c: a and b together are likelier than c, each alone is not.
-SHARES = (0.32, 0.32, 0.36)
-STEPS, SAMPLES, HELD_OUT = 120, 4, 25
+# Of 25 references, the numbers with a, b and c: a and b together are likelier than c, each alone is not.
+COUNTS = (8, 8, 9)
+STEPS = 20
 
 
 def sentences() -> list[list[str]]:
@@ -68,7 +69,7 @@ class Outcome:
     """Result of a training run.
 
     Args:
-        f1: mean BERTScore F1 of the likeliest sentences against references that were not seen.
+        f1: mean BERTScore F1 of the likeliest sentences against all references.
         chosen: how many templates ended with a, b, c or any other word.
     """
 
@@ -81,39 +82,31 @@ class Outcome:
         return self.chosen[0] + self.chosen[1]
 
 
-def train(
-    seed: int, generator: FrozenEncoder, judge: FrozenEncoder, loss: SoftBERTScoreLoss | None, weight: float = 1.0
-) -> Outcome:
-    """Learn logits of each template from sampled references, with cross-entropy and optionally a loss.
+def train(generator: FrozenEncoder, judge: FrozenEncoder, loss: Callable[..., Tensor] | None) -> Outcome:
+    """Learn logits of each template from all references, with cross-entropy and optionally a loss.
 
     Args:
-        seed: seed of the references, which are the same with and without a loss.
         generator: encoder whose vocabulary the logits have.
-        judge: the encoder of the score against unseen references.
-        loss: added to cross-entropy, with ``references="mean"``.
-        weight: weight of the loss.
+        judge: the encoder of the score.
+        loss: added to cross-entropy: a ``SoftBERTScoreLoss`` with ``references="mean"``.
 
     Returns:
         The outcome.
     """
     said = sentences()
+    references = [[text for text, count in zip(known, COUNTS, strict=True) for _ in range(count)] for known in said]
     before, after = generator.tokenizer.special_affixes
-    ids = [row[len(before) : len(row) - len(after)] for row in generator.tokenizer(list(chain(*said))).ids]
+    ids = [row[len(before) : len(row) - len(after)] for row in generator.tokenizer(list(chain(*references))).ids]
     labels = pad_sequence([torch.tensor(row) for row in ids], batch_first=True, padding_value=-100)
-    labels = labels.view(len(said), 3, -1)
+    labels = labels.view(len(said), sum(COUNTS), -1)
     content = labels[:, 0] >= 0
-    random = torch.Generator().manual_seed(seed)
-    shares = torch.tensor(SHARES).expand(len(said), 3)
     logits = torch.zeros(*content.shape, len(generator.embedding_table(labels.device)), requires_grad=True)
-    optimizer = torch.optim.Adam([logits], lr=0.05, eps=1e-12)
+    optimizer = torch.optim.Adam([logits], lr=0.5, eps=1e-12)
     for _ in range(STEPS):
-        drawn = torch.multinomial(shares, SAMPLES, replacement=True, generator=random)
-        targets = labels.gather(1, drawn[..., None].expand(-1, -1, labels.shape[-1]))
-        surprisal = cross_entropy(logits.mT[..., None].expand(-1, -1, -1, SAMPLES), targets.mT, reduction="none")
+        surprisal = cross_entropy(logits.mT[..., None].expand(-1, -1, -1, sum(COUNTS)), labels.mT, reduction="none")
         value = (surprisal.mean(-1).sum(1) / content.sum(1)).mean()
         if loss is not None:
-            texts = [[known[j] for j in draws] for known, draws in zip(said, drawn.tolist(), strict=True)]
-            value = value + weight * loss(logits, texts, content)
+            value = value + loss(logits, references, content)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
@@ -125,7 +118,6 @@ def train(
     chosen = [0, 0, 0, 0]
     for text, known in zip(learnt, said, strict=True):
         chosen[known.index(text) if text in known else 3] += 1
-    unseen = torch.multinomial(shares, HELD_OUT, replacement=True, generator=random).tolist()
-    candidates = [text for text in learnt for _ in range(HELD_OUT)]
-    references = [known[j] for known, draws in zip(said, unseen, strict=True) for j in draws]
-    return Outcome(bert_score(candidates, references, judge)["f1"].mean().item(), tuple(chosen))
+    candidates = [text for text in learnt for _ in range(sum(COUNTS))]
+    f1 = bert_score(candidates, list(chain(*references)), judge)["f1"].mean().item()
+    return Outcome(f1, tuple(chosen))
