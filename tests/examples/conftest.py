@@ -3,12 +3,13 @@
 import pytest
 
 from examples import docstrings
+from tests.support.texts import stdlib_pairs
 
 
 @pytest.fixture(scope="session")
 def docstring_pairs():
     """Pairs of the standard library."""
-    return docstrings.collect_pairs([])
+    return stdlib_pairs()
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 import json
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+import socket
 
 import bert_score as oracle
 import pytest
@@ -15,8 +13,8 @@ from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
 from examples import docstring_training, summarize_docstrings
 from examples.docstring_training import LOSSES, Collate, MinimumRisk, SelfCritical, Summarizer, load_generator
 from examples.docstrings import load_corpus, split_by_module
+from tests.support.ranks import run_ranks
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZES = {"train-pairs": 12, "val-pairs": 2, "eval-pairs": 6, "batch-size": 4, "warmup-steps": 1, "steps": 2}
 SMALL = [f"--{name}={size}" for name, size in SIZES.items()]
 ARMS = {
@@ -276,16 +274,23 @@ def test_demo_refuses_what_makes_no_sense(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def demo_on_a_rank(rank, arguments, cache, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), NODE_RANK="0")
+    os.environ["XDG_CACHE_HOME"] = cache
+    return summarize_docstrings.main(arguments)["scores"]
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.usefixtures("corpus_cache")
 def test_demo_on_two_devices(generator, encoder, bert_score_f1, tmp_path):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "examples.summarize_docstrings", *SMALL, "--loss", "self-critical"]
-    command += ["--generator", generator, "--devices", "2", "--output", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    scores = json.loads((tmp_path / "results.json").read_text())["scores"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [*SMALL, "--loss", "self-critical", "--generator", generator, "--devices", "2"]
+    arguments += ["--output", str(tmp_path / "output")]
+    scores, other = run_ranks(demo_on_a_rank, 2, arguments, os.environ["XDG_CACHE_HOME"], port)
+    assert scores == other == json.loads((tmp_path / "output" / "results.json").read_text())["scores"]
     assert [row["steps"] for row in scores.values()] == [0, 3, 3]
     assert list(scores)[2] == ARMS["self-critical"]
     # Each device scored half of what the untrained model says here.
