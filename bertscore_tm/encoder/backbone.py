@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import signature
+from operator import attrgetter
 from typing import Any, Literal, cast
 
 import torch
@@ -83,7 +84,7 @@ class Backbone:
         self.family = family_of(config)
         self.num_layers = num_layers
         self.all_layers = all_layers
-        self.layers_kept = self.family.layers_to_keep(num_layers, int(config.num_hidden_layers), all_layers)
+        self.layers_kept = self.family.layers_to_keep(num_layers)
         self.dtype = dtype
         self.forward_fn = forward_fn
         self._takes_positions = False
@@ -154,9 +155,8 @@ class Backbone:
                     f"shape {tuple(vectors.shape)}"
                 )
             return vectors[None]
-        # Layer 0 is the state before the first layer, or in families with a final norm, that state normed.
-        before_layers = self.num_layers == 0 and not self.family.final_norm
-        wants_states = self.all_layers or before_layers
+        # Layer 0 is the state before the first layer, which families without a final norm keep.
+        wants_states = self.all_layers or (self.num_layers == 0 and self.family.final_norm is None)
         length = mask.shape[1]
         _choose_attention(model, self.config, length)
         inputs["attention_mask"] = mask.long()
@@ -169,11 +169,16 @@ class Backbone:
             inputs["position_ids"] = torch.arange(first, first + length, device=device).expand(mask.shape)
         with torch.autocast(device_type=device.type, enabled=False):
             output = model(**inputs, output_hidden_states=wants_states, return_dict=True)
-        if wants_states:
+            last: Tensor = output.last_hidden_state
+            if not wants_states:
+                return last[None]
             # BigBird pads texts to whole blocks and keeps the padding in its states.
-            return torch.stack([states[:, :length] for states in output.hidden_states[: self.num_layers + 1]])
-        hidden: Tensor = output.last_hidden_state
-        return hidden[None]
+            states = [state[:, :length] for state in output.hidden_states[: self.num_layers + 1]]
+            norm = None if self.family.final_norm is None else attrgetter(self.family.final_norm)(model)
+            if norm is not None:  # an OPT may lack it
+                # The model itself norms the last state only.
+                states = [*map(norm, states[: self.num_layers]), last]
+        return torch.stack(states)
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = _with_index(device), self.resolve_dtype(device)

@@ -23,8 +23,8 @@ class Family:
         counter: dotted path of the number of layers that the forward pass runs, for families that have one.
         encoder: name of the encoder within the base model, for encoder-decoder models.
         encoder_class: the family has a class that loads the encoder alone (``AutoModelForTextEncoding``).
-        final_norm: a norm follows the last layer. A single layer is returned normed, as in the reference package;
-            among all layers, only the model's last one is.
+        final_norm: dotted path from the encoder to the norm after the last layer, for families that have one. Every
+            layer is returned normed, as a single layer is in the reference package.
         absolute_positions: attribute of the configuration with the number of positions; ``None`` for models whose
             positions are relative only.
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
@@ -41,7 +41,7 @@ class Family:
     counter: str | None = None
     encoder: str | None = None
     encoder_class: bool = False
-    final_norm: bool = False
+    final_norm: str | None = None
     absolute_positions: str | None = "max_position_embeddings"
     positions_after_padding: bool = False
     padding_id: int | None = None
@@ -88,22 +88,17 @@ class Family:
         found: nn.Module | None = None if self.encoder is None else getattr(model, self.encoder, None)
         return model if found is None else found
 
-    def layers_to_keep(self, num_layers: int, available: int, all_layers: bool) -> int:
-        """Return how many layers must be in memory to get layer ``num_layers``, or all up to it.
+    def layers_to_keep(self, num_layers: int) -> int:
+        """Return how many layers must be in memory to get layer ``num_layers``.
 
         Args:
             num_layers: the encoder layer.
-            available: number of layers of the whole model.
-            all_layers: whether the layers below it are returned too.
 
         Returns:
             The number of layers.
         """
-        if self.final_norm:
-            # Among all layers, only the last one of the whole model is normed: with one layer more, none of them is.
-            return min(num_layers + 1, available) if all_layers else num_layers
         # Layer 0 is the input of the first layer: some families fail without any layer.
-        return max(num_layers, 1)
+        return num_layers if self.final_norm is not None else max(num_layers, 1)
 
     def cut(self, encoder: nn.Module, layers: int) -> None:
         """Drop an encoder's layers above a number, its pooler and its cache for generation, in place.
@@ -127,16 +122,16 @@ class Family:
 
 _ROBERTA = Family(positions_after_padding=True, prefix_space=True, additive_mask=True)
 _BART = Family(encoder="encoder", layers=("layers",), additive_mask=True)
-_BART_WITH_FINAL_NORM = replace(_BART, final_norm=True)
+_BART_WITH_FINAL_NORM = replace(_BART, final_norm="layer_norm")
 _T5 = Family(
     encoder="encoder",
     encoder_class=True,
     layers=("block",),
-    final_norm=True,
+    final_norm="final_layer_norm",
     absolute_positions=None,
     additive_mask=True,
 )
-_LLAMA = Family(layers=("layers",), final_norm=True)
+_LLAMA = Family(layers=("layers",), final_norm="norm")
 
 FAMILIES: dict[str, Family] = {
     "albert": Family(layers=(), counter="config.num_hidden_layers", additive_mask=True),
@@ -153,18 +148,18 @@ FAMILIES: dict[str, Family] = {
     "electra": Family(additive_mask=True),
     "gemma": _LLAMA,
     "gemma2": _LLAMA,
-    "gpt2": Family(layers=("h",), final_norm=True, prefix_space=True),
+    "gpt2": Family(layers=("h",), final_norm="ln_f", prefix_space=True),
     "led": Family(encoder="encoder", layers=("layers",), absolute_positions="max_encoder_position_embeddings"),
     "llama": _LLAMA,
     "longformer": Family(positions_after_padding=True),
     "mbart": _BART_WITH_FINAL_NORM,
-    "megatron-bert": Family(final_norm=True, additive_mask=True),
+    "megatron-bert": Family(final_norm="encoder.ln", additive_mask=True),
     "mistral": _LLAMA,
-    "modernbert": _LLAMA,
+    "modernbert": replace(_LLAMA, final_norm="final_norm"),
     "mpnet": Family(positions_after_padding=True, padding_id=1, additive_mask=True),
     "mt5": _T5,
     "olmo2": _LLAMA,
-    "opt": Family(layers=("decoder.layers",), final_norm=True, prefix_space=True),
+    "opt": Family(layers=("decoder.layers",), final_norm="decoder.final_layer_norm", prefix_space=True),
     "pegasus": _BART_WITH_FINAL_NORM,
     "phi3": _LLAMA,
     "prophetnet": replace(_BART, additive_mask=False),
@@ -176,7 +171,7 @@ FAMILIES: dict[str, Family] = {
     "umt5": _T5,
     "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers"),
     "xlm-roberta": Family(positions_after_padding=True, additive_mask=True),
-    "xlm-roberta-xl": Family(positions_after_padding=True, final_norm=True, additive_mask=True),
+    "xlm-roberta-xl": Family(positions_after_padding=True, final_norm="encoder.LayerNorm", additive_mask=True),
     "xlnet": Family(layers=("layer",), absolute_positions=None),
 }
 

@@ -62,7 +62,7 @@ class FrozenEncoder:
         tokenizer: a ready tokenizer. Required with a ready model; otherwise loaded from the model's source.
         num_layers: the encoder layer L whose output is compared; 0 is the embedding output, negative numbers count
             from the last layer. Default: the tuned layer of the models listed in ``bertscore_tm.catalog``.
-        all_layers: return the outputs of all layers 0..L; L defaults to the last layer.
+        all_layers: return all layers 0..L, each as if it were the only one; L defaults to the last layer.
         dtype: precision of the encoder: ``"float32"`` (exact), ``"bfloat16"`` (fast), ``"float64"``, or ``"auto"``:
             bfloat16 where the device computes it natively, else float32. Vectors are returned in float32 or wider.
         revision: revision of a hub model.
@@ -230,16 +230,13 @@ class FrozenEncoder:
         """
         tokenizer = self.tokenizer
         layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
-        if layer is not None:
-            # Differs from layer L alone in families with a final norm.
-            layers = f"{layer} of {layers}"
         forward = None
         if self._forward_fn is not None:
             # Partial functions and callable objects have no name: the class stands in.
             forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
         return Signature(
             model=self._backbone.source.version(self.name, self._tokenizer_hash),
-            layers=layers,
+            layers=layers if layer is None else str(layer),
             dtype=str(self.dtype).removeprefix("torch."),
             prefix_space=tokenizer.prefix_space,
             max_length=tokenizer.max_length,

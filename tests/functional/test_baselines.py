@@ -1,5 +1,6 @@
 """Baselines: the mean over random pairs as the reference package scores them, its error, and resuming."""
 
+import copy
 import itertools
 import json
 from collections import Counter
@@ -8,12 +9,13 @@ import bert_score as oracle_package
 import pytest
 import torch
 from scipy import stats
+from transformers import PreTrainedModel
 
 from bertscore_tm import FrozenEncoder, bert_score, catalog
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.token_weights import token_weights
-from tests.support.models import tiny_model
+from tests.support.models import EVERY_FAMILY, tiny_model
 from tests.support.texts import real_pairs
 
 TEXTS = real_pairs(40)[0]
@@ -179,6 +181,36 @@ def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm
     scores = bert_score(candidates, references, minilm, 5, rescale_with_baseline=True, baseline_path=path)
     for name in ("precision", "recall", "f1"):
         assert scores[name].mean().item() == pytest.approx(0, abs=1e-5)
+
+
+def draw_norms(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy with random norms, which change the similarities of vectors as trained ones do."""
+    copied = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        for name, parameter in copied.named_parameters():
+            if parameter.ndim == 1 and name.endswith("weight"):
+                parameter.normal_(mean=1, std=0.7)
+    return copied
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("family", EVERY_FAMILY)
+def test_the_table_of_every_family_moves_unrelated_texts_to_zero_at_every_layer(family, tmp_path):
+    model, tokenizer = draw_norms(tiny_model(family)[0]), tiny_model(family)[1]
+    recorder = Recorder(FrozenEncoder(model, tokenizer, all_layers=True))
+    made = make_baseline(recorder.encoder, [" ".join(text.split()[:8]) for text in TEXTS], 20, score=recorder)
+    path = tmp_path / "table.csv"
+    path.write_text(made.table())
+    candidates, references = map(list, zip(*recorder.pairs, strict=True))
+    standard_error = made.standard_error / (1 - made.mean)
+    for layer, errors in enumerate(standard_error):
+        encoder = FrozenEncoder(model, tokenizer, num_layers=layer)
+        scores = bert_score(candidates, references, encoder, rescale_with_baseline=True, baseline_path=path)
+        for name, error in zip(("precision", "recall", "f1"), errors.tolist(), strict=True):
+            assert error > 0
+            # The same pairs as in the table: what is left is rounding.
+            assert abs(scores[name].mean().item()) < error / 100
 
 
 @pytest.mark.parametrize(
