@@ -84,7 +84,7 @@ class Sums:
     @classmethod
     def zero(cls, layers: int) -> Sums:
         """Return the sums over an empty set of pairs."""
-        zeros = torch.zeros(3, layers, dtype=torch.float64)
+        zeros = torch.zeros(3, layers, dtype=torch.float64, device="cpu")
         return cls(0, zeros, zeros)
 
     def add(self, scored: CorpusScores) -> Sums:
@@ -226,8 +226,8 @@ def _distinct_texts(texts: Iterable[str], encoder: FrozenEncoder) -> tuple[list[
 def _draw_pairs(num_texts: int, num_pairs: int, seed: int) -> Tensor:
     """Return the indices of two different texts per pair, shape (num_pairs, 2)."""
     generator = torch.Generator().manual_seed(seed)
-    first = torch.randint(num_texts, (num_pairs,), generator=generator)
-    distance = torch.randint(1, num_texts, (num_pairs,), generator=generator)
+    first = torch.randint(num_texts, (num_pairs,), generator=generator, device="cpu")
+    distance = torch.randint(1, num_texts, (num_pairs,), generator=generator, device="cpu")
     return torch.stack([first, (first + distance) % num_texts], dim=1)
 
 
@@ -249,8 +249,8 @@ def _load_state(path: Path | None, settings: dict[str, Any], layers: int) -> Sum
             )
     return Sums(
         state["num_pairs"],
-        torch.tensor(state["sums"], dtype=torch.float64),
-        torch.tensor(state["squares"], dtype=torch.float64),
+        torch.tensor(state["sums"], dtype=torch.float64, device="cpu"),
+        torch.tensor(state["squares"], dtype=torch.float64, device="cpu"),
     )
 
 

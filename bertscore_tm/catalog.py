@@ -228,4 +228,4 @@ def parse_baseline(text: str, name: str) -> Tensor:
     for number, row in enumerate(values):
         if len(row) != 4 or row[0] != number:
             raise ValueError(f"baseline table {name}: line {number + 2} must be layer {number} with three values")
-    return torch.tensor(values, dtype=torch.float64).reshape(-1, 4)[:, 1:]
+    return torch.tensor(values, dtype=torch.float64, device="cpu").reshape(-1, 4)[:, 1:]

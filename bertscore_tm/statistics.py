@@ -109,7 +109,8 @@ def mean_interval(values: Tensor, confidence: float, num_resamples: int = 1000, 
         (0.45, 0.75)
     """
     if values.shape[-1] == 0:
-        return torch.zeros(values.shape[:-1]).double(), torch.zeros(values.shape[:-1]).double()
+        low, high = torch.zeros(2, *values.shape[:-1], dtype=torch.float64, device="cpu")
+        return low, high
     return _percentile_interval(_resample_means(values, num_resamples, seed), confidence)
 
 
@@ -227,7 +228,7 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
         "kendall": 0.437 / (count - 4),
     }[how]
     margin = stats.norm.ppf((1 + confidence) / 2) * math.sqrt(variance)
-    centre = torch.tensor(value, dtype=torch.float64).atanh()
+    centre = torch.tensor(value, dtype=torch.float64, device="cpu").atanh()
     return Estimate(value, (centre - margin).tanh().item(), (centre + margin).tanh().item())
 
 
@@ -389,13 +390,13 @@ def _resample_means(values: Tensor, num_resamples: int, seed: int) -> Tensor:
     rows = max(_DRAWS_PER_STEP // max(values.numel(), 1), 1)
     means = []
     for start in range(0, num_resamples, rows):
-        drawn = torch.randint(count, (min(rows, num_resamples - start), count), generator=generator)
+        drawn = torch.randint(count, (min(rows, num_resamples - start), count), generator=generator, device="cpu")
         means.append(values[..., drawn].mean(-1))
     return torch.cat(means, dim=-1)
 
 
 def _percentile_interval(means: Tensor, confidence: float) -> tuple[Tensor, Tensor]:
-    ends = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
+    ends = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64, device="cpu")
     low, high = torch.quantile(means, ends, dim=-1)
     return low, high
 
@@ -423,7 +424,7 @@ def _as_paired_values(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Ten
 
 def _as_values(scores: Scores, name: str) -> Tensor:
     """Return values of shape (texts,) as float64 on the CPU."""
-    values = torch.as_tensor(scores, dtype=torch.float64).detach().cpu()
+    values = torch.as_tensor(scores, dtype=torch.float64, device="cpu").detach()
     if values.ndim != 1 or len(values) < 2:
         raise ValueError(f"{name} must have shape (texts,) with at least two texts, got shape {tuple(values.shape)}")
     if not values.isfinite().all():

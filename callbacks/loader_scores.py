@@ -182,7 +182,7 @@ def compute_metric(name: str, metric: Metric) -> tuple[dict[str, Tensor], Tensor
     for key, value in computed.items():
         if isinstance(value, str):  # the signature
             continue
-        number = torch.as_tensor(value, dtype=torch.float32)
+        number = (value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")).float()
         if number.numel() != 1:
             raise MisconfigurationException(
                 f"{name} returns {key or 'a tensor'} of shape {tuple(number.shape)}, but only single numbers can be "

@@ -288,4 +288,4 @@ def _relax_sparsely(name: str, logits: Tensor, temperature: float, excluded_ids:
         return entmax(below, dim=-1, k=k)
     # In other rows probabilities and gradients are NaN, as with softmax; entmax would raise an index error.
     p = entmax(torch.where(is_defined, below, 0.0), dim=-1, k=k)
-    return torch.where(is_defined, p, z * torch.where(is_defined, 1.0, torch.nan))
+    return torch.where(is_defined, p, z * torch.where(is_defined, torch.ones_like(peak), torch.nan))

@@ -176,7 +176,7 @@ class BERTScoreReward:
     def _scores(self, texts: TextPairs) -> Tensor:
         """Return the scores of all candidates, shape (candidates,), on the CPU."""
         device = default_device(self.device)
-        scores = torch.zeros(len(SCORES), 1, len(texts))
+        scores = torch.zeros(len(SCORES), 1, len(texts), dtype=torch.float32, device="cpu")
         num_truncated = 0
         for step in plan_steps(texts, self.encoder, device):
             part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
@@ -193,7 +193,7 @@ class BERTScoreReward:
 
     def _guards(self, texts: TextPairs) -> Tensor:
         """Return the product of both guards, shape (candidates,)."""
-        guards = torch.ones(len(texts))
+        guards = torch.ones(len(texts), dtype=torch.float32, device="cpu")
         if len(texts) == 0 or (self.length_band is None and self.repeat_ngram_size is None):
             return guards
         tokens = self._tokens([*texts.candidates, *chain.from_iterable(texts.references)])

@@ -181,7 +181,7 @@ def transported_similarity(
         gain = s / temperature
         log_plan = torch.zeros_like(s)
         # Padding is excluded from the first step on.
-        to_columns = torch.where(columns > 0, 0.0, _LOG_OF_ZERO).to(dtype)
+        to_columns = torch.where(columns > 0, torch.zeros_like(columns), _LOG_OF_ZERO)
         for _ in range(steps):
             log_plan = log_plan + gain
             to_rows = (log_rows - (log_plan + to_columns[:, None, :]).logsumexp(2)).clamp(max=0)

@@ -103,8 +103,8 @@ def encode_reference_texts(
     tokens = EncodedTokens(padded[0], keys, of_ids, vectors.has_content[numbers])
     items = None
     if len(texts) != len(references):
-        counts = torch.tensor([len(several) for several in references])
-        items = torch.arange(len(references)).repeat_interleave(counts).to(device)
+        counts = torch.tensor([len(several) for several in references], device="cpu")
+        items = torch.arange(len(references), device="cpu").repeat_interleave(counts).to(device)
     return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
 
 

@@ -290,7 +290,7 @@ def _merge_scores(parts: Sequence[CorpusScores]) -> CorpusScores:
     from bertscore_tm.scoring.corpus import CorpusScores
 
     rows = list(chain.from_iterable(part.rows for part in parts))
-    order = torch.tensor(rows, dtype=torch.long).argsort()
+    order = torch.tensor(rows, dtype=torch.long, device="cpu").argsort()
     return CorpusScores(
         rows=sorted(rows),
         scores=torch.cat([part.scores for part in parts], dim=-1)[..., order],

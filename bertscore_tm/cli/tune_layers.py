@@ -172,7 +172,9 @@ class JudgedTexts:
 
         from bertscore_tm.layer_tuning import system_means
 
-        values = {name: torch.tensor(judgements, dtype=torch.float64) for name, judgements in self.human.items()}
+        values = {
+            name: torch.tensor(judgements, dtype=torch.float64, device="cpu") for name, judgements in self.human.items()
+        }
         if self.systems is None:
             return values
         return {name: system_means(judgements, self.systems) for name, judgements in values.items()}

@@ -184,7 +184,8 @@ class Backbone:
         device, dtype = _with_index(device), self.resolve_dtype(device)
 
         def frozen() -> nn.Module:
-            with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            # On another default device, transformers loads models there, and only if accelerate is installed.
+            with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 model = load(dtype)
                 # The methods of nn.Module, as those of transformers have no types.
                 nn.Module.to(model, device, dtype)
@@ -244,8 +245,14 @@ class _ModelParts:
 
     def build(self, layers_kept: int) -> tuple[nn.Module, torch.device]:
         """Return the model, on the CPU, and the device that it was pickled from."""
-        with torch.random.fork_rng(devices=[]):
-            model: Any = self.model_class(self.config)
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            before = torch.get_default_dtype()
+            # As in from_pretrained: buffers that are not saved, such as Gemma's scale, are computed in this dtype.
+            torch.set_default_dtype(self.dtype)
+            try:
+                model: Any = self.model_class(self.config)
+            finally:
+                torch.set_default_dtype(before)
             if model.get_input_embeddings() is None:  # before transformers 5, T5's encoder has none
                 model.set_input_embeddings(nn.Embedding(self.config.vocab_size, self.config.hidden_size))
         family_of(self.config).cut(model, layers_kept)
@@ -404,4 +411,4 @@ def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -
 
 def _with_index(device: torch.device) -> torch.device:
     """Return the device as tensors report it: ``cuda`` is ``cuda:0``."""
-    return torch.empty(0, device=device).device
+    return torch.empty(0, dtype=torch.float32, device=device).device

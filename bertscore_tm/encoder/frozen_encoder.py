@@ -304,7 +304,7 @@ class FrozenEncoder:
             ids=torch.tensor([i for row in tokenized.ids for i in row], dtype=torch.long, device=device),
             lengths=torch.tensor([len(row) for row in tokenized.ids], dtype=torch.long, device=device),
             has_content=torch.tensor(tokenized.has_content, dtype=torch.bool, device=device),
-            truncated=torch.tensor(tokenized.truncated, dtype=torch.bool),
+            truncated=torch.tensor(tokenized.truncated, dtype=torch.bool, device="cpu"),
         )
 
     def cache(self, device: torch.device | str) -> VectorCache:
@@ -316,7 +316,7 @@ class FrozenEncoder:
         Returns:
             The cache, which all encoders with the same settings in this process share.
         """
-        device = torch.empty(0, device=device).device
+        device = torch.empty(0, dtype=torch.float32, device=device).device
         if device not in self._caches:
             settings = EncoderSettings(
                 source=self._backbone.source,

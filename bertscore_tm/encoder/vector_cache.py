@@ -58,7 +58,7 @@ class VectorCache:
         self.device = device
         self.num_bytes = 0
         self._texts: dict[str, _CachedText] = {}
-        self._slab = torch.empty(0)
+        self._slab = _no_memory()
         self._used = 0
         self._lock = threading.Lock()
 
@@ -95,7 +95,7 @@ class VectorCache:
         """Remove all texts."""
         with self._lock:
             self._texts.clear()
-            self._slab, self._used, self.num_bytes = torch.empty(0), 0, 0
+            self._slab, self._used, self.num_bytes = _no_memory(), 0, 0
 
     def _gather(self, entries: Sequence[_CachedText]) -> TokenVectors:
         lengths = [len(entry.ids) for entry in entries]
@@ -110,7 +110,7 @@ class VectorCache:
             ids=torch.cat([entry.ids for entry in entries]).to(self.device),
             lengths=torch.tensor(lengths, dtype=torch.long, device=self.device),
             has_content=torch.tensor([entry.has_content for entry in entries], device=self.device),
-            truncated=torch.tensor([entry.truncated for entry in entries]),
+            truncated=torch.tensor([entry.truncated for entry in entries], device="cpu"),
         )
 
     def _add(self, texts: list[str], encoded: TokenVectors, max_bytes: int) -> None:
@@ -145,6 +145,7 @@ class VectorCache:
                 self._slab = torch.empty(
                     min(max(_NUMBERS_PER_SLAB, size), left),
                     dtype=vectors.dtype,
+                    device="cpu",
                     pin_memory=self.device.type == "cuda",
                 )
             self._used = 0
@@ -152,6 +153,10 @@ class VectorCache:
         stored = self._slab[self._used : self._used + size].view(vectors.shape)
         self._used += size
         return stored
+
+
+def _no_memory() -> Tensor:
+    return torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 def check_cache_bytes(cache_bytes: int) -> None:

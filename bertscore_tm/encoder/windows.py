@@ -100,11 +100,11 @@ class PackedWindows:
                 windows.append(window)
                 rows.append((len(window.ids), window.first, window.last, start + window.start))
             start += len(ids)
-        lengths, first, last, starts = torch.tensor(rows, dtype=torch.long).view(-1, 4).unbind(1)
+        lengths, first, last, starts = torch.tensor(rows, dtype=torch.long, device="cpu").view(-1, 4).unbind(1)
         return cls(
             sizes=lengths.tolist(),
             num_tokens=start,
-            ids=torch.tensor([i for window in windows for i in window.ids], dtype=torch.long),
+            ids=torch.tensor([i for window in windows for i in window.ids], dtype=torch.long, device="cpu"),
             offsets=lengths.cumsum(0) - lengths,
             lengths=lengths,
             first=first,
@@ -123,10 +123,10 @@ class PackedWindows:
             Token ids and the mask of real tokens, both of shape (batch, longest); the positions of the used vectors in
             the flattened batch, and their positions among all tokens of the texts, both of shape (used vectors,).
         """
-        rows = torch.tensor(batch)[:, None]
-        position = torch.arange(int(self.lengths[rows].max()))
+        rows = torch.tensor(batch, device="cpu")[:, None]
+        position = torch.arange(int(self.lengths[rows].max()), device="cpu")
         mask = position < self.lengths[rows]
-        ids = torch.full(mask.shape, pad_id)
+        ids = torch.full(mask.shape, pad_id, dtype=torch.long, device="cpu")
         ids[mask] = self.ids[(self.offsets[rows] + position)[mask]]
         used = (position >= self.first[rows]) & (position < self.last[rows])
         positions = (self.starts[rows] - self.first[rows] + position)[used]

@@ -399,7 +399,7 @@ class BERTScore(ListStateMetric):
         self._check_states(states)
         both: tuple[dict[str, Any], ...] = ({**self.metric_state}, states)
         sizes = [(num_pairs(one, self._num_layers), num_values(one["indices"])) for one in both]
-        if not indices_fit(torch.tensor(sizes)):
+        if not indices_fit(torch.tensor(sizes, device="cpu")):
             raise ValueError("one metric got indices and the other did not: pass them to both or to none")
         self._add(states, incoming_state.update_count if isinstance(incoming_state, Metric) else 1)
 

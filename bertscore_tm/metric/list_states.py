@@ -114,9 +114,9 @@ class ListStateMetric(Metric):
             self._list_dtypes |= token_dtypes(self.encoder.tokenizer.vocab_size)
         for name in self._list_dtypes:
             self.add_state(name, default=[], dist_reduce_fx="cat")
-        no_pairs = torch.zeros(3, self._num_layers, 0)
+        no_pairs = torch.zeros(3, self._num_layers, 0, dtype=torch.float32, device=self.device)
         self.add_state("totals", default=sums_of_scores(no_pairs), dist_reduce_fx="sum")
-        self.add_state("num_truncated", default=torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("num_truncated", default=torch.tensor(0, device=self.device), dist_reduce_fx="sum")
         self._register_fingerprint()
 
     def _register_fingerprint(self) -> None:
@@ -124,8 +124,8 @@ class ListStateMetric(Metric):
         # caller's objects differs between processes, so ranks and merged states are compared without it.
         settings = f"{self.encoder.signature(self._layer)}|{self._weight_source}"
         digest = hashlib.sha256(settings.encode()).digest()[:_DIGEST_SIZE]
-        values = [*digest, self._keeps_pairs, *self.encoder.caller_token]
-        self.add_state("fingerprint", default=torch.tensor(values), dist_reduce_fx=None)
+        values = torch.tensor([*digest, self._keeps_pairs, *self.encoder.caller_token], device=self.device)
+        self.add_state("fingerprint", default=values, dist_reduce_fx=None)
 
     def _encode(self, texts: TextPairs, indices: Tensor | None) -> dict[str, Tensor]:
         """Encode and match texts.
@@ -140,7 +140,7 @@ class ListStateMetric(Metric):
         if not len(texts):
             return {}
         matched = match_batch(texts, self.encoder, self._encoder_device, self._layer, self.cache_bytes)
-        added = {"num_truncated": torch.tensor(matched.num_truncated)}
+        added = {"num_truncated": torch.tensor(matched.num_truncated, device="cpu")}
         if indices is not None:
             added["indices"] = indices
         if self._weights is None:

@@ -63,7 +63,7 @@ def summarize(
     pairs = rescale_scores(synced.scores, baseline)
     values = pairs
     if reduction == "mean":
-        values = torch.zeros(pairs.shape[:2])
+        values = torch.zeros(pairs.shape[:2], dtype=torch.float32, device="cpu")
         if synced.totals[0]:
             values = rescale_scores(mean_of_sums(synced.totals)[..., None], baseline)[..., 0].float()
     result = dict(zip(SCORES, values, strict=True))

@@ -260,7 +260,7 @@ def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
         >>> as_indices([3, 1], 2)
         tensor([3, 1])
     """
-    numbers = torch.as_tensor(indices)
+    numbers = indices if isinstance(indices, Tensor) else torch.tensor(indices, device="cpu")
     are_integers = not numbers.is_floating_point() and numbers.dtype != torch.bool
     if numbers.shape != (num_pairs,) or (num_pairs and not are_integers):
         raise ValueError(

@@ -243,7 +243,7 @@ def compute_alignment(
     precision, recall, f1 = rescale_scores(torch.stack(precision_recall_f1(pairs, table)), baseline).flatten().tolist()
     matrix = cosine_similarities(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
-    is_content = [torch.tensor(one.is_content) for one in displayed]
+    is_content = [torch.tensor(one.is_content, device="cpu") for one in displayed]
 
     sides = []
     for number, ids, best, similarities in (

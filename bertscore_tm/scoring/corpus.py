@@ -277,13 +277,13 @@ def score_corpus(
     steps = plan_steps(texts, encoder, device) if steps is None else steps
     rows = sorted(i for step in steps for i in step)
     # Allocated once: small results between large blocks would fragment the allocator's memory.
-    scores = torch.zeros(3, encoder.num_outputs, len(rows))
-    best_reference = torch.zeros(encoder.num_outputs, len(rows), dtype=torch.long)
-    sorted_rows, num_truncated = torch.tensor(rows, dtype=torch.long), 0
+    scores = torch.zeros(3, encoder.num_outputs, len(rows), dtype=torch.float32, device="cpu")
+    best_reference = torch.zeros(encoder.num_outputs, len(rows), dtype=torch.long, device="cpu")
+    sorted_rows, num_truncated = torch.tensor(rows, dtype=torch.long, device="cpu"), 0
     for step in steps:
         part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
         matched = match_texts(part, encoder, device)
-        columns = torch.searchsorted(sorted_rows, torch.tensor(step, dtype=torch.long))
+        columns = torch.searchsorted(sorted_rows, torch.tensor(step, dtype=torch.long, device="cpu"))
         step_scores, step_best = compute_weighted_scores(matched, weights, encoder)
         scores[..., columns], best_reference[:, columns] = step_scores.cpu(), step_best.cpu()
         num_truncated += matched.num_truncated

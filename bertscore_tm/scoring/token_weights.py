@@ -181,7 +181,7 @@ def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) 
 
 
 def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, device: torch.device) -> TokenWeights:
-    table = torch.full((tokenizer.vocab_size,), torch.nan, dtype=torch.float64)
+    table = torch.full((tokenizer.vocab_size,), torch.nan, dtype=torch.float64, device="cpu")
     # Reading a missing key of a defaultdict would add it.
     default = getattr(mapping, "default_factory", None)
     if default is not None:

@@ -127,5 +127,5 @@ class PieceTable:
         """Return whether every token that has pieces has the piece with its own id."""
         if not self.is_one_to_one():
             return False
-        rows = torch.arange(self.vocab_size).repeat_interleave(self.offsets[:: len(Context)].diff())
+        rows = torch.arange(self.vocab_size, device="cpu").repeat_interleave(self.offsets[:: len(Context)].diff())
         return bool((rows == self.pieces).all() and (self.control | ~self.empty).all())

@@ -53,9 +53,9 @@ def find_shared_tokens(
     num_common = sum(token in encoder_vocabulary for token in vocabulary)
     if num_common < _SMALLEST_COMMON_SHARE * max(len(vocabulary), len(encoder_vocabulary)):
         return None
-    shared = torch.full((len(texts),), -1)
+    shared = torch.full((len(texts),), -1, dtype=torch.long, device="cpu")
     pairs = [(i, encoder_vocabulary.get(token, -1)) for token, i in vocabulary.items()]
-    ids, encoder_ids = torch.tensor(pairs).T
+    ids, encoder_ids = torch.tensor(pairs, device="cpu").T
     shared[ids] = encoder_ids
     rules = _splitting_rules(generator), _splitting_rules(encoder.tokenizer)
     if vocabulary == encoder_vocabulary and rules[0] == rules[1]:

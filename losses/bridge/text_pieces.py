@@ -40,7 +40,7 @@ class TokenizedRows:
         """Return the ids of all rows, one after another, shape (sum of lengths,)."""
         ends = self.lengths.cumsum(0)
         shifts = (self.starts - ends + self.lengths).repeat_interleave(self.lengths)
-        return self.ids[shifts + torch.arange(len(shifts))]
+        return self.ids[shifts + torch.arange(len(shifts), device="cpu")]
 
     def select(self, rows: Tensor) -> TokenizedRows:
         """Return some of the rows.
@@ -100,8 +100,8 @@ def tokenize_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> 
     """
     if not tokenizer.is_fast:
         encoded: Any = tokenizer(list(texts), add_special_tokens=False, verbose=False) if texts else {"input_ids": []}
-        lengths = torch.tensor([len(row) for row in encoded["input_ids"]], dtype=torch.long)
-        ids = torch.tensor([i for row in encoded["input_ids"] for i in row], dtype=torch.long)
+        lengths = torch.tensor([len(row) for row in encoded["input_ids"]], dtype=torch.long, device="cpu")
+        ids = torch.tensor([i for row in encoded["input_ids"] for i in row], dtype=torch.long, device="cpu")
         return TokenizedRows(ids, lengths.cumsum(0) - lengths, lengths)
     inputs = [list(texts[start : start + _TEXTS_PER_INPUT]) for start in range(0, len(texts), _TEXTS_PER_INPUT)]
     ids_of_inputs, counts = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]

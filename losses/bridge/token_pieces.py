@@ -50,22 +50,22 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     for i, text in zip(ids, decode_tokens(generator, ids), strict=True):
         texts[i] = text.replace(_INCOMPLETE, "")
     special = set(generator.all_special_ids)
-    control = torch.ones(vocab_size, dtype=torch.bool)
-    control[torch.tensor(ids, dtype=torch.long)] = False
+    control = torch.ones(vocab_size, dtype=torch.bool, device="cpu")
+    control[torch.tensor(ids, dtype=torch.long, device="cpu")] = False
     control[[i for i in special if i < vocab_size]] = True
 
     shared = find_shared_tokens(generator, vocabulary, encoder, texts)
     identity = shared is not None
     if shared is None:
-        shared = torch.full((vocab_size,), -1)
+        shared = torch.full((vocab_size,), -1, dtype=torch.long, device="cpu")
     # Rows of shared tokens are single ids, of all others none yet.
-    starts = torch.arange(vocab_size)[:, None].repeat(1, len(Context))
+    starts = torch.arange(vocab_size, device="cpu")[:, None].repeat(1, len(Context))
     lengths = (shared >= 0).long()[:, None].repeat(1, len(Context))
     pieces = shared
     others = [i for i, known in enumerate(shared.tolist()) if known < 0 and i not in special and texts[i].strip()]
     if others:
         split = _split_in_contexts([texts[i] for i in others], encoder)
-        rows = torch.tensor(others)
+        rows = torch.tensor(others, device="cpu")
         starts[rows] = split.starts.view(-1, len(Context)) + len(pieces)
         lengths[rows] = split.lengths.view(-1, len(Context))
         pieces = torch.cat([pieces, split.ids])
@@ -73,7 +73,7 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     return PieceTable(
         offsets=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
         pieces=TokenizedRows(pieces, starts.flatten(), counts).pack(),
-        shares=(_usual_context(texts).flatten() / counts).repeat_interleave(counts),
+        shares=(_usual_context(texts).flatten().float() / counts).repeat_interleave(counts),
         follows=_following_contexts(texts),
         control=control,
         identity=identity,
@@ -87,11 +87,13 @@ def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> Tokenize
     """
     start = tokenize_texts(encoder.tokenizer, [encoder.prepare(text) for text in texts])
     words = [text.strip() for text in texts]
-    every = torch.arange(len(texts))
+    every = torch.arange(len(texts), device="cpu")
     after_space = _split_after(Context.SPACE, words, every, start, every, encoder)
-    attached = torch.tensor([i for i, text in enumerate(texts) if not text[0].isspace()], dtype=torch.long)
+    attached = torch.tensor(
+        [i for i, text in enumerate(texts) if not text[0].isspace()], dtype=torch.long, device="cpu"
+    )
     after_word = _split_all_after(Context.WORD, [words[i] for i in attached.tolist()], encoder)
-    alphanumeric = torch.tensor([i for i in attached.tolist() if words[i][0].isalnum()], dtype=torch.long)
+    alphanumeric = torch.tensor([i for i in attached.tolist() if words[i][0].isalnum()], dtype=torch.long, device="cpu")
     after_other = _split_after(Context.OTHER, words, attached, start, alphanumeric, encoder)
 
     rows = {Context.TEXT_START: start, Context.SPACE: after_space.fill_empty(start)}
@@ -102,7 +104,7 @@ def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> Tokenize
         starts = base.starts.index_copy(0, attached, found.starts + len(base.ids))
         lengths = base.lengths.index_copy(0, attached, found.lengths)
         rows[context] = TokenizedRows(torch.cat([base.ids, found.ids]), starts, lengths)
-    begins = torch.tensor([0, *(len(rows[context].ids) for context in Context)]).cumsum(0)
+    begins = torch.tensor([0, *(len(rows[context].ids) for context in Context)], device="cpu").cumsum(0)
     starts = torch.stack([rows[context].starts + begins[context] for context in Context], dim=1)
     lengths = torch.stack([rows[context].lengths for context in Context], dim=1)
     # A text that vanishes in a context, such as a hard space, would have no position there.
@@ -125,7 +127,7 @@ def _split_after(
     """
     sample = regular[:: len(regular) // _SAMPLE_SIZE + 1]
     found = _split_all_after(context, [words[i] for i in sample.tolist()], encoder)
-    asked = torch.ones(len(words), dtype=torch.bool)
+    asked = torch.ones(len(words), dtype=torch.bool, device="cpu")
     if found.equals(start.select(sample)):
         asked[regular] = False
     places = asked[numbers].nonzero().squeeze(1)
@@ -140,8 +142,8 @@ def _split_after(
 
 def _split_all_after(context: Context, words: Sequence[str], encoder: TextTokenizer) -> TokenizedRows:
     """Split words that are attached to a stem; rows are empty where every stem merges with the word."""
-    starts, lengths = torch.zeros(2, len(words), dtype=torch.long)
-    ids, left = torch.zeros(0, dtype=torch.long), torch.arange(len(words))
+    starts, lengths = torch.zeros(2, len(words), dtype=torch.long, device="cpu")
+    ids, left = torch.zeros(0, dtype=torch.long, device="cpu"), torch.arange(len(words), device="cpu")
     for stem in _STEMS[context]:
         prepared = [encoder.prepare(stem + words[i]) for i in left.tolist()]
         rows = tokenize_texts(encoder.tokenizer, [encoder.prepare(stem), *prepared])
@@ -168,14 +170,14 @@ def _usual_context(texts: Sequence[str]) -> Tensor:
         else:
             # A text that is a token with a space too is seldom a part of a word: it would have merged with the rest.
             usual.append(Context.TEXT_START if f" {text.lower()}" in spaced else Context.WORD)
-    return torch.nn.functional.one_hot(torch.tensor(usual), len(Context))
+    return torch.nn.functional.one_hot(torch.tensor(usual, device="cpu"), len(Context))
 
 
 def _following_contexts(texts: Sequence[str]) -> Tensor:
     """Return the context that each text makes for the next token, shape (tokens,)."""
     last = [text[-1:] for text in texts]
     contexts = {character: int(_context_after(character)) for character in {*last}}
-    return torch.tensor([contexts[character] for character in last])
+    return torch.tensor([contexts[character] for character in last], device="cpu")
 
 
 def _context_after(character: str) -> Context:

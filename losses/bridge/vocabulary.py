@@ -200,7 +200,7 @@ class VocabularyBridge:
         encoded: Any = self.generator_tokenizer(
             list(texts), add_special_tokens=False, padding=False, truncation=False, verbose=False
         )
-        rows = [torch.tensor(row, dtype=torch.long) for row in encoded["input_ids"]]
+        rows = [torch.tensor(row, dtype=torch.long, device="cpu") for row in encoded["input_ids"]]
         ids = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
         content = (ids >= 0) & ~torch.isin(ids, torch.tensor(self.control_ids, device=ids.device))
         ids = ids.clamp(min=0)
