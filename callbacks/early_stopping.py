@@ -8,10 +8,12 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
+from bertscore_tm.callbacks.sample_numbers import has_random_order
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
-from bertscore_tm.callbacks.trainer import require_lightning_trainer
+from bertscore_tm.callbacks.trainer import count_scored_loaders, has_validation_loaders, require_lightning_trainer
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.statistics import mean_interval
 
@@ -49,11 +51,12 @@ class BERTScoreEarlyStopping(EarlyStopping):
         log_rank_zero_only: log decisions on rank 0 only.
         significance: largest fraction of resamples without an improvement, between 0 and 0.5, such as 0.05. Needs a
             :class:`BERTScoreCallback` that logs ``monitor`` with a metric of ``reduction="none"``, and validation data
-            in a fixed order. The F1 of the best epoch's pairs is kept, 4 bytes per pair.
+            in a fixed order or with ``index_key``. The F1 of the best epoch's pairs is kept, 4 bytes per pair.
 
     Raises:
         MisconfigurationException: at the start of training, if ``significance`` is set but no callback keeps the pairs
-            of ``monitor``, or if ``strict`` is set but the run has no validation to check after.
+            of ``monitor``, which may be the mean of several dataloaders or a shuffled one, or if ``strict`` is set but
+            the run has no validation to check after.
         RuntimeError: at the first check, on all ranks, if ``strict`` is set and the key is not logged on every rank.
         ValueError: ``significance`` is not between 0 and 0.5, or combined with ``mode="min"`` or a negative
             ``min_delta``.
@@ -125,18 +128,44 @@ class BERTScoreEarlyStopping(EarlyStopping):
         if self.significance is not None:
             self._require_pairs(trainer, self.significance)
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check that the pairs of two epochs can be compared."""
+        # Unless the first validation is in a later epoch.
+        if self.significance is not None and has_validation_loaders(trainer):
+            self._require_comparable_pairs(trainer)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check the same, also before the sanity check and with other dataloaders than at the start."""
+        if self.significance is not None and trainer.state.fn == TrainerFn.FITTING:
+            self._require_comparable_pairs(trainer)
+
     def _require_pairs(self, trainer: pl.Trainer, significance: float) -> None:
-        keys = [
-            f"val_{name}_f1"
-            for callback in _find_scoring_callbacks(trainer)
-            for name, metric in callback.metrics.items()
-            if isinstance(metric, BERTScore) and metric.reduction == "none"
-        ]
-        if self.monitor.split("_dataloader_idx_")[0] not in keys:
+        keys = [key for _, key in _find_pair_keys(trainer)]
+        if not any(self.monitor == key or self.monitor.startswith(f"{key}_") for key in keys):
             raise MisconfigurationException(
                 f"significance={significance} needs the F1 of every pair of {self.monitor!r}, but the callbacks keep "
                 f"the pairs of {keys or 'no key'}: add BERTScoreCallback(BERTScore(..., reduction='none')), or monitor "
                 f"a key whose pairs are kept"
+            )
+
+    def _require_comparable_pairs(self, trainer: pl.Trainer) -> None:
+        count = count_scored_loaders(trainer)
+        found = {
+            key + callback.loader_suffix(i, count): (callback, i)
+            for callback, key in _find_pair_keys(trainer)
+            for i in range(count)
+        }
+        if self.monitor not in found:
+            reason = "is the mean over dataloaders" if count > 1 else "has no pairs"
+            raise MisconfigurationException(
+                f"significance={self.significance} compares pairs, but {self.monitor!r} {reason}: monitor the key of "
+                f"one dataloader, such as {next(iter(found))!r}"
+            )
+        callback, i = found[self.monitor]
+        if callback.index_key is None and has_random_order(trainer, i):
+            raise MisconfigurationException(
+                f"significance={self.significance} compares the same pairs in two epochs, but the validation "
+                f"dataloader {i} is shuffled: remove shuffle=True, or pass BERTScoreCallback(index_key=...)"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -201,14 +230,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
     def _current_pairs(self, trainer: pl.Trainer) -> Tensor | None:
         if self.significance is None:
             return None
-        callbacks = _find_scoring_callbacks(trainer)
-        pairs = [callback.pairs[self.monitor] for callback in callbacks if self.monitor in callback.pairs]
-        if not pairs:
-            raise MisconfigurationException(
-                f"{self.monitor!r} has no pairs, since it is the mean over dataloaders: monitor the key of one "
-                f"dataloader, such as '{self.monitor}_dataloader_idx_0'"
-            )
-        return pairs[0]
+        return next(one.pairs[self.monitor] for one, _ in _find_pair_keys(trainer) if self.monitor in one.pairs)
 
     def _broadcast_reason(self, trainer: pl.Trainer, should_stop: bool) -> None:
         """Copy the reason of the first rank that stops training."""
@@ -245,5 +267,12 @@ class BERTScoreEarlyStopping(EarlyStopping):
         return bool(low > 0)
 
 
-def _find_scoring_callbacks(trainer: pl.Trainer) -> list[BERTScoreCallback]:
-    return [one for one in trainer.callbacks if isinstance(one, BERTScoreCallback)]  # type: ignore[attr-defined]
+def _find_pair_keys(trainer: pl.Trainer) -> list[tuple[BERTScoreCallback, str]]:
+    """Return the keys of which callbacks keep the pairs, without the suffixes of dataloaders."""
+    return [
+        (callback, f"val_{name}_f1")
+        for callback in trainer.callbacks  # type: ignore[attr-defined]
+        if isinstance(callback, BERTScoreCallback)
+        for name, metric in callback.metrics.items()
+        if isinstance(metric, BERTScore) and metric.reduction == "none"
+    ]

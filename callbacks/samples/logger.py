@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from bertscore_tm.callbacks.corpus_warnings import ignore_corpus_warnings
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate, isolate_random_state
 from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
 from bertscore_tm.callbacks.samples.writers import SampleTable, find_writer
@@ -56,7 +57,8 @@ class SampleLogger(TextListener):
 
     Args:
         num_samples: number of examples of each kind (worst, median, best).
-        num_alignments: number of plotted alignments of each kind; needs the extra ``[plot]``.
+        num_alignments: number of plotted alignments of each kind; needs the extra ``[plot]``. A plot takes about 0.4
+            seconds of one CPU core, nearly all of this callback's time; 0 plots none.
         name: name of the BERTScore that ranks the examples, if there are several; the keys contain it, such as
             ``val_idf_samples``. Default: the first one.
         inputs: key of the inputs in the batch or in the dictionary that the step returns, texts or token ids; or a
@@ -246,21 +248,23 @@ class SampleLogger(TextListener):
     def _finish(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if trainer.sanity_checking or not self._loaders:
             return
-        self._find_scorer(trainer)[0].flush()
+        scorer = self._find_scorer(trainer)[0]
+        scorer.flush()
         loaders, self._loaders = self._loaders, []
         key = f"{stage}_samples" if self.name is None else f"{stage}_{self.name}_samples"
         unseen = set(self.follow)
         # Loggers may draw random numbers.
         with isolate_random_state(pl_module):
             for number, loader in enumerate(loaders):
-                scores = loader.metric.compute()
+                with ignore_corpus_warnings():  # the BERTScoreCallback warns
+                    scores = loader.metric.compute()
                 if not len(scores["f1"]):
                     continue
                 weights = loader.metric.token_weights()
                 samples = self._select_samples(trainer, loader, scores, weights)
                 unseen -= {one.number for one in samples if one.kind == "followed"}
                 if trainer.is_global_zero:
-                    suffix = f"_dataloader_idx_{number}" if len(loaders) > 1 else ""
+                    suffix = scorer.loader_suffix(number, len(loaders))
                     self._write(trainer, key + suffix, samples, loader.metric, weights)
         if unseen:
             rank_zero_warn(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import punctuation
+from unicodedata import category
 
 from torch import Tensor
 
@@ -105,8 +106,13 @@ def find_unmatched_words(side: AlignedText) -> str:
         i for i, (_, cost, best) in enumerate(words) if cost > 0 and cost >= average and best < _MATCHED_SIMILARITY
     ]
     costliest = sorted(sorted(costly, key=lambda i: -words[i][1])[:_NUM_UNMATCHED])
-    stripped = [words[i][0].strip(punctuation) or words[i][0] for i in costliest]
+    stripped = [_strip_punctuation(words[i][0]) or words[i][0] for i in costliest]
     return ", ".join(dict.fromkeys(stripped))
+
+
+def _strip_punctuation(word: str) -> str:
+    marks = {one for one in word if one in punctuation or category(one).startswith("P")}  # in any script
+    return word.strip("".join(marks))
 
 
 def describe_sample(

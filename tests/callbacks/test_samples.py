@@ -175,6 +175,10 @@ def test_described_sample_has_unmatched_words(encoder):
     assert found.closest == texts[2][1]
     assert "banana" in found.out_of_place
     assert "configuration" in found.missed
+    quoted = "Parses a “banana” from «disk»."
+    side = describe_sample("worst", 3, (0.1, 0.2, 0.3), ("in", quoted, texts[2]), metric, metric.token_weights())
+    assert not set(side.out_of_place) & set("“”«».")
+    assert "banana" in side.out_of_place
     nothing = describe_sample("worst", 3, (0.0, 0.0, 0.0), ("in", "", ["Some words."]), metric, metric.token_weights())
     assert (nothing.alignment, nothing.out_of_place, nothing.missed) == (None, "", "")
 

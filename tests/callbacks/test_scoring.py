@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, scoring
+from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, scoring
 from bertscore_tm.callbacks.generation import isolate_training_state
 from tests.support.callback_runs import numpy_state
 from tests.support.lightning_modules import (
@@ -94,6 +94,59 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
             assert part == expected(*texts_of(module, number), encoder)
         assert logged(run.callback_metrics, stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
         assert parts[0] != pytest.approx(parts[1], abs=1e-3)
+
+
+def test_loaders_have_names(pairs, encoder, tmp_path, monkeypatch, capsys):
+    """Which Lightning's table shows uncut in a narrow terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    module = chooser(pairs, val_sizes=(9, 2))
+    callback = BERTScoreCallback(BERTScore(encoder, reduction="none"), loader_names=["news", "books"])
+    run = trainer(tmp_path, [callback])
+    run.validate(module)
+    names = [f"val_bertscore_{score}{suffix}" for score in SCORES for suffix in ("", "_news", "_books")]
+    assert set(run.callback_metrics) == set(names)
+    shown = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", shown) for name in names)
+    for number, name in enumerate(("news", "books")):
+        assert logged(run.callback_metrics, suffix=f"_{name}") == expected(*texts_of(module, number), encoder)
+        assert callback.pairs[f"val_bertscore_f1_{name}"].shape == ((9, 2)[number],)
+
+
+def test_one_name_per_loader(pairs, encoder, tmp_path):
+    metric = BERTScore(encoder)
+    for wrong, error in (("news", TypeError), (["a", "a"], ValueError), (["a/b"], ValueError), ([""], ValueError)):
+        with pytest.raises(error, match="loader_names must be"):
+            BERTScoreCallback(metric, loader_names=wrong)
+    run = trainer(tmp_path, [BERTScoreCallback(metric, loader_names=["news", "books"])])
+    with pytest.raises(MisconfigurationException, match=r"2 loader_names .* for 3 dataloaders: pass one name per"):
+        run.validate(chooser(pairs, val_sizes=(1, 1, 1)), verbose=False)
+    run.validate(chooser(pairs), loader(2), verbose=False)
+    assert "val_bertscore_f1" in run.callback_metrics
+
+
+class EmptyTexts(Chooser):
+    """In epoch e writes e empty texts, and only empty texts in the sanity check."""
+
+    def choose(self, numbers):
+        preds, target = super().choose(numbers)
+        count = len(preds) if self.trainer.sanity_checking else self.current_epoch
+        return [""] * count + preds[count:], target
+
+
+def test_empty_texts_are_warned_of_once_and_not_in_the_sanity_check(pairs, encoder, tmp_path, recwarn):
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1, 0)]
+
+    def said():
+        found = [str(one.message) for one in recwarn if "scored 0 because" in str(one.message)]
+        recwarn.clear()
+        return [text.split(" ", 1)[0] for text in found]
+
+    module = chooser(pairs, kind=EmptyTexts, val_sizes=(3,))
+    run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path), num_sanity_val_steps=1, max_epochs=3)
+    run.fit(module)
+    assert said() == ["1"]
+    run.validate(module, verbose=False)
+    assert said() == ["3"]
 
 
 def test_one_loader_has_no_numbered_key(pairs, encoder, tmp_path):

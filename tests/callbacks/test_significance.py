@@ -11,10 +11,11 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from scipy import stats
+from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from tests.support.lightning_modules import Chooser, Record, chooser, loader, trainer
+from tests.support.lightning_modules import Chooser, Numbers, Record, chooser, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -225,12 +226,36 @@ def test_missing_pairs_are_an_error_before_training(pairs, shallow, tmp_path):
             MisconfigurationException, match=r"the callbacks keep the pairs of no key.*reduction='none'"
         ):
             trainer(tmp_path, [*callback, stopping], max_epochs=1).fit(chooser(pairs))
-    module = chooser(pairs, val_sizes=(4, 3))
+
+
+@pytest.mark.parametrize(("sanity_steps", "names"), [(0, ()), (2, ("news", "books"))])
+def test_the_mean_of_several_loaders_is_an_error_before_training(pairs, shallow, tmp_path, sanity_steps, names):
+    def fit(monitor="val_bertscore_f1"):
+        module = chooser(pairs, val_sizes=(4, 3))
+        callbacks = [
+            BERTScoreCallback(BERTScore(shallow, reduction="none"), loader_names=names),
+            BERTScoreEarlyStopping(monitor, significance=0.05),
+        ]
+        run = trainer(tmp_path, callbacks, num_sanity_val_steps=sanity_steps)
+        try:
+            run.fit(module)
+        finally:
+            steps.append(run.global_step)
+
+    steps = []
+    one = "val_bertscore_f1_news" if names else "val_bertscore_f1_dataloader_idx_0"
+    with pytest.raises(MisconfigurationException, match=f"is the mean over dataloaders: monitor .* such as '{one}'"):
+        fit()
+    fit("val_bertscore_f1_books" if names else "val_bertscore_f1_dataloader_idx_1")
+    assert steps == [0, 2 * 3]
+
+
+def test_shuffled_pairs_are_an_error_before_training(pairs, shallow, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(shallow, reduction="none")), BERTScoreEarlyStopping(significance=0.05)]
-    with pytest.raises(MisconfigurationException, match="the mean over dataloaders: monitor the key of one dataloader"):
-        trainer(tmp_path, callbacks, max_epochs=1, num_sanity_val_steps=0).fit(module)
-    callbacks[1] = BERTScoreEarlyStopping("val_bertscore_f1_dataloader_idx_1", significance=0.05)
-    trainer(tmp_path, callbacks, max_epochs=2, num_sanity_val_steps=0).fit(module)
+    run = trainer(tmp_path, callbacks)
+    with pytest.raises(MisconfigurationException, match="the validation dataloader 0 is shuffled"):
+        run.fit(chooser(pairs), val_dataloaders=DataLoader(Numbers(4), shuffle=True))
+    assert run.global_step == 0
 
 
 def test_settings_out_of_range_are_an_error():

@@ -1,0 +1,38 @@
+"""Warnings about scored texts, which every validation would repeat with another count."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from bertscore_tm.scoring.messages import CORPUS_WARNINGS
+
+__all__ = ["ignore_corpus_warnings", "warn_once"]
+
+
+@contextmanager
+def ignore_corpus_warnings() -> Generator[None, None, None]:
+    """Ignore the warnings that texts are empty or too long."""
+    with warnings.catch_warnings():
+        for pattern in CORPUS_WARNINGS:
+            warnings.filterwarnings("ignore", pattern, UserWarning)
+        yield
+
+
+@contextmanager
+def warn_once(seen: set[str]) -> Generator[None, None, None]:
+    """Ignore those warnings that texts are empty or too long that were issued before, with any count.
+
+    Args:
+        seen: the kinds of warnings that were issued; the new ones are added.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    for one in caught:
+        kind = next((pattern for pattern in CORPUS_WARNINGS if re.match(pattern, str(one.message))), None)
+        if kind is None or kind not in seen:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        if kind is not None:
+            seen.add(kind)
