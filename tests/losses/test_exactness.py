@@ -74,10 +74,10 @@ def test_every_family(corpus, family):
 @pytest.mark.parametrize(
     ("matching", "idf", "several", "count"),
     [
-        ("max", True, True, 200),
-        ("softmax", True, False, 80),
-        ("softmax", False, True, 80),
-        ("logsumexp", True, True, 80),
+        ("max", True, True, 80),
+        ("softmax", True, False, 40),
+        ("softmax", False, True, 40),
+        ("logsumexp", True, True, 40),
     ],
 )
 def test_real_pairs(encoder, pairs, idf, several, matching, count):

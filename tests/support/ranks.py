@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -137,6 +138,15 @@ class RankPool:
 
 
 _session_pool = RankPool()
+
+
+def start_rank_server() -> None:
+    """Start the server from which ranks are forked, unless it runs.
+
+    The first to start it chooses its imports: processes of the examples need fewer, but then each rank makes them.
+    """
+    forkserver.set_forkserver_preload(RANK_IMPORTS)
+    forkserver.ensure_running()
 
 
 def close_session_pool() -> None:
