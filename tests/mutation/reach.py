@@ -79,8 +79,8 @@ class Recorder:
 def choose_tests(records: Records, mutant: Mutant, most: int, budget: float) -> list[str]:
     """Return tests that run a mutant's lines, grouped by file, the cheapest file first.
 
-    Of each file they are the cheapest: one of all files, then a second one, until they are too many or cost too much;
-    further cases of a parametrized test come after all other tests.
+    The cheapest of each file are chosen first, then the second cheapest of each file, and further cases of
+    parametrized tests last; a test that exceeds the rest of the budget is left out.
     """
     first, last = mutant.lines
     by_cost = sorted(records.items(), key=lambda item: item[1]["seconds"])
@@ -93,10 +93,10 @@ def choose_tests(records: Records, mutant: Mutant, most: int, budget: float) -> 
             turns[file] += turns[function] == 1
             places[test] = (turns[function], turns[file])
     chosen: list[str] = []
-    for test in sorted(places, key=places.__getitem__)[:most]:
-        budget -= records[test]["seconds"]
-        if budget > 0 or not chosen:
+    for test in sorted(places, key=places.__getitem__):
+        if not chosen or (records[test]["seconds"] <= budget and len(chosen) < most):
             chosen.append(test)
+            budget -= records[test]["seconds"]
     files = list(dict.fromkeys(map(file_of, chosen)))
     return sorted(chosen, key=lambda test: files.index(file_of(test)))
 
