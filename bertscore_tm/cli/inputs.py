@@ -167,6 +167,8 @@ class Table:
             record = json.loads(self.lines[row])
         except json.JSONDecodeError as error:
             raise self.error(row, f"not valid JSON: {error.msg} at column {error.colno}") from error
+        except ValueError as error:
+            raise self.error(row, f"a number has more than {sys.get_int_max_str_digits()} digits") from error
         except RecursionError as error:
             raise self.error(row, "the JSON value is nested too deeply") from error
         if not isinstance(record, dict):
@@ -182,7 +184,7 @@ def read_table(path: str, file_format: str | None = None) -> Table:
         file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``. Default: by the file's suffix, ``"txt"`` for any other suffix.
 
     Returns:
-        The rows.
+        The rows, without blank lines at the end of JSON lines.
 
     Raises:
         CommandError: the file cannot be read or is not UTF-8.
@@ -197,7 +199,9 @@ def read_table(path: str, file_format: str | None = None) -> Table:
         raise CommandError(f"{name}: not a valid gzip file: {error}") from error
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from error
-    return Table(name, found_format if file_format is None else file_format, _lines(data, name))
+    file_format = file_format or found_format
+    lines = _lines(data, name)
+    return Table(name, file_format, lines[: _num_filled(lines)] if file_format == "jsonl" else lines)
 
 
 def read_parts(path: str, size: int) -> Iterator[Table]:
@@ -217,12 +221,17 @@ def read_parts(path: str, size: int) -> Iterator[Table]:
     if file_format == "tsv":
         raise CommandError(f"{path}: TSV files are not read in parts: convert it to JSON lines (.jsonl)")
     num_before = 0
+    # Blank lines of JSON lines, until it is known whether they are the last ones.
+    blank: list[str] = []
     try:
         with gzip.open(path) if is_compressed else Path(path).open("rb") as file:
             while data := b"".join(islice(file, size)):
-                lines = _lines(data, path, num_before)
-                yield Table(path, file_format, lines, num_before)
-                num_before += len(lines)
+                lines = [*blank, *_lines(data, path, num_before + len(blank))]
+                num_filled = _num_filled(lines) if file_format == "jsonl" else len(lines)
+                lines, blank = lines[:num_filled], lines[num_filled:]
+                if lines:
+                    yield Table(path, file_format, lines, num_before)
+                    num_before += len(lines)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CommandError(f"{path}: not a valid gzip file: {error}") from error
     except OSError as error:
@@ -309,6 +318,11 @@ def _lines(data: bytes, name: str, num_before: int = 0) -> list[str]:
     if not lines[-1]:
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
+
+
+def _num_filled(lines: list[str]) -> int:
+    """Return the number of lines up to the last one that is not blank."""
+    return next((number for number in range(len(lines), 0, -1) if lines[number - 1].strip()), 0)
 
 
 def _is_unicode(text: str) -> bool:

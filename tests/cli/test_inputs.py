@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
-from bertscore_tm.cli.inputs import read_table, read_texts
+from bertscore_tm.cli.inputs import read_parts, read_table, read_texts
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -65,6 +65,21 @@ def test_the_format_is_the_suffix_unless_it_is_given(tmp_path, monkeypatch):
     assert read_texts("-") == ['{"text": "a cat"}']
     from_stdin(monkeypatch, path.read_bytes())
     assert read_texts("-", "jsonl") == ["a cat"]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n", "\n \t\r\n\n"])
+def test_blank_lines_at_the_end_of_json_lines_are_no_texts(tmp_path, end):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "a cat"}\n{"text": ""}' + end, newline="")
+    assert read_texts(str(path)) == ["a cat", ""]
+    for size in (1, 2, 3):
+        parts = list(read_parts(str(path), size))
+        assert [text for part in parts for text in part.texts("text")] == ["a cat", ""]
+    # In the middle they are errors, wherever a part ends.
+    path.write_text('{"text": "a cat"}\n{"text": ""}' + end + '\n\n{"text": "a dog"}\n', newline="")
+    for parts in ([read_table(str(path))], *(read_parts(str(path), size) for size in (1, 2, 3))):
+        with pytest.raises(CommandError, match=r"texts.jsonl:3: not valid JSON"):
+            [part.texts("text") for part in parts]
 
 
 def test_columns_by_name_and_by_number(tmp_path):
@@ -210,9 +225,14 @@ BAD = {
         "{}/c.jsonl:2: not valid JSON: Expecting ',' delimiter at column 18",
     ),
     "blank line": (
-        {"c.jsonl": b'{"candidate": "a", "reference": "b"}\n\n'},
+        {"c.jsonl": b'{"candidate": "a", "reference": "b"}\n\n{"candidate": "a", "reference": "b"}\n'},
         ["-c", "{}/c.jsonl"],
         "{}/c.jsonl:2: not valid JSON: Expecting value at column 1",
+    ),
+    "a number of too many digits": (
+        {"c.jsonl": b'{"candidate": "a", "reference": "b"}\n{"candidate": "a", "reference": ' + b"7" * 5000 + b"}\n"},
+        ["-c", "{}/c.jsonl"],
+        "{}/c.jsonl:2: a number has more than 4300 digits",
     ),
     "not an object": (
         {"c.jsonl": b'["a", "b"]\n'},

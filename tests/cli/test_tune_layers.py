@@ -167,6 +167,7 @@ def test_layers_up_to_one(command):
         (["-c", "broken.jsonl"], r"broken\.jsonl:3: 'human' must be a finite number, got None"),
         (["-c", "ragged.jsonl"], r"ragged\.jsonl:2: 'human' must be an object with the keys a, b"),
         (["-c", "infinite.jsonl"], r"infinite\.jsonl:1: 'human' must be a finite number, got nan"),
+        (["-c", "huge.jsonl"], r"huge\.jsonl:1: 'human' must be a finite number, got 1000"),
         (["-c", "constant.jsonl"], "judgements 'human': all values of x are 3.0"),
         (["-c", "few.jsonl"], "judgements 'human': .* at least 5 texts, got 3"),
         (
@@ -194,6 +195,7 @@ def test_bad_input(command, folder, arguments, message):
     write("broken.jsonl", [1, "2.5", None, 4, 5])
     write("ragged.jsonl", [{"a": 1, "b": 2}, {"a": 1}])
     write("infinite.jsonl", [float("nan")] * 5)
+    write("huge.jsonl", [10**400] * 5)
     write("constant.jsonl", [3] * 5)
     write("few.jsonl", [1, 2, 3])
     write_records(folder / "single.jsonl", [{"reference": "a", "better": "a", "worse": "b"}])
