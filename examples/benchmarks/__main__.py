@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from examples.benchmarks import accelerator, importing, loss_step, peak_memory, scoring, validation
+from examples.benchmarks import accelerator, importing, loss_step, peak_memory, ranking, scoring, validation
 from examples.benchmarks.devices import describe_gpu
 from examples.benchmarks.encoders import packaged_model
 from examples.benchmarks.options import Options, Texts
@@ -27,6 +27,7 @@ _GPU = "gpu"
 PARTS: dict[str, tuple[str, Callable[[Options], list[Figure]]]] = {
     "scoring": ("scoring texts, against bert-score", scoring.measure),
     "validation": ("the metric in Lightning, against torchmetrics' BERTScore", validation.measure),
+    "ranking": ("ranking candidates by consensus, against bert-score on all pairs", ranking.measure),
     "memory": ("peak memory over the loaded model", peak_memory.measure),
     "importing": ("importing the package", importing.measure),
     "loss": ("a training step with the loss", loss_step.measure),

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from bertscore_tm import FrozenEncoder
-from examples.benchmarks import importing, loss_step, peak_memory, validation
+from examples.benchmarks import importing, loss_step, peak_memory, ranking, validation
 from examples.benchmarks.loss_step import Steps
 from examples.benchmarks.options import Options
 from examples.benchmarks.peak_memory import peak_of_scoring, short_texts
@@ -53,6 +53,15 @@ def test_peaks_include_the_vectors_that_bert_score_keeps(minilm):
     assert run_fresh(peak_of_scoring, "bert-score", 600, minilm, 1, WORDS) > kept / 2 > 5e6
     for scorer in ("function", "metric"):
         assert run_fresh(peak_of_scoring, scorer, 200, minilm, 1, WORDS) > 0
+
+
+def test_ranking(options, monkeypatch):
+    monkeypatch.setattr(ranking, "_NUMBERS_OF_CANDIDATES", (3,))
+    monkeypatch.setattr(ranking, "_NUMBERS_OF_ITEMS", (2,))
+    figures = by_name(ranking.measure(options))
+    assert figures["3 candidates, float32: largest difference in a score"].values[0] < 1e-6
+    assert figures["3 candidates, float32: faster than bert-score"].values
+    assert figures["peak memory of 2 items of 16 candidates"].values[0] >= 0
 
 
 def test_unknown_scorer(minilm):
