@@ -23,7 +23,7 @@ from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.texts import TextPairs
 from tests.support.models import save_tiny_model
 from tests.support.ranks import run_ranks
-from tests.support.shell import ROOT, TWO_PROCESSES, run_here, run_on_ranks, run_there
+from tests.support.shell import ROOT, run_here, run_on_ranks
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -71,7 +71,7 @@ def score_and_count(rank: int, model: str) -> tuple[list[int], object]:
 @pytest.mark.distributed
 def test_each_rank_encodes_its_own_candidates(tmp_path):
     model = save_tiny_model("bert", tmp_path)
-    (first, scored), (second, nothing) = run_ranks(score_and_count, 2, model, fresh=True)
+    (first, scored), (second, nothing) = run_ranks(score_and_count, 2, model)
     assert nothing is None
     assert min(len(first), len(second)) > 60
     assert len(first) + len(second) < 1.2 * len(set(first) | set(second))
@@ -100,16 +100,16 @@ def folder(tmp_path_factory):
 ARGUMENTS = ["score", "-c", "pairs.jsonl", "-m", "model", "-l", "2", "--device", "cpu", "--idf", "--per-segment"]
 
 
-@pytest.mark.slow
 @pytest.mark.distributed
-def test_torchrun_prints_what_one_process_prints(folder, monkeypatch, capsys):
-    out, err = run_there(TWO_PROCESSES, folder, *ARGUMENTS)
+def test_two_ranks_print_what_one_process_prints(folder, monkeypatch, capsys):
+    """Started by torchrun in the test of the pages' commands."""
+    first, second = run_on_ranks(folder, ARGUMENTS, ARGUMENTS)
     monkeypatch.chdir(folder)
     alone = run_here(capsys, *ARGUMENTS)
-    assert out == alone.out
-    assert len(out.splitlines()) == 3 + 1 + 240
-    zero, truncated = (line for line in err.splitlines() if "bertscore-tm" in line)
-    assert [zero, truncated] == alone.err.splitlines()
+    assert first == (0, alone.out, alone.err)
+    assert second == (0, "", "")
+    assert len(alone.out.splitlines()) == 3 + 1 + 240
+    zero, truncated = alone.err.splitlines()
     assert zero.startswith("bertscore-tm: warning: 1 candidate")
     assert truncated.startswith("bertscore-tm: warning: ")
 

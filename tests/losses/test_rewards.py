@@ -422,10 +422,10 @@ def test_a_partial_of_it_is_a_reward_function_too(encoder, corpus):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_a_spawned_process_gives_the_same_rewards(encoder, corpus, table):
+def test_another_process_gives_the_same_rewards(encoder, corpus, table):
     reward = make(encoder, corpus, table)
     expected = reward(*corpus)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
         found = pool.apply(reward, kwds={"completions": corpus[0], "references": corpus[1]})
     assert found == pytest.approx(expected, abs=TOLERANCE)
 

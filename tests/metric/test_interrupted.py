@@ -57,7 +57,8 @@ def compute_without_the_other_rank(
     rank: int, report: dict[str, Any], model: str, pairs: Any, idf: bool, other: str
 ) -> None:
     """Rank 0 computes; the other rank dies or never calls ``compute``."""
-    group = dist.new_group(timeout=timedelta(seconds=5))
+    # A rank that dies is noticed at once, a silent one after this time.
+    group = dist.new_group(timeout=timedelta(seconds=1 if other == "is silent" else 60))
     encoder = FrozenEncoder(model, num_layers=LAYERS)
     metric = BERTScore(encoder, idf=idf, process_group=group)
     metric.update(*([side[i] for i in SHARES[rank]] for side in pairs))

@@ -21,10 +21,6 @@ from tests.support.ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_PROCESS = [sys.executable, "-m", "bertscore_tm.cli"]
-TWO_PROCESSES = [
-    sys.executable,
-    *["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bertscore_tm.cli"],
-]
 
 
 def run_here(capsys: Any, *arguments: Any, exit_code: int = 0) -> Any:
@@ -62,14 +58,6 @@ def start(program: list[str], folder: Path, *arguments: Any) -> subprocess.Popen
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*program, *map(str, arguments)], cwd=folder, env=environment, **pipes)
-
-
-def run_there(program: list[str], folder: Path, *arguments: Any) -> tuple[str, str]:
-    """Run the command in new processes and return its standard output and standard error."""
-    running = start(program, folder, *arguments)
-    out, err = running.communicate()
-    assert running.returncode == 0, err
-    return out, err
 
 
 def numbers_in(line: str) -> list[float]:
