@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, signature
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import lightning.pytorch as pl
 import numpy as np
@@ -20,7 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationMixin, PreTrainedTokenizerBase
 
+from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
+from bertscore_tm.functional import rank_candidates
 
 __all__ = [
     "CausalGenerate",
@@ -108,12 +110,29 @@ class HuggingFaceGenerate(ABC):
         target_key: str = "labels",
         model: str = "model",
         ignore_index: int = -100,
+        candidates: int = 1,
+        choose: Literal["consensus"] = "consensus",
+        encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
         **generate_kwargs: Any,
     ) -> None:
+        if candidates < 1:
+            raise ValueError(f"candidates must be at least 1, got {candidates}")
+        if choose != "consensus":
+            raise ValueError(f"choose={choose!r} is not 'consensus'")
+        if (candidates > 1) != (encoder is not None):
+            raise ValueError(
+                "candidates= and encoder= need each other: candidates=16, encoder=metric.encoder samples 16 texts per "
+                "example and keeps the one closest to the others"
+            )
+        if generate_kwargs.get("num_return_sequences", 1) != 1:
+            raise ValueError("num_return_sequences= returns several texts per example: pass candidates= and encoder=")
         self.tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
         self.target_key = target_key
         self.model = model
         self.ignore_index = ignore_index
+        self.candidates = candidates
+        self.choose = choose
+        self.encoder = None if encoder is None else make_encoder(encoder)
         self.generate_kwargs = generate_kwargs
 
     def __call__(self, pl_module: pl.LightningModule, batch: Any) -> tuple[list[str], Sequence[Any]]:
@@ -147,9 +166,18 @@ class HuggingFaceGenerate(ABC):
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
             # Ranks whose texts are complete must keep running, since the others need their shards.
             options.setdefault("synced_gpus", True)
+        if self.candidates > 1:
+            options = {"do_sample": True, **options, "num_return_sequences": self.candidates}
         with _gather_weights(pl_module, model) as whole:
             preds = self._generate(whole, batch, options)
+        if self.candidates > 1:
+            preds = self._choose_by_consensus(preds, pl_module.device)
         return preds, self._decode_target(batch[self.target_key])
+
+    def _choose_by_consensus(self, texts: list[str], device: torch.device) -> list[str]:
+        groups = [texts[start : start + self.candidates] for start in range(0, len(texts), self.candidates)]
+        best = rank_candidates(groups, encoder=self.encoder, device=device).best
+        return [text for text in best if text is not None]
 
     @abstractmethod
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
@@ -215,6 +243,11 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             per input.
         model: dotted path of the model in the LightningModule.
         ignore_index: id of ignored positions in the labels.
+        candidates: number of texts to sample per example, of which one is returned; with ``num_beams`` of at least as
+            many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
+        choose: how to choose among several: ``"consensus"``, the highest mean F1 with the others as references
+            (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`).
+        encoder: encoder for the choice, such as ``metric.encoder``, which is then loaded once.
         **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens`` and ``num_beams``.
 
     Example:
@@ -291,6 +324,11 @@ class CausalGenerate(HuggingFaceGenerate):
             or several texts per input.
         model: dotted path of the model in the LightningModule.
         ignore_index: id of ignored positions in the labels.
+        candidates: number of texts to sample per example, of which one is returned; with ``num_beams`` of at least as
+            many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
+        choose: how to choose among several: ``"consensus"``, the highest mean F1 with the others as references
+            (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`).
+        encoder: encoder for the choice, such as ``metric.encoder``, which is then loaded once.
         **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens``.
 
     Example:
@@ -308,9 +346,21 @@ class CausalGenerate(HuggingFaceGenerate):
         target_key: str = "labels",
         model: str = "model",
         ignore_index: int = -100,
+        candidates: int = 1,
+        choose: Literal["consensus"] = "consensus",
+        encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
         **generate_kwargs: Any,
     ) -> None:
-        super().__init__(tokenizer, target_key=target_key, model=model, ignore_index=ignore_index, **generate_kwargs)
+        super().__init__(
+            tokenizer,
+            target_key=target_key,
+            model=model,
+            ignore_index=ignore_index,
+            candidates=candidates,
+            choose=choose,
+            encoder=encoder,
+            **generate_kwargs,
+        )
         self.prompt_key = prompt_key
 
     _missing_input_remedy = "pass another prompt_key="

@@ -1,6 +1,6 @@
 """Minimum Bayes risk: of several sampled translations, choose the one with the highest mean F1 against the others.
 
-One call scores all n x n pairs of n samples. The function encodes each distinct text once.
+``rank_candidates`` scores all n x n pairs of n samples and encodes each distinct text once.
 
 python -m examples.mbr_reranking --candidates 16
 """
@@ -20,31 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
-from bertscore_tm import FrozenEncoder
-from bertscore_tm.functional import bert_score
-
-
-def expected_scores(candidates: Sequence[str], encoder: FrozenEncoder, weights: Tensor | None = None) -> Tensor:
-    r"""Return the expected F1 of each candidate, with the other candidates as references.
-
-    .. math:: u_i = \frac{\sum_{j \ne i} w_j \, F_1(y_i, y_j)}{\sum_{j \ne i} w_j}
-
-    Args:
-        candidates: texts for one input, at least two. Repeated samples count as often as they occur.
-        encoder: the frozen encoder.
-        weights: w, the weight of each candidate as a reference, above 0, shape (candidates,); for a beam, the
-            candidates' probabilities. Default: equal weights, which are right for samples.
-
-    Returns:
-        u, shape (candidates,).
-    """
-    n = len(candidates)
-    rows = [text for text in candidates for _ in range(n)]
-    f1 = bert_score(rows, list(candidates) * n, encoder)["f1"].view(n, n)
-    weights = torch.ones(n) if weights is None else weights
-    others = weights * (1 - torch.eye(n))
-    return (others * f1).sum(1) / others.sum(1)
-
+from bertscore_tm import FrozenEncoder, bert_score, rank_candidates
 
 # The data and the generator need no download; replace them with your own.
 EVENTS = {
@@ -140,10 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     greedy = tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=24), skip_special_tokens=True)
 
     encoder = FrozenEncoder(get_model_path(), num_layers=5)
-    chosen = []
-    for i in range(options.inputs):
-        candidates = samples[i * n : (i + 1) * n]
-        chosen.append(candidates[int(expected_scores(candidates, encoder).argmax())])
+    groups = [samples[start : start + n] for start in range(0, len(samples), n)]
+    chosen = rank_candidates(groups, encoder=encoder).best
 
     def reference_f1(texts: Sequence[str], count: int = 1) -> Tensor:
         references = [each for each in batch["references"] for _ in range(count)]

@@ -294,6 +294,45 @@ def test_the_callback_scores_what_they_generate(encoder):
     assert trainer.callback_metrics["val_bertscore_f1"].item() == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
+def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
+    tokenizer, model = tokenizer_of(family), model_of(family)
+    rows = tokenizer(TEXTS[:1] * 3)["input_ids"]
+    ids = torch.tensor(rows)
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "summary": REFERENCES[:3]}
+    options = {"max_new_tokens": 5, "top_k": 0, "num_beams": 1}
+    generate = kind(tokenizer, target_key="summary", candidates=4, encoder=encoder, **options)
+    torch.manual_seed(0)
+    preds, target = pickle.loads(pickle.dumps(generate))(Module(model), batch)
+    assert target == REFERENCES[:3]
+    torch.manual_seed(0)
+    given = {"input_ids": ids, "attention_mask": batch["attention_mask"]}
+    given["pad_token_id"] = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    sampled = model.generate(**given, **options, do_sample=True, num_return_sequences=4)
+    start = 0 if kind is Seq2SeqGenerate else ids.shape[1]
+    texts = tokenizer.batch_decode(sampled[:, start:], skip_special_tokens=True)
+    assert len(set(texts)) > 6
+    for i, chosen in enumerate(preds):
+        group = texts[4 * i : 4 * i + 4]
+        f1 = bert_score([a for a in group for _ in group], group * 4, encoder)["f1"].view(4, 4)
+        assert chosen == group[int((f1.sum(1) - f1.diagonal()).argmax())]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"candidates": 4}, "candidates= and encoder= need each other"),
+        ({"encoder": "some/model"}, "candidates= and encoder= need each other"),
+        ({"candidates": 0}, "candidates must be at least 1, got 0"),
+        ({"candidates": 2, "choose": "longest"}, "choose='longest' is not 'consensus'"),
+        ({"num_return_sequences": 3}, "num_return_sequences= returns several texts per example: pass candidates="),
+    ],
+)
+def test_options_of_the_choice_are_checked(options, said):
+    with pytest.raises(ValueError, match=said):
+        Seq2SeqGenerate(tokenizer_of("bart"), **options)
+
+
 class GeneratesInSteps(Module):
     """Calls a ready generator in each step of fit, validate, test and predict."""
 

@@ -266,39 +266,15 @@ def test_two_ranks_score_as_one_process(tmp_path):
     assert figures["two ranks, without indices"] != pytest.approx(alone, abs=1e-5)
 
 
-def test_expected_scores_equal_a_plain_loop_and_encode_each_text_once(load_copy, encoder, bert_score_f1, monkeypatch):
-    program, encoded, encode = load_copy("mbr_reranking"), [], FrozenEncoder.encode
-
-    def counting(self, texts, device="cpu"):
-        encoded.extend(texts)
-        return encode(self, texts, device)
-
-    candidates = ["It rains in Berlin.", "It is raining in Berlin.", "Berlin is old.", "It rains in Berlin.", "no"]
-    weights = [0.5, 2.0, 1.0, 0.25, 0.1]
-    with monkeypatch.context() as patch:
-        patch.setattr(FrozenEncoder, "encode", counting)
-        found = program.expected_scores(candidates, encoder)
-    assert sorted(encoded) == sorted(set(candidates))
-    weighted = program.expected_scores(candidates, encoder, torch.tensor(weights))
-    n = len(candidates)
-    f1 = bert_score_f1([a for a in candidates for _ in range(n)], candidates * n).view(n, n).tolist()
-    for scores, each in ((found, [1.0] * n), (weighted, weights)):
-        expected = [
-            sum(each[j] * f1[i][j] for j in range(n) if j != i) / sum(each[j] for j in range(n) if j != i)
-            for i in range(n)
-        ]
-        assert scores.tolist() == pytest.approx(expected, abs=1e-5)
-
-
 def test_reranking_example_reports_the_scores_of_its_choice(load_copy, bert_score_f1, capsys):
     program = load_copy("mbr_reranking")
-    groups, expected_scores = [], program.expected_scores
+    groups, rank_candidates = [], program.rank_candidates
 
     def recording(candidates, encoder):
-        groups.append(list(candidates))
-        return expected_scores(candidates, encoder)
+        groups.extend(candidates)
+        return rank_candidates(candidates, encoder=encoder)
 
-    program.expected_scores = recording
+    program.rank_candidates = recording
     figures = program.main(["--steps", "15", "--inputs", "3", "--candidates", "4"])
     references = [several for _, several in program.make_translations()[:3]]
     chosen = []

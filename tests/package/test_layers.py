@@ -30,7 +30,7 @@ ALLOWED = {
     "layer_tuning": LOWER | {"functional"},
     "metric": LOWER | {"plotting"},
     "losses": LOWER | {"metric"},
-    "callbacks": LOWER | {"metric", "plotting", "losses"},
+    "callbacks": LOWER | {"functional", "metric", "plotting", "losses"},
     "cli": LOWER | {"functional", "plotting", "scorer", "baselines", "layer_tuning"},
 }
 # The package's `__init__` resolves the public names from their rooms; no room imports them from it.
