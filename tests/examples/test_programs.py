@@ -19,7 +19,7 @@ from torch import nn
 from torchmetrics import MetricCollection
 from transformers import AutoTokenizer
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import BERTScore
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.markdown_blocks import ROOT
 
