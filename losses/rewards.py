@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.encoder.vector_cache import check_cache_bytes
+from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.scoring.corpus import SCORES, compute_weighted_scores, encode_texts, match_encoded, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
@@ -107,7 +107,6 @@ class BERTScoreReward:
             )
         if repeat_ngram_size is not None and repeat_ngram_size < 1:
             raise ValueError(f"repeat_ngram_size must be at least 1, got {repeat_ngram_size}")
-        check_cache_bytes(cache_bytes)
         self.encoder = make_encoder(
             model_name_or_path, lang=lang, num_layers=num_layers, dtype=dtype, long_text=long_text
         )
@@ -117,7 +116,7 @@ class BERTScoreReward:
         self.length_band = length_band
         self.repeat_ngram_size = repeat_ngram_size
         self.device = device
-        self.cache_bytes = cache_bytes
+        self.cache_bytes = as_cache_bytes(cache_bytes)
         self._baseline = find_baseline(self.encoder, lang, rescale_with_baseline, baseline_path)
         self._weights = token_weights(self.encoder, idf_sents=idf_sents)
         if self._weights.num_truncated:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.core.matching import cosine_similarities
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
-from bertscore_tm.encoder.vector_cache import check_cache_bytes
+from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.losses.bridge.fidelity import require_fidelity
 from bertscore_tm.losses.bridge.vocabulary import Mode, VocabularyBridge
 from bertscore_tm.losses.generator_vocabulary import GeneratorVocabulary, Length
@@ -157,7 +157,6 @@ class SoftBERTScoreLoss(nn.Module):
         require_positive("matching_temperature", matching_temperature)
         if top_k is not None:
             require_positive("top_k", top_k)
-        check_cache_bytes(cache_bytes)
         # Resolved at each call, so that both can be assigned; here to raise errors early.
         resolve_relaxation(relaxation), resolve_matching(matching)
         self.relaxation = relaxation
@@ -170,7 +169,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.length = length
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
-        self.cache_bytes = cache_bytes
+        self.cache_bytes = as_cache_bytes(cache_bytes)
         self.encoder = make_encoder(model_name_or_path, lang=lang, num_layers=num_layers, dtype=dtype)
         if self.encoder.all_layers:
             raise ValueError("the loss compares one layer: pass an encoder without all_layers=True")

@@ -19,6 +19,7 @@ from bertscore_tm.encoder.families import FAMILIES, OwnModelConfig, family_of
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
 from bertscore_tm.encoder.shared_objects import SharedObjects
+from bertscore_tm.utilities.integers import as_integer
 
 __all__ = [
     "Backbone",
@@ -324,8 +325,11 @@ def resolve_layer(
         The number, counted from 0.
 
     Raises:
+        TypeError: ``num_layers`` is not an integer.
         ValueError: the layer does not exist, the layers cannot be returned together, or the family is not supported.
     """
+    if num_layers is not None:
+        num_layers = as_integer("num_layers", num_layers)
     if forward_fn is not None:
         if all_layers:
             raise ValueError("user_forward_fn returns one layer: all_layers=True is not possible with it")

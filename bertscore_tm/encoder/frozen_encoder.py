@@ -40,6 +40,7 @@ from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_tran
 from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
 from bertscore_tm.encoder.windows import PackedWindows
+from bertscore_tm.utilities.integers import as_integer
 
 __all__ = ["ForwardFunction", "FrozenEncoder"]
 
@@ -83,7 +84,7 @@ class FrozenEncoder:
             chooses the row of the baseline.
 
     Raises:
-        TypeError: the tokenizer is not one of transformers.
+        TypeError: the tokenizer is not one of transformers, or a number is not an integer.
         ValueError: the family is not supported, the layer does not exist, or a ready model has no tokenizer.
         OSError: the model is neither a local folder nor available from the hub.
 
@@ -118,7 +119,7 @@ class FrozenEncoder:
             raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
         if tokenizer is not None:
             require_tokenizer(tokenizer, "tokenizer")
-        if batch_size is not None and batch_size < 1:
+        if batch_size is not None and (batch_size := as_integer("batch_size", batch_size)) < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if not truncation and long_text not in (None, "error"):
             raise ValueError(f"truncation=False and long_text={long_text!r} contradict each other: pass one of them")
@@ -185,9 +186,10 @@ class FrozenEncoder:
             Its number.
 
         Raises:
+            TypeError: it is not an integer.
             ValueError: the encoder does not return this layer.
         """
-        layer = count_from_zero(num_layers, self.config)
+        layer = count_from_zero(as_integer("num_layers", num_layers), self.config)
         if not 0 <= layer <= self.num_layers:
             raise ValueError(f"num_layers={num_layers} is not one of the layers 0 to {self.num_layers} of {self!r}")
         return layer

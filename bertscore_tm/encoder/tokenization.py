@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.families import family_of
+from bertscore_tm.utilities.integers import as_integer
 
 __all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "TokenizerSettings"]
 
@@ -32,6 +33,7 @@ class TokenizerSettings:
         prefix_space: put a space before each text. Default: as the model's family needs it.
 
     Raises:
+        TypeError: ``max_length`` or ``stride`` is not an integer.
         ValueError: ``long_text`` is unknown, or ``stride`` is given without windows.
     """
 
@@ -41,6 +43,9 @@ class TokenizerSettings:
     prefix_space: bool | None = None
 
     def __post_init__(self) -> None:
+        for name in ("max_length", "stride"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, as_integer(name, value))
         if self.long_text not in get_args(LongText):
             raise ValueError(f"long_text={self.long_text!r} is not one of {', '.join(map(repr, get_args(LongText)))}")
         if self.stride is not None and self.long_text != "window":

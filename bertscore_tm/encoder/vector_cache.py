@@ -10,14 +10,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder.shared_objects import SharedObjects
+from bertscore_tm.utilities.integers import as_integer
 
-__all__ = ["VectorCache", "check_cache_bytes", "shared_cache"]
+__all__ = ["VectorCache", "as_cache_bytes", "shared_cache"]
 
 # Memory is allocated in slabs of this many numbers, 64 MiB in float32: a power of two, as pinned memory is rounded up.
 _NUMBERS_PER_SLAB = 2**24
@@ -159,23 +161,27 @@ def _no_memory() -> Tensor:
     return torch.empty(0, dtype=torch.float32, device="cpu")
 
 
-def check_cache_bytes(cache_bytes: int) -> None:
-    """Check the size of a cache as passed by a user.
+def as_cache_bytes(cache_bytes: SupportsIndex) -> int:
+    """Return the size of a cache as passed by a user.
 
     Args:
         cache_bytes: the size in bytes; 0 turns the cache off.
 
+    Returns:
+        The size.
+
     Raises:
-        TypeError: it is not a whole number.
+        TypeError: it is not an integer.
         ValueError: it is negative.
 
     Example:
-        >>> check_cache_bytes(2**30)
+        >>> as_cache_bytes(2**20)
+        1048576
     """
-    if not isinstance(cache_bytes, int):
-        raise TypeError(f"cache_bytes must be a whole number of bytes, got {cache_bytes!r}")
-    if cache_bytes < 0:
-        raise ValueError(f"cache_bytes must be at least 0, got {cache_bytes}")
+    size = as_integer("cache_bytes", cache_bytes)
+    if size < 0:
+        raise ValueError(f"cache_bytes must be at least 0, got {size}")
+    return size
 
 
 # The caches in use.

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
-from bertscore_tm.encoder.vector_cache import check_cache_bytes
+from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.metric.list_states import ListStateMetric
 from bertscore_tm.metric.rank_sync import Collectives
 from bertscore_tm.metric.results import RESULT_NAMES, check_result_settings, restore_dimensions, summarize
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["BERTScore"]
+
+_SETTINGS = {"all_layers", "confidence", "encoder", "encoding_device", "idf", "reduction", "return_hash", "score"}
 
 
 class BERTScore(ListStateMetric):
@@ -91,7 +93,7 @@ class BERTScore(ListStateMetric):
         **kwargs: further arguments of ``torchmetrics.Metric``; ``compute_on_cpu`` keeps states on the CPU.
 
     Raises:
-        TypeError: ``idf`` is neither a bool nor a mapping, or ``cache_bytes`` is not an integer.
+        TypeError: ``idf`` is neither a bool nor a mapping, or a number is not an integer.
         ValueError: a setting is invalid.
         OSError: the model cannot be loaded.
 
@@ -144,14 +146,15 @@ class BERTScore(ListStateMetric):
     ) -> None:
         super().__init__(compute_with_cache=compute_with_cache, **kwargs)
         check_result_settings(reduction, score, confidence, return_hash)
-        check_cache_bytes(cache_bytes)
+        self.cache_bytes = cache_bytes
         if verbose:
             warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
         if num_threads:
             warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
         self._layer = None
-        if isinstance(model_name_or_path, FrozenEncoder) and model_name_or_path.all_layers and num_layers is not None:
-            self._layer, num_layers = model_name_or_path.layer_number(num_layers), None
+        given = model_name_or_path if isinstance(model_name_or_path, FrozenEncoder) else None
+        if given is not None and given.all_layers and not all_layers and num_layers is not None:
+            self._layer, num_layers = given.layer_number(num_layers), None
         self.encoder = make_encoder(
             model_name_or_path,
             model=model,
@@ -173,7 +176,6 @@ class BERTScore(ListStateMetric):
         self.reduction = reduction
         self.score = score
         self.confidence = confidence
-        self.cache_bytes = cache_bytes
         self._baseline = find_baseline(self.encoder, lang, rescale_with_baseline, baseline_path, baseline_url)
         if self._baseline is not None and self._layer is not None:
             self._baseline = self._baseline.of_layer(self._layer)
@@ -187,6 +189,15 @@ class BERTScore(ListStateMetric):
         self.idf = self._weights is None or not self._weights.is_uniform
         self._keeps_pairs = self._weights is None or reduction == "none" or confidence is not None
         self._register_states()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to change a setting, on which the pairs that are kept depend; except ``cache_bytes``."""
+        if name in _SETTINGS and name in self.__dict__:
+            raise AttributeError(
+                f"{name} of a BERTScore cannot be changed: create another BERTScore with {name}={value!r} on the same "
+                f"encoder"
+            )
+        super().__setattr__(name, as_cache_bytes(value) if name == "cache_bytes" else value)
 
     def update(
         self,
@@ -313,8 +324,7 @@ class BERTScore(ListStateMetric):
             [1.0, 0.3]
         """
         twin = deepcopy(self)
-        twin.reduction, twin.score, twin.confidence, twin.return_hash = "none", None, None, False
-        twin._keeps_pairs = True
+        twin.__dict__.update(reduction="none", score=None, confidence=None, return_hash=False, _keeps_pairs=True)
         twin._register_fingerprint()
         twin.reset()
         return twin

@@ -1,9 +1,12 @@
 """The encoder that arguments describe, and the settings that an encoder to share forbids."""
 
+import re
+
+import numpy as np
 import pytest
 import torch
 
-from bertscore_tm import FrozenEncoder
+from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder import default_device, make_encoder
 from tests.support.models import tiny_model
 
@@ -25,11 +28,62 @@ def test_options_are_compared_by_value(encoder):
     assert make_encoder(encoder, dtype="".join(["float", "32"]), truncation=1, revision=None) is encoder
 
 
+OWN = {"num_layers": 2, "all_layers": True, "max_length": 20, "batch_size": 3, "dtype": "bfloat16"}
+WINDOWS = {"num_layers": 2, "long_text": "window", "stride": 4, "max_length": 20}
+
+
+@pytest.mark.parametrize(
+    ("own", "agreeing", "contradicting"),
+    [
+        (OWN, OWN | {"num_layers": -2, "dtype": torch.bfloat16}, {"num_layers": 1, "max_length": 19, "batch_size": 2}),
+        (OWN, {"all_layers": True}, {"dtype": "float64", "truncation": False, "long_text": "window"}),
+        # Whether all layers up to this one are wanted, or this one alone, is not said.
+        (OWN, {"max_length": 20}, {"num_layers": 2}),
+        (WINDOWS, WINDOWS, {"stride": 5, "all_layers": True, "long_text": "error"}),
+        ({"truncation": False, "num_layers": 1}, {"truncation": False}, {"num_layers": 2}),
+        ({"truncation": False, "num_layers": 1}, {"long_text": "error", "num_layers": 1}, {"long_text": "truncate"}),
+    ],
+)
+def test_arguments_that_agree_with_an_encoder_are_accepted(own, agreeing, contradicting):
+    encoder = FrozenEncoder(*tiny_model("bert"), **own)
+    assert make_encoder(encoder, **agreeing) is encoder
+    assert make_encoder(encoder, user_tokenizer=tiny_model("bert")[1]) is encoder
+    for name, value in contradicting.items():
+        with pytest.raises(ValueError, match=f"contradicts {name}={value!r}: remove the argument, or pass it to"):
+            make_encoder(encoder, **agreeing | {name: value} if name != "num_layers" else {name: value})
+
+
 def test_an_error_names_the_settings_that_contradict_an_encoder(encoder):
-    model, tokenizer = tiny_model("bert")
     settings = {"num_layers": 0, "truncation": False, "dtype": torch.bfloat16, "max_length": None}
-    with pytest.raises(ValueError, match="pass num_layers, truncation, dtype, model, user_tokenizer to it"):
-        make_encoder(encoder, model=model, user_tokenizer=tokenizer, **settings)
+    named = "num_layers=0, truncation=False, dtype=torch.bfloat16, model, user_tokenizer"
+    with pytest.raises(ValueError, match=f"contradicts {re.escape(named)}: remove"):
+        make_encoder(encoder, model=tiny_model("bert")[0], user_tokenizer=tiny_model("gpt2")[1], **settings)
+
+
+@pytest.mark.parametrize("number", [np.int64(2), np.uint8(2), torch.tensor(2), -2])
+def test_integers_of_any_kind(number):
+    model, tokenizer = tiny_model("bert")
+    encoder = make_encoder(model=model, user_tokenizer=tokenizer, num_layers=number)
+    assert type(encoder.num_layers) is int
+    assert encoder.num_layers == 2
+    assert make_encoder(encoder, num_layers=number) is encoder
+    options = {"max_length": np.int64(20), "stride": np.int32(4), "batch_size": np.int64(3), "long_text": "window"}
+    sized = make_encoder(model=model, user_tokenizer=tokenizer, num_layers=number, **options)
+    numbers = [sized.tokenizer.max_length, sized.tokenizer.stride, sized.batch_size]
+    assert numbers == [20, 4, 3]
+    assert {type(one) for one in numbers} == {int}
+
+
+@pytest.mark.parametrize("wrong", [2.0, "2", True, torch.tensor(2.0), np.float32(2)])
+@pytest.mark.parametrize("name", ["num_layers", "max_length", "stride", "batch_size"])
+def test_other_numbers_are_refused_at_once(name, wrong):
+    model, tokenizer = tiny_model("bert")
+    options = {"num_layers": 1, "long_text": "window"} | {name: wrong}
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got {re.escape(repr(wrong))}"):
+        FrozenEncoder(model, tokenizer, **options)
+    if name == "num_layers":
+        with pytest.raises(TypeError, match="num_layers must be an integer"):
+            BERTScore(FrozenEncoder(model, tokenizer, all_layers=True), num_layers=wrong)
 
 
 def test_a_model_and_a_name_exclude_each_other():

@@ -360,9 +360,12 @@ def test_negative_numbers_count_from_the_models_last_layer(minilm):
 def test_picked_layer_excludes_other_settings(encoder, every):
     with pytest.raises(ValueError, match="num_layers"):
         BERTScore(encoder, 1)
-    for options in ({"all_layers": True}, {"max_length": 9}, {"dtype": "bfloat16"}, {"batch_size": 3}):
-        with pytest.raises(ValueError, match=f"own settings: pass {next(iter(options))} to it"):
+    for options in ({"max_length": 9}, {"dtype": "bfloat16"}, {"batch_size": 3}):
+        with pytest.raises(ValueError, match=f"contradicts {next(iter(options))}="):
             BERTScore(every, 3, **options)
+    with pytest.raises(ValueError, match="contradicts num_layers=3"):
+        BERTScore(every, 3, all_layers=True)
+    assert BERTScore(every, every.num_layers, all_layers=True, max_length=every.tokenizer.max_length).all_layers
 
 
 def test_rescaling_of_a_picked_layer(every, tmp_path):
@@ -561,9 +564,44 @@ def test_impossible_cache_bytes(encoder):
             with pytest.raises(ValueError, match=f"cache_bytes must be at least 0, got {negative}"):
                 make(encoder, cache_bytes=negative)
         # Refused at once, as otherwise some of them fail only when a cache fills up.
-        for wrong in (1e6, 0.5, "1GB", None):
-            with pytest.raises((TypeError, ValueError), match="cache_bytes"):
+        for wrong in (1e6, 0.5, "1GB", None, True):
+            with pytest.raises(TypeError, match=f"cache_bytes must be an integer, got {wrong!r}"):
                 make(encoder, cache_bytes=wrong)
+        made = make(encoder, cache_bytes=np.int64(5))
+        assert (type(made.cache_bytes), made.cache_bytes) == (int, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reduction", "none"),
+        ("confidence", 0.9),
+        ("score", "f1"),
+        ("return_hash", True),
+        ("all_layers", True),
+        ("idf", True),
+        ("encoder", None),
+        ("encoding_device", None),
+    ],
+)
+def test_settings_cannot_be_changed(encoder, name, value):
+    metric = BERTScore(encoder)
+    metric.update(PREDS[:2], TARGET[:2])
+    for changed in (metric, metric.clone(), pickle.loads(pickle.dumps(metric)), metric.per_pair()):
+        before = vars(changed)[name]
+        with pytest.raises(AttributeError, match=f"{name} of a BERTScore cannot be changed: create another"):
+            setattr(changed, name, value)
+        assert vars(changed)[name] is before
+    assert metric.compute().keys() == {"precision", "recall", "f1"}
+
+
+def test_the_size_of_the_cache_can_be_changed(encoder):
+    metric = BERTScore(encoder)
+    metric.cache_bytes = np.int64(7)
+    assert metric.cache_bytes == 7
+    with pytest.raises(TypeError, match="cache_bytes must be an integer, got '7'"):
+        metric.cache_bytes = "7"
+    assert metric.cache_bytes == 7
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.text.bert import BERTScore as TheirBERTScore
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.wrappers import (
+    ClasswiseWrapper,
     LambdaInputTransformer,
     MetricTracker,
     MinMaxMetric,
@@ -533,6 +534,16 @@ def test_tracker_of_all_scores(workshop):
     assert step == {name: int(np.argmax(values)) for name, values in expected.items()}
     # Text cannot be stacked.
     assert [value["f1"].item() for value in hashed.compute_all()] == pytest.approx(expected["f1"], abs=TOLERANCE)
+
+
+def test_layers_by_name(workshop):
+    layers = [f"layer{layer}" for layer in range(LAYERS + 1)]
+    wrapped = ClasswiseWrapper(workshop.metric(kind(all_layers=True, score="f1")), layers, prefix="f1_")
+    wrapped.update(*workshop.batch(kind(), EPOCHS[0]))
+    expected = workshop.scores(kind(all_layers=True), EPOCHS[0])[2].double().mean(-1)
+    assert {name: value.item() for name, value in wrapped.compute().items()} == {
+        f"f1_{name}": pytest.approx(value, abs=TOLERANCE) for name, value in zip(layers, expected.tolist(), strict=True)
+    }
 
 
 def test_minimum_and_maximum(workshop):
