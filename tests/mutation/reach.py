@@ -16,7 +16,7 @@ import pytest
 
 from tests.mutation.operators import Mutant
 
-# By test, its CPU seconds and the lines that it runs by file.
+# By test, its CPU seconds, those of its fixtures by name, and the lines that it runs by file.
 Records = dict[str, dict[str, Any]]
 
 
@@ -27,7 +27,8 @@ class Recorder:
         self.output = output
         self.names = {str(root / name): name for name in files}
         self.lines: set[tuple[str, int]] = set()
-        self.lines_of_fixture: dict[str, set[tuple[str, int]]] = {}
+        self.fixtures: dict[str, tuple[float, set[tuple[str, int]]]] = {}
+        self.setup_seconds = 0.0
         self.passed: set[str] = set()
         self.records: Records = {}
 
@@ -40,18 +41,20 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
-        """Record a fixture's lines apart: they are lines of all tests that use it."""
-        outer, self.lines = self.lines, set()
+        """Record a fixture apart: its lines are lines of all tests that use it."""
+        outer, self.lines, start = self.lines, set(), time.process_time()
         try:
             return (yield)
         finally:
-            self.lines_of_fixture[fixturedef.argname] = self.lines
+            seconds = time.process_time() - start
+            self.setup_seconds += seconds
+            self.fixtures[fixturedef.argname] = seconds, self.lines
             self.lines = self.lines | outer
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
         """Record one test."""
-        self.lines, start = set(), time.process_time()
+        self.lines, self.setup_seconds, start = set(), 0.0, time.process_time()
         threading.settrace(self.trace)
         sys.settrace(self.trace)
         try:
@@ -60,11 +63,13 @@ class Recorder:
             sys.settrace(None)
             threading.settrace(None)
             if item.nodeid in self.passed:
-                fixtures = (self.lines_of_fixture.get(name, set()) for name in item.fixturenames)
+                seconds = time.process_time() - start - self.setup_seconds
+                fixtures = {name: self.fixtures[name] for name in item.fixturenames if name in self.fixtures}
                 lines = defaultdict(list)
-                for file, line in sorted(self.lines.union(*fixtures)):
+                for file, line in sorted(self.lines.union(*(run for _, run in fixtures.values()))):
                     lines[self.names[file]].append(line)
-                self.records[item.nodeid] = {"seconds": time.process_time() - start, "lines": lines}
+                costs = {name: cost for name, (cost, _) in fixtures.items()}
+                self.records[item.nodeid] = {"seconds": seconds, "fixtures": costs, "lines": lines}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note that a test passes."""
@@ -80,7 +85,7 @@ def choose_tests(records: Records, mutant: Mutant, most: int, budget: float) -> 
     """Return tests that run a mutant's lines, grouped by file, the cheapest file first.
 
     The cheapest of each file are chosen first, then the second cheapest of each file, and further cases of
-    parametrized tests last; a test that exceeds the rest of the budget is left out.
+    parametrized tests last; a test that exceeds the rest of the budget is left out. A fixture costs once.
     """
     first, last = mutant.lines
     by_cost = sorted(records.items(), key=lambda item: item[1]["seconds"])
@@ -93,10 +98,14 @@ def choose_tests(records: Records, mutant: Mutant, most: int, budget: float) -> 
             turns[file] += turns[function] == 1
             places[test] = (turns[function], turns[file])
     chosen: list[str] = []
+    paid: dict[str, float] = {}
     for test in sorted(places, key=places.__getitem__):
-        if not chosen or (records[test]["seconds"] <= budget and len(chosen) < most):
+        fixtures = records[test]["fixtures"]
+        cost = records[test]["seconds"] + sum(fixtures[name] for name in fixtures.keys() - paid.keys())
+        if not chosen or (cost <= budget and len(chosen) < most):
             chosen.append(test)
-            budget -= records[test]["seconds"]
+            paid |= fixtures
+            budget -= cost
     files = list(dict.fromkeys(map(file_of, chosen)))
     return sorted(chosen, key=lambda test: files.index(file_of(test)))
 
