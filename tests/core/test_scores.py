@@ -105,7 +105,6 @@ def deviations(minilm, pairs, tmp_path_factory):
         yield deviation
 
 
-@pytest.mark.slow
 def test_scores_stay_in_the_range_of_similarities():
     one_token = {"ids": torch.tensor([0]), "best": torch.tensor([[1 + 1e-6]]), "lengths": torch.tensor([1])}
     sides = {f"{side}_{name}": value for side in ("candidate", "reference") for name, value in one_token.items()}
@@ -119,6 +118,7 @@ def test_f1_is_0_where_precision_and_recall_cancel():
     assert harmonic_mean(torch.tensor([0.3]), torch.tensor([-0.3])).item() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: "-".join(map(str, setting)))
 def test_equals_the_reference_package(deviations, setting):
     assert deviations(setting) <= TOLERANCE

@@ -18,6 +18,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.metric.shared_batch import forget_batch
 from tests.support.models import tiny_model
 from tests.support.texts import several_references
 
@@ -243,6 +244,8 @@ def test_forward_encodes_once_and_refuses_a_synced_metric(encoder, monkeypatch):
     calls = []
     encode = FrozenEncoder.encode
     monkeypatch.setattr(FrozenEncoder, "encode", lambda *args, **kwargs: calls.append(1) or encode(*args, **kwargs))
+    # The encoder's latest batch would not be encoded again.
+    forget_batch(encoder, torch.device("cpu"))
     metric = BERTScore(encoder, dist_sync_on_step=True)
     metric(*FIRST)
     metric.compute()
