@@ -8,6 +8,7 @@ from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.callbacks.samples.logger import SampleLogger
 from bertscore_tm.callbacks.schedules import LossWeightSchedule, TemperatureAnnealing
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
+from bertscore_tm.callbacks.text_writer import ScoredTextWriter
 
 __all__ = [
     "BERTScoreCallback",
@@ -16,6 +17,7 @@ __all__ = [
     "LossWeightSchedule",
     "SampleLogger",
     "ScoredBatch",
+    "ScoredTextWriter",
     "Seq2SeqGenerate",
     "TemperatureAnnealing",
     "TextListener",

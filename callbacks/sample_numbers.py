@@ -138,11 +138,11 @@ def require_equal_orders(trainer: pl.Trainer) -> None:
         MisconfigurationException: a sampler draws other examples on each rank, so that some were scored by several
             ranks and others by none.
     """
-    samplers = [_get_sampler(one) for one in get_dataloaders(trainer).flattened if isinstance(one, DataLoader)]
+    loaders = [one for one in get_dataloaders(trainer).flattened if isinstance(one, DataLoader)]
+    samplers = [_get_sampler(one) for one in loaders]
     # Lightning keeps the examples that a sampler of the user's own yielded until it draws from it again.
-    yielded = [
-        [one.dataset[i] for i in range(len(one.dataset))] for one in samplers if type(one) is DistributedSamplerWrapper
-    ]
+    kept: list[Any] = [one.dataset for one in samplers if type(one) is DistributedSamplerWrapper]
+    yielded = [[one[i] for i in range(len(one))] for one in kept]
     digests = gather_objects(trainer, [sha256(repr(one).encode()).digest() for one in yielded]) if yielded else []
     if any(one != digests[0] for one in digests):
         raise MisconfigurationException(

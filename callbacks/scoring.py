@@ -316,9 +316,9 @@ class BERTScoreCallback(Callback):
         if not all(repeated):
             loader.update_bertscores(preds, target, numbers if may_repeat else None)
             kept = [i for i, is_duplicate in enumerate(repeated) if not is_duplicate]
-            new_numbers, new_preds, new_target = ([one[i] for i in kept] for one in (numbers, preds, target))
+            new_preds, new_target = [preds[i] for i in kept], [target[i] for i in kept]
             if self.index_key is not None and trainer.world_size > 1:
-                loader.hold(new_numbers, new_preds, new_target)
+                loader.hold([numbers[i] for i in kept], new_preds, new_target)
             else:
                 loader.update_others(new_preds, new_target)
             for listener in listeners:

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import CombinedLoader
 
 __all__ = [
     "count_scored_loaders",
+    "count_steps",
     "gather_objects",
     "get_dataloaders",
     "has_validation_loaders",
@@ -78,6 +79,15 @@ def count_scored_loaders(trainer: pl.Trainer) -> int:
     """
     loaders = get_dataloaders(trainer)
     return len(loaders.flattened) if loaders._mode == "sequential" else 1
+
+
+def count_steps(trainer: pl.Trainer) -> int:
+    """Return the step at which Lightning logs; a batch that steps several optimizers counts once.
+
+    Args:
+        trainer: the running trainer.
+    """
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def gather_objects(trainer: pl.Trainer, own: Any) -> list[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,35 +15,21 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.callbacks.corpus_warnings import ignore_corpus_warnings
-from bertscore_tm.callbacks.generation import HuggingFaceGenerate, isolate_random_state
+from bertscore_tm.callbacks.generation import HuggingFaceGenerate
 from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
 from bertscore_tm.callbacks.samples.writers import SampleTable, find_writer
-from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
-from bertscore_tm.callbacks.trainer import count_scored_loaders, gather_objects, require_lightning_trainer
+from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch
+from bertscore_tm.callbacks.text_collector import LoaderTexts, TextCollector
+from bertscore_tm.callbacks.trainer import count_steps, require_lightning_trainer
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights
-from bertscore_tm.texts import as_text_pairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["SampleLogger"]
 
 
-@dataclass
-class _LoaderTexts:
-    """Texts of one dataloader on this rank.
-
-    Args:
-        metric: the metric that scores every pair.
-        texts: input, prediction and references by the number of the example.
-    """
-
-    metric: BERTScore
-    texts: dict[int, tuple[str | None, str, list[str]]] = field(default_factory=dict)
-
-
-class SampleLogger(TextListener):
+class SampleLogger(TextCollector):
     """Log the worst, the median and the best examples that a :class:`BERTScoreCallback` scores.
 
     After each validation and test run a table is written to every TensorBoard, Weights & Biases and CSV logger of the
@@ -94,7 +79,7 @@ class SampleLogger(TextListener):
         follow: Sequence[int] = (),
         every_n_validations: int = 1,
     ) -> None:
-        super().__init__()
+        super().__init__(name)
         for argument, value, least in (
             ("num_samples", num_samples, 1),
             ("num_alignments", num_alignments, 0),
@@ -104,18 +89,17 @@ class SampleLogger(TextListener):
                 raise ValueError(f"{argument} must be at least {least}, got {value}")
         self.num_samples = num_samples
         self.num_alignments = num_alignments
-        self.name = name
         self.inputs = inputs
         self.tokenizer = None if tokenizer is None else resolve_tokenizer(tokenizer, "tokenizer")
         self.follow = list(follow)
         self.every_n_validations = every_n_validations
-        self._loaders: list[_LoaderTexts] = []
+        self._unseen: set[int] = set()
         self._validations = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback and a supported logger."""
         require_lightning_trainer(trainer, self)
-        self._find_scorer(trainer)
+        self.find_scorer(trainer)
         if self.num_alignments or self.follow:
             from bertscore_tm.plotting import require_matplotlib
 
@@ -149,74 +133,22 @@ class SampleLogger(TextListener):
             self._validations += 1
             if self._validations % self.every_n_validations:
                 return
-        self._start(trainer, pl_module)
-
-    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Clear the texts."""
-        self._start(trainer, pl_module)
+        self.start(trainer, pl_module)
 
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
     ) -> None:
         """Keep the texts of a batch."""
-        if not self._loaders or scorer is not self._find_scorer(trainer)[0] or all(scored.repeated):
-            return
-        if self.follow and not scored.has_numbers:
+        if self.follow and not scored.has_numbers and scorer is self.find_scorer(trainer)[0]:
             raise MisconfigurationException(
                 f"SampleLogger got follow={self.follow}, but examples of dataloader {scored.dataloader_idx} have no "
                 f"fixed numbers, since it is shuffled or each rank reads its own data: pass "
                 f"BERTScoreCallback(index_key=...), or use a dataloader without shuffling"
             )
-        texts = self._loaders[scored.dataloader_idx].texts
-        references = as_text_pairs(scored.preds, scored.target).references
-        inputs = self._get_inputs(scorer, scored)
-        for i, number in enumerate(scored.numbers):
-            if not scored.repeated[i]:
-                texts[number] = (None if inputs is None else inputs[i], scored.preds[i], references[i])
+        super().on_texts_scored(trainer, pl_module, scorer, scored)
 
-    def metric_for(self, trainer: pl.Trainer, scorer: BERTScoreCallback, dataloader_idx: int) -> BERTScore | None:
-        """Return the metric that scores every pair of a dataloader in this run."""
-        is_active = bool(self._loaders) and scorer is self._find_scorer(trainer)[0]
-        return self._loaders[dataloader_idx].metric if is_active else None
-
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the samples."""
-        self._finish(trainer, pl_module, "val")
-
-    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the samples."""
-        self._finish(trainer, pl_module, "test")
-
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Release the texts."""
-        self._loaders = []
-
-    def _find_scorer(self, trainer: pl.Trainer) -> tuple[BERTScoreCallback, BERTScore]:
-        names = []
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, BERTScoreCallback):
-                for name, metric in callback.metrics.items():
-                    if isinstance(metric, BERTScore):
-                        if self.name in (None, name):
-                            return callback, metric
-                        names.append(name)
-        if names:
-            raise MisconfigurationException(
-                f"SampleLogger got name={self.name!r}, but the BERTScores are named "
-                f"{', '.join(map(repr, names))}: pass one of these names"
-            )
-        raise MisconfigurationException(
-            "SampleLogger needs a BERTScoreCallback with a BERTScore, but the trainer has none: add "
-            "BERTScoreCallback(BERTScore(...)) to its callbacks"
-        )
-
-    def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        metric = self._find_scorer(trainer)[1]
-        # Created on all ranks: a rank without batches must join every collective.
-        count = count_scored_loaders(trainer)
-        self._loaders = [_LoaderTexts(metric.per_pair().to(pl_module.device)) for _ in range(count)]
-
-    def _get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
+    def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
+        """Return the inputs of a batch as texts."""
         generate = scorer.generate if isinstance(scorer.generate, HuggingFaceGenerate) else None
         if self.inputs is None:
             return None if generate is None else generate.inputs(scored.batch)
@@ -245,38 +177,32 @@ class SampleLogger(TextListener):
             )
         return list(found)
 
-    def _finish(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if trainer.sanity_checking or not self._loaders:
-            return
-        scorer = self._find_scorer(trainer)[0]
-        scorer.flush()
-        loaders, self._loaders = self._loaders, []
-        key = f"{stage}_samples" if self.name is None else f"{stage}_{self.name}_samples"
-        unseen = set(self.follow)
-        # Loggers may draw random numbers.
-        with isolate_random_state(pl_module):
-            for number, loader in enumerate(loaders):
-                with ignore_corpus_warnings():  # the BERTScoreCallback warns
-                    scores = loader.metric.compute()
-                if not len(scores["f1"]):
-                    continue
-                weights = loader.metric.token_weights()
-                samples = self._select_samples(trainer, loader, scores, weights)
-                unseen -= {one.number for one in samples if one.kind == "followed"}
-                if trainer.is_global_zero:
-                    suffix = scorer.loader_suffix(number, len(loaders))
-                    self._write(trainer, key + suffix, samples, loader.metric, weights)
-        if unseen:
+    def finish(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Write the samples."""
+        self._unseen = set(self.follow) if self._loaders else set()
+        super().finish(trainer, pl_module, stage)
+        if self._unseen:
             rank_zero_warn(
-                f"SampleLogger got follow={self.follow}, but this run did not score the examples {sorted(unseen)}"
+                f"SampleLogger got follow={self.follow}, but this run did not score the examples {sorted(self._unseen)}"
             )
 
+    def write_loader(
+        self, trainer: pl.Trainer, loader: LoaderTexts, scores: dict[str, Tensor], stage: str, suffix: str
+    ) -> None:
+        """Write the samples of a dataloader."""
+        weights = loader.metric.token_weights()
+        samples = self._select_samples(trainer, loader, scores, weights)
+        self._unseen -= {one.number for one in samples if one.kind == "followed"}
+        if trainer.is_global_zero:
+            key = f"{stage}_samples" if self.name is None else f"{stage}_{self.name}_samples"
+            self._write(trainer, key + suffix, samples, loader.metric, weights)
+
     def _select_samples(
-        self, trainer: pl.Trainer, loader: _LoaderTexts, scores: dict[str, Tensor], weights: TokenWeights
+        self, trainer: pl.Trainer, loader: LoaderTexts, scores: dict[str, Tensor], weights: TokenWeights
     ) -> list[Sample]:
         """Select samples among the pairs of all ranks, and describe them on rank 0; the others return an empty list."""
         # The metric returns pairs in the order of their numbers.
-        numbers = sorted({number for part in gather_objects(trainer, list(loader.texts)) for number in part})
+        numbers = loader.list_numbers(trainer)
         chosen = [
             (kind, position)
             for kind, positions in choose_samples(scores["f1"], self.num_samples).items()
@@ -284,10 +210,7 @@ class SampleLogger(TextListener):
         ]
         chosen += [("followed", numbers.index(number)) for number in self.follow if number in numbers]
         needed = {numbers[position] for _, position in chosen}
-        own = {number: texts for number, texts in loader.texts.items() if number in needed}
-        # Of an example that several ranks read, the metric keeps the score of the first rank.
-        gathered = reversed(gather_objects(trainer, own))
-        texts = {number: found for part in gathered for number, found in part.items()}
+        texts = loader.gather_texts(trainer, needed)
         if not trainer.is_global_zero:
             return []
         rows = torch.stack([scores[name] for name in ("precision", "recall", "f1")], dim=1).tolist()
@@ -312,7 +235,7 @@ class SampleLogger(TextListener):
             pictures = {
                 name: metric.plot_alignment(one.prediction, one.closest, weights) for name, one in plotted.items()
             }
-        table = SampleTable(key, trainer.fit_loop.epoch_loop._batches_that_stepped, samples, pictures)
+        table = SampleTable(key, count_steps(trainer), samples, pictures)
         for logger in trainer.loggers:
             write = find_writer(logger)
             if write is None:

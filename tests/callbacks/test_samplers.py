@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import socket
@@ -18,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampl
 from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, ScoredTextWriter
 from tests.support.callback_runs import stream
 from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, trainer
 from tests.support.ranks import run_ranks
@@ -139,10 +140,11 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     if kind != "iterable":
         callbacks.append(SampleLogger(1, 0, follow=[FOLLOWED]))
     folder = folder / f"{kind}-{world_size}"
+    callbacks.append(ScoredTextWriter(folder / "texts"))
     run = trainer(folder, callbacks, logger=CSVLogger(folder, "csv", version=0), **ranks_of(world_size))
     run.fit(chooser(few, count=COUNT, kind=Indexed), val_dataloaders=LOADERS[kind](rank, world_size))
     scores = {key: value.item() for key, value in run.callback_metrics.items() if key.startswith("val_")}
-    return scores, pairs.pairs, shown(folder, "val_samples")
+    return scores, pairs.pairs, shown(folder, "val_samples"), folder / "texts"
 
 
 def refused(kind, few, encoder, folder, rank, world_size, index_key):
@@ -240,7 +242,7 @@ def pairs_in_order(kind, world_size, f1):
 def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
     world_size, ranks = reports
     f1, idf = expected
-    for scores, pairs, _ in (rank[kind] for rank in ranks):
+    for scores, pairs, _, _ in (rank[kind] for rank in ranks):
         assert scores["val_bertscore_f1"] == pytest.approx(f1.mean().item(), abs=1e-6)
         assert scores["val_idf_f1"] == pytest.approx(idf, abs=1e-6)
         assert scores["val_edits"] == EditDistance(reduction="sum")(*few).item()
@@ -251,6 +253,13 @@ def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
     if kind != "iterable":
         number = COUNT - 1 - FOLLOWED if kind == "own sampler" else FOLLOWED
         assert ranks[0][kind][2] == [few[1][number]] * 2
+    paths = sorted(ranks[0][kind][3].iterdir())
+    assert [path.name for path in paths] == ["val_step_0.jsonl", "val_step_1.jsonl"]
+    rows = [json.loads(line) for line in paths[1].read_text(encoding="utf-8").splitlines()]
+    # Of a stream the numbers alternate between the ranks.
+    order = range(COUNT - 1, -1, -1) if kind == "own sampler" else range(COUNT)
+    assert [(row["candidate"], row["references"]) for row in rows] == [(few[0][i], [few[1][i]]) for i in order]
+    assert [row["f1"] for row in rows] == pytest.approx([f1[i].item() for i in order], abs=2e-6)
 
 
 @pytest.mark.slow

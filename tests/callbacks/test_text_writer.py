@@ -1,0 +1,97 @@
+"""Files of scored texts: their contents, and the shell's commands that read them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import CSVLogger
+
+from bertscore_tm import BERTScore, bert_score
+from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
+from bertscore_tm.cli import main
+from tests.support.lightning_modules import Chooser, chooser, loader, trainer, weights
+from tests.support.texts import several_references
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COUNT = 9
+
+
+class Mixed(Chooser):
+    """Its predictions belong to other examples, some are empty or have several lines."""
+
+    def choose(self, numbers):
+        shift = 0 if self.trainer is None else self.current_epoch
+        preds = ["" if i % 4 == 3 else f"{self.choices[(i + shift) % COUNT]}\n✓" for i in numbers.tolist()]
+        return preds, [self.references[i] for i in numbers.tolist()]
+
+
+def rows(path):
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, encoder, tmp_path, capsys):
+    references = several_references(pairs[1][:COUNT])
+    module = chooser(pairs, kind=Mixed, references=references, val_sizes=(COUNT,))
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(), SampleLogger(1, 0)]
+    run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path, "csv"), num_sanity_val_steps=1)
+    run.fit(module)
+    folder = Path(run.log_dir) / "texts"
+    paths = [folder / f"val_step_{step}.jsonl" for step in (2, 5)]
+    assert sorted(folder.iterdir()) == paths
+    found = rows(paths[1])
+    preds, target = [row["candidate"] for row in found], [row["references"] for row in found]
+    assert [row["example"] for row in found] == list(range(COUNT))
+    assert target == references
+    assert preds == [text for _, texts, _ in module.seen for text in texts]
+    scores = bert_score(preds, target, encoder)
+    for name in ("precision", "recall", "f1"):
+        assert [row[name] for row in found] == pytest.approx(scores[name].tolist(), abs=2e-6)
+    model = ["--model", str(minilm), "--num-layers", "5", "--json"]
+    files = [str(path) for path in paths]
+    capsys.readouterr()
+    assert main(["score", "-c", files[1], *model]) == 0
+    expected = run.callback_metrics["val_bertscore_f1"].item()
+    assert json.loads(capsys.readouterr().out)["f1"] == pytest.approx(expected, abs=2e-6)
+    assert main(["compare", "-c", *files, "-r", files[0], *model]) == 0
+    systems = json.loads(capsys.readouterr().out)["systems"]
+    assert systems[1]["f1"] == pytest.approx(expected, abs=2e-6)
+
+
+def test_loaders_and_metrics_have_files_of_their_own(pairs, encoder, tmp_path):
+    metrics = {"plain": BERTScore(encoder), "idf": BERTScore(encoder, idf=True)}
+    scorer = BERTScoreCallback(metrics, loader_names=["news", "books"])
+    callbacks = [scorer, ScoredTextWriter(tmp_path), ScoredTextWriter(tmp_path, name="idf")]
+    module = chooser(pairs, val_sizes=(4, 3))
+    run = trainer(tmp_path, callbacks)
+    run.test(module, verbose=False)
+    names = [f"{start}test_{loader}_step_0.jsonl" for start in ("", "idf_") for loader in ("books", "news")]
+    assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == sorted(names)
+    for start, metric in (("", "plain"), ("idf_", "idf")):
+        found = [row["f1"] for row in rows(tmp_path / f"{start}test_news_step_0.jsonl")]
+        assert len(found) == 4
+        assert sum(found) / 4 == pytest.approx(run.callback_metrics[f"test_{metric}_f1_news"].item(), abs=2e-6)
+
+
+def test_training_is_unchanged_and_unwritable_files_are_warned_of(pairs, encoder, tmp_path):
+    (tmp_path / "file").touch()
+    ended = []
+    for extra in ([], [ScoredTextWriter(tmp_path / "file" / "texts")]):
+        module = chooser(pairs)
+        run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), *extra])
+        if extra:
+            with pytest.warns(UserWarning, match=r"ScoredTextWriter could not write .*val_step_2\.jsonl"):
+                run.fit(module)
+        else:
+            run.fit(module)
+        ended.append(weights(module))
+    assert ended[0].equal(ended[1])
+
+
+def test_no_file_of_a_fast_development_run_and_no_run_without_a_scorer(pairs, encoder, tmp_path):
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "texts")]
+    trainer(tmp_path, callbacks, fast_dev_run=True).fit(chooser(pairs))
+    assert not (tmp_path / "texts").exists()
+    with pytest.raises(MisconfigurationException, match="ScoredTextWriter needs a BERTScoreCallback"):
+        trainer(tmp_path, callbacks[1:]).fit(chooser(pairs), val_dataloaders=loader(2))
