@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import check_lengths, check_standard_input, read_table
+from bertscore_tm.cli.inputs import check_standard_input, read_table
 from bertscore_tm.cli.scored_corpus import score_across_ranks
+from bertscore_tm.cli.tables import check_lengths
 
 if TYPE_CHECKING:
     from torch import Tensor

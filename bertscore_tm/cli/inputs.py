@@ -1,179 +1,27 @@
-"""Read texts from plain, tab-separated and JSON lines files; errors name the file and the line."""
+"""Read texts from files of plain lines, TSV, CSV, JSON lines, JSON and Parquet; errors name the file and the place."""
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.tables import Table
 
-__all__ = [
-    "FORMATS",
-    "STDIN",
-    "Table",
-    "check_lengths",
-    "check_standard_input",
-    "read_parts",
-    "read_table",
-    "read_texts",
-]
+__all__ = ["FORMATS", "STDIN", "check_standard_input", "read_parts", "read_table", "read_texts"]
 
-FORMATS = ("txt", "tsv", "jsonl")
+FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 STDIN = "-"
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rows of a file.
-
-    Args:
-        name: the file's name in error messages.
-        file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``.
-        lines: the file's lines, without line ends.
-        num_before: number of lines of the file before these.
-    """
-
-    name: str
-    file_format: str
-    lines: list[str]
-    num_before: int = 0
-
-    def texts(self, column: str) -> list[str]:
-        """Return one text per row.
-
-        Args:
-            column: name of a TSV column or JSON key, or in a TSV file without header the column's number from 1. It is
-                ignored for plain lines.
-
-        Returns:
-            The texts; a blank line is an empty text.
-
-        Raises:
-            CommandError: a row lacks the column, or its value is not a string.
-        """
-        (texts,) = self.columns([column])
-        return [self.check_text(row, text, column) for row, text in enumerate(texts)]
-
-    def check_text(self, row: int, value: Any, column: str) -> str:
-        """Check that a value is a string of valid Unicode.
-
-        Args:
-            row: number of its row, from 0.
-            value: the value, as :meth:`columns` returns it.
-            column: its name in error messages.
-
-        Returns:
-            The value.
-
-        Raises:
-            CommandError: it is not a string, or not valid Unicode.
-        """
-        if not isinstance(value, str):
-            raise self.error(row, f"{column!r} must be a string, got {_describe_type(value)}")
-        if self.file_format == "jsonl" and not _is_unicode(value):
-            raise self.error(row, f"{column!r} contains an unpaired surrogate, which is not a character")
-        return value
-
-    def columns(self, columns: Sequence[str]) -> list[list[Any]]:
-        """Return the values of several columns.
-
-        Args:
-            columns: names or numbers as in :meth:`texts`. A TSV file has a header unless all of them are numbers.
-
-        Returns:
-            The values of each column: strings, or for JSON lines any JSON values.
-
-        Raises:
-            CommandError: a row is malformed or lacks a column.
-        """
-        if self.file_format == "jsonl":
-            return self._json_columns(columns)
-        if self.file_format == "tsv":
-            return self._tab_columns(columns)
-        return [list(self.lines) for _ in columns]
-
-    def names(self) -> list[str]:
-        """Return the names in the first line: a TSV file's header, or the first object's keys.
-
-        Returns:
-            The names; an empty list for plain lines and empty files.
-        """
-        if not self.lines or self.file_format == "txt":
-            return []
-        return self.lines[0].split("\t") if self.file_format == "tsv" else list(self._object(0))
-
-    def error(self, row: int, message: str, *, header: bool = False) -> CommandError:
-        """Return an error that names the file and the line of a row.
-
-        Args:
-            row: number of the row, from 0.
-            message: what is wrong with the row.
-            header: whether the file has a header above the rows.
-
-        Returns:
-            The error.
-        """
-        return CommandError(f"{self.name}:{self.num_before + row + 1 + header}: {message}")
-
-    def _has_header(self, columns: Sequence[str]) -> bool:
-        return self.file_format == "tsv" and not all(column.isdecimal() for column in columns)
-
-    def _tab_columns(self, columns: Sequence[str]) -> list[list[Any]]:
-        if not self.lines:
-            return [[] for _ in columns]
-        header = self._has_header(columns)
-        first = self.lines[0].split("\t")
-        numbers = []
-        for column in columns:
-            if column.isdecimal() and 1 <= int(column) <= len(first):
-                numbers.append(int(column) - 1)
-            elif not column.isdecimal() and first.count(column) == 1:
-                numbers.append(first.index(column))
-            elif column.isdecimal():
-                raise self.error(0, f"column {column} does not exist: the line has {len(first)}, numbered from 1")
-            else:
-                problem = "more than one column is" if column in first else "no column is"
-                known = ", ".join(repr(name) for name in first)
-                raise self.error(0, f"{problem} named {column!r}; the header has {known}")
-        found: list[list[Any]] = [[] for _ in columns]
-        for row, line in enumerate(self.lines[header:]):
-            cells = line.split("\t")
-            if len(cells) != len(first):
-                raise self.error(row, f"{len(cells)} columns, but the first line has {len(first)}", header=header)
-            for values, number in zip(found, numbers, strict=True):
-                values.append(cells[number])
-        return found
-
-    def _json_columns(self, columns: Sequence[str]) -> list[list[Any]]:
-        found: list[list[Any]] = [[] for _ in columns]
-        for row in range(len(self.lines)):
-            record = self._object(row)
-            for values, column in zip(found, columns, strict=True):
-                if column not in record:
-                    known = ", ".join(repr(name) for name in record)
-                    raise self.error(row, f"no key {column!r}; the object has {known or 'none'}")
-                values.append(record[column])
-        return found
-
-    def _object(self, row: int) -> dict[str, Any]:
-        try:
-            record = json.loads(self.lines[row])
-        except json.JSONDecodeError as error:
-            raise self.error(row, f"not valid JSON: {error.msg} at column {error.colno}") from error
-        except ValueError as error:
-            raise self.error(row, f"a number has more than {sys.get_int_max_str_digits()} digits") from error
-        except RecursionError as error:
-            raise self.error(row, "the JSON value is nested too deeply") from error
-        if not isinstance(record, dict):
-            raise self.error(row, f"the line must be a JSON object, got {_describe_type(record)}")
-        return record
+# The largest that the csv module takes on every platform.
+_CSV_CELL_LIMIT = 2**31 - 1
 
 
 def read_table(path: str, file_format: str | None = None) -> Table:
@@ -181,27 +29,34 @@ def read_table(path: str, file_format: str | None = None) -> Table:
 
     Args:
         path: the file, ``-`` for standard input; ``.gz`` files are decompressed.
-        file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``. Default: by the file's suffix, ``"txt"`` for any other suffix.
+        file_format: one of ``FORMATS``. Default: by the file's suffix; plain lines for standard input and files without
+            a suffix.
 
     Returns:
         The rows, without blank lines at the end of JSON lines.
 
     Raises:
-        CommandError: the file cannot be read or is not UTF-8.
+        CommandError: the file cannot be read, is malformed, or its suffix is unknown.
     """
     name = "standard input" if path == STDIN else path
+    found_format, is_compressed = _format_of(path, file_format)
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
-        found_format, is_compressed = _format_of(path)
         if is_compressed:
             data = gzip.decompress(data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CommandError(f"{name}: not a valid gzip file: {error}") from error
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from error
-    file_format = file_format or found_format
+    if found_format == "parquet":
+        return Table(name, found_format, _parquet_rows(data, name))
+    if found_format == "json":
+        return Table(name, found_format, _json_rows(_decode(data, name), name))
+    if found_format == "csv":
+        rows, line_numbers = _csv_rows(_decode(data, name), name)
+        return Table(name, found_format, rows, line_numbers=line_numbers)
     lines = _lines(data, name)
-    return Table(name, file_format, lines[: _num_filled(lines)] if file_format == "jsonl" else lines)
+    return Table(name, found_format, lines[: _num_filled(lines)] if found_format == "jsonl" else lines)
 
 
 def read_parts(path: str, size: int) -> Iterator[Table]:
@@ -215,11 +70,13 @@ def read_parts(path: str, size: int) -> Iterator[Table]:
         The next lines, at most ``size`` of them.
 
     Raises:
-        CommandError: the file cannot be read or is not UTF-8, or its suffix is that of a TSV file.
+        CommandError: the file cannot be read or is not UTF-8, or its suffix is that of another format.
     """
     file_format, is_compressed = _format_of(path)
-    if file_format == "tsv":
-        raise CommandError(f"{path}: TSV files are not read in parts: convert it to JSON lines (.jsonl)")
+    if file_format not in ("txt", "jsonl"):
+        raise CommandError(
+            f"{path}: {file_format.upper()} files are not read in parts: convert it to JSON lines (.jsonl)"
+        )
     num_before = 0
     # Blank lines of JSON lines, until it is known whether they are the last ones.
     blank: list[str] = []
@@ -243,8 +100,8 @@ def read_texts(path: str, file_format: str | None = None, column: str = "text") 
 
     Args:
         path: the file, ``-`` for standard input.
-        file_format: ``"txt"``, ``"tsv"`` or ``"jsonl"``. Default: by the file's suffix.
-        column: the TSV column's name or number, or the JSON key; ignored for plain lines.
+        file_format: one of ``FORMATS``. Default: by the file's suffix.
+        column: the column's name or, in TSV and CSV, its number, or the JSON key; ignored for plain lines.
 
     Returns:
         At least one text.
@@ -272,38 +129,23 @@ def check_standard_input(paths: Sequence[str | None]) -> None:
         raise CommandError("standard input (-) can be read only once: put the other texts into a file")
 
 
-def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
-    """Check that files have equal numbers of rows.
-
-    Args:
-        tables: the files.
-        lengths: number of rows of each file.
-
-    Raises:
-        CommandError: a file has fewer rows than another; the message names it and its last line.
-    """
-    longest = max(range(len(tables)), key=lambda i: lengths[i])
-    for table, length in zip(tables, lengths, strict=True):
-        if length != lengths[longest]:
-            raise CommandError(
-                f"{table.name}:{table.num_before + len(table.lines)}: the file ends here, but {tables[longest].name} "
-                f"has {tables[longest].num_before + lengths[longest]} texts"
-            )
-
-
-def _format_of(path: str) -> tuple[str, bool]:
-    """Return the format that a file's suffix stands for, and whether it is compressed."""
+def _format_of(path: str, given: str | None = None) -> tuple[str, bool]:
+    """Return the format of a file, by its suffix unless it is given, and whether the file is compressed."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     is_compressed = bool(suffixes) and suffixes[-1] == ".gz"
     if is_compressed:
         suffixes.pop()
-    suffix = suffixes[-1].removeprefix(".") if suffixes else ""
-    return suffix if suffix in FORMATS else "txt", is_compressed
+    suffix = suffixes[-1].removeprefix(".") if suffixes else "txt"
+    if given is None and suffix not in FORMATS:
+        raise CommandError(
+            f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format (txt for plain lines)"
+        )
+    return given or suffix, is_compressed
 
 
-def _lines(data: bytes, name: str, num_before: int = 0) -> list[str]:
+def _decode(data: bytes, name: str, num_before: int = 0) -> str:
     try:
-        text = data.decode("utf-8" if num_before else "utf-8-sig")
+        return data.decode("utf-8" if num_before else "utf-8-sig")
     except UnicodeDecodeError as error:
         # The decoder counts from after a byte order mark.
         line = num_before + error.object.count(b"\n", 0, error.start) + 1
@@ -313,6 +155,10 @@ def _lines(data: bytes, name: str, num_before: int = 0) -> list[str]:
             f"{name}:{line}: not valid UTF-8: byte {error.start - start + 1} of the line is 0x{byte:02x}; convert the "
             f"file to UTF-8"
         ) from error
+
+
+def _lines(data: bytes, name: str, num_before: int = 0) -> list[str]:
+    text = _decode(data, name, num_before)
     # str.splitlines would also split at characters that occur within texts, such as U+2028.
     lines = text.split("\n")
     if not lines[-1]:
@@ -325,16 +171,52 @@ def _num_filled(lines: list[str]) -> int:
     return next((number for number in range(len(lines), 0, -1) if lines[number - 1].strip()), 0)
 
 
-def _is_unicode(text: str) -> bool:
+def _csv_rows(text: str, name: str) -> tuple[list[list[str]], list[int]]:
+    """Return the cells of each row of a CSV file, and the number of the line on which it starts."""
+    # The default limit is shorter than many documents.
+    csv.field_size_limit(_CSV_CELL_LIMIT)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[list[str]] = []
+    line_numbers: list[int] = []
+    start = 1
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+        for row in reader:
+            rows.append(row)
+            line_numbers.append(start)
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise CommandError(f"{name}:{start}: not valid CSV: {error}") from error
+    while rows and not rows[-1]:
+        rows.pop()
+    return rows, line_numbers[: len(rows)]
 
 
-def _describe_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "an object"}
-    return names.get(type(value), "a string")
+def _json_rows(text: str, name: str) -> list[Any]:
+    """Return the elements of a JSON array."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        lines = "; for one object per line give --format jsonl" if error.msg == "Extra data" else ""
+        raise CommandError(
+            f"{name}:{error.lineno}: not valid JSON: {error.msg} at column {error.colno}{lines}"
+        ) from error
+    except ValueError as error:
+        raise CommandError(f"{name}: a number has more than {sys.get_int_max_str_digits()} digits") from error
+    except RecursionError as error:
+        raise CommandError(f"{name}: the JSON value is nested too deeply") from error
+    if not isinstance(value, list):
+        raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
+    return value
+
+
+def _parquet_rows(data: bytes, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file as objects."""
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise CommandError(f"{name}: Parquet files need pyarrow: pip install 'bertscore-tm[parquet]'") from error
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(io.BytesIO(data)).to_pylist()
+    except ArrowException as error:
+        raise CommandError(f"{name}: not a valid Parquet file: {error}") from error
+    return rows

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import STDIN, Table, read_parts
+from bertscore_tm.cli.inputs import STDIN, read_parts
+from bertscore_tm.cli.tables import Table
 from bertscore_tm.cli.text_arguments import read_references
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -215,8 +216,8 @@ def _digest_files(paths: Sequence[str]) -> tuple[int, str]:
     digest, num_lines = hashlib.sha256(), 0
     for number, path in enumerate(paths):
         for table in read_parts(path, 1000):
-            num_lines += len(table.lines) if number == 0 else 0
-            digest.update("\n".join(table.lines).encode())
+            num_lines += len(table.rows) if number == 0 else 0
+            digest.update("\n".join(table.rows).encode())
         digest.update(b"\0")
     if num_lines == 0:
         raise CommandError(f"{paths[0]}: the file contains no candidates")
@@ -230,7 +231,7 @@ def _read_items(arguments: argparse.Namespace, size: int, done: int) -> Iterator
     readers = [_read_to_the_end(path, size) for path in arguments.references or ()]
     for table in read_parts(arguments.candidates, size):
         tables = [next(reader) for reader in readers]
-        if table.num_before + len(table.lines) <= done:
+        if table.num_before + len(table.rows) <= done:
             continue
         candidates = _read_candidates(table, arguments.candidates_column)
         references: Sequence[list[str] | None]
@@ -242,7 +243,7 @@ def _read_items(arguments: argparse.Namespace, size: int, done: int) -> Iterator
         yield items[max(done - table.num_before, 0) :]
     for reader in readers:
         extra = next(reader)
-        if extra.lines:
+        if extra.rows:
             raise extra.error(0, f"the file goes on, but {arguments.candidates} has {extra.num_before} lines")
 
 
@@ -251,7 +252,7 @@ def _read_to_the_end(path: str, size: int) -> Iterator[Table]:
     last = Table(path, "txt", [])
     for last in read_parts(path, size):
         yield last
-    yield from repeat(Table(path, last.file_format, [], last.num_before + len(last.lines)))
+    yield from repeat(Table(path, last.file_format, [], last.num_before + len(last.rows)))
 
 
 def _read_candidates(table: Table, column: str) -> list[list[str]]:

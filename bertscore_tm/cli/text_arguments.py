@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import FORMATS, Table, check_lengths, read_table
+from bertscore_tm.cli.inputs import FORMATS, read_table
+from bertscore_tm.cli.tables import Table, check_lengths
 
 if TYPE_CHECKING:
     from bertscore_tm.texts import TextPairs
@@ -16,7 +17,7 @@ __all__ = ["add_column_arguments", "add_pair_arguments", "read_candidates", "rea
 
 CANDIDATE = "candidate"
 # The column of the references if none is given: a file has one of these.
-REFERENCES = ("references", "reference")
+REFERENCES = ("reference", "references")
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,8 @@ def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
         "-c",
         "--candidates",
         metavar="FILE",
-        help="texts to score, one per line; - is standard input; .tsv and .jsonl files may also contain the references",
+        help="texts to score, one per line; - is standard input; .tsv, .csv, .jsonl, .json and .parquet files may also "
+        "contain the references",
     )
     group.add_argument(
         "-r",
@@ -60,20 +62,21 @@ def add_column_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=FORMATS,
-        help="format of all files (default: by suffix, where .txt.gz is .txt; txt for standard input)",
+        help="format of all files (default: by suffix, where .txt.gz is .txt; txt for standard input and files without "
+        "a suffix)",
     )
     group.add_argument(
         "--candidate-column",
         metavar="NAME",
         default=CANDIDATE,
-        help="TSV column or JSON key of the candidates (default: %(default)s); in TSV files without header the number "
-        "of the column, from 1",
+        help="column or JSON key of the candidates (default: %(default)s); in TSV and CSV files without header the "
+        "number of the column, from 1",
     )
     group.add_argument(
         "--reference-column",
         metavar="NAME",
         action="append",
-        help="TSV column or JSON key of the references; a JSON value may be an array of texts; repeat for several "
+        help="column or JSON key of the references; a JSON value may be an array of texts; repeat for several "
         "columns (default: reference or references)",
     )
 
@@ -103,7 +106,7 @@ def read_pairs(arguments: argparse.Namespace) -> TextPairs:
     table = read_table(arguments.candidates, arguments.format)
     candidates = read_candidates(table, arguments.candidate_column)
     if arguments.references is None:
-        if table.file_format == "txt":
+        if not table.has_columns:
             raise CommandError(
                 f"no references: give -r FILE, or --format tsv or jsonl if {table.name} also contains the references"
             )
@@ -151,11 +154,14 @@ def read_references(
     """
     references: list[list[str]] = [[] for _ in range(num_candidates)]
     for table in tables:
-        names = [_find_reference_column(table)] if columns is None else columns
-        values = table.columns(names)
-        check_lengths([candidates, table], [num_candidates, len(values[0])])
-        for name, column in zip(names, values, strict=True):
-            for row, value in enumerate(column):
+        if columns is None:
+            found = [table.one_of(REFERENCES)]
+        else:
+            values = zip(columns, table.columns(columns), strict=True)
+            found = [[(name, value) for value in column] for name, column in values]
+        check_lengths([candidates, table], [num_candidates, len(found[0])])
+        for column in found:
+            for row, (name, value) in enumerate(column):
                 references[row] += _as_texts(table, row, value, name)
     return references
 
@@ -166,11 +172,3 @@ def _as_texts(table: Table, row: int, value: Any, name: str) -> list[str]:
             raise table.error(row, f"{name!r} is an empty array: every candidate needs at least one reference")
         return [table.check_text(row, item, f"{name}[{i}]") for i, item in enumerate(value)]
     return [table.check_text(row, value, name)]
-
-
-def _find_reference_column(table: Table) -> str:
-    names = table.names()
-    known = [name for name in REFERENCES if name in names]
-    if len(known) == 2:
-        raise table.error(0, "the columns 'reference' and 'references' both exist: choose with --reference-column")
-    return known[0] if known else "reference"

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import Table, check_lengths, check_standard_input, read_table
+from bertscore_tm.cli.inputs import check_standard_input, read_table
 from bertscore_tm.cli.scored_corpus import score_across_ranks
+from bertscore_tm.cli.tables import Table, check_lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -230,8 +231,8 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     if given:
         raise CommandError(f"--darr files contain the references and judgements: remove {', '.join(given)}")
     table = read_table(arguments.darr, arguments.format)
-    if table.file_format == "txt":
-        raise CommandError(f"{table.name}: --darr needs a file with columns: pass --format tsv or jsonl")
+    if not table.has_columns:
+        raise CommandError(f"{table.name}: --darr needs a file with columns: give --format, such as tsv or jsonl")
     better, worse = table.texts("better"), table.texts("worse")
     if len(better) < 2:
         raise table.error(0, f"the file must contain at least two preferences, got {len(better)}")
@@ -244,7 +245,7 @@ def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
 
     table = read_table(arguments.candidates, arguments.format)
     candidates = text_arguments.read_candidates(table, arguments.candidate_column)
-    if table.file_format == "txt":
+    if not table.has_columns:
         for option, value in (("-r", arguments.references), ("--human", arguments.human)):
             if value is None:
                 raise CommandError(
@@ -260,19 +261,20 @@ def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
     check_lengths([table, judgements], [len(candidates), len(values[0])])
     human = {}
     for column, cells in zip(columns, values, strict=True):
-        human.update(_parse_judgements(judgements, column, cells, header=not all(name.isdecimal() for name in columns)))
+        human.update(_parse_judgements(judgements, column, cells, header=judgements.has_header(columns)))
     systems = None if arguments.system_column is None else judgements.texts(arguments.system_column)
     return JudgedTexts(TextPairs(candidates, references), human, systems)
 
 
 def _parse_judgements(table: Table, column: str, cells: list[Any], *, header: bool) -> dict[str, list[float]]:
     """Return the judgements of a column by name: one kind, or one for each key of its objects."""
-    header = header and table.file_format == "tsv"
     names = list(cells[0]) if isinstance(cells[0], dict) else []
     judgements: dict[str, list[float]] = {f"{column}.{name}": [] for name in names} or {column: []}
     for row, cell in enumerate(cells):
         if names and (not isinstance(cell, dict) or list(cell) != names):
-            raise table.error(row, f"{column!r} must be an object with the keys {', '.join(names)}, as in line 1")
+            raise table.error(
+                row, f"{column!r} must be an object with the keys {', '.join(names)}, as in the first row"
+            )
         for values, value in zip(judgements.values(), cell.values() if names else [cell], strict=True):
             number = _parse_number(value)
             if number is None:

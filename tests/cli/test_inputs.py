@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
 from bertscore_tm.cli.inputs import read_parts, read_table, read_texts
+from bertscore_tm.cli.text_arguments import read_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -82,11 +83,61 @@ def test_blank_lines_at_the_end_of_json_lines_are_no_texts(tmp_path, end):
             [part.texts("text") for part in parts]
 
 
+def test_csv_has_quoted_cells_of_several_lines(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_bytes(b'\xef\xbb\xbfcandidate,reference\r\n"a ""cat"", sat\nthere",the cat\r\n,"a, dog"\r\n\r\n')
+    table = read_table(str(path))
+    assert table.columns(["candidate", "reference"]) == [['a "cat", sat\nthere', ""], ["the cat", "a, dog"]]
+    path.write_text("a cat,the cat\na dog,the dog\n")
+    assert read_texts(str(path), column="2") == ["the cat", "the dog"]
+    long = "word " * 50_000
+    path.write_text(f"text\n{long}\n")
+    assert read_texts(str(path)) == [long]
+
+
+def test_json_is_an_array_of_objects_or_of_texts(tmp_path):
+    path = tmp_path / "pairs.json"
+    path.write_text(
+        json.dumps([{"candidate": "a\n", "references": ["b", "c"]}, {"candidate": "", "reference": "d"}], indent=2)
+    )
+    table = read_table(str(path))
+    assert table.texts("candidate") == ["a\n", ""]
+    assert read_references([table], None, table, 2) == [["b", "c"], ["d"]]
+    path.write_text('["a cat", "a\\ndog"]\n')
+    assert read_texts(str(path)) == ["a cat", "a\ndog"]
+
+
+def test_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "pairs.parquet"
+    rows = [{"candidate": "a", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    table = read_table(str(path))
+    assert table.texts("candidate") == ["a", ""]
+    assert read_references([table], None, table, 2) == [["b", "c"], ["d"]]
+    path.write_bytes(b"PAR1")
+    with pytest.raises(CommandError, match=r"pairs\.parquet: not a valid Parquet file"):
+        read_table(str(path))
+
+
+def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "pairs.parquet").write_bytes(b"PAR1")
+    with pytest.raises(
+        CommandError, match=r"pairs\.parquet: Parquet files need pyarrow: pip install 'bertscore-tm\[parq"
+    ):
+        read_table(str(tmp_path / "pairs.parquet"))
+
+
+def test_files_without_a_suffix_are_plain_lines(tmp_path):
+    (tmp_path / "hyps").write_text("a cat\n")
+    assert read_texts(str(tmp_path / "hyps")) == ["a cat"]
+
+
 def test_columns_by_name_and_by_number(tmp_path):
     path = tmp_path / "table.tsv"
     path.write_text("id\tsystem\thuman\n1\ta cat\tthe cat\n2\t\tthe dog\n")
     table = read_table(str(path))
-    assert table.names() == ["id", "system", "human"]
     assert table.columns(["human", "system"]) == [["the cat", "the dog"], ["a cat", ""]]
     assert table.columns(["human", "1"]) == [["the cat", "the dog"], ["1", "2"]]
     assert table.columns(["3"]) == [["human", "the cat", "the dog"]]
@@ -268,6 +319,50 @@ BAD = {
         {"c.jsonl": b'{"candidate": "a", "references": ["b"]}\n{"candidate": "a", "references": []}\n'},
         ["-c", "{}/c.jsonl"],
         "{}/c.jsonl:2: 'references' is an empty array: every candidate needs at least one reference",
+    ),
+    "unknown suffix": (
+        {"c.docx": GOOD},
+        ["-c", "{}/c.docx"],
+        "{}/c.docx: the suffix .docx is not one of txt, tsv, csv, jsonl, json, parquet: give --format (txt for plain "
+        "lines)",
+    ),
+    "ragged CSV": (
+        {"c.csv": b'candidate,reference\n"a\nb",c\na,b,c\n'},
+        ["-c", "{}/c.csv"],
+        "{}/c.csv:4: 3 columns, but the first line has 2",
+    ),
+    "bad CSV": (
+        {"c.csv": b'candidate,reference\n"a",b\n"a"b,c\n'},
+        ["-c", "{}/c.csv"],
+        "{}/c.csv:3: not valid CSV: ',' expected after '\"'",
+    ),
+    "blank line in CSV": (
+        {"c.csv": b"candidate,reference\na,b\n\na,b\n"},
+        ["-c", "{}/c.csv"],
+        "{}/c.csv:3: 0 columns, but the first line has 2",
+    ),
+    "JSON lines in a JSON file": (
+        {"c.json": b'{"candidate": "a", "reference": "b"}\n{"candidate": "a", "reference": "b"}\n'},
+        ["-c", "{}/c.json"],
+        "{}/c.json:2: not valid JSON: Extra data at column 1; for one object per line give --format jsonl",
+    ),
+    "no JSON array": (
+        {"c.json": b'{"candidate": ["a"], "reference": ["b"]}'},
+        ["-c", "{}/c.json"],
+        "{}/c.json: the file must contain a JSON array of objects or strings",
+    ),
+    "a number among JSON objects": (
+        {"c.json": b'[{"candidate": "a", "reference": "b"}, 7]'},
+        ["-c", "{}/c.json"],
+        "{}/c.json: row 2: the element must be a JSON object, got a number",
+    ),
+    "reference and references in a later row": (
+        {
+            "c.jsonl": b'{"candidate": "a", "reference": "b"}\n'
+            b'{"candidate": "a", "reference": "b", "references": ["c"]}\n'
+        },
+        ["-c", "{}/c.jsonl"],
+        "{}/c.jsonl:2: the columns 'reference' and 'references' both exist: choose with --reference-column",
     ),
     "reference and references": (
         {"c.jsonl": b'{"candidate": "a", "references": ["b"], "reference": "b"}\n'},
