@@ -15,7 +15,7 @@ from torch import Tensor
 from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, transposed_matmul
 from bertscore_tm.losses.reductions import Reduction
 from bertscore_tm.losses.settings import require_choice
-from bertscore_tm.losses.vocabulary_chunks import divide_by_temperature_, split_vocabulary
+from bertscore_tm.losses.vocabulary_chunks import divide_by_temperature_, exponentiate_, split_vocabulary
 
 __all__ = ["expected_embedding", "linear_expected_embedding"]
 
@@ -251,7 +251,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                 logits = _logits(work[0], hidden, weight[part].to(dtype), bias, part)
                 if target is not None:
                     before, full_peak = full_peak, torch.maximum(full_peak, logits.amax(1, keepdim=True))
-                    weights = _view(work[1], logits.shape).copy_(logits).sub_(full_peak).exp_()
+                    weights = exponentiate_(_view(work[1], logits.shape).copy_(logits).sub_(full_peak))
                     full_total = full_total * (before - full_peak).exp() + weights.sum(1, keepdim=True)
                     inside, column = _locate(target, part)
                     target_logit = torch.where(inside, logits.gather(1, column), target_logit)
@@ -259,7 +259,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                     # Not -inf, so that a row whose other logits are -inf stays defined.
                     logits.index_fill_(1, columns, lowest)
                 before, peak = peak, torch.maximum(peak, logits.amax(1, keepdim=True))
-                weights = divide_by_temperature_(logits.sub_(peak), temperature).exp_()
+                weights = exponentiate_(divide_by_temperature_(logits.sub_(peak), temperature))
                 rescale = divide_by_temperature_(before - peak, temperature).exp_()
                 total = total * rescale + weights.sum(1, keepdim=True)
                 y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
@@ -297,10 +297,10 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                 grad = _view(work[1], logits.shape).zero_()
                 if grad_surprisal is not None:
                     inside, column = _locate(target, part)
-                    grad.copy_(logits).sub_(full_peak).exp_().mul_(grad_surprisal / full_total)
+                    exponentiate_(grad.copy_(logits).sub_(full_peak)).mul_(grad_surprisal / full_total)
                     grad.scatter_add_(1, column, torch.where(inside, -grad_surprisal, 0.0))
                 if grad_y is not None:
-                    weights = divide_by_temperature_(logits.sub_(peak), ctx.temperature).exp_()
+                    weights = exponentiate_(divide_by_temperature_(logits.sub_(peak), ctx.temperature))
                     if columns is not None:
                         weights.index_fill_(1, columns, 0.0)
                     grad.addcmul_(weights, linear(grad_y, table[part].to(dtype)).sub_(mean))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertscore_tm.core.onednn import linear
 from bertscore_tm.losses.relaxation import softmax_relaxation
-from bertscore_tm.losses.vocabulary_chunks import divide_by_temperature_, split_vocabulary
+from bertscore_tm.losses.vocabulary_chunks import divide_by_temperature_, exponentiate_, split_vocabulary
 
 __all__ = ["softmax_expectation"]
 
@@ -63,7 +63,7 @@ class _SoftmaxExpectation(torch.autograd.Function):
         total = torch.zeros_like(peak)
         for part, z in _copy_chunks(logits, excluded, dtype):
             before, peak = peak, torch.maximum(peak, z.amax(1, keepdim=True))
-            weights = divide_by_temperature_(z.sub_(peak), temperature).exp_()
+            weights = exponentiate_(divide_by_temperature_(z.sub_(peak), temperature))
             rescale = divide_by_temperature_(before - peak, temperature).exp_()
             total = total * rescale + weights.sum(1, keepdim=True)
             y = y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
@@ -89,7 +89,7 @@ class _SoftmaxExpectation(torch.autograd.Function):
             mean = (grad_y * y).sum(1, keepdim=True)
             grad = torch.empty_like(logits)
             for part, z in _copy_chunks(logits, excluded, dtype):
-                weights = divide_by_temperature_(z.sub_(peak), temperature).exp_()
+                weights = exponentiate_(divide_by_temperature_(z.sub_(peak), temperature))
                 torch.mul(weights, linear(grad_y, table[part].to(dtype)).sub_(mean), out=grad[:, part])
         # A row that is -inf elsewhere has all its mass on them.
         ids = torch.tensor(excluded, dtype=torch.long, device=grad.device)

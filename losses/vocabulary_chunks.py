@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold_
 
-__all__ = ["divide_by_temperature_", "split_vocabulary"]
+__all__ = ["divide_by_temperature_", "exponentiate_", "split_vocabulary"]
 
 
 def split_vocabulary(
@@ -53,3 +55,21 @@ def divide_by_temperature_(differences: Tensor, temperature: float) -> Tensor:
         tensor([2.])
     """
     return differences if temperature == 1 else differences.div_(temperature)
+
+
+def exponentiate_(differences: Tensor) -> Tensor:
+    """Exponentiate in place, with 0 for denormal results: a processor multiplies them some 10 times slower.
+
+    Args:
+        differences: from the largest logit, any shape.
+
+    Returns:
+        The same tensor.
+
+    Example:
+        >>> exponentiate_(torch.tensor([0.0, -80.0, -90.0]))
+        tensor([1.0000e+00, 1.8049e-35, 0.0000e+00])
+    """
+    if differences.device.type == "cpu":
+        threshold_(differences, math.log(torch.finfo(differences.dtype).tiny), -math.inf)
+    return differences.exp_()

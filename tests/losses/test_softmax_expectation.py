@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bertscore_tm.losses import softmax_expectation as module
+from bertscore_tm.losses.expected_embedding import linear_expected_embedding
 from bertscore_tm.losses.softmax_expectation import softmax_expectation
 
 VOCABULARY, WIDTH = 23, 5
@@ -100,6 +101,20 @@ def test_logits_without_mass():
     assert gradient[0, 1:5].abs().min() > 0
     assert not gradient[0, 5:].any()
     assert not gradient[:, 0].any()
+
+
+@pytest.mark.parametrize("from_hidden", [False, True])
+def test_denormal_probabilities_are_0(from_hidden):
+    """A processor multiplies denormal numbers some 10 times slower."""
+    logits, table = torch.tensor([[0.0, -80.0, -95.0]], requires_grad=True), torch.tensor([[0.0], [1.0], [1e38]])
+    if from_hidden:
+        found = linear_expected_embedding(logits, torch.eye(3), table)
+    else:
+        found = softmax_expectation(logits, table)
+    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    expected = torch.tensor(-80.0).exp()
+    torch.testing.assert_close(found, expected.view(1, 1), atol=0, rtol=1e-5)
+    torch.testing.assert_close(gradient, torch.tensor([[-1.0, 1.0, 0.0]]) * expected, atol=0, rtol=1e-5)
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
