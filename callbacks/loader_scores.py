@@ -15,10 +15,13 @@ from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.sample_numbers import SampleOrder
 from bertscore_tm.callbacks.text_buffer import TextBuffer, add_metric_name
+from bertscore_tm.callbacks.text_statistics import TextStatistics
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
 
-__all__ = ["LoaderScores", "compute_metric", "flatten_metrics"]
+__all__ = ["LoaderScores", "check_loader_names", "compute_metric", "flatten_metrics"]
+
+_STATISTICS = "texts"
 
 
 @dataclass
@@ -53,6 +56,16 @@ class LoaderScores:
         """Update the metrics with the buffered texts."""
         for buffer in self._buffers.values():
             buffer.flush()
+
+    def add_seconds(self, seconds: float) -> None:
+        """Add the time of a batch's generation to the statistics of the texts, if they are logged.
+
+        Args:
+            seconds: the time in seconds.
+        """
+        for metric in self.metrics.values():
+            if isinstance(metric, TextStatistics):
+                metric.add_seconds(seconds)
 
     def mark_seen(self, indices: Sequence[int]) -> list[bool]:
         """Return whether this rank has read each example before, and remember the examples.
@@ -114,12 +127,13 @@ class LoaderScores:
             self.update_others([pred for pred, _ in texts], [target for _, target in texts])
 
 
-def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
+def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, Metric]:
     """Return the metrics of a callback by name; those of a collection have its name as a prefix.
 
     Args:
         metric: a BERTScore, or metrics by name.
         name: name of a single metric.
+        text_statistics: add statistics of the texts under the name ``"texts"``.
 
     Raises:
         TypeError: a metric has the wrong type.
@@ -146,7 +160,26 @@ def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
                 "BERTScoreCallback logs one precision, recall and F1 per metric: pass a BERTScore with one layer and "
                 "without score="
             )
-    return metrics
+    if text_statistics and _STATISTICS in metrics:
+        raise ValueError(f"text_statistics=True logs under the name {_STATISTICS!r}: give the metric another name")
+    return {**metrics, _STATISTICS: TextStatistics()} if text_statistics else metrics
+
+
+def check_loader_names(names: Sequence[str]) -> list[str]:
+    """Return the names of dataloaders as a list.
+
+    Args:
+        names: a different name per dataloader.
+
+    Raises:
+        TypeError: the names are a single text.
+        ValueError: a name is empty, is given twice or contains a slash.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"loader_names must be a list of names, one per dataloader, got {names!r}")
+    if len(set(names)) < len(names) or any(not name or {"/", "\\"} & set(name) for name in names):
+        raise ValueError(f"loader_names must be different texts without slashes, got {list(names)}")
+    return list(names)
 
 
 def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:

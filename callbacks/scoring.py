@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,7 +19,7 @@ from torchmetrics import Metric, MetricCollection
 from bertscore_tm.callbacks.corpus_warnings import ignore_corpus_warnings, warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_about_saved_objects
-from bertscore_tm.callbacks.loader_scores import LoaderScores, compute_metric, flatten_metrics
+from bertscore_tm.callbacks.loader_scores import LoaderScores, check_loader_names, compute_metric, flatten_metrics
 from bertscore_tm.callbacks.sample_numbers import (
     SampleOrder,
     get_sample_orders,
@@ -129,6 +130,9 @@ class BERTScoreCallback(Callback):
         name: name of a single metric in the logged keys.
         loader_names: names of several dataloaders, which end their keys instead of ``dataloader_idx_0`` and so on:
             ``loader_names=["news", "books"]`` logs ``val_bertscore_f1_news``.
+        text_statistics: log ``val_texts_length_ratio`` (characters of the predictions divided by those of their
+            references), ``val_texts_empty_share`` and, with ``generate``, ``val_texts_generation_seconds`` of the
+            slowest rank, which often explain a change of the score.
         max_batches: largest number of batches to score per dataloader and rank. Default: all.
         prog_bar: show F1 in the progress bar.
 
@@ -159,12 +163,13 @@ class BERTScoreCallback(Callback):
         index_key: str | None = None,
         name: str = "bertscore",
         loader_names: Sequence[str] = (),
+        text_statistics: bool = False,
         max_batches: int | None = None,
         prog_bar: bool = True,
     ) -> None:
         super().__init__()
         self.metric = metric
-        self.metrics = flatten_metrics(metric, name)
+        self.metrics = flatten_metrics(metric, name, text_statistics)
         if max_batches is not None and max_batches < 1:
             raise ValueError(f"max_batches must be at least 1, got {max_batches}; remove the callback to score nothing")
         if generate is not None and not callable(generate):
@@ -174,7 +179,7 @@ class BERTScoreCallback(Callback):
         self.target_key = target_key
         self.index_key = index_key
         self.name = name
-        self.loader_names = _check_loader_names(loader_names)
+        self.loader_names = check_loader_names(loader_names)
         self.max_batches = max_batches
         self.prog_bar = prog_bar
         self.pairs: dict[str, Tensor] = {}
@@ -304,8 +309,11 @@ class BERTScoreCallback(Callback):
     ) -> None:
         if self.max_batches is not None and batch_idx >= self.max_batches:
             return
-        preds, target = self._get_texts(trainer, pl_module, outputs, batch)
         loader = self._loaders[dataloader_idx]
+        start = perf_counter()
+        preds, target = self._get_texts(trainer, pl_module, outputs, batch)
+        if self.generate is not None:
+            loader.add_seconds(perf_counter() - start)
         if not loader.num_pairs:
             self.flush()  # the texts of the previous dataloader
         numbers, repeated = self._number_examples(trainer, loader, batch, outputs, len(preds))
@@ -420,14 +428,6 @@ class BERTScoreCallback(Callback):
                 for number, value in zip(scored, values, strict=True):
                     suffix = self.loader_suffix(number, len(has_texts))
                     pl_module.log(f"{stage}_{key}{suffix}", value, sync_dist=True)
-
-
-def _check_loader_names(names: Sequence[str]) -> list[str]:
-    if isinstance(names, str):
-        raise TypeError(f"loader_names must be a list of names, one per dataloader, got {names!r}")
-    if len(set(names)) < len(names) or any(not name or {"/", "\\"} & set(name) for name in names):
-        raise ValueError(f"loader_names must be different texts without slashes, got {list(names)}")
-    return list(names)
 
 
 def _shorten(value: Any) -> str:
