@@ -15,6 +15,7 @@ from bertscore_tm.losses.relaxation import (
     straight_through,
 )
 from bertscore_tm.losses.rewards import BERTScoreReward
+from bertscore_tm.losses.sampling import SampledSequences, sample_with_log_probs, sequence_log_probs
 from bertscore_tm.losses.sequence_level import (
     MinimumRiskLoss,
     SelfCriticalLoss,
@@ -27,6 +28,7 @@ from bertscore_tm.losses.soft_matching import TokenMass, soft_precision_recall_f
 __all__ = [
     "BERTScoreReward",
     "MinimumRiskLoss",
+    "SampledSequences",
     "SelfCriticalLoss",
     "SoftBERTScoreLoss",
     "StraightThrough",
@@ -37,7 +39,9 @@ __all__ = [
     "gumbel_softmax_relaxation",
     "linear_expected_embedding",
     "minimum_risk_loss",
+    "sample_with_log_probs",
     "self_critical_loss",
+    "sequence_log_probs",
     "soft_precision_recall_f1",
     "softmax_relaxation",
     "sparsemax_relaxation",

@@ -52,6 +52,7 @@ class BERTScoreReward:
             Default: the language's model.
         num_layers: encoder layer that is compared. Default: the model's tuned layer.
         component: score that is rewarded: ``"f1"``, ``"precision"`` or ``"recall"``.
+        references_reduce: ``"max"``, the metric's, or ``"mean"`` over several references of a completion.
         idf_sents: texts, such as all references, whose document frequencies weight the tokens. Default: no idf. The
             weights are fixed here, since rewards must not depend on their batch.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
@@ -88,6 +89,7 @@ class BERTScoreReward:
         num_layers: int | None = None,
         *,
         component: Literal["f1", "precision", "recall"] = "f1",
+        references_reduce: Literal["max", "mean"] = "max",
         idf_sents: Sequence[str] | None = None,
         rescale_with_baseline: bool = False,
         baseline_path: str | os.PathLike[str] | None = None,
@@ -101,6 +103,8 @@ class BERTScoreReward:
     ) -> None:
         if component not in SCORES:
             raise ValueError(f"component={component!r} is not one of {', '.join(map(repr, SCORES))}")
+        if references_reduce not in ("max", "mean"):
+            raise ValueError(f"references_reduce={references_reduce!r} is not one of 'max', 'mean'")
         if length_band is not None and not (0 <= length_band[0] <= length_band[1] and length_band[1] > 0):
             raise ValueError(
                 f"length_band must be a smallest and a largest ratio, such as (0.5, 1.5), got {length_band}"
@@ -113,6 +117,7 @@ class BERTScoreReward:
         if self.encoder.all_layers:
             raise ValueError("the reward compares one layer: pass an encoder without all_layers=True")
         self.component = component
+        self.references_reduce = references_reduce
         self.length_band = length_band
         self.repeat_ngram_size = repeat_ngram_size
         self.device = device
@@ -135,8 +140,8 @@ class BERTScoreReward:
         Args:
             completions: texts, or chats, lists of messages with ``role`` and ``content``, of which the last message of
                 the assistant is scored; without content, as with tool calls only, it is an empty text.
-            references: for each completion a reference, in either form, or a list of several, of which the best score
-                counts; ``None`` or an empty list where it has none.
+            references: for each completion a reference, in either form, or a list of several, whose best score or mean
+                score counts; ``None`` or an empty list where it has none.
             **columns: other arguments of a trainer, such as ``prompts`` and ``completion_ids``; not used.
 
         Returns:
@@ -162,7 +167,7 @@ class BERTScoreReward:
         wanted = [_texts(given, f"references[{i}]") for i, given in enumerate(references)]
         rows = [i for i, texts in enumerate(wanted) if texts]
         texts = TextPairs([candidates[i] for i in rows], [wanted[i] for i in rows])
-        scores = self._scores(texts)
+        scores = self._scores(texts) if self.references_reduce == "max" else self._mean_scores(texts)
         scores = scores - (1 - self._guards(texts)) * scores.abs()
         rewards: list[float | None] = [None] * len(candidates)
         for i, score in zip(rows, scores.tolist(), strict=True):
@@ -189,6 +194,17 @@ class BERTScoreReward:
                 f"rest is not rewarded; long_text='window' scores whole texts"
             )
         return rescale_scores(scores, self._baseline)[SCORES.index(self.component), 0]
+
+    def _mean_scores(self, texts: TextPairs) -> Tensor:
+        """Return the mean score over the references of each candidate, shape (candidates,), on the CPU."""
+        pairs = [
+            (candidate, [reference])
+            for candidate, references in zip(texts.candidates, texts.references, strict=True)
+            for reference in references
+        ]
+        scores = self._scores(TextPairs([candidate for candidate, _ in pairs], [one for _, one in pairs]))
+        means = [part.mean() for part in scores.split([len(references) for references in texts.references])]
+        return torch.stack(means) if means else scores
 
     def _guards(self, texts: TextPairs) -> Tensor:
         """Return the product of both guards, shape (candidates,)."""

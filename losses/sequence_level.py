@@ -6,6 +6,8 @@ Rewards are numbers without a gradient, so any function that scores texts can su
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +16,9 @@ from bertscore_tm.losses.settings import require_choice
 
 __all__ = ["MinimumRiskLoss", "SelfCriticalLoss", "minimum_risk_loss", "self_critical_loss"]
 
+Normalize = Literal["length"]
+
+_DEFAULT_ALPHA, _DEFAULT_ALPHA_OF_MEANS = 0.005, 5.0
 # A log-probability of 0 may come out slightly positive.
 _ROUNDING = 1e-3
 
@@ -66,29 +71,33 @@ def minimum_risk_loss(
     log_probs: Tensor,
     rewards: Tensor,
     mask: Tensor | None = None,
-    alpha: float = 0.005,
+    alpha: float | None = None,
     reduction: Reduction = "mean",
+    normalize: Normalize | None = None,
 ) -> Tensor:
     r"""Return the expected risk over candidate sequences; the function of :class:`MinimumRiskLoss`.
 
     .. math::
         Q(y) = \frac{p(y)^\alpha}{\sum_{y'} p(y')^\alpha}, \qquad \mathrm{loss} = \sum_y Q(y)\, \bigl(1 - r(y)\bigr)
 
+    With ``normalize="length"``, :math:`p(y)^{1/|y|}`, the geometric mean over the tokens, takes the place of p(y).
+
     Args:
         log_probs: log-probability of every candidate's tokens, shape (batch, candidates, tokens).
         rewards: r, reward of every candidate, shape (batch, candidates), on any device; taken without gradient.
         mask: tokens of the candidates, their end tokens included, shape of ``log_probs``; other values are ignored,
             -inf and NaN too. A candidate without a token is left out. Default: all.
-        alpha: sharpness of Q, above 0; small values make it flat.
+        alpha: sharpness of Q, above 0; small values make it flat. Default: 0.005, or 5 with ``normalize="length"``.
         reduction: over items with candidates: ``"mean"``, ``"sum"`` or ``"none"``.
+        normalize: ``"length"`` divides each candidate's log-probability by its number of tokens. Default: the sum.
 
     Returns:
         Scalar, or shape (batch,) with ``"none"``; float32 at least. Items without any candidate have loss 0.
 
     Raises:
         TypeError: an argument is not a tensor, or of the wrong dtype.
-        ValueError: ``alpha`` is not positive, shapes do not fit, or (checked on the CPU only, as it would synchronize a
-            device) a value is not finite or not a log-probability.
+        ValueError: ``alpha`` is not positive, ``normalize`` is unknown, shapes do not fit, or (checked on the CPU
+            only, as it would synchronize a device) a value is not finite or not a log-probability.
 
     Example:
         >>> log_probs = torch.tensor([[[-1.0, -1.0], [-2.0, -torch.inf]]])
@@ -97,10 +106,13 @@ def minimum_risk_loss(
         tensor(0.3000)
     """
     require_choice("reduction", reduction, Reduction)
-    _require_alpha(alpha)
+    alpha = _choose_alpha(alpha, normalize)
     if isinstance(log_probs, Tensor) and log_probs.ndim != 3:
         raise ValueError(f"log_probs must have shape (batch, candidates, tokens), got {tuple(log_probs.shape)}")
     log_prob, rewards, real = _sum_sequences(log_probs, rewards, mask)
+    if normalize is not None:
+        num_tokens = log_probs.shape[-1] if mask is None else mask.bool().sum(-1).clamp(min=1)
+        log_prob = log_prob / num_tokens
     # The lowest finite number rather than -inf, so that an item without candidates stays defined.
     scores = (alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
     risk = (scores.softmax(-1) * (1 - rewards)).sum(-1)
@@ -197,12 +209,17 @@ class MinimumRiskLoss(nn.Module):
     and is 0 where there is one candidate or all have the same reward. It grows with alpha, so choose the weight next to
     cross-entropy together with it. S is a set: mask all tokens of repeated candidates.
 
+    Sums of log-probabilities favour short candidates. ``normalize="length"`` takes their mean over the tokens instead,
+    as most toolkits do; Q is then as sharp for long texts as for short ones, and alpha some thousand times larger.
+
     Args:
-        alpha: sharpness of Q, above 0. The paper's small default compensates for sums over many tokens.
+        alpha: sharpness of Q, above 0. Default: 0.005, the paper's for sums over many tokens, or 5 with
+            ``normalize="length"``.
         reduction: over items with candidates: ``"mean"``, ``"sum"`` or ``"none"``.
+        normalize: ``"length"`` divides each candidate's log-probability by its number of tokens. Default: the sum.
 
     Raises:
-        ValueError: ``alpha`` is not positive, or the reduction is unknown.
+        ValueError: ``alpha`` is not positive, or a setting is unknown.
 
     Shape:
         - log_probs: (batch, candidates, tokens), any floating dtype.
@@ -219,12 +236,14 @@ class MinimumRiskLoss(nn.Module):
         (0.1192, tensor([-0.1050,  0.1050]))
     """
 
-    def __init__(self, alpha: float = 0.005, *, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self, alpha: float | None = None, *, reduction: Reduction = "mean", normalize: Normalize | None = None
+    ) -> None:
         super().__init__()
-        _require_alpha(alpha)
+        self.alpha = _choose_alpha(alpha, normalize)
         require_choice("reduction", reduction, Reduction)
-        self.alpha = alpha
         self.reduction: Reduction = reduction
+        self.normalize: Normalize | None = normalize
 
     def forward(self, log_probs: Tensor, rewards: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the expected risk of a batch.
@@ -242,11 +261,11 @@ class MinimumRiskLoss(nn.Module):
             TypeError: as :func:`minimum_risk_loss`.
             ValueError: as :func:`minimum_risk_loss`.
         """
-        return minimum_risk_loss(log_probs, rewards, mask, self.alpha, self.reduction)
+        return minimum_risk_loss(log_probs, rewards, mask, self.alpha, self.reduction, self.normalize)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
-        return f"alpha={self.alpha}, reduction={self.reduction!r}"
+        return f"alpha={self.alpha}, reduction={self.reduction!r}, normalize={self.normalize!r}"
 
 
 def _sum_sequences(log_probs: Tensor, rewards: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -325,6 +344,12 @@ def _compute_leave_one_out_advantage(rewards: Tensor, real: Tensor) -> Tensor:
     return torch.where(others > 0, rewards - mean, 0.0)
 
 
-def _require_alpha(alpha: float) -> None:
+def _choose_alpha(alpha: float | None, normalize: Normalize | None) -> float:
+    """Return alpha or its default, after a check of both settings."""
+    if normalize is not None:
+        require_choice("normalize", normalize, Normalize)
+    if alpha is None:
+        return _DEFAULT_ALPHA if normalize is None else _DEFAULT_ALPHA_OF_MEANS
     if not 0 < alpha < float("inf"):
         raise ValueError(f"alpha must be above 0 and finite, got {alpha}")
+    return alpha

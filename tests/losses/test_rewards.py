@@ -205,6 +205,18 @@ def test_several_references_in_every_form(encoder):
         assert reward(["a cat"], [form]) == expected
 
 
+def test_mean_over_the_references(encoder):
+    candidates, references = ["a cat", "it rains", "no"], [["the cat", "a dog", "cats"], None, ["no"]]
+    rewards = BERTScoreReward(encoder, references_reduce="mean")(candidates, references)
+    expected = bert_score(["a cat"] * 3, references[0], encoder)["f1"].mean().item()
+    assert rewards[0] == pytest.approx(expected, abs=1e-6)
+    assert rewards[1] is None
+    assert rewards[2] == pytest.approx(1, abs=1e-6)
+    assert BERTScoreReward(encoder, references_reduce="mean")([], []) == []
+    with pytest.raises(ValueError, match="references_reduce='min' is not one of 'max', 'mean'"):
+        BERTScoreReward(encoder, references_reduce="min")
+
+
 def test_rewards_train_a_generator(encoder):
     rewards = BERTScoreReward(encoder)(["a cat", "no idea", "the cat"], ["the cat"] * 3)
     log_probs = torch.full((1, 3, 2), -1.0, requires_grad=True)

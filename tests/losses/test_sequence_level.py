@@ -470,6 +470,24 @@ def test_a_single_sample_needs_a_baseline(log_probs, rewards):
         self_critical_loss(log_probs, rewards)
 
 
+def test_normalized_by_length_the_mean_log_probability_takes_the_place_of_the_sum():
+    log_probs = torch.tensor([[[-1.0, -2.0, -3.0], [-4.0, -1.0, -9.0], [-2.0, -7.0, -7.0]]])
+    mask = torch.tensor([[[True, True, True], [True, True, False], [True, False, False]]])
+    rewards = torch.tensor([[0.9, 0.2, 0.5]])
+    shares = torch.tensor([-2.0, -2.5, -2.0]).mul(5).softmax(0)
+    expected = (shares * (1 - rewards[0])).sum()
+    torch.testing.assert_close(minimum_risk_loss(log_probs, rewards, mask, normalize="length"), expected)
+    loss = MinimumRiskLoss(normalize="length")
+    torch.testing.assert_close(loss(log_probs, rewards, mask), expected)
+    assert "alpha=5.0" in repr(loss)
+    assert "normalize='length'" in repr(loss)
+    assert MinimumRiskLoss().alpha == 0.005
+    whole = minimum_risk_loss(log_probs, rewards, alpha=3.0, normalize="length")
+    torch.testing.assert_close(whole, minimum_risk_loss(log_probs, rewards, alpha=1.0))
+    with pytest.raises(ValueError, match="normalize='words' is not one of 'length'"):
+        MinimumRiskLoss(normalize="words")
+
+
 @pytest.mark.parametrize("alpha", [0, -1.0, NAN, INF])
 def test_alpha_must_be_positive(alpha):
     for call in (lambda: MinimumRiskLoss(alpha), lambda: minimum_risk_loss(P, R, alpha=alpha)):

@@ -1,0 +1,222 @@
+"""Sampled or stored sequences of a Hugging Face generator with the log-probabilities of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, PreTrainedModel
+
+__all__ = ["SampledSequences", "sample_with_log_probs", "sequence_log_probs"]
+
+
+@dataclass(frozen=True)
+class SampledSequences:
+    """Sequences with the log-probabilities of their tokens, as the sequence-level losses take them.
+
+    Args:
+        ids: token ids, without prompt and start token, shape (batch, samples, tokens), int64.
+        log_probs: log-probability of each token, with gradient, shape (batch, samples, tokens), float32 or wider.
+        mask: tokens up to the end token, which is included, shape (batch, samples, tokens), bool.
+    """
+
+    ids: Tensor
+    log_probs: Tensor
+    mask: Tensor
+
+
+def sample_with_log_probs(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], num_samples: int, *, max_new_tokens: int
+) -> SampledSequences:
+    r"""Sample several sequences per input, and compute the log-probabilities of their tokens with gradient.
+
+    The samples come from the model's own distribution, :math:`w \sim p(\cdot \mid x)`, as unbiased estimates require:
+    without dropout, temperature, top-k, nucleus or penalties, whatever the model's generation config says. Only its
+    special tokens are used. The model keeps its training mode.
+
+    Args:
+        model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
+        inputs: ``input_ids`` and ``attention_mask``, shape (batch, length) each; for a decoder the prompts, padded on
+            either side. An encoder-decoder gets all of them, so leave labels out.
+        num_samples: samples per input, at least 1.
+        max_new_tokens: largest number of sampled tokens.
+
+    Returns:
+        The samples. Decode them with ``tokenizer.batch_decode(sampled.ids.flatten(0, 1), skip_special_tokens=True)``,
+        since tokens after the end token are padding.
+
+    Raises:
+        ValueError: the inputs have no ``input_ids``, a row has no token, or a number is below 1.
+
+    Example:
+        >>> from transformers import T5Config, T5ForConditionalGeneration
+        >>> sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> model = T5ForConditionalGeneration(T5Config(vocab_size=20, decoder_start_token_id=0, **sizes))
+        >>> sampled = sample_with_log_probs(model, {"input_ids": torch.tensor([[3, 4, 1]])}, 2, max_new_tokens=5)
+        >>> sampled.ids.shape == sampled.log_probs.shape, sampled.log_probs.requires_grad
+        (True, True)
+    """
+    for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    inputs = _check_inputs(model, inputs)
+    start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    special = model.generation_config
+    plain = GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=True,
+        top_k=0,
+        num_return_sequences=num_samples,
+        max_new_tokens=max_new_tokens,
+        bos_token_id=special.bos_token_id,
+        eos_token_id=special.eos_token_id,
+        pad_token_id=_padding_id(special),
+        decoder_start_token_id=special.decoder_start_token_id,
+        forced_bos_token_id=special.forced_bos_token_id,
+    )
+    generator: Any = model
+    with _evaluation(model), torch.no_grad(), _own_config(model, plain):
+        ids = generator.generate(**inputs, generation_config=plain)
+    sequences = ids[:, start:].unflatten(0, (-1, num_samples))
+    mask = _until_end(sequences, special.eos_token_id)
+    if special.forced_bos_token_id is not None and model.config.is_encoder_decoder:
+        # Not sampled, so it has no probability.
+        mask[..., 0] = False
+    return SampledSequences(sequences, sequence_log_probs(model, inputs, sequences, mask), mask)
+
+
+def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids: Tensor, mask: Tensor) -> Tensor:
+    """Return the log-probabilities of the tokens of given sequences, such as stored candidates, with gradient.
+
+    An encoder-decoder reads each input once for all of its sequences. Dropout is off, as in sampling.
+
+    Args:
+        model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
+        inputs: as for :func:`sample_with_log_probs`.
+        ids: sequences without prompt and start token, shape (batch, sequences, tokens), int64; values after a
+            sequence's end are ignored, but must be token ids.
+        mask: tokens of the sequences, end tokens included, shape (batch, sequences, tokens), bool.
+
+    Returns:
+        Shape (batch, sequences, tokens), float32 or wider; 0 where the mask is ``False``.
+
+    Raises:
+        ValueError: shapes do not fit, the inputs have no ``input_ids``, or a row has no token.
+
+    Example:
+        >>> from transformers import T5Config, T5ForConditionalGeneration
+        >>> sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> model = T5ForConditionalGeneration(T5Config(vocab_size=20, decoder_start_token_id=0, **sizes))
+        >>> ids = torch.tensor([[[7, 1], [8, 9]]])
+        >>> log_probs = sequence_log_probs(model, {"input_ids": torch.tensor([[3, 4, 1]])}, ids, ids != 1)
+        >>> log_probs.shape, log_probs[0, 0, 1].item()
+        (torch.Size([1, 2, 2]), 0.0)
+    """
+    inputs = _check_inputs(model, inputs)
+    batch = len(inputs["input_ids"])
+    if ids.ndim != 3 or len(ids) != batch or mask.shape != ids.shape:
+        raise ValueError(
+            f"ids and mask must have one shape (batch, sequences, tokens) with batch {batch}, got {tuple(ids.shape)} "
+            f"and {tuple(mask.shape)}"
+        )
+    rows, real = ids.flatten(0, 1), mask.flatten(0, 1).bool()
+    with _evaluation(model):
+        if model.config.is_encoder_decoder:
+            logits = _decode(model, inputs, rows, ids.shape[1])
+        else:
+            logits = _continue(model, inputs, rows, real, ids.shape[1])
+    logits = logits.to(torch.promote_types(torch.float32, logits.dtype))
+    log_probs = logits.log_softmax(-1).gather(-1, rows[..., None])[..., 0]
+    return torch.where(real, log_probs, 0.0).view_as(ids)
+
+
+def _decode(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, count: int) -> Tensor:
+    """Return the logits of an encoder-decoder at each token of the rows, ``count`` rows per input."""
+    encoded = model.get_encoder()(**inputs)
+    encoded.last_hidden_state = encoded.last_hidden_state.repeat_interleave(count, 0)
+    start = model.generation_config.decoder_start_token_id
+    if start is None:
+        start = model.config.decoder_start_token_id
+    first = rows.new_full((len(rows), 1), start)
+    logits: Tensor = model(
+        encoder_outputs=encoded,
+        attention_mask=inputs["attention_mask"].repeat_interleave(count, 0),
+        decoder_input_ids=torch.cat([first, rows[:, :-1]], 1),
+        use_cache=False,
+    ).logits
+    return logits
+
+
+def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tensor, count: int) -> Tensor:
+    """Return the logits of a decoder at each token of the rows, which continue the prompts."""
+    prompts = inputs["input_ids"].repeat_interleave(count, 0)
+    mask = torch.cat([inputs["attention_mask"].repeat_interleave(count, 0), torch.ones_like(rows)], 1)
+    options: dict[str, Any] = {"use_cache": False}
+    if "position_ids" in signature(model.forward).parameters:
+        options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    logits: Tensor = model(input_ids=torch.cat([prompts, rows], 1), attention_mask=mask, **options).logits
+    return logits[:, prompts.shape[1] - 1 : -1]
+
+
+def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the inputs with an attention mask, for a decoder with prompts that are padded on the left."""
+    if "input_ids" not in inputs:
+        raise ValueError(f"inputs must have the key 'input_ids', got {sorted(inputs)}")
+    ids = inputs["input_ids"]
+    mask = inputs.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask.to(ids)
+    if not mask.any(1).all():
+        empty = int((~mask.any(1)).nonzero()[0])
+        raise ValueError(f"row {empty} of input_ids has no token that the attention_mask keeps")
+    if model.config.is_encoder_decoder:
+        return {**inputs, "attention_mask": mask}
+    rows = [row[kept] for row, kept in zip(ids, mask.bool(), strict=True)]
+    padding = _padding_id(model.generation_config)
+    return {
+        "input_ids": pad_sequence(rows, batch_first=True, padding_value=padding or 0, padding_side="left"),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left"),
+    }
+
+
+def _padding_id(config: GenerationConfig) -> int | None:
+    end = config.eos_token_id
+    first_end = end[0] if isinstance(end, list) else end
+    padding: int | None = first_end if config.pad_token_id is None else config.pad_token_id
+    return padding
+
+
+def _until_end(ids: Tensor, end: int | list[int] | None) -> Tensor:
+    """Return which tokens are not after the first end token."""
+    if end is None:
+        return torch.ones_like(ids, dtype=torch.bool)
+    is_end = torch.isin(ids, torch.tensor(end, device=ids.device, dtype=ids.dtype))
+    return is_end.cumsum(-1) - is_end.long() == 0
+
+
+@contextmanager
+def _evaluation(model: torch.nn.Module) -> Iterator[None]:
+    """Switch dropout off, and restore the training mode of every submodule."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _own_config(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
+    """Replace the generation config, whose settings ``generate`` would take where the given one has defaults."""
+    before = model.generation_config
+    model.generation_config = deepcopy(config)
+    try:
+        yield
+    finally:
+        model.generation_config = before

@@ -1,0 +1,137 @@
+"""Samples of generators with log-probabilities, against plain loops over single rows."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from bertscore_tm.losses import MinimumRiskLoss, sample_with_log_probs, sequence_log_probs
+from tests.support.models import randomised, tiny_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROWS = [[5, 9, 7, 11], [8, 6], [10, 12, 13]]
+END = 4
+
+
+def make_model(family, **changes):
+    auto = AutoModelForSeq2SeqLM if family in ("bart", "t5") else AutoModelForCausalLM
+    model = randomised(auto.from_config(tiny_config(family)))
+    settings = {"eos_token_id": END, "pad_token_id": 0, "decoder_start_token_id": 3, "forced_eos_token_id": None}
+    for name, value in (settings | {"forced_bos_token_id": None} | changes).items():
+        setattr(model.generation_config, name, value)
+    return model
+
+
+def batch_of(side):
+    width = max(map(len, ROWS))
+    pads = [[0] * (width - len(row)) for row in ROWS]
+    ids = [row + pad if side == "right" else pad + row for row, pad in zip(ROWS, pads, strict=True)]
+    mask = [
+        [1] * len(row) + pad if side == "right" else pad + [1] * len(row) for row, pad in zip(ROWS, pads, strict=True)
+    ]
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+def looped(model, ids, mask):
+    """Log-probabilities of each sequence alone, without padding."""
+    found = torch.zeros(ids.shape)
+    for i, row in enumerate(ROWS):
+        for j in range(ids.shape[1]):
+            tokens = ids[i, j][: int(mask[i, j].nonzero().max()) + 1]
+            if model.config.is_encoder_decoder:
+                start = torch.tensor([[3, *tokens[:-1].tolist()]])
+                logits = model(input_ids=torch.tensor([row]), decoder_input_ids=start).logits[0]
+            else:
+                logits = model(input_ids=torch.tensor([[*row, *tokens.tolist()]])).logits[0, len(row) - 1 : -1]
+            found[i, j, : len(tokens)] = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    return found * mask
+
+
+@pytest.mark.parametrize(
+    ("family", "side"), [("t5", "right"), ("bart", "right"), ("gpt2", "left"), ("gpt2", "right"), ("llama", "right")]
+)
+def test_log_probs_and_gradients_equal_a_loop_over_rows(family, side):
+    model = make_model(family).eval()
+    torch.manual_seed(0)
+    sampled = sample_with_log_probs(model, batch_of(side), 4, max_new_tokens=6)
+    assert sampled.ids.shape == (3, 4, sampled.ids.shape[2])
+    assert len({tuple(row) for row in sampled.ids.flatten(0, 1).tolist()}) > 6
+    expected = looped(model, sampled.ids, sampled.mask)
+    assert torch.allclose(sampled.log_probs, expected, atol=1e-5)
+    stored = sequence_log_probs(model, batch_of(side), sampled.ids, sampled.mask)
+    assert torch.equal(stored, sampled.log_probs)
+
+    rewards = torch.rand(3, 4)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    gradients = [
+        torch.autograd.grad(MinimumRiskLoss(1.0)(log_probs, rewards, sampled.mask), parameters, allow_unused=True)
+        for log_probs in (sampled.log_probs, expected)
+    ]
+    for ours, others in zip(*gradients, strict=True):
+        if others is not None:
+            assert torch.allclose(ours, others, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_tokens_after_the_end_are_masked(family):
+    ends = list(range(1, 60, 4))
+    torch.manual_seed(0)
+    sampled = sample_with_log_probs(make_model(family, eos_token_id=ends), batch_of("right"), 16, max_new_tokens=9)
+    lengths = sampled.mask.sum(-1)
+    assert 1 < lengths.float().mean() < 9
+    for ids, mask in zip(sampled.ids.flatten(0, 1).tolist(), sampled.mask.flatten(0, 1).tolist(), strict=True):
+        length = next((i + 1 for i, token in enumerate(ids) if token in ends), len(ids))
+        assert mask == [i < length for i in range(len(ids))]
+    assert (sampled.log_probs[~sampled.mask] == 0).all()
+
+
+def test_samples_follow_the_models_distribution_whatever_its_generation_config():
+    settings = {"top_k": 1, "temperature": 0.1, "repetition_penalty": 9.0, "num_beams": 3, "min_new_tokens": 5}
+    model = make_model("gpt2", **settings).eval()
+    inputs = {"input_ids": torch.tensor([ROWS[0]])}
+    torch.manual_seed(0)
+    sampled = sample_with_log_probs(model, inputs, 4000, max_new_tokens=1)
+    share = torch.bincount(sampled.ids.flatten(), minlength=model.config.vocab_size) / 4000
+    expected = model(**inputs).logits[0, -1].softmax(-1)
+    error = (expected * (1 - expected) / 4000).sqrt()
+    assert ((share - expected).abs() < 5 * error + 1e-3).all()
+    assert model.generation_config.top_k == 1
+    assert model.generation_config.num_beams == 3
+
+
+def test_dropout_is_off_and_the_training_mode_is_kept():
+    model = make_model("bart").train()
+    model.model.encoder.eval()
+    torch.manual_seed(0)
+    sampled = sample_with_log_probs(model, batch_of("right"), 2, max_new_tokens=4)
+    assert model.training
+    assert not model.model.encoder.training
+    assert torch.allclose(sampled.log_probs, looped(model.eval(), sampled.ids, sampled.mask), atol=1e-5)
+
+
+def test_a_forced_first_token_is_not_counted():
+    sampled = sample_with_log_probs(make_model("bart", forced_bos_token_id=7), batch_of("right"), 2, max_new_tokens=4)
+    assert (sampled.ids[..., 0] == 7).all()
+    assert not sampled.mask[..., 0].any()
+    assert (sampled.log_probs[..., 0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "said"),
+    [
+        ({"ids": torch.ones(1, 1)}, {}, r"inputs must have the key 'input_ids', got \['ids'\]"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1], [0] * 4, [1] * 4])}, {}, "row 1 of input_ids has no token"),
+        ({}, {"num_samples": 0}, "num_samples must be at least 1, got 0"),
+        ({}, {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+    ],
+)
+def test_errors_name_the_argument(inputs, options, said):
+    given = inputs if "ids" in inputs else batch_of("right") | inputs
+    with pytest.raises(ValueError, match=said):
+        sample_with_log_probs(make_model("gpt2"), given, **{"num_samples": 2, "max_new_tokens": 2, **options})
+
+
+def test_shapes_of_stored_sequences_are_checked():
+    ids = torch.ones(2, 3, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"one shape \(batch, sequences, tokens\) with batch 3, got \(2, 3, 4\)"):
+        sequence_log_probs(make_model("gpt2"), batch_of("left"), ids, ids.bool())
