@@ -80,8 +80,9 @@ class BERTScore(ListStateMetric):
             together with the metric.
         confidence: level of a confidence interval of the mean F1, such as 0.95, from a bootstrap over pairs; its ends
             are added under ``"f1_low"`` and ``"f1_high"``.
-        cache_bytes: CPU memory in bytes for cached token vectors of references. All metrics and losses on the same
-            encoder share the cache; 0 turns it off.
+        cache_bytes: CPU memory in bytes, in each process, for cached token vectors of references. All metrics and
+            losses on the same encoder share the cache; 0 turns it off. The default, 256 MiB, holds 175,000 tokens of
+            MiniLM or 65,000 of roberta-large.
         long_text: how to treat texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see
             :class:`bertscore_tm.FrozenEncoder`.
         stride: tokens from one window to the next.
@@ -136,7 +137,7 @@ class BERTScore(ListStateMetric):
         idf_sents: Sequence[str] | None = None,
         score: Literal["precision", "recall", "f1"] | None = None,
         confidence: float | None = None,
-        cache_bytes: int = 2**30,
+        cache_bytes: int = 2**28,
         long_text: LongText | None = None,
         stride: int | None = None,
         dtype: str | torch.dtype = "float32",

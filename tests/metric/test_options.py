@@ -595,6 +595,10 @@ def test_settings_cannot_be_changed(encoder, name, value):
     assert metric.compute().keys() == {"precision", "recall", "f1"}
 
 
+def test_eight_ranks_cache_at_most_two_gibibytes_by_default(encoder):
+    assert 8 * BERTScore(encoder).cache_bytes <= 2 * 2**30
+
+
 def test_the_size_of_the_cache_can_be_changed(encoder):
     metric = BERTScore(encoder)
     metric.cache_bytes = np.int64(7)

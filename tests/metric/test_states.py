@@ -52,6 +52,15 @@ def test_parts_stay_few(size):
     assert sum(map(len, large)) >= 512
 
 
+def test_parts_without_values_stay_few():
+    """As tokens of empty texts have, in families without special tokens."""
+    parts: list[torch.Tensor] = []
+    for number in range(5000):
+        parts = append(parts, torch.empty(0, dtype=torch.int32))
+        assert len(parts) <= min(number + 1, 64)
+    assert len(torch.cat(parts)) == 0
+
+
 @pytest.mark.parametrize("vocab_size", [30_522, 65_536, 65_537])
 @pytest.mark.parametrize("keep", [None, [True, False, True]])
 def test_tokens_come_back(vocab_size, keep):
