@@ -32,12 +32,12 @@ __all__ = ["SampleLogger"]
 class SampleLogger(TextCollector):
     """Log the worst, the median and the best examples that a :class:`BERTScoreCallback` scores.
 
-    After each validation and test run a table is written to every TensorBoard, Weights & Biases and CSV logger of the
-    trainer: input, prediction, reference, P, R and F1 of each example, and the words that lower the scores, which are
-    the unmatched words of the prediction (``out of place``) and of the reference (``missed``). Some alignments are
-    plotted, see :func:`bertscore_tm.plot_alignment`. The keys are ``val_samples`` and ``test_samples``, with several
-    dataloaders ``val_samples_dataloader_idx_0`` and so on; a CSVLogger's tables and plots are files in the folder
-    ``samples`` next to ``metrics.csv``. Texts are neither generated nor encoded twice, and training is bitwise
+    After each validation and test run a table is written to every TensorBoard, Weights & Biases, MLflow, Comet and CSV
+    logger of the trainer: input, prediction, reference, P, R and F1 of each example, and the words that lower the
+    scores, which are the unmatched words of the prediction (``out of place``) and of the reference (``missed``). Some
+    alignments are plotted, see :func:`bertscore_tm.plot_alignment`. The keys are ``val_samples`` and ``test_samples``,
+    with several dataloaders ``val_samples_dataloader_idx_0`` and so on; a CSVLogger's tables and plots are files in the
+    folder ``samples`` next to ``metrics.csv``. Texts are neither generated nor encoded twice, and training is bitwise
     unchanged. Until the run ends each rank keeps its own texts and the state of a metric with ``reduction="none"``.
 
     Args:
@@ -108,8 +108,8 @@ class SampleLogger(TextCollector):
         if not supported and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             names = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
             raise MisconfigurationException(
-                f"SampleLogger writes to a TensorBoardLogger, a WandbLogger or a CSVLogger, but the trainer's loggers "
-                f"are: {names}. Add a supported one, such as logger=CSVLogger('logs')"
+                f"SampleLogger writes to a TensorBoardLogger, WandbLogger, MLFlowLogger, CometLogger or CSVLogger, but "
+                f"the trainer's loggers are: {names}. Add a supported one, such as logger=CSVLogger('logs')"
             )
 
     @property

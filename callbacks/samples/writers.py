@@ -1,4 +1,4 @@
-"""Writers of samples to TensorBoard, Weights & Biases and CSV loggers."""
+"""Writers of samples to the loggers of Lightning."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.utilities.cloud_io import get_filesystem
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from bertscore_tm.callbacks.samples.selection import Sample
 from bertscore_tm.utilities.files import write_atomically
@@ -62,6 +63,12 @@ class SampleTable:
             cells.append([*start, one.prediction, separator.join(one.references), one.out_of_place, one.missed])
         return cells
 
+    def format_csv(self) -> str:
+        """Return the table with its header in the format CSV."""
+        text = StringIO(newline="")
+        csv.writer(text).writerows([self.columns, *self.rows("\n")])
+        return text.getvalue()
+
 
 def find_writer(logger: Logger) -> Callable[[Any, SampleTable], None] | None:
     """Return the function that writes samples to a logger.
@@ -76,6 +83,8 @@ def find_writer(logger: Logger) -> Callable[[Any, SampleTable], None] | None:
         TensorBoardLogger: _write_tensorboard,
         WandbLogger: _write_wandb,
         CSVLogger: _write_csv,
+        MLFlowLogger: _write_mlflow,
+        CometLogger: _write_comet,
     }
     return next((write for kind, write in writers.items() if isinstance(logger, kind)), None)
 
@@ -109,7 +118,22 @@ def _write_csv(logger: CSVLogger, table: SampleTable) -> None:
     filesystem.makedirs(folder, exist_ok=True)
     start = f"{folder}/{table.key}_step_{table.step}"
     with write_atomically(f"{start}.csv", "w", filesystem=filesystem, newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([table.columns, *table.rows("\n")])
+        file.write(table.format_csv())
     for name, figure in table.pictures.items():
         with write_atomically(f"{start}_{name}.png", "wb", filesystem=filesystem) as file:
             figure.savefig(file, format="png")
+
+
+def _write_mlflow(logger: MLFlowLogger, table: SampleTable) -> None:
+    # MLflow shows artifacts without their history: the step is part of the names.
+    folder = f"samples/{table.key}_step_{table.step}"
+    logger.experiment.log_text(logger.run_id, table.format_csv(), f"{folder}.csv")
+    for name, figure in table.pictures.items():
+        logger.experiment.log_figure(logger.run_id, figure, f"{folder}_{name}.png")
+
+
+def _write_comet(logger: CometLogger, table: SampleTable) -> None:
+    filename = f"{table.key}_step_{table.step}.csv"
+    logger.experiment.log_table(filename, tabular_data=table.rows("\n"), headers=table.columns)
+    for name, figure in table.pictures.items():
+        logger.experiment.log_figure(figure_name=f"{table.key}/{name}", figure=figure, step=table.step)

@@ -1,6 +1,7 @@
 """SampleLogger: the selected examples and the contents of the loggers."""
 
 import csv
+import io
 import json
 import pickle
 import re
@@ -12,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSeq2SeqLM
 
@@ -388,6 +389,67 @@ def test_csv_files_are_next_to_the_metrics(pairs, encoder, tmp_path):
     with (Path(run.logger.log_dir) / "metrics.csv").open() as file:
         steps = [row["step"] for row in csv.DictReader(file) if row["val_bertscore_f1"]]
     assert steps == ["2", "5"]  # the steps of the files' names
+
+
+class Recorder:
+    """Keeps the calls of an experiment's methods."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, method):
+        return lambda *args, **kwargs: self.calls.append((method, args, kwargs))
+
+
+class Recorded:
+    """Stands in for the parts of a logger that need the package of its service."""
+
+    name, version, run_id, save_dir = "recorded", "0", "run 7", None
+
+    def __init__(self):
+        self.recorder = Recorder()
+
+    @property
+    def experiment(self):
+        return self.recorder
+
+    def log_metrics(self, metrics, step=None):
+        pass
+
+    log_hyperparams = log_graph = finalize = log_metrics
+
+
+class RecordedMLFlow(Recorded, MLFlowLogger):
+    pass
+
+
+class RecordedComet(Recorded, CometLogger):
+    pass
+
+
+def test_mlflow_gets_the_table_and_the_pictures(pairs, encoder, tmp_path):
+    logger = RecordedMLFlow()
+    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3), logger=[logger, CSVLogger(tmp_path, "csv")])
+    (method, (run_id, text, path), _), *figures = logger.experiment.calls
+    assert (method, run_id, path) == ("log_text", "run 7", "samples/val_samples_step_0.csv")
+    assert list(csv.DictReader(io.StringIO(text, newline=""))) == table(tmp_path)
+    assert [(one[0], one[1][0]) for one in figures] == [("log_figure", "run 7")] * 3
+    kinds = [args[2].removeprefix("samples/val_samples_step_0_") for _, args, _ in figures]
+    assert kinds == ["worst_1.png", "median_1.png", "best_1.png"]
+    assert all(hasattr(args[1], "savefig") for _, args, _ in figures)
+
+
+def test_comet_gets_the_table_and_the_pictures(pairs, encoder, tmp_path):
+    logger = RecordedComet()
+    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3), logger=[logger, CSVLogger(tmp_path, "csv")])
+    (method, names, content), *figures = logger.experiment.calls
+    assert (method, names) == ("log_table", ("val_samples_step_0.csv",))
+    rows = [dict(zip(content["headers"], map(str, row), strict=True)) for row in content["tabular_data"]]
+    assert rows == table(tmp_path)
+    assert [(one[0], one[2]["figure_name"], one[2]["step"]) for one in figures] == [
+        ("log_figure", f"val_samples/{kind}_1", 0) for kind in ("worst", "median", "best")
+    ]
+    assert all(hasattr(one[2]["figure"], "savefig") for one in figures)
 
 
 class Other(Logger):
