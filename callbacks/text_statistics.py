@@ -37,8 +37,8 @@ class TextStatistics(Metric):
     def __init__(self) -> None:
         super().__init__()
         for name in ("num_characters", "num_reference_characters", "num_empty", "num_texts"):
-            self.add_state(name, torch.tensor(0, dtype=torch.int64), "sum")
-        self.add_state("seconds", torch.tensor(0.0, dtype=torch.float32), "max")
+            self.add_state(name, torch.tensor(0, dtype=torch.int64, device=self.device), "sum")
+        self.add_state("seconds", torch.tensor(0.0, dtype=torch.float32, device=self.device), "max")
 
     def update(self, preds: Sequence[str], target: Sequence[Any]) -> None:
         """Count the characters and the empty texts.
