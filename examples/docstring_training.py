@@ -199,9 +199,9 @@ class Soft(AddedLoss):
         self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, **settings)
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss and the hard F1."""
+        """Return the loss and the teacher-forced F1."""
         loss, parts = self.loss(logits, batch["labels"], return_components=True)
-        return loss, {"hard_f1": parts["hard_f1"]}
+        return loss, {"teacher_forced_f1": parts["teacher_forced_f1"]}
 
 
 class SelfCritical(AddedLoss):

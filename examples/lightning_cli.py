@@ -53,7 +53,7 @@ class Translator(pl.LightningModule):
         """Return cross-entropy plus the weighted BERTScore loss."""
         output = self.model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"])
         soft, parts = self.bertscore_loss(output.logits, batch["labels"], return_components=True)
-        self.log_dict({"cross_entropy": output.loss, "hard_f1": parts["hard_f1"]}, prog_bar=True)
+        self.log_dict({"cross_entropy": output.loss, "teacher_forced_f1": parts["teacher_forced_f1"]}, prog_bar=True)
         return output.loss + self.bertscore_weight * soft
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:

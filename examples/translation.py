@@ -59,7 +59,7 @@ class Translator(pl.LightningModule):
             # With texts as target, the mask marks where each prediction ends: before [SEP].
             words = (labels != -100) & (labels != self.tokenizer.sep_token_id)
             soft, parts = self.bertscore_loss(output.logits, batch["references"], words, return_components=True)
-            self.log("hard_f1", parts["hard_f1"])
+            self.log("teacher_forced_f1", parts["teacher_forced_f1"])
             loss = loss + 1.0 * soft
         return loss
 

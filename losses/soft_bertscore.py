@@ -61,7 +61,8 @@ class SoftBERTScoreLoss(nn.Module):
     2021); here the maximum is relaxed too. Add it to cross-entropy with a weight of 0.5 to 1: the score alone does not
     penalize wrong word order, negation or repetition. As predictions become one-hot and v goes to 0, the loss becomes 1
     minus the metric's score. The soft score exceeds the metric's while predictions are diffuse and depends on the
-    settings, so log ``hard_f1`` of ``return_components``.
+    settings. Under teacher forcing all of these scores, ``teacher_forced_f1`` too, also reward a prediction that
+    repeats the token it was just given, so judge a run by the F1 of decoded validation texts.
 
     Gradients reach the predictions only. The encoder is shared with metrics and callbacks and is not part of this
     module's parameters or state. ``temperature`` and ``matching_temperature`` may be assigned at any time, to anneal
@@ -206,7 +207,8 @@ class SoftBERTScoreLoss(nn.Module):
             mask: positions with content, shape (batch, positions). With texts as target it alone marks where the
                 generator's text ends, so pass it wherever rows have different lengths.
             return_components: also return, detached and reduced like the loss, the soft ``precision``, ``recall``,
-                ``f1``; from the same similarities matched greedily ``hard_precision``, ``hard_recall``, ``hard_f1``;
+                ``f1``; from the same similarities matched greedily ``teacher_forced_precision``,
+                ``teacher_forced_recall``, ``teacher_forced_f1``;
                 and of the generator's softmax, as means over each row's positions, the ``entropy`` in nats and
                 ``special_mass``, the probability of tokens that are not content.
 
@@ -398,7 +400,7 @@ class SoftBERTScoreLoss(nn.Module):
             if not return_components:
                 return loss
             with torch.no_grad():
-                components = soft | {f"hard_{name}": score for name, score in scores("max").items()}
+                components = soft | {f"teacher_forced_{name}": score for name, score in scores("max").items()}
         assert statistics is not None
         num_content = content.sum(1).clamp(min=1)
         for name, values in (("entropy", statistics.entropy), ("special_mass", statistics.special_mass)):

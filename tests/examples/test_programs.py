@@ -170,11 +170,11 @@ def test_loss_examples_train_with_the_loss_and_score(name, load_copy, recording,
     assert len(texts) == 16
     f1 = "val_bertscore_f1" if name == "lightning_loss" else "f1"
     assert figures[f1] == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
-    assert 0 < figures["hard_f1"] < 1
+    assert 0 < figures["teacher_forced_f1"] < 1
     assert figures["cross_entropy"] > 0
     printed = capsys.readouterr().out
     digits = 4 if name == "lightning_loss" else 3
-    assert all(f"{figures[figure]:.{digits}f}" in printed for figure in ("cross_entropy", "hard_f1", f1))
+    assert all(f"{figures[figure]:.{digits}f}" in printed for figure in ("cross_entropy", "teacher_forced_f1", f1))
     # The backward pass of each step reached the BERTScore loss with weight 1.
     assert [gradient.item() for gradient in losses] == [1.0, 1.0]
     assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
@@ -216,7 +216,7 @@ def test_loss_of_the_translation_example_covers_all_words_and_nothing_else(load_
     logged = {}
     translator.log = lambda name, value: logged.setdefault(name, value)
     translator.training_step(program.collate(tokenizer, list(enumerate(translations[:8]))), 0)
-    assert logged["hard_f1"].item() == pytest.approx(1.0, abs=1e-3)
+    assert logged["teacher_forced_f1"].item() == pytest.approx(1.0, abs=1e-3)
 
 
 def test_labels_continue_the_start_token(load_copy, minilm):

@@ -20,7 +20,7 @@ COMMANDS = [line for block in BLOCKS if block.language == "console" for line in 
 def test_the_two_commands_come_first():
     body = (ROOT / "README.md").read_text(encoding="utf-8").split("\n", 1)[1].lstrip()
     assert body.startswith("```console\nmake demo\nmake test\n```")
-    assert [block.language for block in BLOCKS] == ["console", "python", "python", "python", "console"]
+    assert [block.language for block in BLOCKS] == ["console", "python", "python", "python", "python", "console"]
 
 
 def test_it_is_short():

@@ -50,7 +50,7 @@ def test_certain_predictions_have_the_score_of_the_metric(encoder, pairs, matchi
     expected = bert_score(candidates, references, encoder)
     assert expected["f1"].std() > 0.05
     for name in COMPONENTS:
-        assert (scores[f"hard_{name}"] - expected[name]).abs().max() < 1e-6
+        assert (scores[f"teacher_forced_{name}"] - expected[name]).abs().max() < 1e-6
         assert (scores[name] - expected[name]).abs().max() < 1e-5
 
 
@@ -78,7 +78,7 @@ def test_certain_predictions_have_the_score_of_the_metric_in_every_family(pairs,
         scores = scores_of_certain_predictions(loss, candidates, references, target)
         for name in COMPONENTS:
             assert (scores[name] - expected[name]).abs().max() < 1e-5
-            assert (scores[f"hard_{name}"] - expected[name]).abs().max() < 1e-5
+            assert (scores[f"teacher_forced_{name}"] - expected[name]).abs().max() < 1e-5
 
 
 # --- 2. the formula, written as loops
@@ -141,7 +141,7 @@ def test_equals_the_formula_written_as_loops(family, matching, u, v):
         hard = plain_scores(family, z[row, positions], target[row, positions].tolist(), u, v, "max")
         for name, plain, plain_hard in zip(COMPONENTS, expected, hard, strict=True):
             assert components[name][row].item() == pytest.approx(plain, abs=1e-12)
-            assert components[f"hard_{name}"][row].item() == pytest.approx(plain_hard, abs=1e-12)
+            assert components[f"teacher_forced_{name}"][row].item() == pytest.approx(plain_hard, abs=1e-12)
         assert value[row].item() == pytest.approx(1 - expected[2], abs=1e-12)
 
 
@@ -481,7 +481,7 @@ def test_reductions(encoder):
     z = noise(encoder, *labels.shape)
     rows, rows_components = SoftBERTScoreLoss(encoder, reduction="none")(z, labels, return_components=True)
     assert rows.shape == (3,)
-    names = {*COMPONENTS, *(f"hard_{name}" for name in COMPONENTS), "entropy", "special_mass"}
+    names = {*COMPONENTS, *(f"teacher_forced_{name}" for name in COMPONENTS), "entropy", "special_mass"}
     for reduction in ("mean", "sum"):
         z.requires_grad_()
         value, components = SoftBERTScoreLoss(encoder, reduction=reduction)(z, labels, return_components=True)
