@@ -158,9 +158,7 @@ def run_forked(copy: Path, tests: list[str], plugins: Sequence[object] = (), lim
 
 
 def read_results(path: Path | None) -> dict[str, dict[str, str | float]]:
-    if path is None or not path.exists():
-        return {}
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []
     return {entry.pop("key"): entry for entry in map(json.loads, lines)}
 
 

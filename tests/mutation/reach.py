@@ -68,8 +68,8 @@ class Recorder:
                 lines = defaultdict(list)
                 for file, line in sorted(self.lines.union(*(run for _, run in fixtures.values()))):
                     lines[self.names[file]].append(line)
-                costs = {name: cost for name, (cost, _) in fixtures.items()}
-                self.records[item.nodeid] = {"seconds": seconds, "fixtures": costs, "lines": lines}
+                setups = {name: cost for name, (cost, _) in fixtures.items()}
+                self.records[item.nodeid] = {"seconds": seconds, "fixtures": setups, "lines": lines}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Note that a test passes."""
@@ -87,29 +87,24 @@ def choose_tests(records: Records, mutant: Mutant, most: int, budget: float) -> 
     The cheapest of each file are chosen first, then the second cheapest of each file, and further cases of
     parametrized tests last; a test that exceeds the rest of the budget is left out. A fixture costs once.
     """
-    first, last = mutant.lines
-    by_cost = sorted(records.items(), key=lambda item: item[1]["seconds"])
+    reached = set(range(mutant.lines[0], mutant.lines[1] + 1))
     turns: Counter[str] = Counter()
     places = {}
-    for test, record in by_cost:
-        if any(first <= line <= last for line in record["lines"].get(mutant.path, [])):
-            function, file = test.partition("[")[0], file_of(test)
+    for test, record in sorted(records.items(), key=lambda item: item[1]["seconds"]):
+        if not reached.isdisjoint(record["lines"].get(mutant.path, [])):
+            function, file = test.partition("[")[0], test.partition("::")[0]
             turns[function] += 1
             turns[file] += turns[function] == 1
-            places[test] = (turns[function], turns[file])
+            places[test] = (turns[function], turns[file], record["seconds"], file)
     chosen: list[str] = []
-    paid: dict[str, float] = {}
+    paid: set[str] = set()
     for test in sorted(places, key=places.__getitem__):
         fixtures = records[test]["fixtures"]
-        cost = records[test]["seconds"] + sum(fixtures[name] for name in fixtures.keys() - paid.keys())
-        if not chosen or (cost <= budget and len(chosen) < most):
+        cost = records[test]["seconds"] + sum(fixtures[name] for name in fixtures.keys() - paid)
+        if cost <= budget and len(chosen) < most:
             chosen.append(test)
-            paid |= fixtures
+            paid |= fixtures.keys()
             budget -= cost
-    files = list(dict.fromkeys(map(file_of, chosen)))
-    return sorted(chosen, key=lambda test: files.index(file_of(test)))
-
-
-def file_of(test: str) -> str:
-    """Return the file of a test."""
-    return test.partition("::")[0]
+    chosen = chosen or list(places)[:1]
+    files = list(dict.fromkeys(places[test][-1] for test in chosen))
+    return sorted(chosen, key=lambda test: files.index(places[test][-1]))
