@@ -6,6 +6,7 @@ returns losses and rewards. Imports the encoder, scoring and the metric; callbac
 
 from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
+from bertscore_tm.losses.gradient_norm import match_gradient_norm
 from bertscore_tm.losses.relaxation import (
     StraightThrough,
     entmax15_relaxation,
@@ -38,6 +39,7 @@ __all__ = [
     "expected_embedding",
     "gumbel_softmax_relaxation",
     "linear_expected_embedding",
+    "match_gradient_norm",
     "minimum_risk_loss",
     "sample_with_log_probs",
     "self_critical_loss",
