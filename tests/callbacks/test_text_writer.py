@@ -57,6 +57,11 @@ def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, enco
     assert main(["compare", "-c", *files, "-r", files[0], *model]) == 0
     systems = json.loads(capsys.readouterr().out)["systems"]
     assert systems[1]["f1"] == pytest.approx(expected, abs=2e-6)
+    several = [{"candidates": [row["candidate"] for row in both]} for both in zip(rows(paths[0]), found, strict=True)]
+    candidates, best = tmp_path / "several.jsonl", tmp_path / "best.jsonl"
+    candidates.write_text("".join(json.dumps(row) + "\n" for row in several))
+    assert main(["rank", str(candidates), "-r", files[1], "--references-reduce", "max", *model, "-o", str(best)]) == 0
+    assert [row["scores"][1] for row in rows(best)] == pytest.approx([row["f1"] for row in found], abs=2e-6)
 
 
 def test_loaders_and_metrics_have_files_of_their_own(pairs, encoder, tmp_path):
