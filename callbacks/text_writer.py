@@ -24,7 +24,7 @@ class ScoredTextWriter(TextCollector):
 
     The files are named after the run and the step at which its scores are logged: ``val_step_499.jsonl``, with several
     dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on. Each line has the keys ``example`` (its number),
-    ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on any number of ranks.
+    ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks.
     ``bertscore-tm score`` and ``compare`` read the files, and ``rank`` reads references from them::
 
         bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
