@@ -124,7 +124,8 @@ class HuggingFaceGenerate(ABC):
                 "candidates= and encoder= need each other: candidates=16, encoder=metric.encoder samples 16 texts per "
                 "example and keeps the one closest to the others"
             )
-        if generate_kwargs.get("num_return_sequences", 1) != 1:
+        # Not `generate_kwargs.get`, which LightningCLI takes for a parameter and adds to the options.
+        if "num_return_sequences" in generate_kwargs and generate_kwargs["num_return_sequences"] != 1:
             raise ValueError("num_return_sequences= returns several texts per example: pass candidates= and encoder=")
         self.tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
         self.target_key = target_key
