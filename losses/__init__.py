@@ -5,6 +5,14 @@ returns losses and rewards. Imports the encoder, scoring and the metric; callbac
 """
 
 from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
+from bertscore_tm.losses.distillation import (
+    Candidates,
+    DistilledDataset,
+    DistilledTargets,
+    choose_targets,
+    make_candidates,
+    read_candidates,
+)
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
 from bertscore_tm.losses.gradient_norm import match_gradient_norm
 from bertscore_tm.losses.relaxation import (
@@ -28,6 +36,9 @@ from bertscore_tm.losses.soft_matching import TokenMass, soft_precision_recall_f
 
 __all__ = [
     "BERTScoreReward",
+    "Candidates",
+    "DistilledDataset",
+    "DistilledTargets",
     "MinimumRiskLoss",
     "SampledSequences",
     "SelfCriticalLoss",
@@ -35,12 +46,15 @@ __all__ = [
     "StraightThrough",
     "TokenMass",
     "VocabularyBridge",
+    "choose_targets",
     "entmax15_relaxation",
     "expected_embedding",
     "gumbel_softmax_relaxation",
     "linear_expected_embedding",
+    "make_candidates",
     "match_gradient_norm",
     "minimum_risk_loss",
+    "read_candidates",
     "sample_with_log_probs",
     "self_critical_loss",
     "sequence_log_probs",

@@ -53,4 +53,5 @@ def _gradient_norm(name: str, loss: Tensor, tensors: Sequence[Tensor]) -> Tensor
     found = [gradient for gradient in gradients if gradient is not None]
     if not found:
         raise ValueError(f"{name} does not depend on the tensors, so its gradient has no norm to compare")
-    return torch.stack([gradient.float().norm() for gradient in found]).norm()
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one.float()) for one in found]))
+    return norm

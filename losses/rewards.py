@@ -203,7 +203,8 @@ class BERTScoreReward:
             for reference in references
         ]
         scores = self._scores(TextPairs([candidate for candidate, _ in pairs], [one for _, one in pairs]))
-        means = [part.mean() for part in scores.split([len(references) for references in texts.references])]
+        counts = [len(references) for references in texts.references]
+        means = [part.mean() for part in torch.split(scores, counts)]
         return torch.stack(means) if means else scores
 
     def _guards(self, texts: TextPairs) -> Tensor:

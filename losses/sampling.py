@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 
-__all__ = ["SampledSequences", "sample_with_log_probs", "sequence_log_probs"]
+__all__ = ["SampledSequences", "generate_sequences", "sample_with_log_probs", "sequence_log_probs"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,37 @@ def sample_with_log_probs(
         >>> sampled.ids.shape == sampled.log_probs.shape, sampled.log_probs.requires_grad
         (True, True)
     """
+    sequences, mask = generate_sequences(model, inputs, num_samples, max_new_tokens=max_new_tokens)
+    if model.generation_config.forced_bos_token_id is not None and model.config.is_encoder_decoder:
+        # Not sampled, so it has no probability.
+        mask[..., 0] = False
+    return SampledSequences(sequences, sequence_log_probs(model, inputs, sequences, mask), mask)
+
+
+def generate_sequences(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    num_samples: int,
+    *,
+    max_new_tokens: int,
+    do_sample: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Generate sequences from a model's own distribution, whatever its generation config says.
+
+    Args:
+        model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
+        inputs: as for :func:`sample_with_log_probs`.
+        num_samples: sequences per input, at least 1.
+        max_new_tokens: largest number of new tokens.
+        do_sample: sample; otherwise take the most probable token at each position.
+
+    Returns:
+        Token ids without prompt and start token, and which of them are not after the end token, shape (batch, samples,
+        tokens) each. Text that is cut off has no end token.
+
+    Raises:
+        ValueError: the inputs have no ``input_ids``, a row has no token, or a number is below 1.
+    """
     for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
@@ -70,8 +101,8 @@ def sample_with_log_probs(
     start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     special = model.generation_config
     plain = GenerationConfig(  # type: ignore[no-untyped-call]
-        do_sample=True,
-        top_k=0,
+        do_sample=do_sample,
+        **({"top_k": 0} if do_sample else {}),
         num_return_sequences=num_samples,
         max_new_tokens=max_new_tokens,
         bos_token_id=special.bos_token_id,
@@ -84,11 +115,7 @@ def sample_with_log_probs(
     with _evaluation(model), torch.no_grad(), _own_config(model, plain):
         ids = generator.generate(**inputs, generation_config=plain)
     sequences = ids[:, start:].unflatten(0, (-1, num_samples))
-    mask = _until_end(sequences, special.eos_token_id)
-    if special.forced_bos_token_id is not None and model.config.is_encoder_decoder:
-        # Not sampled, so it has no probability.
-        mask[..., 0] = False
-    return SampledSequences(sequences, sequence_log_probs(model, inputs, sequences, mask), mask)
+    return sequences, _until_end(sequences, special.eos_token_id)
 
 
 def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids: Tensor, mask: Tensor) -> Tensor:

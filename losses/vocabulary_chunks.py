@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold_
 
 __all__ = ["divide_by_temperature_", "exponentiate_", "split_vocabulary"]
 
@@ -71,5 +70,5 @@ def exponentiate_(differences: Tensor) -> Tensor:
         tensor([1.0000e+00, 1.8049e-35, 0.0000e+00])
     """
     if differences.device.type == "cpu":
-        threshold_(differences, math.log(torch.finfo(differences.dtype).tiny), -math.inf)
+        torch.threshold_(differences, math.log(torch.finfo(differences.dtype).tiny), -math.inf)
     return differences.exp_()

@@ -29,7 +29,7 @@ ALLOWED = {
     "baselines": LOWER | {"functional"},
     "layer_tuning": LOWER | {"functional"},
     "metric": LOWER | {"plotting"},
-    "losses": LOWER | {"metric"},
+    "losses": LOWER | {"functional", "metric"},
     "callbacks": LOWER | {"functional", "metric", "plotting", "losses"},
     "cli": LOWER | {"functional", "plotting", "scorer", "baselines", "layer_tuning"},
 }

