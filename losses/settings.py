@@ -1,10 +1,12 @@
-"""Checks of settings that several losses share."""
+"""Checks of settings and inputs that several losses share."""
 
 from __future__ import annotations
 
 from typing import Any, get_args
 
-__all__ = ["require_choice", "require_positive"]
+from torch import Tensor
+
+__all__ = ["require_choice", "require_floating_point", "require_positive"]
 
 
 def require_choice(name: str, value: object, allowed: Any) -> None:
@@ -25,6 +27,27 @@ def require_choice(name: str, value: object, allowed: Any) -> None:
     choices = get_args(allowed)
     if value not in choices:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+
+
+def require_floating_point(name: str, value: object) -> None:
+    """Raise an error unless an input is a floating-point tensor.
+
+    Args:
+        name: name of the argument.
+        value: its value.
+
+    Raises:
+        TypeError: the value is not a tensor, or holds integers.
+
+    Example:
+        >>> import torch
+        >>> require_floating_point("logits", torch.zeros(1, 3, 30522))
+    """
+    if not isinstance(value, Tensor):
+        hint = f": pass its {name}" if hasattr(value, name) else ""
+        raise TypeError(f"{name} must be a floating-point tensor, got a {type(value).__name__}{hint}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, got {value.dtype}")
 
 
 def require_positive(name: str, value: float) -> None:

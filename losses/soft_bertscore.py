@@ -25,7 +25,7 @@ from bertscore_tm.losses.predictions import (
 )
 from bertscore_tm.losses.reductions import Reduction, reduce_batch
 from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, resolve_relaxation, softmax_relaxation
-from bertscore_tm.losses.settings import require_choice, require_positive
+from bertscore_tm.losses.settings import require_choice, require_floating_point, require_positive
 from bertscore_tm.losses.soft_matching import (
     Matching,
     MatchingName,
@@ -34,7 +34,14 @@ from bertscore_tm.losses.soft_matching import (
     soft_precision_recall_f1,
 )
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens
-from bertscore_tm.losses.targets import EncodedReferences, encode_reference_texts, list_references, locate_label_content
+from bertscore_tm.losses.targets import (
+    EncodedReferences,
+    encode_reference_texts,
+    list_references,
+    locate_label_content,
+    require_ids,
+    require_labels,
+)
 from bertscore_tm.losses.token_weights import LossIdf, resolve_token_weights
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -216,10 +223,11 @@ class SoftBERTScoreLoss(nn.Module):
             The loss, or the loss and a dictionary of components.
 
         Raises:
-            TypeError: a target text is not a string.
+            TypeError: the logits are not floating-point, the labels not integers, or a target text not a string.
             ValueError: shapes do not fit, the vocabulary has another size, a label is outside it, the batch is empty,
                 or a row is too long for the encoder.
         """
+        require_floating_point("logits", logits)
         if logits.ndim != 3 or len(logits) == 0:
             raise ValueError(
                 f"logits must have shape (batch, positions, vocabulary) and at least one row, got {tuple(logits.shape)}"
@@ -285,6 +293,7 @@ class SoftBERTScoreLoss(nn.Module):
                 f"forward_hidden supports relaxation='softmax' over all tokens only, got "
                 f"relaxation={self.relaxation!r} and top_k={self.top_k}: pass the logits to forward"
             )
+        require_floating_point("hidden", hidden)
         if hidden.ndim != 3 or len(hidden) == 0:
             raise ValueError(
                 f"hidden must have shape (batch, positions, features) and at least one row, got {tuple(hidden.shape)}"
@@ -420,23 +429,16 @@ class SoftBERTScoreLoss(nn.Module):
             return allowed, target
         if not isinstance(target, Tensor):
             return allowed, self.encode_references(list_references(target, shape[0]), device)
-        if target.shape != shape:
-            raise ValueError(f"target must have the shape {tuple(shape)} of the predictions, got {tuple(target.shape)}")
+        require_labels(target, shape)
         control_ids, end_ids = self._vocabulary.control_ids, self._vocabulary.end_ids
         content, with_end = locate_label_content(target, allowed, self.ignore_index, control_ids, end_ids)
         vocabulary, encoder_weights = self._vocabulary.load(device)
-        # Checked on the CPU only: elsewhere each check would synchronize the device, and it would break a graph.
-        outside = content & ((target < 0) | (target >= len(vocabulary.table)))
-        if target.device.type == "cpu" and not torch.compiler.is_compiling() and outside.any():
-            raise ValueError(
-                f"target holds ids outside the vocabulary of {len(vocabulary.table)}: mark positions without content "
-                f"with ignore_index={self.ignore_index}"
-            )
+        require_ids(target, content, len(vocabulary.table), self.ignore_index)
         predicted = with_end if self.length == "eos" else content
         if self.bridge is not None and self.bridge.mode != "identity":
             rows = [row[kept].tolist() for row, kept in zip(target, content, strict=True)]
             return predicted, self.encode_references(self.bridge.decode(rows), device)
-        labels = target.masked_fill(~content, 0)
+        labels = target.long().masked_fill(~content, 0)
         with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
             weights = None if vocabulary.weights is None else vocabulary.weights[labels]
             soft = SoftTokens(nn.functional.embedding(labels, vocabulary.table), content, weights)

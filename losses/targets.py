@@ -15,7 +15,14 @@ from bertscore_tm.losses.soft_tokens import EncodedTokens
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.texts import TextPairs
 
-__all__ = ["EncodedReferences", "encode_reference_texts", "list_references", "locate_label_content"]
+__all__ = [
+    "EncodedReferences",
+    "encode_reference_texts",
+    "list_references",
+    "locate_label_content",
+    "require_ids",
+    "require_labels",
+]
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,52 @@ def encode_reference_texts(
         counts = torch.tensor([len(several) for several in references], device="cpu")
         items = torch.arange(len(references), device="cpu").repeat_interleave(counts).to(device)
     return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
+
+
+def require_labels(labels: Tensor, shape: torch.Size) -> None:
+    """Raise an error unless labels are token ids of some positions.
+
+    Args:
+        labels: token ids.
+        shape: shape of the predictions, (batch, positions).
+
+    Raises:
+        TypeError: the labels are not integers.
+        ValueError: the labels have another shape.
+
+    Example:
+        >>> require_labels(torch.zeros(1, 2, dtype=torch.long), torch.Size([1, 2]))
+    """
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise TypeError(f"target must hold token ids as integers, got {labels.dtype}: pass labels.long()")
+    if labels.shape != shape:
+        raise ValueError(f"target must have the shape {tuple(shape)} of the predictions, got {tuple(labels.shape)}")
+
+
+def require_ids(labels: Tensor, content: Tensor, vocab_size: int, ignore_index: int) -> None:
+    """Raise an error unless labels are ids of the vocabulary. Checked on the CPU only.
+
+    Args:
+        labels: token ids, shape (batch, positions).
+        content: positions with content, shape (batch, positions), bool.
+        vocab_size: number of tokens.
+        ignore_index: label of positions without content.
+
+    Raises:
+        ValueError: a label at a position with content is not an id of the vocabulary.
+
+    Example:
+        >>> labels = torch.tensor([[1, 7, -100]])
+        >>> require_ids(labels, labels != -100, 30522, -100)
+    """
+    # Elsewhere the check would synchronize the device, and it would break a compiled graph.
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if (content & ((labels < 0) | (labels >= vocab_size))).any():
+        raise ValueError(
+            f"target holds ids outside the vocabulary of {vocab_size}: mark positions without content with "
+            f"ignore_index={ignore_index}"
+        )
 
 
 def locate_label_content(

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
+from transformers.modeling_outputs import CausalLMOutput
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.scores import guarded_f1
@@ -610,6 +611,32 @@ def test_settings_can_be_annealed(encoder):
     loss.temperature, loss.matching_temperature = 0.3, 0.05
     expected = SoftBERTScoreLoss(encoder, temperature=0.3, matching_temperature=0.05)(z, labels)
     assert torch.equal(loss(z, labels), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_logits_that_are_token_ids_are_an_error(encoder, dtype):
+    loss, labels = SoftBERTScoreLoss(encoder), torch.zeros(1, 3, dtype=torch.long)
+    with pytest.raises(TypeError, match=rf"logits must be a floating-point tensor, got {dtype}"):
+        loss(torch.ones(1, 3, 30522, dtype=dtype), labels)
+    with pytest.raises(TypeError, match=rf"hidden must be a floating-point tensor, got {dtype}"):
+        loss.forward_hidden(torch.ones(1, 3, 8, dtype=dtype), torch.nn.Linear(8, 30522), labels)
+    with pytest.raises(TypeError, match=r"logits must be a floating-point tensor, got a CausalLMOutput: pass its"):
+        loss(CausalLMOutput(logits=torch.zeros(1, 3, 30522)), labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+def test_labels_that_are_not_integers_are_an_error(encoder, dtype):
+    loss, labels = SoftBERTScoreLoss(encoder), torch.ones(1, 3, dtype=dtype)
+    with pytest.raises(TypeError, match=rf"target must hold token ids as integers, got {dtype}: pass labels.long\(\)"):
+        loss(torch.zeros(1, 3, 30522), labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_labels_of_any_integer_type_give_the_same_loss(encoder, dtype):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    loss = SoftBERTScoreLoss(encoder)
+    assert torch.equal(loss(z, labels.to(dtype)), loss(z, labels))
 
 
 def test_bad_targets_say_what_is_wrong(encoder):
