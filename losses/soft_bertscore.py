@@ -41,6 +41,7 @@ from bertscore_tm.losses.targets import (
     locate_label_content,
     require_ids,
     require_labels,
+    warn_if_unshifted,
 )
 from bertscore_tm.losses.token_weights import LossIdf, resolve_token_weights
 from bertscore_tm.scoring.messages import describe_truncation
@@ -171,8 +172,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.temperature = temperature
         self.matching = matching
         self.matching_temperature = matching_temperature
-        self.component = component
-        self.references = references
+        self.component, self.references = component, references
         self.top_k = top_k
         self.length = length
         self.reduction: Reduction = reduction
@@ -184,6 +184,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.encoder.require_soft_tokens()
         self.weights = resolve_token_weights(self.encoder, idf)
         self.bridge: VocabularyBridge | None = None
+        self._has_checked_shift = False
         if isinstance(generator_tokenizer, VocabularyBridge):
             if generator_tokenizer.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
                 raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
@@ -238,6 +239,9 @@ class SoftBERTScoreLoss(nn.Module):
             # Only where needed: the gradient of a slice allocates a tensor as large as the whole.
             logits = logits[..., :size]
         content, references = self._locate_content(logits.shape[:2], target, mask, logits.device)
+        if isinstance(target, Tensor) and not self._has_checked_shift and not torch.compiler.is_compiling():
+            self._has_checked_shift = True
+            warn_if_unshifted(logits, target, self.ignore_index)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             predictions = predict_from_logits(
                 logits, vocabulary, resolve_relaxation(self.relaxation), self.temperature, self.top_k

@@ -14,6 +14,7 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.losses.soft_tokens import EncodedTokens
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.texts import TextPairs
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "EncodedReferences",
@@ -22,7 +23,11 @@ __all__ = [
     "locate_label_content",
     "require_ids",
     "require_labels",
+    "warn_if_unshifted",
 ]
+
+# Fewest positions from which shifted logits are recognised.
+_FEWEST_SHIFTED = 16
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,31 @@ def require_ids(labels: Tensor, content: Tensor, vocab_size: int, ignore_index: 
         raise ValueError(
             f"target holds ids outside the vocabulary of {vocab_size}: mark positions without content with "
             f"ignore_index={ignore_index}"
+        )
+
+
+@torch.no_grad()
+def warn_if_unshifted(logits: Tensor, labels: Tensor, ignore_index: int) -> None:
+    """Warn if logits predict the next label rather than their own, as those of causal language models do.
+
+    Args:
+        logits: shape (batch, positions, vocabulary).
+        labels: token ids, shape (batch, positions).
+        ignore_index: label of positions without content.
+
+    Example:
+        >>> labels = torch.tensor([[1, 2, 3]])
+        >>> warn_if_unshifted(9.0 * torch.nn.functional.one_hot(labels), labels, -100)
+    """
+    own, following = labels[:, :-1], labels[:, 1:]
+    differs = (own != ignore_index) & (following != ignore_index) & (own != following)
+    likeliest, count = logits[:, :-1].argmax(-1), int(differs.sum())
+    num_own, num_following = (int((differs & (likeliest == each)).sum()) for each in (own, following))
+    # A model that has learned nothing yet predicts neither.
+    if count >= _FEWEST_SHIFTED and num_following > max(2 * num_own, count // 5):
+        warn_user(
+            f"the logits predict the next label at {num_following} of {count} positions, and their own at {num_own}: "
+            f"for a causal language model, pass logits[:, :-1] and labels[:, 1:]"
         )
 
 

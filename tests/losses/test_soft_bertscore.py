@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -637,6 +638,19 @@ def test_labels_of_any_integer_type_give_the_same_loss(encoder, dtype):
     z = near_labels(encoder, labels)
     loss = SoftBERTScoreLoss(encoder)
     assert torch.equal(loss(z, labels.to(dtype)), loss(z, labels))
+
+
+def test_unshifted_logits_of_causal_models_are_recognised(encoder):
+    labels = torch.arange(2000, 2024)[None]
+    following = 9.0 * one_hot(labels + 1, 30522).float()
+    loss = SoftBERTScoreLoss(encoder)
+    with pytest.warns(UserWarning, match=r"next label at 23 of 23 positions.*logits\[:, :-1\] and labels\[:, 1:\]"):
+        loss(following, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(following, labels)  # once per loss
+        SoftBERTScoreLoss(encoder)(following[:, :-1], labels[:, 1:])
+        SoftBERTScoreLoss(encoder)(torch.zeros(1, 24, 30522), labels)
 
 
 def test_bad_targets_say_what_is_wrong(encoder):
