@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from bertscore_tm.utilities.small_samples import MIN_RESAMPLED, MIN_TESTED, randomisation_p_value, student_interval
+
 __all__ = [
     "Coefficient",
     "Estimate",
@@ -94,6 +96,8 @@ def mean_interval(values: Tensor, confidence: float, num_resamples: int = 1000, 
     :math:`(1-c)/2` quantile to the :math:`(1+c)/2` quantile of the B means. It is the same on every device and rank,
     and leaves the global random state unchanged.
 
+    Of fewer than 20 values, whose bootstrap interval is too narrow, it is Student's; of one value, that value.
+
     Args:
         values: values to average, shape (..., n). All rows are resampled with the same draws.
         confidence: coverage c, between 0 and 1.
@@ -106,18 +110,21 @@ def mean_interval(values: Tensor, confidence: float, num_resamples: int = 1000, 
     Example:
         >>> low, high = mean_interval(torch.tensor([0.4, 0.5, 0.7, 0.8]), 0.95)
         >>> round(low.item(), 3), round(high.item(), 3)
-        (0.45, 0.75)
+        (0.31, 0.89)
     """
-    if values.shape[-1] == 0:
+    count = values.shape[-1]
+    if count == 0:
         low, high = torch.zeros(2, *values.shape[:-1], dtype=torch.float64, device="cpu")
         return low, high
+    if count < MIN_RESAMPLED:
+        return student_interval(values, confidence)
     return _percentile_interval(_resample_means(values, num_resamples, seed), confidence)
 
 
 def bootstrap_interval(
     scores: Scores, *, confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """Return a system's mean score and its percentile bootstrap interval.
+    """Return a system's mean score and its interval, that of :func:`mean_interval`.
 
     Args:
         scores: one score per text, shape (texts,).
@@ -153,6 +160,8 @@ def paired_bootstrap(
 
     with the differences d* of B resamples; the added 1 keeps it above 0 (Davison & Hinkley 1997, chapter 4).
 
+    Of fewer than 20 texts, whose p-value is too small, it is that of the exact paired randomisation test (Fisher 1935).
+
     Args:
         a: one score per text of the first system, shape (texts,).
         b: scores of the second system on the same texts, shape (texts,).
@@ -164,22 +173,29 @@ def paired_bootstrap(
         Difference, interval and p-value.
 
     Raises:
-        ValueError: the shapes differ or are not (texts,), there are fewer than two texts, a score is not finite, or an
+        ValueError: the shapes differ or are not (texts,), there are fewer than six texts, a score is not finite, or an
             argument is out of range.
 
     Example:
-        >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5])
+        >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5, 0.2, 0.6])
         >>> result = paired_bootstrap(a, a + 0.1)
         >>> round(result.difference, 3), round(result.low, 3), round(result.high, 3), round(result.p_value, 4)
-        (0.1, 0.1, 0.1, 0.0002)
+        (0.1, 0.1, 0.1, 0.0312)
     """
     first, second = _as_paired_values(a, b, ("a", "b"))
     _check_bootstrap(confidence, num_resamples)
     differences = second - first
-    means = _resample_means(differences, num_resamples, seed)
-    low, high = _percentile_interval(means, confidence)
-    smaller_tail = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    p_value = min(1.0, 2 * (smaller_tail + 1) / (num_resamples + 1))
+    if len(differences) < MIN_TESTED:
+        count = len(differences)
+        raise ValueError(f"a paired test needs at least {MIN_TESTED} texts to reach a p-value below 0.05, got {count}")
+    if len(differences) < MIN_RESAMPLED:
+        low, high = student_interval(differences, confidence)
+        p_value = randomisation_p_value(differences)
+    else:
+        means = _resample_means(differences, num_resamples, seed)
+        low, high = _percentile_interval(means, confidence)
+        smaller_tail = min(int((means <= 0).sum()), int((means >= 0).sum()))
+        p_value = min(1.0, 2 * (smaller_tail + 1) / (num_resamples + 1))
     return PairedBootstrap(differences.mean().item(), low.item(), high.item(), p_value)
 
 

@@ -1,5 +1,7 @@
 """Compare the scores of systems on the same references with a paired bootstrap (Koehn, EMNLP 2004).
 
+Fewer than 20 texts are compared with the exact randomisation test, fewer than 6 are an error.
+
 Every system is compared with the first one. Intervals are percentile intervals; p-values are two-sided. With several
 comparisons the column "p (Holm)" is adjusted for their number (Holm 1979): the probability of any value below 0.05
 without a true difference is at most 0.05. Intervals are not adjusted.
@@ -160,9 +162,13 @@ class Comparison:
             row = [f"{self.names[i]} - {self.names[j]}", f"{test.difference:+.4f}"]
             row += [f"[{test.low:+.4f}, {test.high:+.4f}]", f"{test.p_value:.4f}"]
             differences.append(row + ([f"{adjusted:.4f}"] if several else []))
+        from bertscore_tm.utilities.small_samples import MIN_RESAMPLED
+
         settings = self.settings
         counts = f"{settings['num_texts']} texts, {report.format_count(settings['num_references'], 'reference')}"
         method = f"paired bootstrap with {settings['num_resamples']} resamples, seed {settings['seed']}"
+        if settings["num_texts"] < MIN_RESAMPLED:
+            method = "exact paired randomisation test and Student's intervals, as there are few texts"
         tables = f"{report.align_columns(systems)}\n{report.align_columns(differences)}"
         return f"{tables}\n{counts}; {method}\nsignature: {signature}\n"
 
@@ -189,14 +195,18 @@ class Comparison:
 
 def _read(arguments: argparse.Namespace) -> tuple[list[list[str]], list[list[str]], list[str] | None]:
     """Return the systems' texts, the references, and the texts for idf."""
+    from bertscore_tm.utilities.small_samples import MIN_TESTED
+
     if len(arguments.candidates) < 2:
         raise CommandError("argument -c/--candidates: give the files of at least two systems")
     check_standard_input([*arguments.candidates, *arguments.references, arguments.idf_file])
     tables = [read_table(path, arguments.format) for path in arguments.candidates]
     systems = [text_arguments.read_candidates(table, arguments.candidate_column) for table in tables]
     check_lengths(tables, [len(system) for system in systems])
-    if len(systems[0]) < 2:
-        raise tables[0].error(0, "a comparison needs at least two texts per system")
+    if len(systems[0]) < MIN_TESTED:
+        raise tables[0].error(
+            0, f"a comparison needs at least {MIN_TESTED} texts per system to reach a p-value below 0.05"
+        )
     references = text_arguments.read_references(
         [read_table(path, arguments.format) for path in arguments.references],
         arguments.reference_column,

@@ -92,11 +92,20 @@ def test_document_has_the_scores_of_the_reference_package(command, oracle):
         ("shuffled.txt", "summaries.txt"),
         ("openings.txt", "summaries.txt"),
     ]
-    assert found["differences"][0]["high"] < 0 < found["differences"][1]["low"]
+    assert found["differences"][0]["difference"] < 0 < found["differences"][1]["low"]
     settings = {"score": "f1", "confidence": 0.95, "num_resamples": 10_000, "seed": 0}
     assert settings.items() <= found.items()
     assert (found["num_texts"], found["num_references"]) == (COUNT, COUNT)
     assert found["signature"].startswith("model:")
+
+
+def test_twenty_texts_are_resampled(command, tmp_path):
+    words = [f"word {number}" for number in range(20)]
+    write_lines(tmp_path / "one.txt", words)
+    write_lines(tmp_path / "other.txt", words[::-1])
+    printed = command("-c", "one.txt", "other.txt", "-r", "one.txt", "--resamples", "99").out
+    assert "20 texts, 20 references; paired bootstrap with 99 resamples, seed 0\n" in printed
+    assert printed.splitlines()[5].split()[-1] == "0.0200"
 
 
 def test_options(command, oracle, tmp_path):
@@ -141,7 +150,8 @@ def test_tables(command):
         assert line.startswith(f"{difference['system']} - {difference['minus']} ")
         expected = [difference[key] for key in ("difference", "low", "high", "p_value", "p_value_holm")]
         assert numbers_in(line) == pytest.approx(expected, abs=6e-5)
-    assert lines[9] == f"{COUNT} texts, {COUNT} references; paired bootstrap with 10000 resamples, seed 0"
+    method = "exact paired randomisation test and Student's intervals, as there are few texts"
+    assert lines[9] == f"{COUNT} texts, {COUNT} references; {method}"
     assert lines[10] == f"signature: {found['signature']}"
     # One comparison needs no adjustment.
     assert "Holm" not in command("-c", "summaries.txt", "openings.txt", "-r", "refs.txt").out
@@ -190,7 +200,7 @@ def test_one_system_from_standard_input(command, monkeypatch):
         (["-c", "summaries.txt", "openings.txt", "-r", "short.txt"], "short.txt:1: "),
         (
             ["-c", "short.txt", "short.txt", "-r", "short.txt"],
-            "short.txt:1: a comparison needs at least two texts per system",
+            "short.txt:1: a comparison needs at least 6 texts per system to reach a p-value below 0.05",
         ),
         (["-c", "-", "-", "-r", "refs.txt"], "can be read only once"),
         (["-c", "summaries.txt", "openings.txt"], "required: -r/--references"),

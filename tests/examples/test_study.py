@@ -191,7 +191,7 @@ def test_tasks_are_drawn_once_and_hold_sources_out(tmp_path, monkeypatch):
     assert held_out == [Pair("text 1", "summary 1")]
 
 
-SMALL = ["--jobs=1", "--eval-pairs=4", "--train-pairs=16", "--batch-size=4", "--start-steps=1", "--steps=2"]
+SMALL = ["--jobs=1", "--eval-pairs=6", "--train-pairs=16", "--batch-size=4", "--start-steps=1", "--steps=2"]
 SMALL += ["--generator-layers=1", "--timing-rounds=1", "--held-out-layers", "3"]
 
 
