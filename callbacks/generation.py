@@ -14,6 +14,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
@@ -82,6 +83,11 @@ def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any,
     ``generate`` calls parts of the model directly, such as its encoder, so the root's forward hooks do not run.
     """
     trainer = pl_module._trainer
+    if trainer is not None and isinstance(trainer.strategy, DeepSpeedStrategy) and trainer.strategy.zero_stage_3:
+        raise MisconfigurationException(
+            "generating with weights that DeepSpeed ZeRO stage 3 partitions is not tested, so it is refused: use stage "
+            "2 or FSDP, or pass a function that calls the model's generate with synced_gpus=True as generate="
+        )
     roots = [model] if trainer is None else [trainer.strategy.model, model]
     is_sharded = isinstance(model, FSDPModule) and "generate" not in vars(model)
     wrapper = next((root for root in roots if isinstance(root, FullyShardedDataParallel)), None)
@@ -147,8 +153,9 @@ class HuggingFaceGenerate(ABC):
             Generated texts and their references.
 
         Raises:
-            MisconfigurationException: the module has no such model, the model does not take the input, or the batch is
-                not a mapping, lacks a key or has rows without a prompt.
+            MisconfigurationException: the module has no such model, the model does not take the input, DeepSpeed
+                partitions its weights (ZeRO stage 3), or the batch is not a mapping, lacks a key or has rows without a
+                prompt.
         """
         model = self._find_model(pl_module)
         if not isinstance(batch, Mapping):

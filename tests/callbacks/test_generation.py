@@ -1,12 +1,14 @@
 """Seq2SeqGenerate and CausalGenerate: inputs of the model, decoded texts and references."""
 
 import pickle
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
+from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
@@ -381,6 +383,23 @@ def test_generators_run_in_every_step_with_a_progress_bar(tmp_path, kind, family
     run.test(module, data, verbose=False)
     run.fit(module, data, data)
     assert module.preds == {"train": expected, "validate": expected, "test": expected}
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
+    """A strategy without its constructor, which needs DeepSpeed."""
+    strategy = object.__new__(DeepSpeedStrategy)
+    strategy.config = {"zero_optimization": {"stage": stage}}
+    strategy._lightning_module = strategy._model = None
+    tokenizer, module = tokenizer_of("bart"), Module(model_of("bart"))
+    module._trainer = SimpleNamespace(strategy=strategy)
+    batch = {"input_ids": torch.tensor([[0, 9, 8, 2]]), "labels": torch.tensor([[5, 6, -100]])}
+    generate = Seq2SeqGenerate(tokenizer, max_new_tokens=3)
+    if stage == 2:
+        assert len(generate(module, batch)[0]) == 1
+    else:
+        with pytest.raises(MisconfigurationException, match=r"stage 3.*use stage 2.*synced_gpus=True as generate="):
+            generate(module, batch)
 
 
 def test_models_are_found_by_path_and_unwrapped():
