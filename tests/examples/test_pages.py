@@ -76,6 +76,8 @@ def texts(tmp_path, monkeypatch):
         (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
     rows = [{"candidate": a, "reference": b, "human": len(a)} for a, b in zip(hyps, refs, strict=True)]
     (tmp_path / "judged.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    samples = [{"candidates": [a, b]} for a, b in zip(hyps, refs, strict=True)]
+    (tmp_path / "samples.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in samples), encoding="utf-8")
     return tmp_path
 
 
@@ -106,7 +108,7 @@ def offline(command, minilm):
 @pytest.mark.usefixtures("one_thread")
 def test_shell_commands_run_in_order(minilm, texts, capsys):
     lines = commands("bertscore-tm ")
-    assert {line.split()[1] for line in lines} == {"score", "compare", "show", "baseline", "tune-layers"}
+    assert {line.split()[1] for line in lines} == {"score", "rank", "compare", "show", "baseline", "tune-layers"}
     for line in lines:
         assert main(offline(line, minilm)[1:]) == 0, f"{line}\n{capsys.readouterr().err}"
     for name in ("scores.tsv", "alignment.png", "baseline.csv"):
