@@ -9,7 +9,7 @@ The only file that uses protected names of ``torchmetrics.Metric``:
   returns copies.
 * ``_forward_cache``: ``LightningModule.log`` reads the value of a step from it.
 * ``_update_count``: merged and loaded pairs count as updates, or ``compute`` would warn that there were none.
-* ``_computed``: a cached result is dropped when pairs are merged or loaded.
+* ``_computed``: a cached result is dropped when pairs are merged, loaded, synchronised or the ranks' own again.
 """
 
 from __future__ import annotations
@@ -291,7 +291,8 @@ class ListStateMetric(Metric):
         if self._synced is not None:
             raise TorchMetricsUserError("The Metric has already been synced.")
         if (distributed_available or self.distributed_available_fn)():
-            self._synced = self._combine(self.metric_state, self._collectives(dist_sync_fn, process_group))
+            combined = self._combine(self.metric_state, self._collectives(dist_sync_fn, process_group))
+            self.__dict__.update(_synced=combined, _computed=None)
 
     def unsync(self, should_unsync: bool = True) -> None:
         """Return to the pairs of this rank.
@@ -306,7 +307,7 @@ class ListStateMetric(Metric):
             return
         if self._synced is None:
             raise TorchMetricsUserError("The Metric has already been un-synced.")
-        self._synced = None
+        self.__dict__.update(_synced=None, _computed=None)
 
     @contextmanager
     def sync_context(
