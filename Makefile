@@ -11,7 +11,7 @@ QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/pl
 	tests/callbacks/test_schedules.py tests/core/test_scores.py tests/cli/test_score.py
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
 DOCUMENTED := bertscore_tm $(addprefix bertscore_tm,.functional .scorer .losses .callbacks .catalog .statistics \
-	.texts .plotting .baselines .layer_tuning)
+	.plotting .baselines .layer_tuning)
 
 .PHONY: demo test quick benchmark lint dist types lowest docs check clean
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import WeightSource, token_weights
-from bertscore_tm.texts import TextPairs
 from bertscore_tm.utilities.files import write_atomically
 
 __all__ = ["Baseline", "Sums", "make_baseline"]

@@ -20,8 +20,8 @@ from bertscore_tm.plotting.functional import align_and_warn
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import as_documents, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, WeightSource, token_weights
-from bertscore_tm.texts import as_documents, as_text_pairs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from typing import Any
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.scoring.texts import as_text_pairs
 
 __all__ = ["TextBuffer", "add_metric_name"]
 

@@ -16,7 +16,7 @@ from bertscore_tm.callbacks.generation import isolate_random_state
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
 from bertscore_tm.callbacks.trainer import count_scored_loaders, gather_objects
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.scoring.texts import as_text_pairs
 
 __all__ = ["ExampleTexts", "LoaderTexts", "TextCollector"]
 

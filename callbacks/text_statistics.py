@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.scoring.texts import as_text_pairs
 
 __all__ = ["TextStatistics"]
 

@@ -16,8 +16,8 @@ from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.scoring.corpus import SCORES, compute_weighted_scores, encode_texts, match_encoded, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import token_weights
-from bertscore_tm.texts import TextPairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreReward"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.losses.soft_tokens import EncodedTokens
 from bertscore_tm.scoring.corpus import encode_texts
-from bertscore_tm.texts import TextPairs
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [

@@ -28,7 +28,7 @@ from bertscore_tm.utilities.user_warnings import warn_user
 if TYPE_CHECKING:
     from bertscore_tm.baselines import Baseline
     from bertscore_tm.scoring.corpus import CorpusScores
-    from bertscore_tm.texts import TextPairs
+    from bertscore_tm.scoring.texts import TextPairs
 
 __all__ = ["HELP", "NAME", "add_arguments", "run", "state_path"]
 

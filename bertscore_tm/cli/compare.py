@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     with join_ranks() as ranks:
         systems, references, idf_sents = ranks.run_on_first(lambda: _read(arguments))
 
-        from bertscore_tm.texts import TextPairs
+        from bertscore_tm.scoring.texts import TextPairs
 
         # One corpus, so that texts which systems share are encoded once.
         texts = TextPairs(list(chain.from_iterable(systems)), references * len(systems))

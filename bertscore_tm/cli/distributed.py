@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.scoring.corpus import CorpusScores
+    from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
-    from bertscore_tm.texts import TextPairs
 
 __all__ = ["RankGroup", "choose_device", "join_ranks", "split_steps"]
 
@@ -228,7 +228,7 @@ def split_steps(steps: Sequence[list[int]], texts: TextPairs, num_ranks: int) ->
         The steps of each rank.
 
     Example:
-        >>> from bertscore_tm.texts import TextPairs
+        >>> from bertscore_tm.scoring.texts import TextPairs
         >>> texts = TextPairs(["a", "bb", "cccc"], [["a"], ["bb"], ["cccc"]])
         >>> split_steps([[0], [1], [2]], texts, 2)
         [[[2]], [[1], [0]]]

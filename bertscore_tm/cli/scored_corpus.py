@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.texts import TextPairs
+    from bertscore_tm.scoring.texts import TextPairs
 
 __all__ = ["ScoredCorpus", "score_across_ranks"]
 

@@ -11,7 +11,7 @@ from bertscore_tm.cli.inputs import FORMATS, read_table
 from bertscore_tm.cli.tables import Table, check_lengths
 
 if TYPE_CHECKING:
-    from bertscore_tm.texts import TextPairs
+    from bertscore_tm.scoring.texts import TextPairs
 
 __all__ = ["add_column_arguments", "add_pair_arguments", "read_candidates", "read_pairs", "read_references"]
 
@@ -93,7 +93,7 @@ def read_pairs(arguments: argparse.Namespace) -> TextPairs:
     Raises:
         CommandError: arguments contradict each other, or a file is malformed.
     """
-    from bertscore_tm.texts import TextPairs
+    from bertscore_tm.scoring.texts import TextPairs
 
     if arguments.candidate_text is not None or arguments.reference_text is not None:
         if arguments.candidates is not None or arguments.references is not None:

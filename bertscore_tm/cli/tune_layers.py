@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertscore_tm.layer_tuning import LayerAgreement
-    from bertscore_tm.texts import TextPairs
+    from bertscore_tm.scoring.texts import TextPairs
 
 __all__ = ["HELP", "NAME", "JudgedTexts", "add_arguments", "run"]
 
@@ -219,7 +219,7 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
 
 
 def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
-    from bertscore_tm.texts import TextPairs
+    from bertscore_tm.scoring.texts import TextPairs
 
     excluded = {
         "-r": arguments.references,
@@ -241,7 +241,7 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
 
 
 def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
-    from bertscore_tm.texts import TextPairs
+    from bertscore_tm.scoring.texts import TextPairs
 
     table = read_table(arguments.candidates, arguments.format)
     candidates = text_arguments.read_candidates(table, arguments.candidate_column)

@@ -17,8 +17,8 @@ from bertscore_tm.scoring.corpus import SCORES, CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import count_zero, describe_truncation, list_warnings, progress_bar, warn_unused
 from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
-from bertscore_tm.texts import TextPairs, as_text_pairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["bert_score", "score_and_warn"]

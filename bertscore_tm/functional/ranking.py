@@ -18,8 +18,8 @@ from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.scoring.corpus import SCORES, EncodedTexts, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation, progress_bar
 from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, require_known, token_weights
-from bertscore_tm.texts import TextPairs, as_documents
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [

@@ -26,8 +26,8 @@ from bertscore_tm.plotting.alignment import Alignment, compute_alignment
 from bertscore_tm.scoring.messages import describe_truncation, list_warnings, warn_unused
 from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_of_corpus
-from bertscore_tm.texts import as_text_pairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:

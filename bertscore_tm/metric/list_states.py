@@ -42,8 +42,8 @@ from bertscore_tm.metric.states import (
     token_dtypes,
 )
 from bertscore_tm.scoring.corpus import compute_weighted_scores
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, WeightSource
-from bertscore_tm.texts import TextPairs
 
 __all__ = ["ListStateMetric"]
 

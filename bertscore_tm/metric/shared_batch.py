@@ -13,7 +13,7 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring.corpus import MatchedTexts, encode_texts, match_encoded, plan_steps
-from bertscore_tm.texts import TextPairs
+from bertscore_tm.scoring.texts import TextPairs
 
 __all__ = ["forget_batch", "match_batch"]
 

@@ -14,8 +14,8 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import best_of_references, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known
-from bertscore_tm.texts import TextPairs
 
 __all__ = [
     "SCORES",

@@ -14,7 +14,7 @@ from torch import Tensor
 from bertscore_tm.core.idf import DocumentFrequencies, accumulator, idf_weights, special_token_weights
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
-from bertscore_tm.texts import as_documents
+from bertscore_tm.scoring.texts import as_documents
 
 __all__ = ["Idf", "TokenWeights", "WeightSource", "reference_frequencies", "token_weights", "weights_of_corpus"]
 

@@ -17,8 +17,8 @@ from bertscore_tm.losses.soft_matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens
 from bertscore_tm.scoring.corpus import score_corpus
 from bertscore_tm.scoring.messages import count_zero, list_warnings
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import token_weights
-from bertscore_tm.texts import TextPairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:

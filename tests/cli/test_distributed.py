@@ -19,8 +19,8 @@ from bertscore_tm.cli.distributed import RankGroup, choose_device, split_steps
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.corpus import plan_steps, score_corpus
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import token_weights
-from bertscore_tm.texts import TextPairs
 from tests.support.models import save_tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.shell import ROOT, run_here, run_on_ranks

@@ -15,7 +15,7 @@ from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
 from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.core.scores import best_of_references, guarded_f1, harmonic_mean, precision_recall_f1, rescale
 from bertscore_tm.scoring.corpus import match_texts, plan_steps
-from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.scoring.texts import as_text_pairs
 from tests.support.texts import real_pairs, several_references
 
 SCORES = ("precision", "recall", "f1")

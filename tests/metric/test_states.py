@@ -14,7 +14,7 @@ from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.metric import states
 from bertscore_tm.metric.states import TOKEN_STATES, append, pack_tokens, token_dtypes, unpack_tokens
 from bertscore_tm.scoring.corpus import MatchedTexts, match_texts
-from bertscore_tm.texts import as_text_pairs
+from bertscore_tm.scoring.texts import as_text_pairs
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LEAVES = {"catalog", "statistics", "texts", "utilities"}
+LEAVES = {"catalog", "statistics", "utilities"}
 LOWER = LEAVES | {"core", "encoder", "scoring"}
 # What each room may import.
 ALLOWED = {
