@@ -1,9 +1,9 @@
 """Run the mutation tests: ``python -m tests.mutation [--count 160] [--budget 15] [--results FILE] [PATTERN ...]``.
 
 Each mutant is one change to one file of a copy of the checkout. One run of the unchanged copy records which tests run
-which lines. The tests of a mutant are some of those that run its line, the cheapest first; they run in a process forked
-from one that has imported the libraries, until one fails (the mutant is killed) or all pass (it survives). Tests marked
-slow or distributed do not run. A run with a results file is resumed where it stopped.
+which lines. The tests of a mutant are some of those that run its line, the most specific first; they run in a process
+forked from one that has imported the libraries, until one fails (the mutant is killed) or all pass (it survives). Tests
+marked slow or distributed do not run. A run with a results file is resumed where it stopped.
 """
 
 from __future__ import annotations

@@ -82,20 +82,20 @@ class Recorder:
 
 
 def choose_tests(records: Records, mutant: Mutant, most: int, budget: float) -> list[str]:
-    """Return tests that run a mutant's lines, grouped by file, the cheapest file first.
+    """Return tests that run a mutant's lines, grouped by file, the most specific file first.
 
-    The cheapest of each file are chosen first, then the second cheapest of each file, and further cases of
-    parametrized tests last; a test that exceeds the rest of the budget is left out. A fixture costs once.
+    The most specific test, which runs the fewest lines, of each file is chosen first, then the second of each file, and
+    further cases of parametrized tests last; a test that exceeds the rest of the budget is left out.
     """
     reached = set(range(mutant.lines[0], mutant.lines[1] + 1))
     turns: Counter[str] = Counter()
     places = {}
-    for test, record in sorted(records.items(), key=lambda item: item[1]["seconds"]):
+    for test, record in sorted(records.items(), key=lambda item: sum(map(len, item[1]["lines"].values()))):
         if not reached.isdisjoint(record["lines"].get(mutant.path, [])):
             function, file = test.partition("[")[0], test.partition("::")[0]
             turns[function] += 1
             turns[file] += turns[function] == 1
-            places[test] = (turns[function], turns[file], record["seconds"], file)
+            places[test] = (turns[function], turns[file], len(places), file)
     chosen: list[str] = []
     paid: set[str] = set()
     for test in sorted(places, key=places.__getitem__):
