@@ -140,10 +140,10 @@ def test_a_table_from_a_file(tmp_path, encoder):
     path = tmp_path / "table.csv"
     with pytest.raises(FileNotFoundError):
         baseline("en", "any", path)
-    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(6)))
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(7)))
     torch.testing.assert_close(
-        select_rows(encoder, baseline("en", "any", path))[:, 0], torch.tensor([0.1, 0.2, 0.5]).double()
+        select_rows(encoder, baseline("en", "any", path)), torch.tensor([[0.1], [0.2], [0.5]]).double()
     )
-    path.write_text("LAYER,P,R,F\n0,.1,.2,.3\n")
-    with pytest.raises(ValueError, match="ends at layer 0, but the encoder's layer is 5"):
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(5)))
+    with pytest.raises(ValueError, match="ends at layer 4, but the encoder's layer is 5"):
         select_rows(encoder, baseline("en", "any", path))

@@ -167,6 +167,16 @@ def test_hidden_states_with_the_weight_alone(encoder):
     assert loss.forward_hidden(hidden.bfloat16(), head.bfloat16(), labels).dtype == torch.float32
 
 
+def test_components_of_half_precision_hidden_states(encoder):
+    head = output_layer(encoder, 16, dtype=torch.bfloat16)
+    hidden = torch.randn(3, 7, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
+    loss, labels = SoftBERTScoreLoss(encoder), labels_of(encoder)
+    _, found = loss.forward_hidden(hidden, head, labels, return_components=True)
+    _, expected = loss(linear(hidden.float(), head.weight.float(), head.bias.float()), labels, return_components=True)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=1e-4, rtol=1e-4)
+
+
 def test_hidden_states_that_cannot_be(encoder):
     hidden, weight = torch.zeros(2, 3, 4), torch.zeros(30522, 4)
     labels = torch.full((2, 3), 2000)

@@ -58,6 +58,12 @@ def test_order_and_padding_do_not_matter():
     assert torch.allclose(turned, transported_similarity(wide, rows, columns, steps=500), atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_transport_in_half_precision_is_computed_in_float32(dtype):
+    half = [tensor.to(dtype) for tensor in problem(3)]
+    assert torch.equal(transported_similarity(*half), transported_similarity(*(tensor.float() for tensor in half)))
+
+
 def test_gradcheck():
     similarities, rows, columns = problem(5)
     rows[0, 1], columns[0, 2] = 0, 0
