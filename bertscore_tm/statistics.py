@@ -110,7 +110,7 @@ def mean_interval(values: Tensor, confidence: float, num_resamples: int = 1000, 
     Example:
         >>> low, high = mean_interval(torch.tensor([0.4, 0.5, 0.7, 0.8]), 0.95)
         >>> round(low.item(), 3), round(high.item(), 3)
-        (0.31, 0.89)
+        (0.309, 0.891)
     """
     count = values.shape[-1]
     if count == 0:

@@ -333,7 +333,7 @@ class ListStateMetric(Metric):
             yield
         finally:
             if should_unsync and not synced_before:
-                self._synced = None
+                self.__dict__.update(_synced=None, _computed=None)
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = super()._wrap_compute(compute)

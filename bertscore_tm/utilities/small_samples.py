@@ -29,6 +29,7 @@ def randomisation_p_value(differences: Tensor) -> float:
         >>> randomisation_p_value(torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
         0.03125
     """
+    differences = differences.double()
     # The first sign is fixed: the other half of the choices has the same absolute sums.
     sums = differences[:1]
     for difference in differences[1:]:
@@ -51,7 +52,7 @@ def student_interval(values: Tensor, confidence: float) -> tuple[Tensor, Tensor]
     Example:
         >>> low, high = student_interval(torch.tensor([0.4, 0.5, 0.7, 0.8]), 0.95)
         >>> round(low.item(), 3), round(high.item(), 3)
-        (0.31, 0.89)
+        (0.309, 0.891)
     """
     values = values.detach().cpu().double()
     count, mean = values.shape[-1], values.mean(-1)
