@@ -18,8 +18,9 @@ DOCUMENTED := bertscore_tm $(addprefix bertscore_tm,.functional .scorer .losses 
 demo: $(VENV)/ready
 	$(BIN)/python -m examples.summarize_docstrings $(DEMO_ARGS)
 
+# More workers than the two cores that it is meant for: tests that start processes leave cores idle.
 test: $(VENV)/ready
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 25 $(TEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 25 $(TEST_ARGS)
 
 # Within a minute: a part of every room, and no test that is slow or starts processes.
 quick: $(VENV)/ready
