@@ -586,9 +586,18 @@ def test_metric_plot_of_several_values(encoder, pairs):
     metric.plot(steps, ax=own)
     for name, values in lines_by_label(own).items():
         torch.testing.assert_close(values.float(), torch.stack([step[name] for step in steps]))
+    assert all(tick == int(tick) for tick in own.get_xticks())
     figure, ax = metric.plot(steps[1])
     plt.close(figure)
     assert lines_by_label(ax)["f1"].item() == pytest.approx(steps[1]["f1"].item())
+
+
+def test_metric_plot_of_all_layers(minilm, pairs):
+    metric = BERTScore(minilm, all_layers=True)
+    metric.update(pairs[0][:3], pairs[1][:3])
+    _, ax = metric.plot(ax=Figure().subplots())
+    assert lines_by_label(ax)["f1"].shape == (7,)
+    assert ax.get_xlabel() == "layer"
 
 
 def test_metric_plot_of_many_pairs(encoder, pairs, tmp_path):
