@@ -24,6 +24,7 @@ from transformers import GenerationMixin, PreTrainedTokenizerBase
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional import rank_candidates
+from bertscore_tm.losses.sampling import evaluation_mode
 
 __all__ = [
     "CausalGenerate",
@@ -49,14 +50,13 @@ def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -
         trainer: the running trainer.
         pl_module: the module that generates.
     """
-    modes = [(module, module.training) for module in pl_module.modules()]
-    try:
-        with isolate_random_state(pl_module), torch.no_grad(), trainer.precision_plugin.forward_context():
-            pl_module.eval()
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    with (
+        evaluation_mode(pl_module),
+        isolate_random_state(pl_module),
+        torch.no_grad(),
+        trainer.precision_plugin.forward_context(),
+    ):
+        yield
 
 
 @contextmanager

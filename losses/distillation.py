@@ -20,9 +20,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
+from bertscore_tm.losses.rewards import distinct_ngram_share
 from bertscore_tm.losses.sampling import generate_sequences
 from bertscore_tm.scoring.messages import progress_bar
-from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.files import append_lines, resume_lines, write_atomically
 
 __all__ = ["Candidates", "DistilledDataset", "DistilledTargets", "choose_targets", "make_candidates", "read_candidates"]
 
@@ -119,7 +120,8 @@ def make_candidates(
                 if number >= done:
                     inputs = collate([dataset[i] for i in batch])
                     made = _sample(model, tokenizer, inputs, num_candidates, max_new_tokens, (seed, batch.start))
-                    _append(parts[rank], [{"index": i, **vars(one)} for i, one in zip(batch, made, strict=True)])
+                    records = [{"index": i, **vars(one)} for i, one in zip(batch, made, strict=True)]
+                    append_lines(parts[rank], [json.dumps(records)])
                 progress(1)
         _wait_for_all()
         if rank == 0:
@@ -343,8 +345,7 @@ def _sample(
 
 def _is_usable(text: str, max_repetition: float) -> bool:
     words = text.split()
-    ngrams = [tuple(words[i : i + _NGRAM_SIZE]) for i in range(len(words) - _NGRAM_SIZE + 1)]
-    return bool(words) and (not ngrams or 1 - len(set(ngrams)) / len(ngrams) <= max_repetition)
+    return bool(words) and 1 - distinct_ngram_share(words, _NGRAM_SIZE) <= max_repetition
 
 
 def _digest_weights(model: PreTrainedModel) -> str:
@@ -375,27 +376,14 @@ def _is_made_with(path: Path, settings: dict[str, Any]) -> bool:
 
 
 def _resume(path: Path, settings: dict[str, Any]) -> int:
-    """Return the number of finished batches of a part, after cutting off an unfinished one."""
-    header = json.dumps(settings) + "\n"
-    with suppress(FileNotFoundError), path.open("r+b") as file:
-        if file.readline().decode(errors="replace") == header:
-            done, end = 0, file.tell()
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                done, end = done + 1, end + len(line)
-            file.truncate(end)
-            return done
-    with write_atomically(path) as file:
-        file.write(header)
-    return 0
-
-
-def _append(path: Path, records: list[dict[str, Any]]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(records) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Return the number of finished batches of a part; start it anew if it belongs to other settings."""
+    header = json.dumps(settings)
+    done = resume_lines(path, header)
+    if done is None:
+        path.unlink()
+        done = resume_lines(path, header)
+    assert done is not None
+    return done
 
 
 def _merge(parts: Sequence[Path], path: Path, settings: dict[str, Any]) -> None:

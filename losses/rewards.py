@@ -20,7 +20,7 @@ from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["BERTScoreReward"]
+__all__ = ["BERTScoreReward", "distinct_ngram_share"]
 
 # A text, or messages of a chat such as {"role": "assistant", "content": "..."}.
 Text = str | Sequence[Mapping[str, Any]]
@@ -218,7 +218,7 @@ class BERTScoreReward:
                 lengths = [len(tokens[reference]) for reference in references]
                 guards[i] *= max(_length_guard(len(tokens[candidate]), length, self.length_band) for length in lengths)
             if self.repeat_ngram_size is not None:
-                guards[i] *= _repetition_guard(tokens[candidate], self.repeat_ngram_size)
+                guards[i] *= distinct_ngram_share(tokens[candidate], self.repeat_ngram_size)
         return guards
 
     def _tokens(self, texts: Iterable[str]) -> dict[str, list[int]]:
@@ -239,7 +239,20 @@ def _length_guard(candidate: int, reference: int, band: tuple[float, float]) -> 
     return high / candidate if candidate > high else 1.0
 
 
-def _repetition_guard(tokens: Sequence[int], size: int) -> float:
+def distinct_ngram_share(tokens: Sequence[object], size: int) -> float:
+    """Return the share of distinct n-grams among all n-grams.
+
+    Args:
+        tokens: words or token ids.
+        size: n.
+
+    Returns:
+        The share; 1 for texts shorter than n tokens.
+
+    Example:
+        >>> distinct_ngram_share("a cat a cat".split(), 2)
+        0.6666666666666666
+    """
     ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else 1.0
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 
-__all__ = ["SampledSequences", "generate_sequences", "sample_with_log_probs", "sequence_log_probs"]
+__all__ = ["SampledSequences", "evaluation_mode", "generate_sequences", "sample_with_log_probs", "sequence_log_probs"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def generate_sequences(
         forced_bos_token_id=special.forced_bos_token_id,
     )
     generator: Any = model
-    with _evaluation(model), torch.no_grad(), _own_config(model, plain):
+    with evaluation_mode(model), torch.no_grad(), _own_config(model, plain):
         ids = generator.generate(**inputs, generation_config=plain)
     sequences = ids[:, start:].unflatten(0, (-1, num_samples))
     return sequences, _until_end(sequences, special.eos_token_id)
@@ -153,7 +153,7 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
             f"and {tuple(mask.shape)}"
         )
     rows, real = ids.flatten(0, 1), mask.flatten(0, 1).bool()
-    with _evaluation(model):
+    with evaluation_mode(model):
         if model.config.is_encoder_decoder:
             logits = _decode(model, inputs, rows, ids.shape[1])
         else:
@@ -227,15 +227,19 @@ def _until_end(ids: Tensor, end: int | list[int] | None) -> Tensor:
 
 
 @contextmanager
-def _evaluation(model: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off, and restore the training mode of every submodule."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Switch dropout off, and restore the training mode of every submodule, also after an exception.
+
+    Args:
+        module: the module.
+    """
+    modes = [(part, part.training) for part in module.modules()]
     try:
+        module.eval()
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for part, training in modes:
+            part.training = training
 
 
 @contextmanager

@@ -18,10 +18,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -34,7 +32,7 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import STDIN, read_parts
 from bertscore_tm.cli.tables import Table
 from bertscore_tm.cli.text_arguments import read_references
-from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.files import append_lines, resume_lines, write_atomically
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -269,23 +267,13 @@ def _read_candidates(table: Table, column: str) -> list[list[str]]:
 
 
 def _start_partial(path: Path, settings: dict[str, Any]) -> int:
-    """Return the number of finished lines, after cutting off an unfinished one; start the file if it is new."""
-    header = json.dumps(settings) + "\n"
-    with suppress(FileNotFoundError), path.open("r+b") as file:
-        if file.readline().decode(errors="replace") != header:
-            raise CommandError(
-                f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
-            )
-        done, end = 0, file.tell()
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            done, end = done + 1, end + len(line)
-        file.truncate(end)
-        return done
-    with write_atomically(path) as file:
-        file.write(header)
-    return 0
+    """Return the number of finished lines; start the file if it is new."""
+    done = resume_lines(path, json.dumps(settings))
+    if done is None:
+        raise CommandError(
+            f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
+        )
+    return done
 
 
 def _append_lines(path: Path, items: Sequence[Item], scores: Sequence[Sequence[Tensor]]) -> None:
@@ -294,10 +282,7 @@ def _append_lines(path: Path, items: Sequence[Item], scores: Sequence[Sequence[T
     for number, item in enumerate(items):
         rank, place = number % len(scores), number // len(scores)
         lines.append(_format_line(item, scores[rank][place]))
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
+    append_lines(path, lines)
 
 
 def _format_line(item: Item, scores: Tensor) -> str:
@@ -306,7 +291,7 @@ def _format_line(item: Item, scores: Tensor) -> str:
     best = int(order_candidates(scores)[0])
     rounded = [None if score != score else round(score, 6) for score in scores.tolist()]
     record = {"candidate": item.candidates[best], "index": best, "score": rounded[best], "scores": rounded}
-    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
 def _finish(unfinished: Path, output: str, signature: str) -> _Summary:

@@ -1,14 +1,14 @@
-"""Atomic writing of files: a reader sees the old content or the new content, never a part of it."""
+"""Files that an interruption leaves usable: written atomically, or line by line so that a later run goes on."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["write_atomically"]
+__all__ = ["append_lines", "resume_lines", "write_atomically"]
 
 
 @contextmanager
@@ -92,3 +92,52 @@ def _exists(path: str, filesystem: Any) -> bool:
     with suppress(OSError):
         return Path(path).exists() if filesystem is None else bool(filesystem.exists(path))
     return False
+
+
+def resume_lines(path: Path, header: str) -> int | None:
+    """Prepare a file of lines for :func:`append_lines`: start it, or keep the lines of an interrupted run.
+
+    A last line that the interruption cut off is removed.
+
+    Args:
+        path: the file; its folder must exist.
+        header: first line, which tells what the other lines belong to; without a line end.
+
+    Returns:
+        Number of complete lines after the header; ``None`` if the file has another header, and is left as it is.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "unfinished")
+        >>> resume_lines(path, "settings")
+        0
+        >>> append_lines(path, ["one", "two"])
+        >>> resume_lines(path, "settings"), resume_lines(path, "other settings")
+        (2, None)
+    """
+    if not path.exists():
+        with write_atomically(path) as new:
+            new.write(header + "\n")
+    with path.open("r+b") as file:
+        if file.readline() != f"{header}\n".encode():
+            return None
+        count, end = 0, file.tell()
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            count, end = count + 1, end + len(line)
+        file.truncate(end)
+    return count
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines to a file, and return when they are on the disk.
+
+    Args:
+        path: the file.
+        lines: the lines, without line ends.
+    """
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())

@@ -4,7 +4,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.files import append_lines, resume_lines, write_atomically
 
 
 def write(path, content="new", **options):
@@ -108,3 +108,25 @@ def test_a_remote_file_system():
     assert memory.cat(path) == b"a\r\n"
     assert [entry.rpartition("/")[2] for entry in memory.ls("/atomic", detail=False)] == ["table.csv"]
     memory.rm("/atomic", recursive=True)
+
+
+def test_lines_of_an_interrupted_run_are_kept_without_the_unfinished_one(tmp_path):
+    path = tmp_path / "unfinished"
+    assert resume_lines(path, "settings") == 0
+    append_lines(path, ["one", "zwölf"])
+    with path.open("ab") as file:
+        file.write(b"cut o")
+    assert resume_lines(path, "settings") == 2
+    append_lines(path, ["three"])
+    assert path.read_text(encoding="utf-8") == "settings\none\nzwölf\nthree\n"
+    assert resume_lines(path, "settings") == 3
+
+
+@pytest.mark.parametrize("other", ["settings ", "setting", ""])
+def test_lines_of_another_header_are_left_alone(tmp_path, other):
+    path = tmp_path / "unfinished"
+    resume_lines(path, "settings")
+    append_lines(path, ["one"])
+    before = path.read_bytes()
+    assert resume_lines(path, other) is None
+    assert path.read_bytes() == before
