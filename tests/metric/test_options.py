@@ -1,4 +1,4 @@
-"""What the metric's options change: given weights, picked layers, single scores, intervals, sums."""
+"""What the metric's options change: given weights, picked layers, single scores, read-only settings."""
 
 from __future__ import annotations
 
@@ -7,45 +7,38 @@ import math
 import pickle
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from functools import cache
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
 import bert_score as oracle
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
 from bert_score.utils import get_idf_dict, get_tokenizer
-from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from bertscore_tm.metric.states import mean_of_sums, sums_of_scores
-from bertscore_tm.plotting.alignment import compute_alignment
-from bertscore_tm.scoring.token_weights import token_weights
-from bertscore_tm.statistics import mean_interval
 from tests.support.models import tiny_model
-from tests.support.ranks import run_ranks
-from tests.support.texts import real_pairs, several_references
+from tests.support.short_pairs import (
+    CORPUS,
+    COUNT,
+    LAYERS,
+    ONE,
+    PREDS,
+    SEVERAL,
+    TARGET,
+    VOCABULARY,
+    assert_close,
+    baseline,
+    mean,
+    stacked,
+    updated,
+    weights,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-TOLERANCE = 1e-6
-LAYERS = 2
-VOCABULARY = 30522
-COUNT = 8
-# Real texts, cut short.
-PREDS, TARGET = ([" ".join(text.split()[:9]) for text in side] for side in real_pairs(COUNT))
-SEVERAL = several_references(TARGET)
-# A corpus that is not the references, with documents that come twice.
-CORPUS = [*PREDS[:5], *TARGET[4:], *TARGET[4:6]]
-INTERVAL = ("f1_low", "f1_high")
-# One pair at a time, since the reference package lets padding take part in the matching.
-ONE = {"batch_size": 1, "nthreads": 0, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -58,40 +51,6 @@ def encoder(minilm: str) -> FrozenEncoder:
 def every(minilm: str) -> FrozenEncoder:
     """All layers of the real encoder."""
     return FrozenEncoder(minilm, num_layers=6, all_layers=True)
-
-
-@cache
-def weights() -> dict[int, float]:
-    """Weights that no corpus gives, for every id, special ones too; many are 0."""
-    return {token: (token * 37 % 11) / 4 for token in range(VOCABULARY)}
-
-
-def updated(metric: BERTScore, preds: Sequence[str] = PREDS, target: Sequence[Any] = TARGET) -> BERTScore:
-    """A metric with pairs in batches of three."""
-    for start in range(0, len(preds), 3):
-        metric.update(preds[start : start + 3], target[start : start + 3])
-    return metric
-
-
-def stacked(found: Mapping[str, Tensor]) -> Tensor:
-    return torch.stack([found[name] for name in SCORES])
-
-
-def assert_close(found: Tensor, wanted: Tensor, tolerance: float = TOLERANCE) -> None:
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, wanted.float(), rtol=0, atol=tolerance)
-
-
-def mean(scores: Tensor) -> Tensor:
-    return scores.double().mean(-1).float()
-
-
-def baseline(folder: Any) -> str:
-    """A table in which all numbers differ."""
-    path = folder / "table.csv"
-    rows = [f"{layer},{0.1 + layer / 20},{0.2 + layer / 25},{0.15 + layer / 30}" for layer in range(7)]
-    path.write_text("\n".join(["LAYER,P,R,F", *rows]))
-    return str(path)
 
 
 # --- weights of a corpus, and given weights
@@ -455,106 +414,6 @@ def test_one_score_excludes_other_settings(encoder):
         BERTScore(encoder, score="recall", confidence=0.9)
 
 
-# --- intervals
-
-
-@pytest.mark.parametrize(
-    ("kind", "reduction", "confidence"),
-    [
-        ("plain", "mean", 0.5),
-        ("idf", "none", 0.95),
-        ("corpus", "mean", 0.95),
-        ("all layers", "none", 0.5),
-        ("picked", "mean", 0.95),
-        ("rescaled", "none", 0.95),
-        ("all layers, rescaled", "mean", 0.5),
-    ],
-)
-def test_an_interval_is_that_of_the_pairs(minilm, every, tmp_path, kind, reduction, confidence):
-    options: dict[str, Any] = {}
-    if "rescaled" in kind:
-        options |= {"rescale_with_baseline": True, "baseline_path": baseline(tmp_path)}
-    if kind in ("idf", "corpus"):
-        options |= {"idf": True} if kind == "idf" else {"idf_sents": CORPUS}
-    encoder = every if "layers" in kind or kind == "picked" else FrozenEncoder(minilm, num_layers=LAYERS)
-    metric = BERTScore(encoder, 4 if kind == "picked" else None, reduction=reduction, confidence=confidence, **options)
-    found = updated(metric).compute()
-    f1 = bert_score(PREDS, TARGET, encoder, **options)["f1"]
-    f1 = f1[4] if kind == "picked" else f1
-    assert list(found) == [*SCORES, *INTERVAL]
-    layers = f1.shape[:-1]
-    for name, end in zip(INTERVAL, mean_interval(f1, confidence), strict=True):
-        assert found[name].shape == layers
-        assert_close(found[name], end)
-    assert_close(found["f1"], f1 if reduction == "none" else mean(f1))
-    average = mean(f1)
-    assert (found["f1_low"] < average).all()
-    assert (average < found["f1_high"]).all()
-    # The resampling is seeded.
-    again = metric.compute()
-    assert all(torch.equal(again[name], found[name]) for name in found)
-
-
-def test_an_interval_contains_the_mean(encoder):
-    """Even the narrowest one of few pairs, and however the pairs are split."""
-    for count in range(1, COUNT + 1):
-        found = updated(BERTScore(encoder, confidence=0.8), PREDS[:count], TARGET[:count]).compute()
-        assert found["f1_low"] <= found["f1"] <= found["f1_high"]
-        assert (found["f1_low"] < found["f1_high"]) == (count > 1)
-    joined = BERTScore(encoder, confidence=0.8)
-    for part in (slice(0, 3), slice(3, 8)):
-        joined.merge_state(updated(BERTScore(encoder, confidence=0.8), PREDS[part], TARGET[part]))
-    for name, value in joined.compute().items():
-        assert_close(value, found[name])
-
-
-@pytest.mark.parametrize("rescaled", [False, True])
-def test_the_interval_of_one_pair_is_its_f1(every, tmp_path, rescaled):
-    options: dict[str, Any] = {"rescale_with_baseline": True, "baseline_path": baseline(tmp_path)} if rescaled else {}
-    for i in range(COUNT):
-        metric = BERTScore(every, confidence=0.95, **options)
-        metric.update(PREDS[i], TARGET[i])
-        found = metric.compute()
-        for name in INTERVAL:
-            assert_close(found[name], found["f1"])
-
-
-def test_the_interval_of_no_pair_is_zero(minilm, encoder):
-    for metric, shape in (
-        (BERTScore(encoder, confidence=0.95), ()),
-        (BERTScore(encoder, confidence=0.95, idf=True, reduction="none"), ()),
-        (BERTScore(minilm, LAYERS, True, confidence=0.95), (LAYERS + 1,)),
-    ):
-        with pytest.warns(UserWarning, match="before the ``update``"):
-            found = metric.compute()
-        assert all(torch.equal(found[name], torch.zeros(shape)) for name in INTERVAL)
-
-
-def test_an_interval_of_every_step(encoder):
-    metric = BERTScore(encoder, confidence=0.9, return_hash=True)
-    for start in range(0, COUNT, 4):
-        step = metric(PREDS[start : start + 4], TARGET[start : start + 4])
-        low, high = mean_interval(bert_score(PREDS[start : start + 4], TARGET[start : start + 4], encoder)["f1"], 0.9)
-        assert_close(step["f1_low"], low)
-        assert_close(step["f1_high"], high)
-    assert list(metric.compute()) == [*SCORES, *INTERVAL, "hash"]
-
-
-def test_repeated_pairs_are_not_resampled_twice(encoder):
-    metric = BERTScore(encoder, confidence=0.9)
-    for numbers in ([3, 1], [1, 3, 0], [2]):
-        metric.update([PREDS[i] for i in numbers], [TARGET[i] for i in numbers], indices=numbers)
-    found = metric.compute()
-    for name, end in zip(INTERVAL, mean_interval(bert_score(PREDS[:4], TARGET[:4], encoder)["f1"], 0.9), strict=True):
-        assert_close(found[name], end)
-
-
-@pytest.mark.parametrize("confidence", [0, 1, 0.0, 1.0, -0.1, 1.5, 95, math.nan, math.inf])
-def test_impossible_confidence(encoder, confidence):
-    with pytest.raises(ValueError, match="confidence must be between 0 and 1, got"):
-        BERTScore(encoder, confidence=confidence)
-
-
 # --- other settings
 
 
@@ -629,209 +488,3 @@ def wanted_f1(encoder: FrozenEncoder, options: dict[str, Any]) -> Tensor:
     chosen = {name: value for name, value in options.items() if name != "confidence"}
     f1: Tensor = bert_score(PREDS, TARGET, encoder, **chosen)["f1"]
     return f1
-
-
-# --- exact sums
-
-
-def parts_of(count: int) -> st.SearchStrategy[list[list[int]]]:
-    """Numbers in any order, cut anywhere."""
-
-    def cut(drawn: tuple[list[int], list[int]]) -> list[list[int]]:
-        order, cuts = drawn
-        return [order[start:stop] for start, stop in pairwise([0, *sorted(cuts), count])]
-
-    return st.tuples(st.permutations(range(count)), st.lists(st.integers(0, count), max_size=6)).map(cut)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    parts=parts_of(60),
-    seed=st.integers(0, 2**32),
-    scale=st.sampled_from([1.0, 0.01, 1e-6]),
-    layers=st.integers(1, 3),
-    order=st.randoms(use_true_random=False),
-)
-def test_sums_do_not_depend_on_split_and_order(parts, seed, scale, layers, order):
-    scores = np.random.default_rng(seed).uniform(-scale, scale, (3, layers, 60)).astype(np.float32)
-    whole = sums_of_scores(torch.from_numpy(scores))
-    sums = [sums_of_scores(torch.from_numpy(scores[..., part])) for part in parts]
-    order.shuffle(sums)
-    # Added up as a tree, which no order of ranks does.
-    while len(sums) > 1:
-        sums = [sum(pair) for pair in zip(sums[::2], sums[1::2], strict=False)] + sums[len(sums) // 2 * 2 :]
-    assert torch.equal(sums[0], whole)
-    exact = np.array([[math.fsum(row) / 60 for row in layer] for layer in scores])
-    assert np.abs(mean_of_sums(whole).numpy() - exact).max() <= 2**-32
-    # Sums of floats do depend on the order, or there would be nothing to test.
-    floats = {np.float32(sum(map(np.float32, np.roll(scores[0, 0], k)))) for k in range(60)}
-    assert len(floats) > 1
-
-
-@pytest.fixture(scope="module")
-def single(minilm: str) -> list[BERTScore]:
-    """A metric for each pair."""
-    encoder = FrozenEncoder(minilm, num_layers=LAYERS)
-    metrics = [BERTScore(encoder, idf_sents=CORPUS) for _ in range(COUNT)]
-    for metric, pred, target in zip(metrics, PREDS, TARGET, strict=True):
-        metric.update(pred, target)
-    return metrics
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(parts=parts_of(COUNT), whole=st.booleans())
-def test_a_mean_does_not_depend_on_split_and_order(single, parts, whole):
-    """Metrics that saw the same pairs, one at a time, and were added up in any way, agree in every bit."""
-    expected = merged([single])
-    found = merged([[single[i] for i in part] for part in parts], whole)
-    assert all(torch.equal(found[name], expected[name]) for name in SCORES)
-    exact = math.fsum(metric.compute()["f1"].item() for metric in single) / COUNT
-    assert found["f1"].item() == pytest.approx(exact, abs=2**-24)
-
-
-def merged(parts: list[list[BERTScore]], state_only: bool = False) -> dict[str, Tensor]:
-    first = parts[0][0] if parts[0] else next(part[0] for part in parts if part)
-    total = first.clone()
-    total.reset()
-    for part in parts:
-        rank = total.clone()
-        rank.reset()
-        for metric in part:
-            rank.merge_state(metric.metric_state if state_only else metric)
-        total.merge_state(rank)
-    found: dict[str, Tensor] = total.compute()
-    return found
-
-
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(order=st.permutations(range(COUNT)), how=st.lists(st.sampled_from(["update", "forward"]), min_size=COUNT))
-def test_pairs_may_come_in_any_order(single, order, how):
-    metric = single[0].clone()
-    metric.reset()
-    for i, one in zip(order, how, strict=False):
-        getattr(metric, one)(PREDS[i], TARGET[i])
-    expected = merged([single])
-    assert all(torch.equal(metric.compute()[name], expected[name]) for name in SCORES)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_two_billion_pairs_fit(encoder, sign):
-    """Scores of 1 have the largest sums; a state merged into itself 31 times has 2**31 pairs."""
-    metric = BERTScore(encoder)
-    metric.update("a cat", "a cat")
-    extreme = torch.full((3, 1, 1), float(sign))
-    metric.totals = sums_of_scores(extreme)
-    for doubled in range(1, 32):
-        metric.merge_state(dict(metric.metric_state))
-        assert metric.totals[0] == 2**doubled
-        # Without a warning of candidates that score 0.
-        assert {name: value.item() for name, value in metric.compute().items()} == dict.fromkeys(SCORES, float(sign))
-
-
-def test_many_pairs_keep_every_digit(encoder):
-    """A billion times the same pairs have the same mean, where sums of float32 would have lost them."""
-    metric = updated(BERTScore(encoder))
-    expected = metric.compute()
-    for _ in range(27):
-        metric.merge_state(dict(metric.metric_state))
-    assert metric.totals[0] == COUNT * 2**27
-    found = metric.compute()
-    assert all(torch.equal(found[name], expected[name]) for name in SCORES)
-
-
-@pytest.mark.parametrize("wrong", [torch.tensor([[101, 1037, 102]]), torch.tensor(5), torch.zeros(1, 3)], ids=str)
-def test_tensors_are_refused(encoder, wrong):
-    metric = updated(BERTScore(encoder))
-    before = metric.compute()
-    for preds, target, name in ((wrong, ["a"], "preds"), (["a"], wrong, "target"), (["a"], [wrong], r"target\[0\]")):
-        with pytest.raises(TypeError, match=f"{name} must be texts.*batch_decode"):
-            metric.update(preds, target)
-    assert torch.equal(stacked(metric.compute()), stacked(before))
-
-
-# --- weights, pairs and alignments of a metric
-
-
-def weights_on_a_rank(rank, folder):
-    metric = BERTScore(FrozenEncoder(folder, num_layers=LAYERS), idf=True)
-    # The last pair on both ranks, as a sampler would repeat it; the second rank has nothing else.
-    numbers = list(range(COUNT)) if rank == 0 else [COUNT - 1]
-    metric.update([PREDS[i] for i in numbers], [TARGET[i] for i in numbers], indices=numbers)
-    weights = metric.token_weights()
-    return weights.table, weights.source, metric.compute()["f1"]
-
-
-@pytest.mark.distributed
-def test_weights_for_a_loss_are_those_of_all_ranks(minilm):
-    encoder = FrozenEncoder(minilm, num_layers=LAYERS)
-    expected = BERTScore(encoder, idf_sents=TARGET)
-    expected.update(PREDS, TARGET)
-    for table, source, f1 in run_ranks(weights_on_a_rank, 2, str(minilm)):
-        assert torch.equal(table, expected.token_weights().table)
-        assert source == expected.token_weights().source
-        assert f1.item() == pytest.approx(expected.compute()["f1"].item(), abs=1e-6)
-
-
-def test_weights_for_a_loss(encoder):
-    metric = BERTScore(encoder, idf=True)
-    with pytest.raises(ValueError, match="there are none yet: call update first"):
-        metric.token_weights()
-    metric.update(PREDS, TARGET)
-    before = {name: score.item() for name, score in metric.compute().items()}
-    table = metric.token_weights().table
-    references = encoder.tokenizer(TARGET).ids
-    for token in {i for row in references for i in row}:
-        count = sum(token in row for row in references)
-        assert table[token].item() == pytest.approx(math.log((COUNT + 1) / (count + 1)))
-    assert {name: score.item() for name, score in metric.compute().items()} == before
-    given = BERTScore(encoder, idf=weights()).token_weights().table
-    assert all(given[token].item() == pytest.approx(weight) for token, weight in weights().items())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"idf": True},
-        {"score": "f1"},
-        {"confidence": 0.9},
-        {"reduction": "none"},
-        {"return_hash": True},
-        {"idf_sents": ["the cat", "a dog sat"]},
-    ],
-    ids=lambda options: next(iter(options), "defaults"),
-)
-def test_a_metric_of_the_same_settings_gives_pairs(encoder, pairs, options):
-    metric = BERTScore(encoder, **options)
-    metric.update(pairs[0][:4], pairs[1][:4])
-    twin = metric.per_pair()
-    twin.update(pairs[0][:6], pairs[1][:6])
-    known = {name: value for name, value in options.items() if name in ("idf", "idf_sents")}
-    wanted = bert_score(pairs[0][:6], pairs[1][:6], encoder, **known)
-    found = twin.compute()
-    assert found.keys() == {"precision", "recall", "f1"}
-    for name, values in found.items():
-        assert torch.allclose(values, wanted[name], atol=1e-6)
-    assert metric.update_count == 1  # its pairs are its own
-
-
-def test_a_metric_aligns_with_its_own_settings(minilm):
-    texts = "a cat sleeps", "the kitten is sleeping"
-    encoder = FrozenEncoder(minilm, num_layers=5)
-    layers = FrozenEncoder(minilm, num_layers=6, all_layers=True)
-    sents = ["a cat", "the kitten", "the dog is sleeping"]
-    one = BERTScore(layers, num_layers=5, idf_sents=sents).align(*texts)
-    other = compute_alignment(*texts, encoder, token_weights(encoder, idf_sents=sents))
-    assert one.candidate.tokens == other.candidate.tokens
-    assert torch.allclose(one.similarity, other.similarity, atol=1e-6)
-    assert torch.allclose(one.candidate.shares, other.candidate.shares, atol=1e-6)
-    metric = BERTScore(layers, num_layers=5, idf=True)
-    with pytest.raises(ValueError, match="there are none yet: call update first"):
-        metric.align(*texts)
-    metric.update(["x"] * 3, sents)
-    scores = bert_score([texts[0]], [texts[1]], encoder, idf_sents=sents)
-    assert metric.align(*texts).f1 == pytest.approx(scores["f1"].item(), abs=1e-6)
-    drawn = [text.get_text() for text in metric.plot_alignment(*texts).axes[0].texts]
-    assert any(text.endswith("layer 5, idf of 3 texts") for text in drawn)
-    with pytest.raises(ValueError, match="an alignment needs a single layer"):
-        BERTScore(layers).align(*texts)

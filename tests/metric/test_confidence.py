@@ -1,0 +1,136 @@
+"""Intervals of the metric: ``confidence=``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.statistics import mean_interval
+from tests.support.short_pairs import (
+    CORPUS,
+    COUNT,
+    INTERVAL,
+    LAYERS,
+    PREDS,
+    TARGET,
+    assert_close,
+    baseline,
+    mean,
+    updated,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def encoder(minilm: str) -> FrozenEncoder:
+    """The real encoder, two layers of it."""
+    return FrozenEncoder(minilm, num_layers=LAYERS)
+
+
+@pytest.fixture(scope="module")
+def every(minilm: str) -> FrozenEncoder:
+    """All layers of the real encoder."""
+    return FrozenEncoder(minilm, num_layers=6, all_layers=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reduction", "confidence"),
+    [
+        ("plain", "mean", 0.5),
+        ("idf", "none", 0.95),
+        ("corpus", "mean", 0.95),
+        ("all layers", "none", 0.5),
+        ("picked", "mean", 0.95),
+        ("rescaled", "none", 0.95),
+        ("all layers, rescaled", "mean", 0.5),
+    ],
+)
+def test_an_interval_is_that_of_the_pairs(minilm, every, tmp_path, kind, reduction, confidence):
+    options: dict[str, Any] = {}
+    if "rescaled" in kind:
+        options |= {"rescale_with_baseline": True, "baseline_path": baseline(tmp_path)}
+    if kind in ("idf", "corpus"):
+        options |= {"idf": True} if kind == "idf" else {"idf_sents": CORPUS}
+    encoder = every if "layers" in kind or kind == "picked" else FrozenEncoder(minilm, num_layers=LAYERS)
+    metric = BERTScore(encoder, 4 if kind == "picked" else None, reduction=reduction, confidence=confidence, **options)
+    found = updated(metric).compute()
+    f1 = bert_score(PREDS, TARGET, encoder, **options)["f1"]
+    f1 = f1[4] if kind == "picked" else f1
+    assert list(found) == [*SCORES, *INTERVAL]
+    layers = f1.shape[:-1]
+    for name, end in zip(INTERVAL, mean_interval(f1, confidence), strict=True):
+        assert found[name].shape == layers
+        assert_close(found[name], end)
+    assert_close(found["f1"], f1 if reduction == "none" else mean(f1))
+    average = mean(f1)
+    assert (found["f1_low"] < average).all()
+    assert (average < found["f1_high"]).all()
+    # The resampling is seeded.
+    again = metric.compute()
+    assert all(torch.equal(again[name], found[name]) for name in found)
+
+
+def test_an_interval_contains_the_mean(encoder):
+    """Even the narrowest one of few pairs, and however the pairs are split."""
+    for count in range(1, COUNT + 1):
+        found = updated(BERTScore(encoder, confidence=0.8), PREDS[:count], TARGET[:count]).compute()
+        assert found["f1_low"] <= found["f1"] <= found["f1_high"]
+        assert (found["f1_low"] < found["f1_high"]) == (count > 1)
+    joined = BERTScore(encoder, confidence=0.8)
+    for part in (slice(0, 3), slice(3, 8)):
+        joined.merge_state(updated(BERTScore(encoder, confidence=0.8), PREDS[part], TARGET[part]))
+    for name, value in joined.compute().items():
+        assert_close(value, found[name])
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_the_interval_of_one_pair_is_its_f1(every, tmp_path, rescaled):
+    options: dict[str, Any] = {"rescale_with_baseline": True, "baseline_path": baseline(tmp_path)} if rescaled else {}
+    for i in range(COUNT):
+        metric = BERTScore(every, confidence=0.95, **options)
+        metric.update(PREDS[i], TARGET[i])
+        found = metric.compute()
+        for name in INTERVAL:
+            assert_close(found[name], found["f1"])
+
+
+def test_the_interval_of_no_pair_is_zero(minilm, encoder):
+    for metric, shape in (
+        (BERTScore(encoder, confidence=0.95), ()),
+        (BERTScore(encoder, confidence=0.95, idf=True, reduction="none"), ()),
+        (BERTScore(minilm, LAYERS, True, confidence=0.95), (LAYERS + 1,)),
+    ):
+        with pytest.warns(UserWarning, match="before the ``update``"):
+            found = metric.compute()
+        assert all(torch.equal(found[name], torch.zeros(shape)) for name in INTERVAL)
+
+
+def test_an_interval_of_every_step(encoder):
+    metric = BERTScore(encoder, confidence=0.9, return_hash=True)
+    for start in range(0, COUNT, 4):
+        step = metric(PREDS[start : start + 4], TARGET[start : start + 4])
+        low, high = mean_interval(bert_score(PREDS[start : start + 4], TARGET[start : start + 4], encoder)["f1"], 0.9)
+        assert_close(step["f1_low"], low)
+        assert_close(step["f1_high"], high)
+    assert list(metric.compute()) == [*SCORES, *INTERVAL, "hash"]
+
+
+def test_repeated_pairs_are_not_resampled_twice(encoder):
+    metric = BERTScore(encoder, confidence=0.9)
+    for numbers in ([3, 1], [1, 3, 0], [2]):
+        metric.update([PREDS[i] for i in numbers], [TARGET[i] for i in numbers], indices=numbers)
+    found = metric.compute()
+    for name, end in zip(INTERVAL, mean_interval(bert_score(PREDS[:4], TARGET[:4], encoder)["f1"], 0.9), strict=True):
+        assert_close(found[name], end)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 0.0, 1.0, -0.1, 1.5, 95, math.nan, math.inf])
+def test_impossible_confidence(encoder, confidence):
+    with pytest.raises(ValueError, match="confidence must be between 0 and 1, got"):
+        BERTScore(encoder, confidence=confidence)
