@@ -1,6 +1,7 @@
 """Scores of all pairs against a loop over their tokens."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,6 +63,14 @@ def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatc
 def test_recall_is_the_transposed_precision(vectors):
     scores = score_all_pairs(vectors, torch.ones(9), torch.arange(len(LENGTHS)))
     assert torch.equal(scores[0], scores[1].T)
+
+
+def test_rounding_does_not_lead_beyond_1(vectors):
+    longer = replace(vectors, vectors=vectors.vectors * 1.0001)
+    scores = score_all_pairs(longer, torch.ones(9), torch.arange(len(LENGTHS)))
+    own = scores.diagonal(dim1=1, dim2=2)[:, vectors.has_content]
+    assert torch.equal(own, torch.ones_like(own))
+    assert scores.abs().max() == 1
 
 
 def test_smaller_blocks_when_memory_runs_out(vectors, monkeypatch):
