@@ -18,7 +18,9 @@ from bertscore_tm.core.onednn import pack_linears
 from bertscore_tm.encoder.families import FAMILIES, OwnModelConfig, family_of
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
+from bertscore_tm.encoder.padding import mixes_padding
 from bertscore_tm.encoder.shared_objects import SharedObjects
+from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.utilities.integers import as_integer
 
 __all__ = [
@@ -89,6 +91,8 @@ class Backbone:
         self.dtype = dtype
         self.forward_fn = forward_fn
         self._takes_positions = False
+        # Of a function of the user it is found out when texts of different lengths are first encoded.
+        self._mixes_padding = None if forward_fn is not None else self.family.mixes_padding
         # By the device's name, since torch.compile cannot look up devices in a dictionary.
         self.models: dict[str, nn.Module] = {}
 
@@ -129,6 +133,28 @@ class Backbone:
         if isinstance(self.dtype, torch.dtype):
             return self.dtype
         return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
+
+    def mixes_padding(self, device: torch.device, tokenizer: TextTokenizer) -> bool:
+        """Check whether padding affects real tokens, so that only texts of equal length may share a batch.
+
+        Args:
+            device: where the model runs, if it has to be tried.
+            tokenizer: its tokenizer.
+
+        Returns:
+            Whether it does: a property of the family, or, where a function of the user runs the model, of a short text
+            that is encoded alone and next to a longer one.
+        """
+        if self._mixes_padding is None:
+            self._mixes_padding = mixes_padding(
+                lambda ids, mask: self.run(device, mask, input_ids=ids)[0],
+                tokenizer(["a"]).ids[0],
+                tokenizer.pad_id,
+                max_length=tokenizer.max_length,
+                dtype=self.resolve_dtype(device),
+                device=device,
+            )
+        return self._mixes_padding
 
     def run(self, device: torch.device, mask: Tensor, log_presence: Tensor | None = None, **inputs: Tensor) -> Tensor:
         """Run the model, with autocast off.

@@ -214,5 +214,6 @@ def family_of(config: PretrainedConfig) -> Family:
     except KeyError:
         supported = ", ".join(sorted(FAMILIES))
         raise ValueError(
-            f"models of type {config.model_type!r} are not supported as encoder; supported types: {supported}"
+            f"models of type {config.model_type!r} are not supported as encoder; supported types: {supported}; for any "
+            f"other model pass model=, user_tokenizer= and user_forward_fn=, a function that returns its token vectors"
         ) from None

@@ -288,7 +288,7 @@ class FrozenEncoder:
                 budget,
                 device,
                 batch_size=self.batch_size,
-                equal=self.family.mixes_padding,
+                equal=len(set(windows.sizes)) > 1 and self._backbone.mixes_padding(device, self.tokenizer),
             )
         if fitting < budget:
             self._budgets[device] = fitting

@@ -1,0 +1,67 @@
+"""Models that only a function of the user can run, some of which mix padding into real tokens."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
+
+from bertscore_tm import FrozenEncoder, bert_score
+from tests.support.models import randomised, tiny_tokenizer
+from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
+
+
+def vectors(model, inputs):
+    return model(**inputs).last_hidden_state
+
+
+def vectors_without_mask(model, inputs):
+    return model(inputs["input_ids"]).last_hidden_state
+
+
+@pytest.fixture(scope="module")
+def models():
+    tokenizer = tiny_tokenizer("wordpiece")
+    sizes = SIZES | {"vocab_size": len(tokenizer)}
+    mobile = MobileBertConfig(**sizes, embedding_size=16, num_attention_heads=4, intra_bottleneck_size=16)
+    made = {
+        "bert": BertModel(BertConfig(**sizes, num_attention_heads=4)),
+        "mobilebert": MobileBertModel(mobile),
+        "fnet": FNetModel(FNetConfig(**sizes)),
+    }
+    return {name: randomised(model) for name, model in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "forward"),
+    [("bert", vectors), ("mobilebert", vectors), ("fnet", vectors_without_mask), ("bert", vectors_without_mask)],
+)
+def test_scores_of_any_model_do_not_depend_on_neighbours(models, name, forward):
+    options = {"model": models[name], "user_tokenizer": tiny_tokenizer("wordpiece"), "user_forward_fn": forward}
+    candidates, references = ([text[:60] for text in texts] for texts in real_pairs(12))
+    together = bert_score(candidates, references, **options)["f1"]
+    pairs = zip(candidates, references, strict=True)
+    alone = [bert_score([candidate], [reference], batch_size=1, **options)["f1"] for candidate, reference in pairs]
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-6, rtol=0)
+
+
+def test_a_model_is_probed_once_and_batched_by_equal_length_only_where_padding_matters(models):
+    calls = []
+
+    def counted(model, inputs):
+        calls.append(tuple(inputs["input_ids"].shape))
+        return vectors(model, {"input_ids": inputs["input_ids"]} if isinstance(model, FNetModel) else inputs)
+
+    texts = ["a", "a cat sat", "a dog ran"]
+    for name, batches in (("bert", [(3, 5)]), ("fnet", [(2, 5), (1, 3)])):
+        encoder = FrozenEncoder(models[name], tiny_tokenizer("wordpiece"), forward_fn=counted)
+        encoder.encode(["a", "b"])  # of equal length, so that there is no padding
+        assert calls == [(2, 3)]
+        encoder.encode(texts)
+        assert calls[1:3] == [(1, 3), (2, 64)]
+        encoder.encode(texts)
+        assert len(calls[3:]) == 2 * len(batches)
+        assert {rows for rows, _ in calls[3:]} == {rows for rows, _ in batches}
+        calls.clear()
