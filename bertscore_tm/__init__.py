@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bertscore_tm.functional import RankedCandidates, bert_score, rank_candidates
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.plotting import align, contributions_html, plot_alignment, plot_contributions
-    from bertscore_tm.scorer import BERTScorer, score
+    from bertscore_tm.scorer import BERTScorer, plot_example, score
 
 __all__ = [
     "BERTScore",
@@ -39,6 +39,7 @@ __all__ = [
     "contributions_html",
     "plot_alignment",
     "plot_contributions",
+    "plot_example",
     "rank_candidates",
     "score",
 ]
@@ -60,6 +61,7 @@ _HOMES = {
     "contributions_html": "bertscore_tm.plotting",
     "plot_alignment": "bertscore_tm.plotting",
     "plot_contributions": "bertscore_tm.plotting",
+    "plot_example": "bertscore_tm.scorer",
     "rank_candidates": "bertscore_tm.functional",
     "score": "bertscore_tm.scorer",
 }

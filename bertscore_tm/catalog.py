@@ -109,7 +109,7 @@ def tuned_layer(model: str) -> int:
         >>> tuned_layer("roberta-large")
         17
     """
-    layer: int = _find_entry(model, "tuned layer", "pass num_layers=...")["num_layers"]
+    layer: int = _find_entry(model, "tuned layer", "pass num_layers=... (-1 is the last layer)")["num_layers"]
     return layer
 
 

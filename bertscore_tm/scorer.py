@@ -26,7 +26,7 @@ from bertscore_tm.scoring.token_weights import Idf, WeightSource, token_weights
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BERTScorer", "Scores", "score"]
+__all__ = ["BERTScorer", "Scores", "plot_example", "score"]
 
 # Precision, recall and F1, each of shape (candidates,), or (layers, candidates) with all_layers.
 Scores = tuple[Tensor, Tensor, Tensor]
@@ -113,6 +113,49 @@ def score(
     return scorer._score(cands, refs, verbose, return_hash)
 
 
+def plot_example(
+    candidate: str,
+    reference: str,
+    model_type: FrozenEncoder | str | os.PathLike[str] | None = None,
+    num_layers: int | None = None,
+    lang: str | None = None,
+    rescale_with_baseline: bool = False,
+    baseline_path: str | os.PathLike[str] | None = None,
+    use_fast_tokenizer: bool | None = None,
+    fname: str | os.PathLike[str] = "",
+) -> Figure:
+    """Draw the similarities of all tokens of two texts, with the interface of bert-score.
+
+    Args:
+        candidate: the candidate text.
+        reference: the reference text.
+        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the model of the
+            language.
+        num_layers: the compared layer. Default: the model's tuned layer.
+        lang: language code, which chooses the default model and the baseline.
+        rescale_with_baseline: map the expected score of unrelated texts to 0.
+        baseline_path: file of a baseline table to use instead of a published one.
+        use_fast_tokenizer: no effect; transformers chooses the tokenizer.
+        fname: file to write the figure to. Default: none.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: neither model nor language is given, or a setting is invalid.
+        ImportError: matplotlib is not installed.
+    """
+    scorer = BERTScorer(
+        model_type,
+        num_layers,
+        lang=lang,
+        rescale_with_baseline=rescale_with_baseline,
+        baseline_path=baseline_path,
+        use_fast_tokenizer=use_fast_tokenizer,
+    )
+    return scorer.plot_example(candidate, reference, fname)
+
+
 class BERTScorer:
     """Scorer that keeps its encoder between calls, with the interface of bert-score.
 
@@ -189,7 +232,11 @@ class BERTScorer:
         self.idf = idf
         self.lang = lang
         self.device = default_device(device)
+        self.batch_size = batch_size
+        self.nthreads = nthreads
         self.rescale_with_baseline = rescale_with_baseline
+        self.baseline_path = baseline_path
+        self.use_fast_tokenizer = use_fast_tokenizer
         self._baseline = find_baseline(self.encoder, lang or "", rescale_with_baseline, baseline_path)
         self._idf_sents: list[str] | None = None
         self._weight_source = WeightSource("uniform")
@@ -215,6 +262,14 @@ class BERTScorer:
     def hash(self) -> str:
         """Signature of the settings, with the source of the last call's token weights."""
         return score_signature(self.encoder, self._weight_source, self._baseline)
+
+    @property
+    def baseline_vals(self) -> Tensor:
+        """Baseline of P, R and F1, shape (3,), or (layers, 1, 3) if all layers are scored; read if not in use."""
+        baseline = self._baseline or find_baseline(self.encoder, self.lang or "", True, self.baseline_path)
+        assert baseline is not None
+        rows = baseline.rows.T.float()
+        return rows[:, None] if self.all_layers else rows[0]
 
     def compute_idf(self, sents: Sequence[str]) -> None:
         """Take the document frequencies from these texts in all later calls.

@@ -60,12 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         signature: model:...
     """
     argv = sys.argv[1:] if argv is None else list(argv)
+    arguments: argparse.Namespace | None = None
     with warnings.catch_warnings():
         # Once per text: catch_warnings makes Python forget what was shown before.
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _print_warning
         try:
-            arguments = _make_parser(argv).parse_args(argv)
+            arguments = _parse(argv)
             exit_code: int = arguments.run(arguments)
             # A closed pipe cannot be caught at exit.
             sys.stdout.flush()
@@ -73,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except CommandError as error:
             return print_error(error)
         except KeyboardInterrupt:
+            if os.environ.get("RANK", "0") == "0":
+                resumes = "; the same command resumes" if arguments is not None and "resumes" in arguments else ""
+                print(f"bertscore-tm: interrupted{resumes}", file=sys.stderr)
             return _INTERRUPTED
         except BrokenPipeError:
             # Otherwise Python fails again at exit when it flushes the buffered output.
@@ -94,6 +98,16 @@ def print_error(error: CommandError) -> int:
     if error.args[0]:
         print(f"bertscore-tm: error: {error}", file=sys.stderr)
     return error.exit_code
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments; errors name the help of the command, unknown arguments too."""
+    if not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version")):
+        raise CommandError(f"give a command first: {', '.join(COMMANDS)} (see bertscore-tm score --help)")
+    arguments, unknown = _make_parser(argv).parse_known_args(argv)
+    if unknown:
+        raise CommandError(f"unrecognized arguments: {' '.join(unknown)} (see bertscore-tm {argv[0]} --help)")
+    return arguments
 
 
 def _make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
+from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -76,8 +77,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of pairs after which the state is saved in OUTPUT.partial.json (default: %(default)s)",
     )
     group = parser.add_argument_group("output")
-    group.add_argument("-o", "--output", metavar="FILE", required=True, help="write the complete table to this file")
+    group.add_argument(
+        "-o",
+        "--output",
+        type=report.resumable_path,
+        metavar="FILE",
+        required=True,
+        help="write the complete table to this file",
+    )
     group.add_argument("--json", action="store_true", help="print means and standard errors as one JSON document")
+    parser.set_defaults(resumes=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -129,7 +138,7 @@ def state_path(output: str) -> Path:
 
 
 def _make(arguments: argparse.Namespace, ranks: RankGroup, state: Path) -> tuple[Baseline, int | None]:
-    texts = ranks.run_on_first(lambda: read_texts(arguments.texts, arguments.format, arguments.column))
+    texts = ranks.run_on_first(lambda: _read_distinct(arguments))
 
     from bertscore_tm.baselines import make_baseline
     from bertscore_tm.scoring.messages import progress_bar
@@ -157,6 +166,16 @@ def _make(arguments: argparse.Namespace, ranks: RankGroup, state: Path) -> tuple
             )
         )
     return baseline, encoder.tokenizer.max_length
+
+
+def _read_distinct(arguments: argparse.Namespace) -> list[str]:
+    texts = read_texts(arguments.texts, arguments.format, arguments.column)
+    num_distinct = len({text.strip() for text in texts} - {""})
+    if num_distinct < 2:
+        raise CommandError(
+            f"{arguments.texts}: random pairs need at least 2 distinct texts that are not blank, got {num_distinct}"
+        )
+    return texts
 
 
 def _format_summary(baseline: Baseline, arguments: argparse.Namespace) -> str:

@@ -33,7 +33,7 @@ def read_table(path: str, file_format: str | None = None) -> Table:
             a suffix.
 
     Returns:
-        The rows, without blank lines at the end of JSON lines.
+        The rows, without blank lines at the end of files that are not plain lines.
 
     Raises:
         CommandError: the file cannot be read, is malformed, or its suffix is unknown.
@@ -56,7 +56,7 @@ def read_table(path: str, file_format: str | None = None) -> Table:
         rows, line_numbers = _csv_rows(_decode(data, name), name)
         return Table(name, found_format, rows, line_numbers=line_numbers)
     lines = _lines(data, name)
-    return Table(name, found_format, lines[: _num_filled(lines)] if found_format == "jsonl" else lines)
+    return Table(name, found_format, lines if found_format == "txt" else lines[: _num_filled(lines)])
 
 
 def read_parts(path: str, size: int) -> Iterator[Table]:

@@ -94,9 +94,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_idf_arguments(parser, references=False)
     group = parser.add_argument_group("output")
     group.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="write the best candidates to this file, as JSON lines"
+        "-o",
+        "--output",
+        type=report.resumable_path,
+        metavar="FILE",
+        required=True,
+        help="write the best candidates to this file, as JSON lines",
     )
     group.add_argument("--json", action="store_true", help="print the summary as one JSON document")
+    parser.set_defaults(resumes=True)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,6 +26,8 @@ __all__ = [
     "align_columns",
     "check_output_path",
     "format_count",
+    "output_path",
+    "resumable_path",
     "write_output",
 ]
 
@@ -45,9 +47,52 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON document")
     group.add_argument(
-        "-o", "--output", metavar="FILE", help="write the complete output to this file instead of standard output"
+        "-o",
+        "--output",
+        type=output_path,
+        metavar="FILE",
+        help="write the complete output to this file instead of standard output (-)",
     )
     return group
+
+
+def output_path(argument: str) -> str | None:
+    """Parse an output that may be standard output.
+
+    Args:
+        argument: the file, or ``-``.
+
+    Returns:
+        The file, or ``None`` for standard output.
+
+    Example:
+        >>> output_path("scores.tsv"), output_path("-")
+        ('scores.tsv', None)
+    """
+    return None if argument == "-" else argument
+
+
+def resumable_path(argument: str) -> str:
+    """Parse an output that an interrupted run resumes.
+
+    Args:
+        argument: the file.
+
+    Returns:
+        The file.
+
+    Raises:
+        argparse.ArgumentTypeError: it is standard output.
+
+    Example:
+        >>> resumable_path("best.jsonl")
+        'best.jsonl'
+    """
+    if argument == "-":
+        raise argparse.ArgumentTypeError(
+            "an interrupted run resumes from a file next to the output: give a file, not -"
+        )
+    return argument
 
 
 @dataclass(frozen=True)

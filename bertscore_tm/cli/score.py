@@ -11,11 +11,13 @@ Examples::
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.inputs import check_standard_input
 from bertscore_tm.cli.scored_corpus import score_across_ranks
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -40,6 +42,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also print the scores of each pair; pairs and references count from 0",
     )
     group.add_argument("--all-layers", action="store_true", help="print the scores of every layer up to --num-layers")
+    _add_bert_score_options(parser)
+
+
+def _add_bert_score_options(parser: argparse.ArgumentParser) -> None:
+    """Accept the options of the ``bert-score`` command too, without listing them."""
+
+    def add(*names: str, dest: str, **options: Any) -> None:
+        parser.add_argument(*names, dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **options)
+
+    add("--cand", dest="candidates")
+    add("--ref", dest="references", nargs="+", action="extend")
+    add("--num_layers", dest="num_layers", type=int)
+    add("--batch_size", dest="batch_size", type=int)
+    add("-s", "--seg_level", dest="per_segment", action="store_true")
+    add("--rescale_with_baseline", dest="rescale", action="store_true")
+    add("--baseline_path", dest="baseline")
+    add("--nthreads", dest="nthreads", type=int)
+    add("--use_fast_tokenizer", dest="use_fast_tokenizer", action="store_true")
+    add("-v", "--verbose", dest="verbose", action="store_true")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,6 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: an argument or file is invalid.
     """
+    unused = [f"--{name}" for name in ("nthreads", "use_fast_tokenizer", "verbose") if name in arguments]
+    if unused:
+        warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
     report.check_output_path(arguments.output)
     check_standard_input([arguments.candidates, *(arguments.references or ()), arguments.idf_file])
     scored = _score(arguments)

@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-o",
         "--output",
+        type=report.output_path,
         metavar="FILE",
         help="write a picture (.png, .pdf, .svg), a web page (.html) or the text (.txt) to this file",
     )

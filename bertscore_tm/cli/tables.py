@@ -40,6 +40,11 @@ class Table:
         is_array_of_texts = self.file_format == "json" and all(isinstance(row, str) for row in self.rows)
         return self.file_format != "txt" and not is_array_of_texts
 
+    @property
+    def ends_blank(self) -> bool:
+        """Whether the last of several plain lines is blank."""
+        return self.file_format == "txt" and len(self.rows) > 1 and not self.rows[-1].strip()
+
     def texts(self, column: str) -> list[str]:
         """Return one text per row.
 
@@ -217,7 +222,8 @@ def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
             other = tables[longest]
             raise table.error(
                 len(table.rows) - 1,
-                f"the file ends here, but {other.name} has {other.num_before + lengths[longest]} texts",
+                f"the file ends here, but {other.name} has {other.num_before + lengths[longest]} texts"
+                f"{', as its blank last line is an empty text' if other.ends_blank else ''}",
             )
 
 

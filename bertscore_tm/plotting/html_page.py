@@ -11,7 +11,9 @@ from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST, ShadedT
 
 __all__ = ["write_fragment", "write_page"]
 
-# Text and background colours are inherited: a notebook's theme, or the browser's light or dark mode.
+# A page has the background of the browser's light or dark mode, also in a frame of the other one.
+_PAGE_STYLE = ":root { color-scheme: light dark; background: Canvas; color: CanvasText; }"
+# Within a page, text and background colours are inherited, so that a notebook's theme decides.
 _STYLE = """
 .bertscore { padding: 1em; max-width: 60em; font: 16px/2 system-ui, sans-serif; }
 .bertscore p { margin: 0 0 1em; overflow-wrap: anywhere; }
@@ -38,7 +40,7 @@ def write_page(alignment: Alignment) -> str:
     """
     head = (
         '<meta charset="utf-8"><title>BERTScore</title><meta name="viewport" content="width=device-width">'
-        f'<meta name="color-scheme" content="light dark"><style>{_style()}</style>'
+        f'<meta name="color-scheme" content="light dark"><style>{_PAGE_STYLE}{_style()}</style>'
     )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{_texts_html(alignment)}</body></html>\n'
 

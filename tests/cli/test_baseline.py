@@ -118,7 +118,7 @@ def test_truncation_is_warned_about(command, folder):
     ("arguments", "exit_code", "message"),
     [
         ({"texts": "none.txt"}, 2, "none.txt: No such file"),
-        ({"texts": "same.txt"}, 1, "at least 2 distinct texts that are not blank, got 1"),
+        ({"texts": "same.txt"}, 2, "same.txt: random pairs need at least 2 distinct texts that are not blank, got 1"),
         ({"texts": "texts.tsv", "options": ["--column", "sentence"]}, 2, r"texts.tsv:1: no column is named 'sentence'"),
         ({"output": "nowhere/table.csv"}, 2, "--output: the folder .* does not exist"),
         ({"options": ["--pairs", "1"]}, 2, "--pairs: must be an integer of at least 2, got '1'"),

@@ -83,6 +83,12 @@ def test_blank_lines_at_the_end_of_json_lines_are_no_texts(tmp_path, end):
             [part.texts("text") for part in parts]
 
 
+def test_blank_lines_at_the_end_of_tsv_are_no_rows(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("candidate\treference\na cat\tthe cat\n\n \n")
+    assert read_table(str(path)).columns(["candidate", "reference"]) == [["a cat"], ["the cat"]]
+
+
 def test_csv_has_quoted_cells_of_several_lines(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_bytes(b'\xef\xbb\xbfcandidate,reference\r\n"a ""cat"", sat\nthere",the cat\r\n,"a, dog"\r\n\r\n')
@@ -221,7 +227,7 @@ BAD = {
         "{}/r.txt:1: the file ends here, but {}/c.txt has 2 texts",
     ),
     "fewer candidates": (
-        {"c.txt": GOOD, "r.txt": GOOD, "s.txt": GOOD + b"\n"},
+        {"c.txt": GOOD, "r.txt": GOOD, "s.txt": GOOD + b"a bird\n"},
         ["-c", "{}/c.txt", "-r", "{}/r.txt", "{}/s.txt"],
         "{}/c.txt:2: the file ends here, but {}/s.txt has 3 texts",
     ),
@@ -397,7 +403,12 @@ BAD = {
     ),
     "no output folder": ({}, ["-o", "{}/no/scores.json"], "argument --output: the folder {}/no does not exist"),
     "output is a folder": ({}, ["-o", "{}"], "argument --output: {} is a folder"),
-    "unknown argument": ({}, ["--lyers", "3"], "unrecognized arguments: --lyers 3 (see bertscore-tm --help)"),
+    "unknown argument": ({}, ["--lyers", "3"], "unrecognized arguments: --lyers 3 (see bertscore-tm score --help)"),
+    "blank last line": (
+        {"c.txt": GOOD, "r.txt": GOOD + b"\n"},
+        ["-c", "{}/c.txt", "-r", "{}/r.txt"],
+        "{}/c.txt:2: the file ends here, but {}/r.txt has 3 texts, as its blank last line is an empty text",
+    ),
     "not a number": (
         {},
         ["--num-layers", "five"],

@@ -238,13 +238,43 @@ def test_a_closed_pipe_is_not_an_error(folder, minilm, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_an_interrupt_prints_nothing(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        ("score", ["--candidate-text", "a", "--reference-text", "b"], "interrupted"),
+        ("baseline", ["-t", "a.txt", "-o", "b.csv"], "interrupted; the same command resumes"),
+    ],
+)
+def test_an_interrupt_prints_one_line(monkeypatch, capsys, command, arguments, message):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bertscore_tm.cli.score.run", interrupted)
-    assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 130
-    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(f"bertscore_tm.cli.{command}.run", interrupted)
+    assert main([command, *arguments]) == 130
+    assert capsys.readouterr() == ("", f"bertscore-tm: {message}\n")
+
+
+def test_the_output_may_be_standard_output(command, folder):
+    files = ("-c", "hyps.txt", "-r", "refs.txt", "-l", "1")
+    assert command(*files, "--output", "-").out == command(*files).out != ""
+    assert not (folder / "-").exists()
+    for other in (["rank", "c.jsonl", "-o", "-"], ["baseline", "-t", "a.txt", "-o", "-"]):
+        assert main(other) == 2
+
+
+def test_the_options_of_bert_score_are_accepted_and_not_listed(command, folder, capsys):
+    old = ["--cand", "hyps.txt", "--ref", "refs.txt", "more.txt", "--num_layers", "1", "--batch_size", "2", "-s"]
+    new = ["-c", "hyps.txt", "-r", "refs.txt", "more.txt", "-l", "1", "-b", "2", "--per-segment"]
+    baseline = ["--rescale_with_baseline", "--baseline_path", "baseline.csv"]
+    printed = command(*old, *baseline, "--nthreads", "4", "-v")
+    assert printed.out == command(*new, "--baseline", "baseline.csv").out
+    assert (
+        printed.err == "bertscore-tm: warning: --nthreads, --verbose: no effect here (see bertscore-tm score --help)\n"
+    )
+    with pytest.raises(SystemExit):
+        main(["score", "--help"])
+    listed = capsys.readouterr().out
+    assert not [name for name in ("seg_level", "--num_layers", "--cand ", "nthreads") if name in listed]
 
 
 def test_bugs_are_not_hidden(monkeypatch):

@@ -44,7 +44,7 @@ def corpus(pairs):
     return pairs[0][:12], pairs[1][:12]
 
 
-@pytest.mark.parametrize("name", ["score", "BERTScorer"])
+@pytest.mark.parametrize("name", ["score", "BERTScorer", "plot_example"])
 def test_every_argument_of_the_other_package_is_accepted_in_its_place(name):
     def arguments(thing):
         return list(inspect.signature(thing).parameters)
@@ -160,6 +160,12 @@ def test_rescaling_with_a_table(minilm, corpus, tmp_path):
     for all_layers in (False, True):
         expected = oracle.score(*corpus, **arguments, all_layers=all_layers, baseline_path=str(table), **ONE)
         assert_equal(score(*corpus, **arguments, all_layers=all_layers, baseline_path=table), expected, 2e-6)
+        options = arguments | {"all_layers": all_layers, "batch_size": 3}
+        theirs = oracle.BERTScorer(**options, baseline_path=str(table), nthreads=0)
+        ours = BERTScorer(**options, baseline_path=str(table))
+        torch.testing.assert_close(ours.baseline_vals, theirs.baseline_vals.float(), atol=0, rtol=0)
+        for name in ("batch_size", "baseline_path"):
+            assert getattr(ours, name) == getattr(theirs, name)
     by_url = bert_score(*corpus, minilm, 3, rescale_with_baseline=True, baseline_url=table.as_uri())
     torch.testing.assert_close(by_url["f1"], score(*corpus, **arguments, baseline_path=table)[2], atol=0, rtol=0)
     with pytest.warns(UserWarning, match="not rescaled by the given baseline: pass rescale_with_baseline=True"):
@@ -167,6 +173,16 @@ def test_rescaling_with_a_table(minilm, corpus, tmp_path):
     assert_equal(raw, score(*corpus, minilm, 3), 0)
     with pytest.raises(ValueError, match="got both baseline_path= and baseline_url="):
         bert_score(*corpus, minilm, 3, rescale_with_baseline=True, baseline_path=table, baseline_url="x")
+
+
+def test_plot_example_is_that_of_a_scorer(minilm, tmp_path):
+    pair = "a cat sat on the mat", "the cat sat"
+    figure = bertscore_tm.plot_example(*pair, minilm, 3, fname=str(tmp_path / "example.png"))
+    assert (tmp_path / "example.png").read_bytes().startswith(b"\x89PNG")
+    expected = bertscore_tm.plot_alignment(*pair, minilm, 3)
+    assert figure.axes[0].get_title(loc="left") == expected.axes[0].get_title(loc="left")
+    with pytest.raises(ValueError, match="neither model_type nor lang is given"):
+        bertscore_tm.plot_example(*pair)
 
 
 def test_what_the_other_package_asserts_is_an_error_with_a_remedy(minilm):

@@ -449,6 +449,9 @@ def test_html_is_readable_on_light_and_dark_backgrounds(pictures):
     ]
     assert re.findall(r"[{; ]color: ([^;]*)", style) == ["inherit"]
     assert {"name": "color-scheme", "content": "light dark"} in pictures.page.attributes("meta")
+    # In a frame of the other mode, a page without background would show the frame's.
+    page = pictures.alignment.to_html()
+    assert ":root { color-scheme: light dark; background: Canvas; color: CanvasText; }" in page
     for background, text in (((1, 1, 1), (0, 0, 0)), ((0.07, 0.07, 0.07), (1, 1, 1))):
         for colour in (POSITIVE, NEGATIVE):
             shade = [c / 255 * STRONGEST + b * (1 - STRONGEST) for c, b in zip(colour, background, strict=True)]
