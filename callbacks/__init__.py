@@ -1,8 +1,9 @@
-"""Lightning callbacks: score generated texts in validation, log samples, stop early, schedule temperature and weight.
+"""Lightning callbacks: score generated texts, log samples, stop early, schedule settings, train on the best candidates.
 
 The only room that imports lightning. It may import any other room except cli, and no room imports it.
 """
 
+from bertscore_tm.callbacks.distillation import BestOfNDistillation
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.callbacks.samples.logger import SampleLogger
@@ -13,6 +14,7 @@ from bertscore_tm.callbacks.text_writer import ScoredTextWriter
 __all__ = [
     "BERTScoreCallback",
     "BERTScoreEarlyStopping",
+    "BestOfNDistillation",
     "CausalGenerate",
     "LossWeightSchedule",
     "SampleLogger",

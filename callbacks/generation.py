@@ -17,10 +17,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationMixin, PreTrainedTokenizerBase
 
+from bertscore_tm.callbacks.generator_model import find_generator
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional import rank_candidates
@@ -157,7 +157,7 @@ class HuggingFaceGenerate(ABC):
                 partitions its weights (ZeRO stage 3), or the batch is not a mapping, lacks a key or has rows without a
                 prompt.
         """
-        model = self._find_model(pl_module)
+        model = find_generator(pl_module, self.model, self)
         if not isinstance(batch, Mapping):
             raise MisconfigurationException(
                 f"{type(self).__name__} needs a batch that is a mapping, such as a tokenizer's output with labels, got "
@@ -204,22 +204,6 @@ class HuggingFaceGenerate(ABC):
 
     @abstractmethod
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]: ...
-
-    def _find_model(self, pl_module: pl.LightningModule) -> Any:
-        found: Any = pl_module
-        for part in self.model.split(".") if self.model else ():
-            found = getattr(found, part, None)
-        # Unwrap compiled models, whose forward has no named parameters, and DDP.
-        while hasattr(found, "_orig_mod"):
-            found = found._orig_mod
-        if isinstance(found, DistributedDataParallel):
-            found = found.module
-        if not isinstance(found, nn.Module) or not hasattr(found, "generate"):
-            raise MisconfigurationException(
-                f"{type(self).__name__} generates with pl_module.{self.model}, which is not a Hugging Face model with "
-                f"generate(): pass model= with the dotted path of the model, or a function as generate="
-            )
-        return found
 
     def _decode_target(self, target: Any) -> Sequence[Any]:
         if not isinstance(target, Tensor):

@@ -7,12 +7,12 @@ returns losses and rewards. Imports the encoder, scoring and the metric; callbac
 from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.distillation import (
     Candidates,
-    DistilledDataset,
     DistilledTargets,
     choose_targets,
     make_candidates,
     read_candidates,
 )
+from bertscore_tm.losses.distilled_dataset import DistilledDataset
 from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
 from bertscore_tm.losses.gradient_norm import match_gradient_norm
 from bertscore_tm.losses.relaxation import (

@@ -1,12 +1,11 @@
-"""Best-of-n distillation: sampled candidates of a generator, the best of which become training targets."""
+"""Best-of-n distillation: sample candidates of a generator, and choose the best as training targets."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import FrozenEncoder
@@ -25,7 +23,7 @@ from bertscore_tm.losses.sampling import generate_sequences
 from bertscore_tm.scoring.messages import progress_bar
 from bertscore_tm.utilities.files import append_lines, resume_lines, write_atomically
 
-__all__ = ["Candidates", "DistilledDataset", "DistilledTargets", "choose_targets", "make_candidates", "read_candidates"]
+__all__ = ["Candidates", "DistilledTargets", "choose_targets", "make_candidates", "read_candidates"]
 
 _NGRAM_SIZE = 4
 
@@ -58,6 +56,7 @@ def make_candidates(
     max_new_tokens: int,
     batch_size: int = 16,
     seed: int = 0,
+    overwrite: bool = False,
     verbose: bool = False,
 ) -> list[Candidates]:
     """Sample candidates for every example of a data set, and write them to a file of JSON lines.
@@ -79,6 +78,7 @@ def make_candidates(
         max_new_tokens: largest number of tokens of a text.
         batch_size: examples per batch.
         seed: seed of the samples.
+        overwrite: replace a file of another model or other settings. Default: raise an error.
         verbose: show a progress bar on standard error.
 
     Returns:
@@ -112,7 +112,7 @@ def make_candidates(
     }
     finished = Path(path)
     parts = [finished.with_name(f".{finished.name}.{number}.partial") for number in range(size)]
-    if not _is_made_with(finished, settings):
+    if not _is_made_with(finished, settings, overwrite):
         done = _resume(parts[rank], settings)
         own = batches[rank::size]
         with progress_bar(len(own), verbose and rank == 0, unit="batch") as progress:
@@ -162,7 +162,7 @@ class DistilledTargets:
 
     Example:
         >>> print(DistilledTargets(["a cat sat", None], torch.tensor([0.25, torch.nan]), num_refused=3))
-        1 of 2 targets are candidates, 0.2500 above the greedy text on average; 3 candidates refused
+        1 of 2 targets replaced, 0.2500 above the greedy text on average; candidates refused: 3
     """
 
     targets: list[str | None]
@@ -170,9 +170,30 @@ class DistilledTargets:
     num_refused: int
 
     def __str__(self) -> str:
-        kept = self.gains[~self.gains.isnan()]
-        mean = f", {kept.mean().item():.4f} above the greedy text on average" if len(kept) else ""
-        return f"{len(kept)} of {len(self.targets)} targets are candidates{mean}; {self.num_refused} candidates refused"
+        mean = f", {self.mean_gain:.4f} above the greedy text on average" if self.num_replaced else ""
+        counts = f"{self.num_replaced} of {len(self.targets)} targets replaced"
+        return f"{counts}{mean}; candidates refused: {self.num_refused}"
+
+    @property
+    def num_replaced(self) -> int:
+        """Number of examples with a new target."""
+        return int((~self.gains.isnan()).sum())
+
+    @property
+    def mean_gain(self) -> float:
+        """Mean gain of the new targets; 0 if there are none."""
+        return self.gains.nanmean().item() if self.num_replaced else 0.0
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write a file of JSON lines with ``index``, ``target`` and ``gain``, atomically.
+
+        Args:
+            path: the file; its folder must exist. :meth:`DistilledDataset.read_targets` reads it.
+        """
+        with write_atomically(path) as file:
+            for i, (target, gain) in enumerate(zip(self.targets, self.gains.tolist(), strict=True)):
+                record = {"index": i, "target": target, "gain": None if target is None else gain}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def choose_targets(
@@ -217,7 +238,7 @@ def choose_targets(
         >>> chosen.targets
         ['the cat sat', None]
         >>> print(chosen)
-        1 of 2 targets are candidates, 0.3244 above the greedy text on average; 1 candidates refused
+        1 of 2 targets replaced, 0.3244 above the greedy text on average; candidates refused: 1
     """
     if len(candidates) != len(references):
         raise ValueError(f"got candidates of {len(candidates)} examples and references of {len(references)}")
@@ -243,79 +264,6 @@ def choose_targets(
             gains[i] = gain
     num_refused = sum(len(one.candidates) - len(texts) for one, texts in zip(candidates, kept, strict=True))
     return DistilledTargets(targets, gains, num_refused)
-
-
-class DistilledDataset(Dataset[Any]):
-    """A data set whose targets are replaced by their best candidates with some probability.
-
-    Which examples are replaced depends on the seed, the epoch and the example only, so it is the same in every worker
-    and after a resumed run. Call :meth:`set_epoch` in each epoch for another draw; Hugging Face's Trainer does.
-
-    Args:
-        dataset: examples with ``len`` and indices, in the order of the targets.
-        targets: a text per example, or ``None`` where it keeps its target.
-        replace: returns the example with another target, from the example and a text: a copy, tokenized as your
-            examples are. Default: a copy of the mapping with the text under ``target_key``.
-        target_key: key of the target.
-        probability: probability with which a target is replaced: 1 with several references per example, 0.5 with one,
-            so that the reference stays in training.
-        seed: seed of the draws.
-
-    Raises:
-        ValueError: lengths differ, or the probability is not between 0 and 1.
-
-    Example:
-        >>> data = [{"text": "a", "summary": "b"}, {"text": "c", "summary": "d"}]
-        >>> distilled = DistilledDataset(data, ["best", None], target_key="summary", probability=1.0)
-        >>> [example["summary"] for example in distilled]
-        ['best', 'd']
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        targets: Sequence[str | None],
-        replace: Callable[[Any, str], Any] | None = None,
-        *,
-        target_key: str = "labels",
-        probability: float = 0.5,
-        seed: int = 0,
-    ) -> None:
-        if len(dataset) != len(targets):
-            raise ValueError(f"targets must have one entry per example, got {len(targets)} for {len(dataset)} examples")
-        if not 0 <= probability <= 1:
-            raise ValueError(f"probability must be between 0 and 1, got {probability}")
-        self.dataset = dataset
-        self.targets = list(targets)
-        self.replace = replace
-        self.target_key = target_key
-        self.probability = probability
-        self.seed = seed
-        # In shared memory, so that workers that live through several epochs see it.
-        self._epoch: Tensor = torch.zeros((), dtype=torch.long, device="cpu").share_memory_()  # type: ignore[no-untyped-call]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw anew which targets are replaced.
-
-        Args:
-            epoch: number of the epoch.
-        """
-        self._epoch.fill_(epoch)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def __getitem__(self, index: int) -> Any:
-        example, target = self.dataset[index], self.targets[index]
-        drawn = random.Random(f"{self.seed} {int(self._epoch)} {index % len(self)}").random()
-        if target is None or drawn >= self.probability:
-            return example
-        if self.replace is not None:
-            return self.replace(example, target)
-        return {**example, self.target_key: target}
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[index] for index in range(len(self)))
 
 
 def _sample(
@@ -361,17 +309,19 @@ def _settings_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.settings.json")
 
 
-def _is_made_with(path: Path, settings: dict[str, Any]) -> bool:
-    """Return whether the file is complete; raise an error if it belongs to other settings."""
+def _is_made_with(path: Path, settings: dict[str, Any], overwrite: bool) -> bool:
+    """Return whether the file is complete; raise an error if it belongs to other settings and must be kept."""
     if not path.exists():
         return False
     with suppress(FileNotFoundError):
         found = json.loads(_settings_path(path).read_text(encoding="utf-8"))
         if found == settings:
             return True
+    if overwrite:
+        return False
     raise ValueError(
-        f"{path} was made by another model or with other settings: read it with read_candidates, delete it, or pass "
-        f"another path"
+        f"{path} was made by another model or with other settings: read it with read_candidates, pass another "
+        f"path, or replace it with overwrite=True"
     )
 
 
@@ -394,6 +344,8 @@ def _merge(parts: Sequence[Path], path: Path, settings: dict[str, Any]) -> None:
             for line in file:
                 records += json.loads(line)
     records.sort(key=lambda record: record["index"])
+    # An interruption must not leave the new settings next to old candidates.
+    path.unlink(missing_ok=True)
     with write_atomically(_settings_path(path)) as file:
         json.dump(settings, file)
     with write_atomically(path) as file:

@@ -1,16 +1,18 @@
 """Best-of-n distillation: made candidates, chosen targets and the data set that holds them."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 
 from bertscore_tm import bert_score
 from bertscore_tm.losses import (
     Candidates,
     DistilledDataset,
+    DistilledTargets,
     choose_targets,
     distillation,
     make_candidates,
@@ -102,6 +104,18 @@ def test_a_stopped_run_goes_on_with_the_same_candidates(tmp_path, monkeypatch):
         make(tmp_path / "stopped.jsonl", model=make_model(seed=1))
 
 
+def test_overwriting_replaces_candidates_of_other_settings_only(tmp_path, monkeypatch):
+    path = tmp_path / "candidates.jsonl"
+    first = make(path)
+    sample, calls = distillation._sample, []
+    monkeypatch.setattr(distillation, "_sample", lambda *args: calls.append(args) or sample(*args))
+    assert make(path, overwrite=True) == first
+    assert not calls
+    replaced = make(path, overwrite=True, seed=1)
+    assert replaced == make(tmp_path / "fresh.jsonl", seed=1)
+    assert replaced == read_candidates(path) != first
+
+
 def test_candidates_of_another_model_are_not_resumed(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(distillation, "_merge", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -131,7 +145,7 @@ def test_targets_beat_the_greedy_text(encoder):
     assert chosen.gains[0].item() == pytest.approx((f1[0] - f1[1]).item(), abs=1e-6)
     assert chosen.gains.isnan().tolist() == [False, True, True, False]
     assert chosen.num_refused == 2
-    assert str(chosen).startswith("2 of 4 targets are candidates, 0.")
+    assert str(chosen).startswith("2 of 4 targets replaced, 0.")
     least = float(chosen.gains[0]) + 1e-4
     stricter = choose_targets(candidates, references, encoder, min_gain=least)
     assert stricter.targets[0] is None
@@ -154,6 +168,56 @@ def test_targets_are_replaced_with_the_probability_in_every_worker(workers):
         assert all(label == "own" for label in labels[::4])
         assert 60 < labels.count("best") < 120
     assert data[1]["labels"] == "own"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_running_workers_read_new_targets(tmp_path, workers):
+    distilled = DistilledDataset([{"labels": f"own {i}"} for i in range(8)], probability=1.0)
+    loader = DataLoader(distilled, batch_size=2, num_workers=workers, persistent_workers=workers > 0)
+    seen = [[label for batch in loader for label in batch["labels"]]]
+    for number in (1, 2):
+        targets = ["grüße" if i == number else None for i in range(8)]
+        gains = torch.tensor([0.5 if i == number else torch.nan for i in range(8)])
+        DistilledTargets(targets, gains, 0).write(tmp_path / "targets.jsonl")
+        distilled.read_targets(tmp_path / "targets.jsonl")
+        seen.append([label for batch in loader for label in batch["labels"]])
+    own = [f"own {i}" for i in range(8)]
+    assert seen == [own, [own[0], "grüße", *own[2:]], [*own[:2], "grüße", *own[3:]]]
+    record = json.loads((tmp_path / "targets.jsonl").read_text(encoding="utf-8").splitlines()[2])
+    assert record == {"index": 2, "target": "grüße", "gain": 0.5}
+    DistilledTargets([None], torch.tensor([torch.nan]), 0).write(tmp_path / "other.jsonl")
+    with pytest.raises(ValueError, match="one entry per example, got 1 for 8 examples"):
+        distilled.read_targets(tmp_path / "other.jsonl")
+
+
+class DrawTargets(TrainerCallback):
+    def __init__(self, distilled):
+        self.distilled = distilled
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.distilled.set_epoch(round(state.epoch or 0))
+
+
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="Hugging Face's Trainer requires accelerate")
+def test_hugging_faces_trainer_trains_on_the_targets(tmp_path):
+    data = [{"text": row["text"], "labels": f"own {i}"} for i, row in enumerate(DATA)]
+    distilled = DistilledDataset(data, [f"best {i}" for i in range(len(DATA))], probability=0.5)
+    seen = []
+
+    def collate_labels(rows):
+        seen.append([row["labels"] for row in rows])
+        labels = make_tokenizer()([row["labels"] for row in rows], padding=True, return_tensors="pt")["input_ids"]
+        return {**collate(rows), "labels": labels}
+
+    settings = {"num_train_epochs": 3, "per_device_train_batch_size": len(DATA), "remove_unused_columns": False}
+    arguments = Seq2SeqTrainingArguments(tmp_path, use_cpu=True, save_strategy="no", report_to=[], **settings)
+    Seq2SeqTrainer(make_model(), arguments, collate_labels, distilled, callbacks=[DrawTargets(distilled)]).train()
+    expected = []
+    for epoch in range(3):
+        distilled.set_epoch(epoch)
+        expected.append(sorted(row["labels"] for row in distilled))
+    assert [sorted(labels) for labels in seen] == expected
+    assert expected[0] != expected[1]
 
 
 def test_own_examples_are_replaced_by_a_function():

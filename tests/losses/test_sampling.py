@@ -72,6 +72,15 @@ def test_log_probs_and_gradients_equal_a_loop_over_rows(family, side):
             assert torch.allclose(ours, others, atol=1e-6)
 
 
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_each_input_is_encoded_once_for_all_of_its_candidates(family):
+    model, rows = make_model(family), []
+    model.get_encoder().register_forward_hook(lambda module, inputs, output: rows.append(len(output[0])))
+    ids = torch.randint(5, 20, (3, 4, 6))
+    sequence_log_probs(model, batch_of("right"), ids, torch.ones_like(ids, dtype=torch.bool)).sum().backward()
+    assert rows == [3]
+
+
 @pytest.mark.parametrize("family", ["t5", "gpt2"])
 def test_tokens_after_the_end_are_masked(family):
     ends = list(range(1, 60, 4))
