@@ -10,8 +10,6 @@ QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/pl
 	tests/losses/test_soft_matching.py tests/callbacks/test_text_buffer.py tests/callbacks/test_trainer.py \
 	tests/callbacks/test_schedules.py tests/core/test_scores.py tests/cli/test_score.py
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
-DOCUMENTED := bertscore_tm $(addprefix bertscore_tm,.functional .scorer .losses .callbacks .catalog .statistics \
-	.plotting .baselines .layer_tuning)
 
 .PHONY: demo test quick benchmark lint dist types lowest docs check clean
 
@@ -53,11 +51,10 @@ types: dist
 lowest: .venv-lowest/ready
 	.venv-lowest/bin/python -m pytest -q -m "not slow and not distributed" $(LOWEST_TESTS)
 
-# The API reference, from the docstrings.
+# One site from the README, the pages and the docstrings: open site/index.html.
 docs: $(VENV)/ready
 	rm -rf site
-	$(BIN)/python -W error::UserWarning -W error::RuntimeWarning -m pdoc \
-		--docformat google --math --no-show-source --output-directory site $(DOCUMENTED)
+	$(BIN)/python -m sphinx -W --keep-going --quiet -c examples/site . site
 
 check: lint test types lowest docs
 
