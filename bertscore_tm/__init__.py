@@ -6,6 +6,7 @@ matching the contextual vectors of their tokens greedily by cosine similarity.
 * ``bertscore_tm.BERTScore``: a ``torchmetrics.Metric`` that streams and synchronizes over ranks.
 * ``bertscore_tm.functional.bert_score``: the same numbers from a function.
 * ``bertscore_tm.rank_candidates``: the best of several candidates, against references or by consensus.
+* ``bertscore_tm.score_matrix``: the scores of all pairs of two lists of texts, such as for retrieval.
 * ``bertscore_tm.score`` and ``bertscore_tm.BERTScorer``: the same with the interface of the ``bert-score`` package.
 * ``bertscore_tm.align``: which tokens of two texts match, to print or draw; ``plot_alignment`` and
   ``plot_contributions`` draw it at once.
@@ -23,7 +24,7 @@ from bertscore_tm.utilities.version import __version__
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.functional import RankedCandidates, bert_score, rank_candidates
+    from bertscore_tm.functional import RankedCandidates, bert_score, rank_candidates, score_matrix
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.plotting import align, contributions_html, plot_alignment, plot_contributions
     from bertscore_tm.scorer import BERTScorer, plot_example, score
@@ -42,6 +43,7 @@ __all__ = [
     "plot_example",
     "rank_candidates",
     "score",
+    "score_matrix",
 ]
 
 # Installed, `losses` and `callbacks` are in this folder; in a checkout they are next to it. Searching the parent folder
@@ -64,6 +66,7 @@ _HOMES = {
     "plot_example": "bertscore_tm.scorer",
     "rank_candidates": "bertscore_tm.functional",
     "score": "bertscore_tm.scorer",
+    "score_matrix": "bertscore_tm.functional",
 }
 _SUBMODULES = ("callbacks", "catalog", "functional", "losses", "statistics")
 

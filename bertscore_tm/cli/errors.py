@@ -57,6 +57,7 @@ _OPTIONS = {
     "max_length": "--max-length",
     "model_name_or_path": "--model",
     "num_layers": "--num-layers",
+    "prefix_space": "--prefix-space",
     "rescale_with_baseline": "--rescale",
     "stride": "--stride",
     "trust_remote_code": "--trust-remote-code",

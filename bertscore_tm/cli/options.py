@@ -105,7 +105,7 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
         choices=("float32", "bfloat16", "float16", "float64", "auto"),
         help="precision of the encoder (default: %(default)s)",
     )
-    group.add_argument("--device", help="device, such as cpu or cuda:1 (default: a GPU if available)")
+    group.add_argument("--device", help="device, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)")
     group.add_argument("-b", "--batch-size", type=int, metavar="N", help="maximum number of texts per forward pass")
     group.add_argument(
         "--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)"
@@ -118,6 +118,11 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
     )
     group.add_argument(
         "--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)"
+    )
+    group.add_argument(
+        "--prefix-space",
+        action=argparse.BooleanOptionalAction,
+        help="put a space before each text (default: as the model's family needs it)",
     )
 
 
@@ -182,6 +187,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
             batch_size=arguments.batch_size,
             long_text=arguments.long_text,
             stride=arguments.stride,
+            prefix_space=arguments.prefix_space,
         )
         # Loading the tokenizer checks --max-length, --long-text and --stride.
         _ = encoder.tokenizer

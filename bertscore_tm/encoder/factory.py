@@ -31,6 +31,7 @@ class EncoderOptions(TypedDict, total=False):
     truncation: bool
     long_text: LongText | None
     stride: int | None
+    prefix_space: bool | None
     batch_size: int | None
 
 
@@ -104,7 +105,7 @@ def _find_contradictions(encoder: FrozenEncoder, options: EncoderOptions) -> lis
     }
     if not given:
         return []
-    own = {name: getattr(encoder.tokenizer, name) for name in ("max_length", "long_text", "stride")}
+    own = {name: getattr(encoder.tokenizer, name) for name in ("max_length", "long_text", "stride", "prefix_space")}
     own |= {name: getattr(encoder, name) for name in ("all_layers", "dtype", "batch_size")}
     own["truncation"] = own["long_text"] != "error"
     # With all layers, a number alone may mean the layers up to it, or one of them.
@@ -122,7 +123,7 @@ def default_device(device: str | torch.device | None = None) -> torch.device:
         device: a device or its name.
 
     Returns:
-        That device. Default: the GPU if there is one, else the CPU.
+        That device. Default: the GPU (CUDA, or MPS on Apple's machines) if there is one, else the CPU.
 
     Example:
         >>> default_device("cpu")
@@ -130,4 +131,6 @@ def default_device(device: str | torch.device | None = None) -> torch.device:
     """
     if device is not None:
         return torch.device(device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

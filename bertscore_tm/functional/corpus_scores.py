@@ -83,6 +83,7 @@ def bert_score(
     idf_sents: Sequence[str] | None = None,
     long_text: LongText | None = None,
     stride: int | None = None,
+    prefix_space: bool | None = None,
     dtype: str | torch.dtype = "float32",
     return_best_reference: bool = False,
 ) -> dict[str, Any]:
@@ -124,6 +125,7 @@ def bert_score(
         long_text: treatment of texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see
             :class:`bertscore_tm.FrozenEncoder`.
         stride: tokens from one window to the next.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
         return_best_reference: add the index of each candidate's best reference, by F1, under ``"best_reference"``.
 
@@ -160,6 +162,7 @@ def bert_score(
         dtype=dtype,
         long_text=long_text,
         stride=stride,
+        prefix_space=prefix_space,
     )
     baseline = find_baseline(encoder, lang, rescale_with_baseline, baseline_path, baseline_url)
     scored, weights = score_and_warn(texts, encoder, idf, idf_sents, device, verbose)

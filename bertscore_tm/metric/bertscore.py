@@ -86,6 +86,7 @@ class BERTScore(ListStateMetric):
         long_text: how to treat texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see
             :class:`bertscore_tm.FrozenEncoder`.
         stride: tokens from one window to the next.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
         compute_with_cache: keep the result until the next update, so that a repeated ``compute`` needs no other rank.
@@ -140,6 +141,7 @@ class BERTScore(ListStateMetric):
         cache_bytes: int = 2**28,
         long_text: LongText | None = None,
         stride: int | None = None,
+        prefix_space: bool | None = None,
         dtype: str | torch.dtype = "float32",
         reduction: Literal["mean", "none"] = "mean",
         compute_with_cache: bool = True,
@@ -170,6 +172,7 @@ class BERTScore(ListStateMetric):
             dtype=dtype,
             long_text=long_text,
             stride=stride,
+            prefix_space=prefix_space,
         )
         self.all_layers = self.encoder.all_layers and self._layer is None
         self.encoding_device = None if device is None else torch.device(device)

