@@ -10,36 +10,31 @@ from torchmetrics.functional.text import rouge_score
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.functional import bert_score
 
-__all__ = ["ROUGE", "Measured", "measure", "repetition"]
-
-ROUGE = ("rouge1", "rouge2", "rougeL")
-"""ROUGE variants; their F-measures are reported."""
+__all__ = ["Measured", "measure", "repetition"]
 
 Measured = dict[str, list[float]]
 """Values by the name of the measure, one per text."""
 
 
 def measure(
-    summaries: Sequence[str], references: Sequence[str], encoders: dict[str, FrozenEncoder], device: str
+    summaries: Sequence[str], references: Sequence[str], encoder: FrozenEncoder, layers: Sequence[int]
 ) -> Measured:
     """Measure summaries.
 
     Args:
         summaries: generated texts.
         references: one reference for each.
-        encoders: encoders of BERTScore, by the prefix of their measures.
-        device: device of the encoders.
+        encoder: encoder of all layers.
+        layers: layers to report.
 
     Returns:
-        ``NAME_precision``, ``NAME_recall`` and ``NAME_f1`` of every encoder; ROUGE; ``repetition``; and ``words`` and
-        ``reference_words``, the numbers of words for the length ratio.
+        ``layerN_f1`` of every layer; ``rougeL``, its F-measure; ``repetition``; and ``words`` and ``reference_words``,
+        the numbers of words for the length ratio.
     """
-    measured: Measured = {}
-    for name, encoder in encoders.items():
-        scores = bert_score(list(summaries), list(references), encoder, device=device)
-        measured |= {f"{name}_{key}": scores[key].tolist() for key in ("precision", "recall", "f1")}
-    per_text = [rouge_score(*pair, rouge_keys=ROUGE) for pair in zip(summaries, references, strict=True)]
-    measured |= {key: [float(scores[f"{key}_fmeasure"]) for scores in per_text] for key in ROUGE}
+    f1 = bert_score(list(summaries), list(references), encoder, device="cpu")["f1"]
+    measured: Measured = {f"layer{layer}_f1": f1[layer].tolist() for layer in layers}
+    rouge = [rouge_score(*pair, rouge_keys="rougeL") for pair in zip(summaries, references, strict=True)]
+    measured["rougeL"] = [float(scores["rougeL_fmeasure"]) for scores in rouge]
     measured["repetition"] = [repetition(text) for text in summaries]
     measured["words"] = [float(len(text.split())) for text in summaries]
     measured["reference_words"] = [float(len(text.split())) for text in references]

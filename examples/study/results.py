@@ -1,76 +1,71 @@
-"""Tables of the study: means over seeds, and differences from cross-entropy with their intervals."""
+"""Comparison of the arms: means, and differences with intervals over seeds and texts together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from bertscore_tm.statistics import holm, paired_bootstrap, scipy_stats
-from examples.benchmarks.tables import Record, table
-from examples.study.arms import BASELINE
-from examples.study.measures import ROUGE
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Comparison", "Spread", "compare", "differences_table", "means_table", "spreads"]
+from bertscore_tm.statistics import holm
+from examples.study.arms import COMPARISONS, TESTED
 
-Runs = Mapping[tuple[str, int], Mapping[str, Any]]
-"""The runs of a task by arm and seed."""
+__all__ = ["Comparison", "Spread", "adjust", "bootstrap_seeds_and_texts", "compare", "spreads"]
+
+_RESAMPLES = 10_000
+_CONFIDENCE = 0.95
+
+Runs = Mapping[tuple[str, int, int], Mapping[str, Any]]
+"""The runs by arm, checkpoint and seed."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation of a figure over seeds.
+    """Mean and standard deviation of a figure over runs.
 
     Args:
-        mean: mean over seeds.
-        deviation: sample standard deviation over seeds; ``None`` for one seed.
+        mean: mean over the runs.
+        deviation: sample standard deviation over the runs; ``None`` for one run.
     """
 
     mean: float
     deviation: float | None
 
-    def shown(self, scale: float, places: int) -> str:
-        """Return mean and deviation as text.
-
-        Args:
-            scale: factor of the figures.
-            places: number of decimals.
-
-        Returns:
-            The text, such as ``"56.9 ± 0.8"``.
-        """
-        mean = f"{scale * self.mean:.{places}f}"
-        return mean if self.deviation is None else f"{mean} ± {scale * self.deviation:.{places}f}"
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of an arm from the baseline in one measure, on the same held-out texts and seeds.
+    """Difference between two arms in one measure, on the same texts with the same checkpoints and seeds.
 
     Args:
         arm: the arm.
+        minus: the arm it is compared with.
         measure: the measure.
         difference: the mean difference.
-        low: lower end of its 95% interval, from the paired bootstrap over texts, on scores averaged over seeds.
-        high: upper end of the interval.
-        p_value: two-sided p-value of the bootstrap, adjusted for the number of arms (Holm).
-        by_seed: difference of each seed.
-        p_over_seeds: two-sided p-value of a paired t-test over seeds, not adjusted; ``None`` for one seed.
+        low: lower end of its 95% interval.
+        high: upper end.
+        p_value: two-sided p-value.
+        p_adjusted: the p-value adjusted for all tested comparisons (Holm); ``None``: not tested.
+        by_checkpoint: difference of each checkpoint.
+        by_seed: differences of the seeds of each checkpoint.
     """
 
     arm: str
+    minus: str
     measure: str
     difference: float
     low: float
     high: float
     p_value: float
-    by_seed: list[float]
-    p_over_seeds: float | None
+    p_adjusted: float | None
+    by_checkpoint: list[float]
+    by_seed: list[list[float]]
 
 
 def spreads(runs: Runs) -> dict[str, dict[str, Spread]]:
-    """Return mean and deviation over seeds of every measure of a task's arms.
+    """Return mean and deviation over runs of every measure of the arms.
 
     Args:
         runs: the runs.
@@ -79,8 +74,8 @@ def spreads(runs: Runs) -> dict[str, dict[str, Spread]]:
         By arm and measure: the spread of the means over texts, and of ``length_ratio``.
     """
     found: dict[str, dict[str, Spread]] = {}
-    for arm in dict.fromkeys(arm for arm, _ in runs):
-        figures = [_figures(run["measured"]) for (name, _), run in runs.items() if name == arm]
+    for arm in dict.fromkeys(arm for arm, _, _ in runs):
+        figures = [_figures(run["measured"]) for (name, _, _), run in runs.items() if name == arm]
         found[arm] = {
             key: Spread(fmean(one[key] for one in figures), _deviation([one[key] for one in figures]))
             for key in figures[0]
@@ -88,75 +83,84 @@ def spreads(runs: Runs) -> dict[str, dict[str, Spread]]:
     return found
 
 
-def compare(runs: Runs, measure: str) -> list[Comparison]:
-    """Compare every arm with the baseline.
+def compare(runs: Runs, measures: Sequence[str]) -> list[Comparison]:
+    """Compare the arms as fixed in ``COMPARISONS``, and adjust the p-values of the ``TESTED`` measures together.
 
     Args:
-        runs: the runs of a task.
-        measure: name of the measure.
+        runs: the runs of all arms, with the same seeds for every checkpoint.
+        measures: names of the measures.
 
     Returns:
-        One comparison for each arm that has seeds in common with the baseline.
+        The comparisons, by measure.
     """
+    checkpoints = sorted({number for _, number, _ in runs})
+    seeds = sorted({seed for _, _, seed in runs})
     compared = []
-    for arm in dict.fromkeys(arm for arm, _ in runs if arm != BASELINE):
-        seeds = [seed for name, seed in runs if name == arm and (BASELINE, seed) in runs]
-        if not seeds:
-            continue
-        plain, other = ([runs[name, seed]["measured"][measure] for seed in seeds] for name in (BASELINE, arm))
-        result = paired_bootstrap(_over_seeds(plain), _over_seeds(other))
-        by_seed = [fmean(b) - fmean(a) for a, b in zip(plain, other, strict=True)]
-        compared.append(
-            Comparison(
-                arm, measure, result.difference, result.low, result.high, result.p_value, by_seed, _t_test(by_seed)
+    for measure in measures:
+        values = {
+            arm: np.array([[runs[arm, number, seed]["measured"][measure] for seed in seeds] for number in checkpoints])
+            for arm in dict.fromkeys(arm for arm, _, _ in runs)
+        }
+        for arm, minus in COMPARISONS:
+            differences = values[arm] - values[minus]
+            low, high, p_value = bootstrap_seeds_and_texts(differences)
+            compared.append(
+                Comparison(
+                    arm,
+                    minus,
+                    measure,
+                    float(differences.mean()),
+                    low,
+                    high,
+                    p_value,
+                    None,
+                    differences.mean((1, 2)).tolist(),
+                    differences.mean(2).tolist(),
+                )
             )
-        )
-    adjusted = holm([one.p_value for one in compared])
-    return [Comparison(**{**vars(one), "p_value": p}) for one, p in zip(compared, adjusted, strict=True)]
+    return adjust(compared)
 
 
-def means_table(found: Mapping[str, Mapping[str, Spread]], encoders: Sequence[str], steps: Mapping[str, float]) -> str:
-    """Return a table of means and standard deviations over seeds.
+def adjust(compared: Sequence[Comparison]) -> list[Comparison]:
+    """Adjust the p-values of the ``TESTED`` measures for their number (Holm).
 
     Args:
-        found: the result of ``spreads``.
-        encoders: names of the encoders, that of the losses first.
-        steps: seconds of a training step by arm; arms may be missing.
+        compared: the comparisons.
 
     Returns:
-        The table; scores are multiplied by 100.
+        The comparisons with adjusted p-values.
     """
-    rows: list[Record] = []
-    for arm, measures in found.items():
-        row: Record = {"arm": arm}
-        for key, short in (("precision", "P"), ("recall", "R"), ("f1", "F1")):
-            row[short] = measures[f"{encoders[0]}_{key}"].shown(100, 2)
-        row |= {f"F1 {name}": measures[f"{name}_f1"].shown(100, 2) for name in encoders[1:]}
-        row |= {key.replace("rouge", "R-"): measures[key].shown(100, 2) for key in ROUGE}
-        row |= {"repeats": measures["repetition"].shown(100, 1), "length": measures["length_ratio"].shown(1, 2)}
-        rows.append(row | {"s/step": f"{steps[arm]:.2f}" if arm in steps else None})
-    return table(rows, dict.fromkeys(rows[0], ""))
+    tested = [i for i, one in enumerate(compared) if one.measure in TESTED]
+    adjusted = dict(zip(tested, holm([compared[i].p_value for i in tested]), strict=True))
+    return [replace(one, p_adjusted=adjusted.get(i)) for i, one in enumerate(compared)]
 
 
-def differences_table(comparisons: Mapping[str, Sequence[Comparison]]) -> str:
-    """Return a table of differences from the baseline.
+def bootstrap_seeds_and_texts(
+    differences: npt.NDArray[np.float64], *, num_resamples: int = _RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return the interval and the p-value of a mean difference, by resampling seeds and texts together.
+
+    Each resample draws the seeds of each checkpoint and, independently, the texts, both with replacement, and takes the
+    mean of all drawn pairs of a seed and a text. The interval covers the choice of seeds and of texts, not that of the
+    checkpoints. It is conservative, since noise of single pairs counts for the seeds, for the texts and for itself
+    (Owen, Annals of Applied Statistics 2007).
 
     Args:
-        comparisons: the result of ``compare``, by measure.
+        differences: paired differences, shape (checkpoints, seeds, texts).
+        num_resamples: number of resamples.
+        seed: seed of the draws.
 
     Returns:
-        The table; differences are multiplied by 100.
+        Lower and upper end of the 95% interval (percentiles), and the two-sided p-value.
     """
-    arms = dict.fromkeys(one.arm for compared in comparisons.values() for one in compared)
-    rows: list[Record] = [{"minus cross-entropy": arm} for arm in arms]
-    for measure, compared in comparisons.items():
-        for row, one in zip(rows, compared, strict=True):
-            over_seeds = "" if one.p_over_seeds is None else f", {one.p_over_seeds:.2f}"
-            row[measure] = (
-                f"{100 * one.difference:+.2f} ({100 * one.low:+.2f} to {100 * one.high:+.2f}, p "
-                f"{one.p_value:.3f}{over_seeds})"
-            )
-    return table(rows, dict.fromkeys(rows[0], "")) if rows else ""
+    draw = np.random.default_rng(seed)
+    checkpoints, seeds, texts = differences.shape
+    weights = draw.multinomial(seeds, np.full(seeds, 1 / seeds), (num_resamples, checkpoints)) / (seeds * checkpoints)
+    text_weights = draw.multinomial(texts, np.full(texts, 1 / texts), num_resamples) / texts
+    means = np.einsum("rt,rt->r", np.einsum("rcs,cst->rt", weights, differences, optimize=True), text_weights)
+    low, high = np.quantile(means, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
+    tail = min((means <= 0).sum(), (means >= 0).sum())
+    return float(low), float(high), min(1.0, 2 * (int(tail) + 1) / (num_resamples + 1))
 
 
 def _figures(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -167,15 +171,3 @@ def _figures(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def _deviation(values: Sequence[float]) -> float | None:
     return stdev(values) if len(values) > 1 else None
-
-
-def _t_test(differences: Sequence[float]) -> float | None:
-    """Return the p-value of a t-test of the differences against 0; 1 if all are 0, ``None`` for one difference."""
-    if len(differences) < 2:
-        return None
-    return float(scipy_stats().ttest_1samp(differences, 0).pvalue) if any(differences) else 1.0
-
-
-def _over_seeds(per_seed: Sequence[Sequence[float]]) -> list[float]:
-    """Return the mean over seeds of every text."""
-    return [fmean(values) for values in zip(*per_seed, strict=True)]

@@ -1,28 +1,41 @@
-"""Training of the shared start and of the arms that continue from it."""
+"""Training of the checkpoints, and of the arms that continue from them."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import fmean, median
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from safetensors.torch import load_model, save_model
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.callbacks import TemperatureAnnealing
-from bertscore_tm.utilities.files import write_atomically
-from examples.docstring_training import Collate, Soft, Summarizer, load_generator, quieten
+from bertscore_tm.losses import Candidates, DistilledDataset, DistilledTargets, SoftBERTScoreLoss
+from examples.benchmarks.rounds import in_turn
+from examples.docstring_training import evaluating
 from examples.study.arms import Arm
-from examples.study.measures import Measured, measure
-from examples.study.tasks import Pair, Task
+from examples.study.generator import Collate, Example, Generator
+from examples.study.measures import measure
 
-__all__ = ["Settings", "make_module", "make_start", "run_arm", "training_batches"]
+__all__ = [
+    "Epoch",
+    "Settings",
+    "make_loss",
+    "random_targets",
+    "replaced",
+    "seconds_per_step",
+    "train",
+    "train_to_plateau",
+]
+
+_FIDELITY_TEXTS = 64
+
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,201 +43,264 @@ class Settings:
     """Settings that all runs of a study share.
 
     Args:
-        generator: name or folder of the trained model.
-        generator_layers: layers of encoder and decoder of a generator made from an encoder.
-        encoder: name or folder of the scoring encoder.
-        num_layers: encoder layer of the losses.
-        held_out_layers: other layers to score with.
-        held_out_encoders: other encoders to score with, at their published layers.
+        encoder: name or folder of the scoring encoder, from which the generator is made too.
+        layer: layer of the losses and of the choice of candidates.
+        held_out_layers: layers to compare on.
+        encoder_layers: layers of the generator's encoding half.
+        decoder_layers: layers of its decoding half.
         train_pairs: number of training pairs; 0 for all.
-        eval_pairs: number of held-out pairs.
-        start_steps: steps of cross-entropy for the shared start.
-        steps: steps of each arm.
+        held_out_pairs: number of held-out pairs.
         batch_size: pairs per step.
-        start_learning_rate: learning rate of the shared start.
-        learning_rate: learning rate of the arms.
-        accelerator: ``"cpu"``, ``"gpu"`` or another of Lightning's.
-        precision: Lightning's precision.
+        start_learning_rate: learning rate of the checkpoints.
+        max_epochs: largest number of epochs of a checkpoint.
+        patience: epochs without improvement on validation pairs that end the training of a checkpoint.
+        arm_pairs: number of training pairs that the arms continue on, the first ones; 0 for all.
+        steps: steps of each arm.
+        learning_rate: learning rate of the arms, which falls linearly to 0.
+        warmup: steps in which the learning rate rises.
+        num_candidates: samples per training input.
+        probability: probability with which a reference is replaced.
     """
 
-    generator: str
-    generator_layers: int
     encoder: str
-    num_layers: int | None
+    layer: int
     held_out_layers: tuple[int, ...]
-    held_out_encoders: tuple[str, ...]
+    encoder_layers: int
+    decoder_layers: int
     train_pairs: int
-    eval_pairs: int
-    start_steps: int
-    steps: int
+    held_out_pairs: int
     batch_size: int
     start_learning_rate: float
+    max_epochs: int
+    patience: int
+    arm_pairs: int
+    steps: int
     learning_rate: float
-    accelerator: str
-    precision: str
-
-    @property
-    def device(self) -> str:
-        """Device that generates and scores texts outside of training."""
-        return "cuda" if self.accelerator in ("gpu", "cuda") else "cpu"
-
-    def encoders(self) -> dict[str, FrozenEncoder]:
-        """Return the encoders to score with; the first is that of the losses."""
-        trained = FrozenEncoder(self.encoder, num_layers=self.num_layers)
-        others = {f"layer{layer}": FrozenEncoder(self.encoder, num_layers=layer) for layer in self.held_out_layers}
-        named = {Path(name).name: FrozenEncoder(name) for name in self.held_out_encoders}
-        return {"trained": trained, **others, **named}
+    warmup: int
+    num_candidates: int
+    probability: float
 
 
-class Studied(Summarizer):
-    """The demo's summarizer, without a constraint on repetition and with a count of the training tokens."""
-
-    no_repeat_ngram_size = 0
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.tokens = 0
-        if isinstance(self.added, Soft):
-            self.bertscore_loss = self.added.loss  # the attribute that schedules change
-
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        """Return the loss of a batch."""
-        self.tokens += int((batch["labels"] >= 0).sum())
-        return super().training_step(batch, batch_idx)
-
-
-def make_module(settings: Settings, arm: Arm | None, start: Path | None, learning_rate: float) -> Studied:
-    """Return the module to train.
+@dataclass(frozen=True)
+class Epoch:
+    """What the validation pairs show after an epoch.
 
     Args:
+        cross_entropy: mean cross-entropy of the references' tokens.
+        f1: mean BERTScore F1 of the decoded summaries at the last held-out layer.
+        rouge: mean ROUGE-L of the decoded summaries.
+    """
+
+    cross_entropy: float
+    f1: float
+    rouge: float
+
+
+def train_to_plateau(
+    generator: Generator,
+    examples: Sequence[Example],
+    validation: Sequence[Example],
+    settings: Settings,
+    seed: int,
+    keep: Callable[[], None],
+) -> list[Epoch]:
+    """Train with cross-entropy at a constant rate, until decoded validation texts and cross-entropy stop improving.
+
+    Args:
+        generator: the untrained generator.
+        examples: training examples.
+        validation: validation examples.
         settings: settings of the study.
-        arm: arm with the added loss; ``None``: cross-entropy alone.
-        start: file of the initial weights; ``None``: the generator's weights.
-        learning_rate: learning rate of AdamW.
+        seed: seed of the order and of dropout.
+        keep: called after each epoch with a higher F1 than all before, to save the weights.
 
     Returns:
-        The module.
+        The curve of the epochs.
     """
-    quieten()
-    torch.manual_seed(0)  # equal new weights in every process
-    model, tokenizer = load_generator(settings.generator, settings.generator_layers)
-    if not any(parameter.requires_grad for parameter in model.get_encoder().parameters()):
-        # Made from an encoder, with a frozen encoder half: freeze the embedding table too, for cheaper steps.
-        model.get_output_embeddings().weight.requires_grad_(False)
-        model.get_decoder().get_input_embeddings().weight.requires_grad_(False)
-    if start is not None:
-        load_model(model, start)
-    encoder = FrozenEncoder(settings.encoder, num_layers=settings.num_layers)
-    added = None if arm is None else arm.loss(encoder, tokenizer)
-    weight = 0.0 if arm is None or added is None else added.weight if arm.weight is None else arm.weight
-    return Studied(model, tokenizer, encoder, learning_rate, added, weight)
+    torch.manual_seed(seed)
+    encoder = FrozenEncoder(settings.encoder, num_layers=settings.held_out_layers[-1], all_layers=True)
+    optimizer = _optimizer(generator, settings.start_learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / settings.warmup))
+    step = _step_function(generator, None, optimizer)
+    curve: list[Epoch] = []
+    for epoch in range(settings.max_epochs):
+        for batch in _loader(generator, examples, settings, seed + epoch):
+            step(batch)
+            schedule.step()
+        curve.append(_validate(generator, validation, encoder, settings))
+        if curve[-1].f1 == max(one.f1 for one in curve):
+            keep()
+        print(f"checkpoint {seed}, epoch {epoch + 1}: {asdict(curve[-1])}", flush=True)
+        earlier, last = curve[: -settings.patience], curve[-settings.patience :]
+        if earlier and not any(
+            one.f1 > max(before.f1 for before in earlier)
+            or one.cross_entropy < min(before.cross_entropy for before in earlier)
+            for one in last
+        ):
+            break
+    return curve
 
 
-def make_start(settings: Settings, task: Task, path: Path) -> None:
-    """Train with cross-entropy and save the weights from which all arms and seeds of a task start.
+def make_loss(arm: Arm, generator: Generator, settings: Settings, examples: Sequence[Example]) -> Loss | None:
+    """Return the loss that an arm adds to cross-entropy.
 
     Args:
-        settings: settings of the study.
-        task: task to train on.
-        path: safetensors file to write.
-    """
-    module = make_module(settings, None, None, settings.start_learning_rate)
-    _train(module, task.train, settings, settings.start_steps, seed=0, callbacks=[])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(path, "wb") as file:
-        save_model(module.model, file.name)
-
-
-def run_arm(settings: Settings, task: Task, start: Path, arm: Arm, seed: int) -> dict[str, Any]:
-    """Train one arm from the start, summarize the held-out texts and measure the summaries.
-
-    Args:
-        settings: settings of the study.
-        task: task to train on.
-        start: file of the shared weights.
         arm: the arm.
-        seed: seed of the batch order, dropout and samples.
+        generator: the trained generator.
+        settings: settings of the study.
+        examples: training examples, whose first summaries check the mapping between the vocabularies.
 
     Returns:
-        Steps, tokens, seconds of training, the measures of every held-out text, and the summaries.
+        The loss of logits and labels; ``None``: none.
     """
-    module = make_module(settings, arm, start, settings.learning_rate)
-    callbacks: list[pl.Callback] = []
-    if arm.anneal is not None:
-        callbacks.append(TemperatureAnnealing(module.bertscore_loss.temperature, arm.anneal, over=settings.steps))
-    began = time.perf_counter()
-    if settings.steps:
-        _train(module, task.train, settings, settings.steps, seed, callbacks)
-    seconds = time.perf_counter() - began
-    summaries = _summarize(module, task.held_out, settings)
-    references = [pair.summary for pair in task.held_out]
-    measured: Measured = measure(summaries, references, settings.encoders(), settings.device)
-    return {
-        "task": task.name,
-        "arm": arm.name,
-        "seed": seed,
-        "steps": settings.steps,
-        "target_tokens": module.tokens,
-        "seconds": round(seconds, 2),
-        "measured": measured,
-        "summaries": summaries,
-    }
+    if arm.soft is None:
+        return None
+    encoder = FrozenEncoder(settings.encoder, num_layers=settings.layer)
+    return SoftBERTScoreLoss(
+        encoder,
+        generator_tokenizer=generator.tokenizer,
+        fidelity_texts=[summary for _, summary in examples[:_FIDELITY_TEXTS]],
+        **arm.soft,
+    )
 
 
-def training_batches(module: Studied, pairs: Sequence[Pair], settings: Settings, seed: int) -> DataLoader[Any]:
-    """Return shuffled batches, equal for all arms of a seed.
+def random_targets(best: DistilledTargets, candidates: Sequence[Candidates], seed: int) -> list[str | None]:
+    """Draw a candidate for each example that has a best one.
 
     Args:
-        module: module with the tokenizer.
-        pairs: the training pairs.
-        settings: settings of the study.
-        seed: seed of the order.
+        best: the best candidates.
+        candidates: the candidates of each example.
+        seed: seed of the draw.
 
     Returns:
-        The loader.
+        A candidate, or ``None`` where there is no best one.
     """
-    return DataLoader(
-        list(enumerate(pairs)),
-        settings.batch_size,
-        shuffle=True,
-        drop_last=True,
-        collate_fn=Collate(module.tokenizer, module.model.config.decoder_start_token_id),
-        generator=torch.Generator().manual_seed(seed),
+    draw = random.Random(seed)
+    drawn = [draw.choice(one.candidates) if one.candidates else None for one in candidates]
+    return [None if target is None else text for target, text in zip(best.targets, drawn, strict=True)]
+
+
+def replaced(
+    examples: Sequence[Example], targets: Sequence[str | None], settings: Settings, seed: int
+) -> Dataset[Example]:
+    """Return examples of which some have another target.
+
+    Args:
+        examples: the examples.
+        targets: the targets; ``None`` keeps the reference.
+        settings: settings of the study.
+        seed: seed of the draws.
+
+    Returns:
+        The data set.
+    """
+    return DistilledDataset(
+        list(examples), targets, lambda one, text: (one[0], text), probability=settings.probability, seed=seed
     )
 
 
-def _train(
-    module: Studied, pairs: Sequence[Pair], settings: Settings, steps: int, seed: int, callbacks: list[pl.Callback]
-) -> None:
-    """Train for a number of steps."""
-    pl.seed_everything(seed, verbose=False)
-    trainer = pl.Trainer(
-        accelerator=settings.accelerator,
-        devices=1,
-        precision=settings.precision,
-        max_steps=steps,
-        max_epochs=-1,
-        gradient_clip_val=1.0,
-        callbacks=callbacks,
-        logger=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
+def train(
+    generator: Generator,
+    examples: Sequence[Example] | Dataset[Example],
+    loss: Loss | None,
+    settings: Settings,
+    steps: int,
+    seed: int,
+) -> float:
+    """Train for a number of steps, with a learning rate that falls to 0.
+
+    Args:
+        generator: the generator.
+        examples: training examples; the order depends on the seed only.
+        loss: loss that is added to cross-entropy with weight 1.
+        settings: settings of the study.
+        steps: number of steps.
+        seed: seed of the order and of dropout.
+
+    Returns:
+        Seconds of training.
+    """
+    torch.manual_seed(seed)
+    optimizer = _optimizer(generator, settings.learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / settings.warmup, (steps - step) / (steps - settings.warmup + 1))
     )
-    trainer.fit(module, training_batches(module, pairs, settings, seed))
+    step = _step_function(generator, loss, optimizer)
+    batches = _endless(_loader(generator, examples, settings, seed))
+    began = time.perf_counter()
+    for _ in range(steps):
+        step(next(batches))
+        schedule.step()
+    return time.perf_counter() - began
 
 
-def _summarize(module: Studied, pairs: Sequence[Pair], settings: Settings) -> list[str]:
-    """Return greedily generated summaries; batches hold texts of similar length."""
-    collate = Collate(module.tokenizer, module.model.config.decoder_start_token_id)
-    module.to(settings.device)
-    order = sorted(range(len(pairs)), key=lambda i: len(pairs[i].document))
-    summaries = [""] * len(pairs)
-    for first in range(0, len(order), 4 * settings.batch_size):
-        numbers = order[first : first + 4 * settings.batch_size]
-        batch = collate([(i, pairs[i]) for i in numbers])
-        moved = {name: value.to(module.device) if isinstance(value, Tensor) else value for name, value in batch.items()}
-        with torch.no_grad():
-            for number, text in zip(numbers, module.summarize(moved), strict=True):
-                summaries[number] = text
-    return summaries
+def _step_function(
+    generator: Generator, loss: Loss | None, optimizer: torch.optim.Optimizer
+) -> Callable[[Mapping[str, Any]], None]:
+    """Return a function that trains on a batch."""
+    trained = [parameter for parameter in generator.model.parameters() if parameter.requires_grad]
+    generator.model.train()
+
+    def step(batch: Mapping[str, Any]) -> None:
+        output = generator.model(**batch)
+        total = output.loss if loss is None else output.loss + loss(output.logits, batch["labels"])
+        optimizer.zero_grad()
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+
+    return step
+
+
+def seconds_per_step(
+    generator: Generator,
+    examples: Sequence[Example],
+    losses: Mapping[str, Loss | None],
+    settings: Settings,
+    rounds: int,
+) -> dict[str, float]:
+    """Time a step with each of several losses, in turn.
+
+    Args:
+        generator: the generator.
+        examples: training examples.
+        losses: the losses by the name of their arm.
+        settings: settings of the study.
+        rounds: number of timed steps of each.
+
+    Returns:
+        Median seconds of a step by arm.
+    """
+    batch = next(iter(_loader(generator, examples, settings, seed=0)))
+    optimizer = _optimizer(generator, 0.0)
+    steps = {name: partial(_step_function(generator, loss, optimizer), batch) for name, loss in losses.items()}
+    return {name: median(seconds) for name, seconds in in_turn(steps, rounds).items()}
+
+
+def _optimizer(generator: Generator, learning_rate: float) -> torch.optim.Optimizer:
+    trained = [parameter for parameter in generator.model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=learning_rate)
+
+
+def _loader(generator: Generator, examples: Any, settings: Settings, seed: int) -> DataLoader[Any]:
+    order = torch.Generator().manual_seed(seed)
+    collate = Collate(generator.tokenizer)
+    return DataLoader(examples, settings.batch_size, shuffle=True, drop_last=True, collate_fn=collate, generator=order)
+
+
+def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+@torch.no_grad()
+def _validate(generator: Generator, validation: Sequence[Example], encoder: FrozenEncoder, settings: Settings) -> Epoch:
+    collate = Collate(generator.tokenizer)
+    losses = []
+    with evaluating(generator.model):
+        for first in range(0, len(validation), settings.batch_size):
+            losses.append(generator.model(**collate(validation[first : first + settings.batch_size])).loss.item())
+    states, references = zip(*validation, strict=True)
+    layer = settings.held_out_layers[-1]
+    found = measure(generator.summarize(states), references, encoder, [layer])
+    return Epoch(fmean(losses), fmean(found[f"layer{layer}_f1"]), fmean(found["rougeL"]))
