@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ class Arm:
 
     soft: Mapping[str, Any] | None = None
     targets: Literal["reference", "best", "random"] = "reference"
-    at_wall_time: bool = field(default=False)
+    at_wall_time: bool = False
 
 
 ARMS: Mapping[str, Arm] = MappingProxyType(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertscore_tm.utilities.files import write_atomically
-from examples.study.manual_pages import ManualPage, collect_pages
+from examples.study.manual_pages import collect_pages
 
 __all__ = ["Pair", "Texts", "load_texts"]
 
@@ -46,9 +46,7 @@ class Texts:
     held_out: list[Pair]
 
 
-def load_texts(
-    path: Path, train_pairs: int, held_out_pairs: int, collect: Callable[[], Sequence[ManualPage]] = collect_pages
-) -> Texts:
+def load_texts(path: Path, train_pairs: int, held_out_pairs: int) -> Texts:
     """Return the texts; they are stored in a file, so that every call with the same path returns the same texts.
 
     All pages of a command, library or family of commands are on the same side.
@@ -57,7 +55,6 @@ def load_texts(
         path: JSON file of the stored texts.
         train_pairs: number of training pairs; 0 for all.
         held_out_pairs: number of held-out pairs.
-        collect: returns the pages.
 
     Returns:
         The texts, drawn at random with a fixed seed.
@@ -67,13 +64,13 @@ def load_texts(
     """
     if not path.exists():
         sides: dict[str, list[Pair]] = {"train": [], "validation": [], "held_out": []}
-        for page in collect():
+        for page in collect_pages():
             sides[_side(page.group)].append(Pair(page.document, page.summary))
         if len(sides["held_out"]) < held_out_pairs or not sides["train"] or not sides["validation"]:
             counts = ", ".join(f"{len(pairs)} {side}" for side, pairs in sides.items())
             raise ValueError(
-                f"the manual pages of this machine give {counts} pairs, but {held_out_pairs} held_out pairs are "
-                f"needed: install more manual pages, or pass a smaller --held-out-pairs"
+                f"the manual pages of this machine give {counts} pairs, but {held_out_pairs} held_out pairs and some "
+                f"of each other side are needed: install more manual pages, or pass a smaller --held-out-pairs"
             )
         counts_kept = {"train": train_pairs or None, "validation": None, "held_out": held_out_pairs}
         kept = {side: _shuffled(pairs)[: counts_kept[side]] for side, pairs in sides.items()}

@@ -27,6 +27,7 @@ __all__ = [
     "Settings",
     "make_loss",
     "random_targets",
+    "rate_factor",
     "replaced",
     "seconds_per_step",
     "train",
@@ -199,6 +200,24 @@ def replaced(
     )
 
 
+def rate_factor(step: int, steps: int, warmup: int) -> float:
+    """Return the factor of the learning rate: it rises linearly, then falls linearly to 0 after the last step.
+
+    Args:
+        step: number of the step, from 0.
+        steps: number of all steps.
+        warmup: steps in which the rate rises.
+
+    Returns:
+        The factor, at most 1.
+
+    Example:
+        >>> [rate_factor(step, steps=5, warmup=2) for step in range(6)]
+        [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    return min((step + 1) / warmup, (steps - step) / (steps - warmup + 1))
+
+
 def train(
     generator: Generator,
     examples: Sequence[Example] | Dataset[Example],
@@ -222,9 +241,7 @@ def train(
     """
     torch.manual_seed(seed)
     optimizer = _optimizer(generator, settings.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / settings.warmup, (steps - step) / (steps - settings.warmup + 1))
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, steps=steps, warmup=settings.warmup))
     step = _step_function(generator, loss, optimizer)
     batches = _endless(_loader(generator, examples, settings, seed))
     began = time.perf_counter()
@@ -232,24 +249,6 @@ def train(
         step(next(batches))
         schedule.step()
     return time.perf_counter() - began
-
-
-def _step_function(
-    generator: Generator, loss: Loss | None, optimizer: torch.optim.Optimizer
-) -> Callable[[Mapping[str, Any]], None]:
-    """Return a function that trains on a batch."""
-    trained = [parameter for parameter in generator.model.parameters() if parameter.requires_grad]
-    generator.model.train()
-
-    def step(batch: Mapping[str, Any]) -> None:
-        output = generator.model(**batch)
-        total = output.loss if loss is None else output.loss + loss(output.logits, batch["labels"])
-        optimizer.zero_grad()
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-
-    return step
 
 
 def seconds_per_step(
@@ -275,6 +274,24 @@ def seconds_per_step(
     optimizer = _optimizer(generator, 0.0)
     steps = {name: partial(_step_function(generator, loss, optimizer), batch) for name, loss in losses.items()}
     return {name: median(seconds) for name, seconds in in_turn(steps, rounds).items()}
+
+
+def _step_function(
+    generator: Generator, loss: Loss | None, optimizer: torch.optim.Optimizer
+) -> Callable[[Mapping[str, Any]], None]:
+    """Return a function that trains on a batch."""
+    trained = [parameter for parameter in generator.model.parameters() if parameter.requires_grad]
+    generator.model.train()
+
+    def step(batch: Mapping[str, Any]) -> None:
+        output = generator.model(**batch)
+        total = output.loss if loss is None else output.loss + loss(output.logits, batch["labels"])
+        optimizer.zero_grad()
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+
+    return step
 
 
 def _optimizer(generator: Generator, learning_rate: float) -> torch.optim.Optimizer:

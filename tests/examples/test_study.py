@@ -1,7 +1,8 @@
-"""The training study: its texts, its arithmetic, and that what was stopped goes on where it was."""
+"""The study: its texts, its generator, its arms, its arithmetic, and that a stopped study resumes."""
 
 import gzip
 import json
+import math
 import shutil
 import subprocess
 from itertools import islice
@@ -10,17 +11,19 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from transformers import AutoModel
 
-from examples.docstring_training import SelfCritical, Soft
-from examples.docstrings import DocstringPair
+from bertscore_tm.losses import Candidates, DistilledTargets
+from bertscore_tm.statistics import holm
 from examples.study import __main__ as command
-from examples.study import tasks
-from examples.study.arms import DEFAULT_ARMS, parse_arm
-from examples.study.manual_pages import DEFAULT_FOLDERS, collect_pages, read_page
+from examples.study import texts, work
+from examples.study.arms import ARMS, COMPARISONS, TESTED
+from examples.study.generator import Collate, load_generator, make_generator
+from examples.study.manual_pages import DEFAULT_FOLDERS, ManualPage, collect_pages, read_page
 from examples.study.measures import measure, repetition
-from examples.study.results import compare, spreads
-from examples.study.tasks import Pair, load_task
+from examples.study.results import bootstrap_seeds_and_texts, compare, spreads
+from examples.study.texts import Pair, load_texts
+from examples.study.training import Settings, make_loss, random_targets, rate_factor, replaced, train
 from tests.support.texts import real_pairs
 
 MAN = r"""'\" t
@@ -106,156 +109,213 @@ def test_summaries_are_those_that_man_shows():
         assert f'- {page.summary}"' in shown.replace("  ", " "), (file, page.summary)
 
 
-def test_arms_read_their_settings(encoder):
-    assert [parse_arm(line).name for line in DEFAULT_ARMS] == list(DEFAULT_ARMS)
-    assert len({parse_arm(line).slug for line in DEFAULT_ARMS}) == len(DEFAULT_ARMS)
-    arm = parse_arm("soft:weight=3,layer=2,relaxation=gumbel,temperature=0.5")
-    added = arm.loss(encoder, encoder.tokenizer.tokenizer)
-    assert isinstance(added, Soft)
-    assert (arm.weight, added.loss.relaxation, added.loss.temperature) == (3, "gumbel", 0.5)
-    assert added.loss.encoder.num_layers == 2
-    assert isinstance(parse_arm("self-critical").loss(encoder, encoder.tokenizer.tokenizer), SelfCritical)
-    assert parse_arm("cross-entropy").loss(encoder, None) is None
+def test_families_of_commands_stay_together_and_texts_are_drawn_once(tmp_path, monkeypatch):
+    path = tmp_path / "texts.json"
+    pages = [ManualPage(f"text {i}", f"summary {i}", f"tool {i % 50}") for i in range(200)]
+    monkeypatch.setattr(texts, "collect_pages", lambda: pages)
+    found = load_texts(path, 20, 5)
+    assert (len(found.train), len(found.held_out)) == (20, 5)
+    families = [{int(pair.summary.split()[1]) % 50 for pair in side} for side in vars(found).values()]
+    assert sum(map(len, families)) == len(set.union(*families))
+    monkeypatch.setattr(texts, "collect_pages", list)
+    assert load_texts(path, 20, 5) == found
+    with pytest.raises(ValueError, match=r"0 train, 0 validation, 0 held_out pairs.*--held-out-pairs"):
+        load_texts(tmp_path / "other.json", 20, 5)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("hard", "an arm must be"),
-        ("soft:weight", "name=value"),
-        ("soft:temprature=1", "no argument temprature"),
-        ("self-critical:relaxation=gumbel", "no settings relaxation"),
-        ("cross-entropy:weight=2", "no settings weight"),
-    ],
-)
-def test_arms_that_are_none_say_why(line, message):
-    with pytest.raises(ValueError, match=message):
-        parse_arm(line)
+@pytest.fixture(scope="module")
+def settings(minilm):
+    return Settings(minilm, 3, (5, 6), 1, 1, 0, 6, 4, 1e-3, 2, 1, 0, 3, 1e-3, 1, 2, 0.5)
 
 
-def test_measures_are_those_of_the_texts(encoder):
+@pytest.fixture(scope="module")
+def pairs():
+    summaries, documents = real_pairs(12)
+    return [Pair(*both) for both in zip(documents, summaries, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def saved(minilm, pairs, tmp_path_factory):
+    """An untrained generator, saved to a folder."""
+    folder = tmp_path_factory.mktemp("generator")
+    make_generator(minilm, 1, 1, pairs, seed=0).save(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_generator_tokenizes_and_predicts_like_the_one_with_all_tokens(minilm, pairs, saved, encoder):
+    full = encoder.tokenizer.tokenizer
+    cut = load_generator(saved)
+    assert len(cut.tokenizer) < 1000 < len(full)
+    for pair in pairs:
+        assert cut.tokenizer.tokenize(pair.summary) == full.tokenize(pair.summary)
+        assert cut.tokenizer.decode(cut.tokenizer(pair.summary)["input_ids"], skip_special_tokens=True)
+    # From stored states of unequal length as from the texts, and from the rows of the same tokens.
+    documents = [pair.document for pair in pairs[:3]]
+    inputs = cut.inputs(documents)
+    batch = Collate(cut.tokenizer)(
+        [(row, pair.summary) for row, pair in zip(cut.encode(documents), pairs, strict=False)]
+    )
+    with torch.no_grad():
+        logits = cut.model.eval()(**inputs, labels=batch["labels"]).logits
+        torch.testing.assert_close(cut.model(**batch).logits, logits, atol=1e-5, rtol=1e-4)
+    rows = full.convert_tokens_to_ids(cut.tokenizer.convert_ids_to_tokens(range(len(cut.tokenizer))))
+    original = AutoModel.from_pretrained(minilm).get_input_embeddings().weight
+    torch.testing.assert_close(cut.model.decoder.get_input_embeddings().weight, original[rows])
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_arms_start_alike_and_train_the_decoding_half(settings, pairs, saved):
+    states = load_generator(saved).encode([pair.document for pair in pairs])
+    examples = [(row, pair.summary) for row, pair in zip(states, pairs, strict=True)]
+
+    def trained(arm, seed=1, targets=None):
+        generator = load_generator(saved)
+        loss = make_loss(arm, generator, settings, examples)
+        given = examples if targets is None else replaced(examples, targets, settings, seed)
+        train(generator, given, loss, settings, 3, seed)
+        return dict(generator.model.named_parameters())
+
+    before = dict(load_generator(saved).model.named_parameters())
+    plain = trained(ARMS["cross-entropy"])
+    head = "decoder.bert.encoder.layer.0.crossattention.self.query.weight"
+    for name, weight in plain.items():
+        frozen = name.startswith("encoder.") or "word_embeddings" in name
+        assert frozen == torch.equal(weight, before[name]), name
+    assert torch.equal(trained(ARMS["cross-entropy"])[head], plain[head])
+    assert torch.equal(trained(ARMS["best-of-n"], targets=[None] * 12)[head], plain[head])
+    others = [
+        trained(ARMS["cross-entropy"], seed=2),
+        trained(ARMS["soft"]),
+        trained(ARMS["best-of-n"], targets=["another text"] * 12),
+    ]
+    assert not any(torch.equal(other[head], plain[head]) for other in others)
+
+
+def test_the_learning_rate_falls_to_zero():
+    factors = [rate_factor(step, 100, 10) for step in range(101)]
+    assert max(factors) == factors[9] == 1
+    assert factors[100] == 0 < factors[99] < 0.02
+    assert np.diff(factors[9:]) == pytest.approx(-1 / 91)
+
+
+def test_random_targets_replace_the_references_that_the_best_replace():
+    best = DistilledTargets(["b", None, "c"], torch.zeros(3), 0)
+    candidates = [Candidates("a", ["b", "x"]), Candidates("a", ["y"]), Candidates("a", ["c"])]
+    drawn = [random_targets(best, candidates, seed) for seed in range(20)]
+    assert {row[0] for row in drawn} == {"b", "x"}
+    assert all(row[1:] == [None, "c"] for row in drawn)
+
+
+def test_measures_are_those_of_the_texts(minilm):
+    from bertscore_tm import FrozenEncoder
+
     assert [repetition(text) for text in ("", "one", "A b, a c, d", "no no no no")] == [0, 0, 2 / 7, 0.75]
     preds, target = real_pairs(4)
-    found = measure([*preds, target[0]], [*target, target[0]], {"trained": encoder}, "cpu")
-    assert found["trained_f1"][-1] == pytest.approx(1, abs=1e-5)
-    assert found["rougeL"][-1] == found["rouge1"][-1] == 1
+    encoder = FrozenEncoder(minilm, num_layers=6, all_layers=True)
+    found = measure([*preds, target[0]], [*target, target[0]], encoder, [3, 6])
+    assert found["layer3_f1"][-1] == pytest.approx(1, abs=1e-5)
+    assert found["layer3_f1"][0] > found["layer6_f1"][0]
+    assert found["rougeL"][-1] == 1
     assert found["words"][:4] == [len(text.split()) for text in preds]
     assert {len(values) for values in found.values()} == {5}
 
 
-def made_up_runs(seeds=3, texts=40):
-    """Figures of two arms and the baseline, of which one is better by 0.1 on average."""
-    random = np.random.default_rng(0)
-    base = random.normal(size=texts)
+def test_the_bootstrap_is_that_of_a_plain_loop():
+    draw = np.random.default_rng(1)
+    differences = 0.3 * draw.normal(size=(2, 4, 1)) + draw.normal(size=(1, 1, 30)) + draw.normal(size=(2, 4, 30)) + 0.2
+    means = []
+    for _ in range(4000):
+        drawn = draw.integers(30, size=30)
+        rows = [differences[number, seed, drawn] for number in range(2) for seed in draw.integers(4, size=4)]
+        means.append(np.mean(rows))
+    low, high, p_value = bootstrap_seeds_and_texts(differences)
+    assert (low, high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.04)
+    assert p_value == pytest.approx(2 * min(np.mean(np.array(means) <= 0), np.mean(np.array(means) >= 0)), abs=0.03)
+
+
+def test_the_bootstrap_has_the_variance_of_seeds_and_texts():
+    draw = np.random.default_rng(2)
+    seeds, texts_ = 0.5 * draw.normal(size=(2, 10, 1)), draw.normal(size=(1, 1, 200))
+    low, high, _ = bootstrap_seeds_and_texts(seeds + texts_)
+    variance = sum(one.var() for one in seeds) / 10 / 4 + texts_.var() / 200
+    assert high - low == pytest.approx(2 * 1.96 * math.sqrt(variance), rel=0.03)
+    assert (low + high) / 2 == pytest.approx((seeds + texts_).mean(), abs=0.02)
+
+
+def made_up_runs(seeds=3, num_texts=40):
+    """Runs of all arms from two checkpoints, of which one arm is better by 0.1 on average."""
+    draw = np.random.default_rng(0)
+    base = draw.normal(size=num_texts)
     runs = {}
-    for arm, gain in (("cross-entropy", 0.0), ("soft", 0.1), ("self-critical", 0.0)):
-        for seed in range(seeds):
-            values = (base + gain + 0.05 * random.normal(size=texts)).tolist()
-            runs[arm, seed] = {"measured": {"f1": values, "words": [2.0] * texts, "reference_words": [4.0] * texts}}
+    for arm in ARMS:
+        for number in range(2):
+            for seed in range(seeds):
+                gain = 0.1 if arm == "best-of-n" else 0.0
+                values = (base + gain + 0.05 * draw.normal(size=num_texts)).tolist()
+                measured = {"layer6_f1": values, "layer5_f1": values, "rougeL": values[::-1]}
+                measured |= {"words": [2.0] * num_texts, "reference_words": [4.0] * num_texts}
+                runs[arm, number, seed] = {"measured": measured}
     return runs
 
 
-def test_means_and_comparisons_are_those_of_scipy():
+def test_means_and_comparisons_are_paired_and_adjusted_together():
     runs = made_up_runs()
     found = spreads(runs)
-    per_seed = [fmean(runs["soft", seed]["measured"]["f1"]) for seed in range(3)]
-    assert found["soft"]["f1"].mean == pytest.approx(fmean(per_seed))
-    assert found["soft"]["f1"].deviation == pytest.approx(stdev(per_seed))
+    per_run = [fmean(runs["soft", number, seed]["measured"]["rougeL"]) for number in range(2) for seed in range(3)]
+    assert found["soft"]["rougeL"].mean == pytest.approx(fmean(per_run))
+    assert found["soft"]["rougeL"].deviation == pytest.approx(stdev(per_run))
     assert found["soft"]["length_ratio"].mean == 0.5
-    soft, critical = compare(runs, "f1")
-    values = {arm: np.mean([runs[arm, seed]["measured"]["f1"] for seed in range(3)], 0) for arm, _ in runs}
-    interval = stats.bootstrap((values["soft"] - values["cross-entropy"],), np.mean, method="percentile", rng=1)
-    assert (soft.low, soft.high) == pytest.approx(tuple(interval.confidence_interval), abs=5e-3)
-    assert soft.difference == pytest.approx(np.mean(values["soft"] - values["cross-entropy"]))
-    assert soft.p_value < 0.01 < critical.p_value
-    plain = [fmean(runs["cross-entropy", seed]["measured"]["f1"]) for seed in range(3)]
-    assert soft.p_over_seeds == pytest.approx(stats.ttest_rel(per_seed, plain).pvalue)
-    assert soft.by_seed[1] == pytest.approx(per_seed[1] - fmean(runs["cross-entropy", 1]["measured"]["f1"]))
 
-
-def test_tasks_are_drawn_once_and_hold_sources_out(tmp_path, monkeypatch):
-    pairs = [Pair(f"text {i}", f"summary {i}") for i in range(150)]
-    monkeypatch.setitem(tasks.TASKS, "docstrings", lambda: (pairs, pairs[::-1]))
-    task = load_task("docstrings", tmp_path, 20, 10)
-    assert (len(task.train), len(task.held_out)) == (20, 10)
-    monkeypatch.setitem(tasks.TASKS, "docstrings", lambda: ([], []))
-    assert load_task("docstrings", tmp_path, 20, 10) == task
-    with pytest.raises(ValueError, match="found 0 training pairs"):
-        load_task("docstrings", tmp_path / "other", 20, 10)
-    found = [
-        DocstringPair(f"text {i}", f"summary {i}", name) for i, name in enumerate(("json", "networkx.x", "torch.nn"))
+    compared = compare(runs, ["layer5_f1", *TESTED])
+    assert [(one.arm, one.minus) for one in compared] == 3 * list(COMPARISONS)
+    tested = [one for one in compared if one.p_adjusted is not None]
+    assert {one.measure for one in tested} == set(TESTED)
+    assert [one.p_adjusted for one in tested] == holm([one.p_value for one in tested])
+    for one in tested:
+        assert one.low < one.difference < one.high
+        is_better = one.arm == "best-of-n"
+        assert (one.p_adjusted < 0.01) == is_better == (one.low > 0.05), one
+    best = next(one for one in tested if one.arm == "best-of-n")
+    gains = [
+        fmean(runs["best-of-n", 1, seed]["measured"]["layer6_f1"])
+        - fmean(runs["cross-entropy", 1, seed]["measured"]["layer6_f1"])
+        for seed in range(3)
     ]
-    monkeypatch.setattr(tasks, "load_corpus", lambda: (found[:1], found[1:]))
-    train, held_out = tasks.docstrings()
-    assert [pair.summary for pair in train] == ["summary 0", "summary 2"]
-    assert held_out == [Pair("text 1", "summary 1")]
-
-
-SMALL = ["--jobs=1", "--eval-pairs=6", "--train-pairs=16", "--batch-size=4", "--start-steps=1", "--steps=2"]
-SMALL += ["--generator-layers=1", "--timing-rounds=1", "--held-out-layers", "3"]
-
-
-@pytest.fixture
-def small_task(monkeypatch):
-    """One task of real texts, without reading the machine's."""
-    summaries, documents = real_pairs(200)
-    pairs = [Pair(*texts) for texts in zip(documents, summaries, strict=True)]
-    monkeypatch.setattr(tasks, "TASKS", {"docstrings": lambda: (pairs[:100], pairs[100:])})
+    assert best.by_seed[1] == pytest.approx(gains)
+    assert best.by_checkpoint[1] == pytest.approx(fmean(gains))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_task", "one_thread")
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*val_dataloader.*")
-def test_a_stopped_study_goes_on_where_it_was(tmp_path, capsys):
-    arms = ["--arms", "soft:layer=2,anneal=0.5"]
-    given = [*SMALL, *arms, "--tasks", "docstrings", "--output", str(tmp_path)]
-    first = command.main([*given, "--seeds=1"])
-    files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.suffix in (".json", ".safetensors")}
-    (stopped,) = tmp_path.glob("docstrings/soft*/seed0.json")
+@pytest.mark.usefixtures("one_thread")
+def test_a_stopped_study_resumes(tmp_path, monkeypatch, capsys):
+    summaries, documents = real_pairs(60)
+    found = [ManualPage(*both, f"tool {i}") for i, both in enumerate(zip(documents, summaries, strict=True))]
+    monkeypatch.setattr(texts, "collect_pages", lambda: found)
+    monkeypatch.setattr(work, "_TIMED_ROUNDS", 1)
+    given = ["--jobs=1", "--train-pairs=8", "--held-out-pairs=6", "--batch-size=4", "--max-epochs=1", "--arm-pairs=4"]
+    given += ["--steps=1", "--warmup=1", "--encoder-layers=1", "--decoder-layers=1", "--num-candidates=2"]
+    given += ["--checkpoints=1", "--seeds=1", "--output", str(tmp_path)]
+    first = command.main(given)
+    stored = [path for path in tmp_path.rglob("*.*") if path.name not in ("results.json", "figure.png")]
+    times = {path: path.stat().st_mtime_ns for path in stored}
+    stopped = tmp_path / "checkpoint0" / "best-of-n.seed0.json"
     before = json.loads(stopped.read_text())
     stopped.unlink()
-    results = command.main([*given, "--seeds=2"])
+    second = command.main(given)
 
     again = json.loads(stopped.read_text())
-    assert again["summaries"] == before["summaries"]
-    assert again["measured"] == before["measured"]
-    kept = [path for path, time in files.items() if path.stat().st_mtime_ns == time]
-    assert {path.name for path in files} - {path.name for path in kept} <= {"results.json", "seed0.json"}
-    assert len(kept) == len(files) - 2
-
-    found = results["tasks"]["docstrings"]
-    assert set(found["arms"]) == {"cross-entropy", *arms[1:]}
-    # The same texts for all arms of a seed, others for other seeds.
-    (tokens,) = {tuple(tokens) for tokens in found["target_tokens"].values()}
-    assert len(set(tokens)) == 2
-    assert found["arms"]["cross-entropy"]["trained_f1"]["deviation"] is not None
-    assert first["tasks"]["docstrings"]["arms"]["cross-entropy"]["trained_f1"]["deviation"] is None
-    assert {one["arm"] for one in found["differences"]["layer3_f1"]} == set(arms[1:])
-    assert all(seconds > 0 for seconds in results["seconds_per_step"].values())
+    assert (again["summaries"], again["measured"]) == (before["summaries"], before["measured"])
+    assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == {stopped}
+    assert second == first
+    assert set(first["arms"]) == {"start", *ARMS}
+    assert first["steps"]["cross-entropy, wall time"] >= first["steps"]["soft"] == 1
+    assert len(first["comparisons"]) == 5 * len(COMPARISONS)
     assert (tmp_path / "figure.png").stat().st_size > 1000
-    assert "R-L" in capsys.readouterr().out
+    assert "ROUGE-L" in capsys.readouterr().out
 
     with pytest.raises(SystemExit):
         command.main([*given, "--steps=3"])
-    assert "contains a study with steps 2" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("small_task", "one_thread")
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*val_dataloader.*")
-def test_arms_start_alike_and_their_losses_reach_the_generator(tmp_path, minilm):
-    from examples.study.training import Settings, make_module, training_batches
-
-    settings = Settings(minilm, 1, minilm, 5, (), (), 16, 4, 0, 1, 4, 1e-3, 1e-3, "cpu", "32-true")
-    pairs = load_task("docstrings", tmp_path, 16, 4).train
-    gradients = {}
-    for line in ("cross-entropy", "soft", "soft:weight=0"):
-        module = make_module(settings, parse_arm(line), None, 1e-3).eval()
-        module.log = module.log_dict = lambda *_, **__: None
-        batch = next(iter(training_batches(module, pairs, settings, seed=1)))
-        module.training_step(batch, 0).backward()
-        gradients[line] = {name: one.grad for name, one in module.model.named_parameters() if one.requires_grad}
-    assert not any("encoder." in name.split("decoder")[0] for name in gradients["soft"])
-    for name, plain in gradients["cross-entropy"].items():
-        torch.testing.assert_close(gradients["soft:weight=0"][name], plain, atol=1e-6, rtol=1e-4)
-    largest = max(gradients["soft"], key=lambda name: gradients["soft"][name].abs().max())
-    assert not torch.allclose(gradients["soft"][largest], gradients["cross-entropy"][largest], rtol=1e-3)
+    assert "contains a study with steps 1" in capsys.readouterr().err
