@@ -2,6 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# uv, where it is installed, sets the environments up faster than pip.
+UV := $(shell command -v uv)
+ifdef UV
+create = $(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(1)
+install = $(UV) pip install --quiet --python $(1)/bin/python
+else
+create = $(PYTHON) -m venv $(1)
+install = $(1)/bin/python -m pip install --quiet
+endif
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCHMARK_ARGS ?=
@@ -13,7 +22,7 @@ LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
 
 .PHONY: demo test quick benchmark lint dist types lowest docs check clean
 
-demo: $(VENV)/ready
+demo: $(VENV)/demo-ready
 	$(BIN)/python -m examples.summarize_docstrings $(DEMO_ARGS)
 
 # More workers than the two cores that it is meant for: tests that start processes leave cores idle.
@@ -39,12 +48,12 @@ dist: $(VENV)/ready
 # The package as users get it: a wheel in an environment of its own, imported from another folder and type-checked.
 types: dist
 	rm -rf .venv-wheel
-	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt torch
-	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	$(call create,.venv-wheel)
+	$(call install,.venv-wheel) --constraint constraints.txt torch
+	$(call install,.venv-wheel) --constraint constraints.txt dist/*.whl
 	cd dist && ../.venv-wheel/bin/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; from bertscore_tm import BERTScore, bert_score; print('imported from', bertscore_tm.__file__)"
 	.venv-wheel/bin/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; print('imported from the checkout')"
-	.venv-wheel/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[plot,cli]" mypy
+	$(call install,.venv-wheel) --constraint constraints.txt "$$(echo dist/*.whl)[plot,cli]" mypy
 	cd dist && ../.venv-wheel/bin/python -m mypy --config-file ../pyproject.toml -p bertscore_tm
 
 # With the lowest versions that pyproject.toml allows: every example of the docstrings, and runs of the Trainer.
@@ -59,16 +68,22 @@ docs: $(VENV)/ready
 check: lint test types lowest docs
 
 # torch goes first and alone: the constraints file picks the build, and everything after it finds torch in place.
-$(VENV)/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plot,cli,demo,dev,docs]"
+$(VENV)/demo-ready: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): one to five minutes, most of it torch ..."
+	$(call create,$(VENV))
+	$(call install,$(VENV)) --constraint constraints.txt torch
+	$(call install,$(VENV)) --constraint constraints.txt --editable ".[plot,demo]"
+	touch $@
+
+$(VENV)/ready: $(VENV)/demo-ready
+	@echo "Adding the tools of development to $(VENV): about a minute ..."
+	$(call install,$(VENV)) --constraint constraints.txt --editable ".[plot,cli,demo,dev,docs]"
 	touch $@
 
 .venv-lowest/ready: pyproject.toml constraints.txt tests/lowest.txt
-	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --constraint tests/lowest.txt torch
-	.venv-lowest/bin/python -m pip install --quiet --constraint tests/lowest.txt --editable ".[plot,cli,demo,entmax]" pytest
+	$(call create,.venv-lowest)
+	$(call install,.venv-lowest) --constraint tests/lowest.txt torch
+	$(call install,.venv-lowest) --constraint tests/lowest.txt --editable ".[plot,cli,demo,entmax]" pytest
 	touch $@
 
 clean:
