@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from bertscore_tm.statistics import Coefficient, Estimate, Scores, correlation, darr_interval
+from bertscore_tm.statistics import (
+    Coefficient,
+    Estimate,
+    Scores,
+    correlation,
+    darr_interval,
+    scipy_stats,
+    williams_test,
+)
 
-__all__ = ["LayerAgreement", "rank_layers", "rank_layers_by_preference", "system_means"]
+__all__ = ["LayerAgreement", "compare_neighbours", "rank_layers", "rank_layers_by_preference", "system_means"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,58 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
             for layer, rows in enumerate(zip(better, worse, strict=True))
         ]
     )
+
+
+def compare_neighbours(
+    ranking: Sequence[LayerAgreement], scores: Tensor, human: Mapping[str, Scores], how: Coefficient = "pearson"
+) -> list[dict[str, float]]:
+    """Test each layer of a ranking against the next one, on the same texts.
+
+    The intervals of two layers may overlap although one is reliably better, since their scores of a text go together.
+    Williams' test takes that into account (:func:`bertscore_tm.statistics.williams_test`); of Spearman's coefficient it
+    tests the correlations of ranks.
+
+    Args:
+        ranking: the layers, best first, as :func:`rank_layers` returns them.
+        scores: scores of all layers from 0, shape (layers, texts).
+        human: judgements of each kind, each of shape (texts,).
+        how: the coefficient of the ranking, ``"pearson"`` or ``"spearman"``.
+
+    Returns:
+        Two-sided p-value by kind of judgement, for each layer but the last.
+
+    Raises:
+        ValueError: ``how`` is ``"kendall"``, for which the test does not hold.
+        ImportError: scipy is not installed.
+
+    Example:
+        >>> scores = torch.tensor([[0.1, 0.4, 0.2, 0.5, 0.3], [0.5, 0.2, 0.4, 0.1, 0.35], [0.2, 0.5, 0.1, 0.6, 0.3]])
+        >>> human = {"adequacy": [1, 4, 2, 5, 3]}
+        >>> ranking = rank_layers(scores, human)
+        >>> p_values = compare_neighbours(ranking, scores, human)
+        >>> [layer.layer for layer in ranking], [round(p["adequacy"], 3) for p in p_values]
+        ([0, 2, 1], [0.01, 0.019])
+    """
+    if how not in ("pearson", "spearman"):
+        raise ValueError(f"Williams' test is of Pearson's and Spearman's coefficient, got how={how!r}")
+    rank = scipy_stats().rankdata if how == "spearman" else None
+    found = []
+    for better, worse in pairwise(ranking):
+        p_values = {}
+        for name, judgements in human.items():
+            rows = torch.stack(
+                [scores[better.layer].double(), scores[worse.layer].double(), torch.as_tensor(judgements).double()]
+            )
+            if rank is not None:
+                rows = torch.from_numpy(rank(rows.numpy(), axis=-1))
+            r = torch.corrcoef(rows).clamp(-1, 1)
+            if torch.equal(rows[0], rows[1]):
+                p_values[name] = 1.0
+                continue
+            one_sided = williams_test(r[0, 2].item(), r[1, 2].item(), r[0, 1].item(), rows.shape[1]).p_value
+            p_values[name] = min(1.0, 2 * min(one_sided, 1 - one_sided))
+        found.append(p_values)
+    return found
 
 
 def system_means(values: Tensor, systems: Sequence[str]) -> Tensor:

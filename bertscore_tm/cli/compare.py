@@ -6,10 +6,15 @@ Every system is compared with the first one. Intervals are percentile intervals;
 comparisons the column "p (Holm)" is adjusted for their number (Holm 1979): the probability of any value below 0.05
 without a true difference is at most 0.05. Intervals are not adjusted.
 
+Wins and losses are the numbers of texts that the first system of a difference scores higher or lower, ties those with
+equal scores to 1e-6.
+
 Examples::
 
     bertscore-tm compare -c baseline.txt -c new.txt -r refs.txt --lang en
     bertscore-tm compare -c a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs --json
+    bertscore-tm compare -c a.txt b.txt -r refs.txt --names "before" "after" --layout latex --plot systems.pdf
+    bertscore-tm compare -c outputs.jsonl --system-column system
 """
 
 from __future__ import annotations
@@ -21,12 +26,13 @@ from dataclasses import asdict, dataclass
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import options, report, text_arguments
+from bertscore_tm.cli import charts, options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import check_standard_input, read_table
+from bertscore_tm.cli.layouts import LAYOUTS, format_rows
 from bertscore_tm.cli.scored_corpus import score_across_ranks
-from bertscore_tm.cli.tables import check_lengths
+from bertscore_tm.cli.tables import Table, check_lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +43,9 @@ __all__ = ["HELP", "NAME", "Comparison", "add_arguments", "run"]
 
 NAME = "compare"
 HELP = "compare two or more systems on the same references"
+
+# Rounding of equal scores.
+_TIE = 1e-6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         required=True,
-        help="the texts of a system, one per line; give at least two systems; the others are compared with the first",
+        help="the texts of a system, one per line; give at least two systems, or one file with --system-column; the "
+        "others are compared with the first",
     )
     group.add_argument(
         "-r",
@@ -61,8 +71,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="+",
         action="extend",
-        required=True,
-        help="references of the texts, line by line; each further file adds one reference to every line",
+        help="references of the texts, line by line; each further file adds one reference to every line; may be left "
+        "out if the file of --system-column contains them",
+    )
+    group.add_argument(
+        "--system-column",
+        metavar="NAME",
+        help="column or key of the system that wrote the text: one file contains all systems, each with its texts in "
+        "the same order",
+    )
+    group.add_argument(
+        "--names", metavar="NAME", nargs="+", help="names of the systems in tables and pictures (default: the files)"
     )
     text_arguments.add_column_arguments(parser)
     options.add_encoder_arguments(parser)
@@ -90,7 +109,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.95,
         help="coverage of the intervals (default: %(default)s)",
     )
-    report.add_output_arguments(parser)
+    group = report.add_output_arguments(parser)
+    group.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        default="text",
+        help="layout of the tables; latex needs the package booktabs (default: %(default)s)",
+    )
+    charts.add_plot_argument(group, "the systems and their differences")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -106,19 +132,27 @@ def run(arguments: argparse.Namespace) -> int:
         CommandError: an argument or file is invalid.
     """
     report.check_output_path(arguments.output)
+    charts.check_plot_path(arguments.plot)
+    if arguments.json and arguments.layout != "text":
+        raise CommandError(f"--json and --layout {arguments.layout} exclude each other: give one of them")
     with join_ranks() as ranks:
         systems, references, idf_sents = ranks.run_on_first(lambda: _read(arguments))
 
         from bertscore_tm.scoring.texts import TextPairs
 
         # One corpus, so that texts which systems share are encoded once.
-        texts = TextPairs(list(chain.from_iterable(systems)), references * len(systems))
+        texts = TextPairs(list(chain.from_iterable(systems.values())), references * len(systems))
         scored = score_across_ranks(ranks, arguments, texts, references, idf_sents)
     if scored is not None:
         scores = scored.scores[:, 0].reshape(len(report.SCORES), len(systems), -1)
-        comparison = _compare(scores, references, arguments)
-        format_comparison = comparison.format_json if arguments.json else comparison.format_summary
-        report.write_output(format_comparison(scored.signature), arguments.output)
+        comparison = _compare(scores, list(systems), references, arguments)
+        if arguments.json:
+            content = comparison.format_json(scored.signature)
+        else:
+            content = comparison.format_summary(scored.signature, arguments.layout)
+        report.write_output(content, arguments.output)
+        if arguments.plot is not None:
+            comparison.draw(arguments.plot)
     return 0
 
 
@@ -132,6 +166,7 @@ class Comparison:
         intervals: mean and interval of the compared score of each system.
         differences: indices i and j of two systems, and the difference of system i minus system j.
         adjusted: p-value of each difference after Holm's adjustment.
+        outcomes: of each difference, the numbers of texts that system i scores higher, equally and lower.
         settings: arguments and counts that the statistics depend on.
     """
 
@@ -140,28 +175,30 @@ class Comparison:
     intervals: list[Estimate]
     differences: list[tuple[int, int, PairedBootstrap]]
     adjusted: list[float]
+    outcomes: list[tuple[int, int, int]]
     settings: dict[str, Any]
 
-    def format_summary(self, signature: str) -> str:
+    def format_summary(self, signature: str, layout: str = "text") -> str:
         """Format a table of systems and a table of differences.
 
         Args:
             signature: signature of the scores.
+            layout: layout of the tables.
 
         Returns:
             The tables, the settings and the signature.
         """
-        label = report.SCORE_LABELS[self.settings["score"]]
-        interval = f"{100 * self.settings['confidence']:g}% interval"
+        label, interval = self._labels()
         systems = [["system", *report.SCORE_LABELS.values(), f"{interval} of {label}"]]
         for name, means, mean in zip(self.names, self.means.T.tolist(), self.intervals, strict=True):
             systems.append([name, *(f"{x:.4f}" for x in means), f"[{mean.low:.4f}, {mean.high:.4f}]"])
         several = len(self.differences) > 1
-        differences = [[f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if several else [])]]
-        for (i, j, test), adjusted in zip(self.differences, self.adjusted, strict=True):
+        header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if several else [])]
+        differences = [[*header, "wins", "ties", "losses"]]
+        for (i, j, test), adjusted, outcomes in zip(self.differences, self.adjusted, self.outcomes, strict=True):
             row = [f"{self.names[i]} - {self.names[j]}", f"{test.difference:+.4f}"]
             row += [f"[{test.low:+.4f}, {test.high:+.4f}]", f"{test.p_value:.4f}"]
-            differences.append(row + ([f"{adjusted:.4f}"] if several else []))
+            differences.append([*row, *([f"{adjusted:.4f}"] if several else []), *map(str, outcomes)])
         from bertscore_tm.utilities.small_samples import MIN_RESAMPLED
 
         settings = self.settings
@@ -169,8 +206,31 @@ class Comparison:
         method = f"paired bootstrap with {settings['num_resamples']} resamples, seed {settings['seed']}"
         if settings["num_texts"] < MIN_RESAMPLED:
             method = "exact paired randomisation test and Student's intervals, as there are few texts"
-        tables = f"{report.align_columns(systems)}\n{report.align_columns(differences)}"
-        return f"{tables}\n{counts}; {method}\nsignature: {signature}\n"
+        tables = f"{format_rows(systems, layout)}\n{format_rows(differences, layout)}"
+        lines = [f"{counts}; {method}", f"signature: {signature}"]
+        if layout == "latex":
+            lines = [f"% {line}" for line in lines]
+        return f"{tables}\n" + "".join(f"{line}\n" for line in lines)
+
+    def draw(self, path: str) -> None:
+        """Draw the systems and their differences with their intervals.
+
+        Args:
+            path: the file.
+        """
+        from bertscore_tm.statistics import Estimate
+
+        label, interval = self._labels()
+        differences = [
+            (f"{self.names[i]} - {self.names[j]}", Estimate(test.difference, test.low, test.high))
+            for i, j, test in self.differences
+        ]
+        systems = list(zip(self.names, self.intervals, strict=True))
+        charts.draw_intervals(path, interval, [(label, systems), (f"difference in {label}", differences)])
+
+    def _labels(self) -> tuple[str, str]:
+        """Return the names of the compared score and of the intervals."""
+        return report.SCORE_LABELS[self.settings["score"]], f"{100 * self.settings['confidence']:g}% interval"
 
     def format_json(self, signature: str) -> str:
         """Format everything as JSON.
@@ -187,36 +247,101 @@ class Comparison:
         ]
         differences = [
             {"system": self.names[i], "minus": self.names[j], **asdict(test), "p_value_holm": adjusted}
-            for (i, j, test), adjusted in zip(self.differences, self.adjusted, strict=True)
+            | dict(zip(("wins", "ties", "losses"), outcomes, strict=True))
+            for (i, j, test), adjusted, outcomes in zip(self.differences, self.adjusted, self.outcomes, strict=True)
         ]
         document = {"systems": _round_numbers(systems), "differences": _round_numbers(differences)}
         return json.dumps(document | self.settings | {"signature": signature}, allow_nan=False) + "\n"
 
 
-def _read(arguments: argparse.Namespace) -> tuple[list[list[str]], list[list[str]], list[str] | None]:
-    """Return the systems' texts, the references, and the texts for idf."""
+def _read(arguments: argparse.Namespace) -> tuple[dict[str, list[str]], list[list[str]], list[str] | None]:
+    """Return the systems' texts by name, the references, and the texts for idf."""
     from bertscore_tm.utilities.small_samples import MIN_TESTED
 
-    if len(arguments.candidates) < 2:
-        raise CommandError("argument -c/--candidates: give the files of at least two systems")
-    check_standard_input([*arguments.candidates, *arguments.references, arguments.idf_file])
+    check_standard_input([*arguments.candidates, *(arguments.references or ()), arguments.idf_file])
     tables = [read_table(path, arguments.format) for path in arguments.candidates]
-    systems = [text_arguments.read_candidates(table, arguments.candidate_column) for table in tables]
-    check_lengths(tables, [len(system) for system in systems])
-    if len(systems[0]) < MIN_TESTED:
+    if arguments.system_column is None:
+        systems, references = _read_files(tables, arguments)
+    else:
+        systems, references = _read_column(tables, arguments)
+    if len(references) < MIN_TESTED:
         raise tables[0].error(
             0, f"a comparison needs at least {MIN_TESTED} texts per system to reach a p-value below 0.05"
         )
+    if arguments.names is not None:
+        if len(arguments.names) != len(systems) or len(set(arguments.names)) != len(systems):
+            raise CommandError(f"argument --names: give {len(systems)} different names, one per system")
+        systems = dict(zip(arguments.names, systems.values(), strict=True))
+    return systems, references, options.read_idf_texts(arguments)
+
+
+def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> tuple[dict[str, list[str]], list[list[str]]]:
+    if len(tables) < 2:
+        raise CommandError(
+            "argument -c/--candidates: give the files of at least two systems, or --system-column for one file"
+        )
+    if arguments.references is None:
+        raise CommandError("no references: give -r FILE")
+    systems = [text_arguments.read_candidates(table, arguments.candidate_column) for table in tables]
+    check_lengths(tables, [len(system) for system in systems])
     references = text_arguments.read_references(
         [read_table(path, arguments.format) for path in arguments.references],
         arguments.reference_column,
         tables[0],
         len(systems[0]),
     )
-    return systems, references, options.read_idf_texts(arguments)
+    # A file that is given twice is two systems.
+    names = [
+        name if arguments.candidates.count(name) == 1 else f"{name} ({number})"
+        for number, name in enumerate(arguments.candidates, 1)
+    ]
+    return dict(zip(names, systems, strict=True)), references
 
 
-def _compare(scores: Tensor, references: list[list[str]], arguments: argparse.Namespace) -> Comparison:
+def _read_column(
+    tables: Sequence[Table], arguments: argparse.Namespace
+) -> tuple[dict[str, list[str]], list[list[str]]]:
+    """Divide the rows of one file among the systems in a column, which must have the same references in one order."""
+    if len(tables) != 1 or not tables[0].has_columns:
+        raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
+    (table,) = tables
+    candidates = text_arguments.read_candidates(table, arguments.candidate_column)
+    names = table.texts(arguments.system_column)
+    sources = (
+        [table]
+        if arguments.references is None
+        else [read_table(path, arguments.format) for path in arguments.references]
+    )
+    references = text_arguments.read_references(sources, arguments.reference_column, table, len(candidates))
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        rows.setdefault(name, []).append(row)
+    if len(rows) < 2:
+        raise CommandError(
+            f"{table.name}: the column {arguments.system_column!r} has one system; a comparison needs two"
+        )
+    (first, first_rows), *others = rows.items()
+    header = table.has_header([arguments.system_column])
+    for name, own in others:
+        for place, (one, other) in enumerate(zip(first_rows, own, strict=False)):
+            if references[one] != references[other]:
+                raise table.error(
+                    other,
+                    f"text {place + 1} of {name!r} has other references than text {place + 1} of {first!r}: give each "
+                    f"system the same texts in the same order",
+                    header=header,
+                )
+        if len(own) != len(first_rows):
+            raise table.error(
+                own[-1], f"{name!r} has {len(own)} texts, but {first!r} has {len(first_rows)}", header=header
+            )
+    systems = {name: [candidates[row] for row in own] for name, own in rows.items()}
+    return systems, [references[row] for row in first_rows]
+
+
+def _compare(
+    scores: Tensor, names: list[str], references: list[list[str]], arguments: argparse.Namespace
+) -> Comparison:
     """Compare systems by their scores of shape (3, systems, texts)."""
     from bertscore_tm.statistics import bootstrap_interval, holm, paired_bootstrap
 
@@ -226,11 +351,12 @@ def _compare(scores: Tensor, references: list[list[str]], arguments: argparse.Na
     chosen = combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:])
     differences = [(i, j, paired_bootstrap(compared[j], compared[i], **settings)) for j, i in chosen]
     return Comparison(
-        names=arguments.candidates,
+        names=names,
         means=scores.double().mean(-1),
         intervals=[bootstrap_interval(system, **settings) for system in compared],
         differences=differences,
         adjusted=holm([test.p_value for _, _, test in differences]),
+        outcomes=[_count_outcomes(compared[i] - compared[j]) for i, j, _ in differences],
         settings={
             "score": arguments.score,
             **settings,
@@ -238,6 +364,11 @@ def _compare(scores: Tensor, references: list[list[str]], arguments: argparse.Na
             "num_references": sum(map(len, references)),
         },
     )
+
+
+def _count_outcomes(differences: Tensor) -> tuple[int, int, int]:
+    wins, losses = int((differences > _TIE).sum()), int((differences < -_TIE).sum())
+    return wins, len(differences) - wins - losses, losses
 
 
 def _round_numbers(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

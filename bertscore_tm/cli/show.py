@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, report
+from bertscore_tm.cli.charts import PICTURE_SUFFIXES
 from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
 
@@ -27,7 +28,6 @@ __all__ = ["HELP", "NAME", "add_arguments", "run"]
 NAME = "show"
 HELP = "show how the tokens of a candidate and a reference match"
 
-_PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 _DOTS_PER_INCH = 200
 
 
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     report.check_output_path(arguments.output)
     suffix = ".txt" if arguments.output is None else Path(arguments.output).suffix.lower()
-    if suffix not in (*_PICTURE_SUFFIXES, ".html", ".txt"):
+    if suffix not in (*PICTURE_SUFFIXES, ".html", ".txt"):
         raise CommandError(
-            f"argument --output: {arguments.output} must end with {', '.join(_PICTURE_SUFFIXES)}, .html or .txt, which "
+            f"argument --output: {arguments.output} must end with {', '.join(PICTURE_SUFFIXES)}, .html or .txt, which "
             f"selects the format"
         )
     if arguments.contributions and suffix == ".txt":

@@ -2,7 +2,8 @@
 
 Judgements are numbers in the column or key "human", or in those of --human-column, where larger is better; or
 preferences (--darr): rows with a reference, the better text and the worse text. Layers are ranked by the mean over the
-kinds of judgement.
+kinds of judgement. "p" is that of Williams' test against the next layer of the ranking, on the same texts: intervals of
+two layers may overlap although one of them is reliably better. Kendall's coefficient and preferences have no such test.
 
 Examples::
 
@@ -20,7 +21,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import options, report, text_arguments
+from bertscore_tm.cli import charts, options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import check_standard_input, read_table
@@ -102,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.95,
         help="coverage of the intervals (default: %(default)s)",
     )
-    report.add_output_arguments(parser)
+    charts.add_plot_argument(report.add_output_arguments(parser), "the layers in their order, with intervals")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,6 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         CommandError: an argument or file is invalid.
     """
     report.check_output_path(arguments.output)
+    charts.check_plot_path(arguments.plot)
     with join_ranks() as ranks:
         judged, idf_sents = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
         references = judged.texts.references[: len(judged)]
@@ -131,7 +133,23 @@ def run(arguments: argparse.Namespace) -> int:
         }
         format_rankings = _format_json if arguments.json else _format_summary
         report.write_output(format_rankings(rankings, judged, arguments, scored.signature), arguments.output)
+        if arguments.plot is not None:
+            _draw(rankings[arguments.score].layers, arguments)
     return 0
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Layers, best first.
+
+    Args:
+        layers: the layers.
+        p_values: of each layer against the next one, by kind of judgement; empty for the last one and where there is no
+            test.
+    """
+
+    layers: list[LayerAgreement]
+    p_values: list[dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -180,7 +198,7 @@ class JudgedTexts:
             return values
         return {name: system_means(judgements, self.systems) for name, judgements in values.items()}
 
-    def rank_layers(self, scores: Tensor, arguments: argparse.Namespace) -> list[LayerAgreement]:
+    def rank_layers(self, scores: Tensor, arguments: argparse.Namespace) -> Ranking:
         """Rank layers by the agreement of their scores with the judgements.
 
         Args:
@@ -188,16 +206,26 @@ class JudgedTexts:
             arguments: the parsed arguments.
 
         Returns:
-            The layers, best first.
+            The layers, best first, each tested against the next.
         """
-        from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
+        from bertscore_tm.layer_tuning import (
+            compare_neighbours,
+            rank_layers,
+            rank_layers_by_preference,
+            system_means,
+        )
 
         if not self.human:
             better, worse = scores.chunk(2, dim=-1)
-            return rank_layers_by_preference(better, worse, confidence=arguments.confidence)
+            layers = rank_layers_by_preference(better, worse, confidence=arguments.confidence)
+            return Ranking(layers, [{}] * len(layers))
         if self.systems is not None:
             scores = system_means(scores, self.systems)
-        return rank_layers(scores, self.judgements(), arguments.coefficient, confidence=arguments.confidence)
+        human, how = self.judgements(), arguments.coefficient
+        layers = rank_layers(scores, human, how, confidence=arguments.confidence)
+        if how == "kendall":
+            return Ranking(layers, [{}] * len(layers))
+        return Ranking(layers, [*compare_neighbours(layers, scores, human, how), {}])
 
 
 def _read(arguments: argparse.Namespace) -> JudgedTexts:
@@ -295,24 +323,42 @@ def _parse_number(value: Any) -> float | None:
 
 
 def _format_summary(
-    rankings: dict[str, list[LayerAgreement]], judged: JudgedTexts, arguments: argparse.Namespace, signature: str
+    rankings: dict[str, Ranking], judged: JudgedTexts, arguments: argparse.Namespace, signature: str
 ) -> str:
-    layers = rankings[arguments.score]
-    kinds = list(layers[0].agreement)
-    rows = [["layer", *(["mean"] if len(kinds) > 1 else []), *kinds]]
-    for layer in layers:
-        cells = [f"{x.value:.4f} [{x.low:.4f}, {x.high:.4f}]" for x in layer.agreement.values()]
-        rows.append([str(layer.layer), *([f"{layer.mean:.4f}"] if len(kinds) > 1 else []), *cells])
+    ranking = rankings[arguments.score]
+    kinds = list(ranking.layers[0].agreement)
+    tested = any(ranking.p_values)
+    rows = [["layer", *(["mean"] if len(kinds) > 1 else [])]]
+    for kind in kinds:
+        rows[0] += [kind, *(["p"] if tested else [])]
+    for layer, p_values in zip(ranking.layers, ranking.p_values, strict=True):
+        row = [str(layer.layer), *([f"{layer.mean:.4f}"] if len(kinds) > 1 else [])]
+        for kind, x in layer.agreement.items():
+            row.append(f"{x.value:.4f} [{x.low:.4f}, {x.high:.4f}]")
+            if tested:
+                row.append(f"{p_values[kind]:.4f}" if kind in p_values else "")
+        rows.append(row)
     coefficient = (
         "share of concordant minus share of discordant pairs" if arguments.darr else arguments.coefficient.title()
     )
     settings = f"{coefficient}, {100 * arguments.confidence:g}% intervals"
+    if tested:
+        settings += ", p of Williams' test against the next layer"
     description = f"{report.SCORE_LABELS[arguments.score]} and {judged.describe()}: {settings}"
     return f"{report.align_columns(rows)}{description}\nsignature: {signature}\n"
 
 
+def _draw(layers: list[LayerAgreement], arguments: argparse.Namespace) -> None:
+    label = f"{report.SCORE_LABELS[arguments.score]}, {100 * arguments.confidence:g}% intervals"
+    in_order = sorted(layers, key=lambda layer: layer.layer)
+    panels = [
+        (kind, [(f"layer {layer.layer}", layer.agreement[kind]) for layer in in_order]) for kind in layers[0].agreement
+    ]
+    charts.draw_intervals(arguments.plot, label, panels)
+
+
 def _format_json(
-    rankings: dict[str, list[LayerAgreement]], judged: JudgedTexts, arguments: argparse.Namespace, signature: str
+    rankings: dict[str, Ranking], judged: JudgedTexts, arguments: argparse.Namespace, signature: str
 ) -> str:
     document = {
         "rankings": {
@@ -324,10 +370,11 @@ def _format_json(
                         name: {key: round(x, 6) for key, x in asdict(value).items()}
                         for name, value in layer.agreement.items()
                     },
+                    "p_next": {name: round(p, 6) for name, p in p_values.items()},
                 }
-                for layer in layers
+                for layer, p_values in zip(ranking.layers, ranking.p_values, strict=True)
             ]
-            for score, layers in rankings.items()
+            for score, ranking in rankings.items()
         },
         "coefficient": "darr" if arguments.darr else arguments.coefficient,
         "confidence": arguments.confidence,

@@ -105,7 +105,7 @@ def test_twenty_texts_are_resampled(command, tmp_path):
     write_lines(tmp_path / "other.txt", words[::-1])
     printed = command("-c", "one.txt", "other.txt", "-r", "one.txt", "--resamples", "99").out
     assert "20 texts, 20 references; paired bootstrap with 99 resamples, seed 0\n" in printed
-    assert printed.splitlines()[5].split()[-1] == "0.0200"
+    assert printed.splitlines()[5].split()[-4] == "0.0200"
 
 
 def test_options(command, oracle, tmp_path):
@@ -145,16 +145,73 @@ def test_tables(command):
     for line, system in zip(lines[1:4], found["systems"], strict=True):
         assert line.startswith(system["name"])
         assert numbers_in(line) == pytest.approx([system[key] for key in (*SCORES, "low", "high")], abs=6e-5)
-    assert lines[5].split() == ["difference", "in", "F1", "mean", "95%", "interval", "p", "p", "(Holm)"]
+    assert re.split(" {2,}", lines[5]) == [
+        *("difference in F1", "mean", "95% interval", "p", "p (Holm)", "wins", "ties", "losses")
+    ]
     for line, difference in zip(lines[6:8], found["differences"], strict=True):
         assert line.startswith(f"{difference['system']} - {difference['minus']} ")
         expected = [difference[key] for key in ("difference", "low", "high", "p_value", "p_value_holm")]
+        expected += [difference[key] for key in ("wins", "ties", "losses")]
         assert numbers_in(line) == pytest.approx(expected, abs=6e-5)
     method = "exact paired randomisation test and Student's intervals, as there are few texts"
     assert lines[9] == f"{COUNT} texts, {COUNT} references; {method}"
     assert lines[10] == f"signature: {found['signature']}"
     # One comparison needs no adjustment.
     assert "Holm" not in command("-c", "summaries.txt", "openings.txt", "-r", "refs.txt").out
+
+
+def test_wins_ties_and_losses(command, oracle, tmp_path):
+    mixed = [*SYSTEMS["openings"][:2], *SUMMARIES[2:]]
+    write_lines(tmp_path / "mixed.txt", mixed)
+    printed = command("-c", "summaries.txt", "mixed.txt", "-r", "refs.txt", "--names", "before", "after", "--json")
+    (found,) = json.loads(printed.out)["differences"]
+    assert (found["system"], found["minus"]) == ("after", "before")
+    summaries, _, openings = oracle(REFERENCES)[:, SCORES.index("f1"), :2]
+    wins = int((openings > summaries).sum())
+    assert [found[key] for key in ("wins", "ties", "losses")] == [wins, COUNT - 2, 2 - wins]
+
+
+def test_layouts(command, tmp_path):
+    names = ["--names", "a_b", "50%", "[c] & d"]
+    text = command(*FILES, *names).out
+    markdown, latex = (command(*FILES, *names, "--layout", layout).out for layout in ("markdown", "latex"))
+    assert markdown.splitlines()[:2] == ["| system | P | R | F1 | 95% interval of F1 |", "|---|---:|---:|---:|---:|"]
+    assert r"| 50% - a\_b | " in markdown
+    assert r"\begin{tabular}{lrrrr}" in latex
+    assert r"50\% - a\_b & " in latex
+    assert "\n{}[c] \\& d & " in latex
+    assert re.search(r"& \$-\$0\.\d{4} & \[\$-\$0\.\d{4}, \+0\.\d{4}\] &", latex)
+    # All layouts have the same numbers, and LaTeX compiles what follows the tables as comments.
+    for line, other in zip(text.splitlines()[1:4], latex.splitlines()[4:7], strict=True):
+        assert re.findall(r"\d\.\d{4}", line) == re.findall(r"\d\.\d{4}", other)
+    assert [line[0] for line in latex.splitlines()[-2:]] == ["%", "%"]
+
+
+def test_systems_in_a_column(command, tmp_path):
+    rows = [
+        {"system": name, "candidate": texts[i], "reference": REFERENCES[i]}
+        for i in range(COUNT)
+        for name, texts in SYSTEMS.items()
+    ]
+    write_records(tmp_path / "outputs.jsonl", rows)
+    expected = json.loads(command(*FILES, "--names", *SYSTEMS, "--json").out)
+    found = json.loads(command("-c", "outputs.jsonl", "--system-column", "system", "--json").out)
+    assert found == expected
+    for changed, message in (
+        ([*rows[:-2], rows[-1]], "'shuffled' has 5 texts, but 'summaries' has 6"),
+        (
+            [*rows[:-1], rows[2]],
+            "outputs.jsonl:18: text 6 of 'openings' has other references than text 6 of 'summaries'",
+        ),
+        (rows[::3], "has one system; a comparison needs two"),
+    ):
+        write_records(tmp_path / "outputs.jsonl", changed)
+        assert re.search(message, command("-c", "outputs.jsonl", "--system-column", "system", exit_code=2).err)
+
+
+def test_a_picture_of_the_intervals(command, tmp_path):
+    command(*FILES, "--names", "$a_b$", "b", "c", "--plot", "systems.svg")
+    assert "<svg" in (tmp_path / "systems.svg").read_text()
 
 
 def test_each_text_is_encoded_once(command, monkeypatch):
@@ -203,7 +260,12 @@ def test_one_system_from_standard_input(command, monkeypatch):
             "short.txt:1: a comparison needs at least 6 texts per system to reach a p-value below 0.05",
         ),
         (["-c", "-", "-", "-r", "refs.txt"], "can be read only once"),
-        (["-c", "summaries.txt", "openings.txt"], "required: -r/--references"),
+        (["-c", "summaries.txt", "openings.txt"], "no references: give -r FILE"),
+        ([*FILES, "--names", "a", "b"], "--names: give 3 different names"),
+        ([*FILES, "--names", "a", "b", "a"], "--names: give 3 different names"),
+        ([*FILES, "--system-column", "system"], "--system-column: give one file with columns"),
+        ([*FILES, "--json", "--layout", "latex"], "--json and --layout latex exclude each other"),
+        ([*FILES, "--plot", "a.txt"], "--plot: a.txt must end with .png, .pdf, .svg"),
         ([*FILES, "--confidence", "95"], "--confidence: must be a number between 0 and 1, .* got '95'"),
         ([*FILES, "--confidence", "high"], "--confidence: .*'high'"),
         ([*FILES, "--resamples", "0"], "--resamples: must be an integer of at least 1, got '0'"),

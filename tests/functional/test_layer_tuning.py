@@ -7,7 +7,13 @@ import torch
 from scipy import stats
 
 from bertscore_tm import bert_score
-from bertscore_tm.layer_tuning import LayerAgreement, rank_layers, rank_layers_by_preference, system_means
+from bertscore_tm.layer_tuning import (
+    LayerAgreement,
+    compare_neighbours,
+    rank_layers,
+    rank_layers_by_preference,
+    system_means,
+)
 from bertscore_tm.statistics import Estimate
 from tests.support.texts import real_pairs
 
@@ -118,3 +124,34 @@ def test_of_equal_layers_the_lower_is_first():
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("how", ["pearson", "spearman"])
+def test_neighbours_of_a_ranking_are_tested_on_the_same_texts(how):
+    # Two layers with nearly equal scores, one of which agrees a little better, and a poor one.
+    rng = np.random.default_rng(0)
+    human = rng.normal(size=400)
+    good = human + rng.normal(size=400)
+    scores = torch.from_numpy(np.stack([good + 0.3 * rng.normal(size=400), rng.normal(size=400), good]))
+    ranking = rank_layers(scores, {"adequacy": human}, how)
+    assert [layer.layer for layer in ranking] == [2, 0, 1]
+    first, second = (layer.agreement["adequacy"] for layer in ranking[:2])
+    p_values = [p["adequacy"] for p in compare_neighbours(ranking, scores, {"adequacy": human}, how)]
+    assert first.low < second.value < second.high
+    assert p_values[0] < 0.01
+    assert p_values[1] < 1e-6
+    # The intervals of paired resampling, which do not use the formula, agree.
+    function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[how]
+    rows = rng.integers(400, size=(400, 400))
+    x, y = scores[2].numpy(), scores[0].numpy()
+    resampled = [function(x[i], human[i]).statistic - function(y[i], human[i]).statistic for i in rows]
+    z = np.mean(resampled) / np.std(resampled)
+    assert 2 * stats.norm.sf(z) == pytest.approx(p_values[0], abs=0.01)
+
+
+def test_equal_layers_do_not_differ_and_kendall_has_no_test():
+    scores, human = torch.tensor([[0.1, 0.4, 0.2, 0.5, 0.3]] * 2), {"adequacy": [1, 4, 2, 5, 3]}
+    ranking = rank_layers(scores, human)
+    assert compare_neighbours(ranking, scores, human) == [{"adequacy": 1.0}]
+    with pytest.raises(ValueError, match="got how='kendall'"):
+        compare_neighbours(ranking, scores, human, "kendall")
