@@ -105,8 +105,10 @@ def test_judgements_in_objects_and_in_lines(command):
     expected = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)
     nested = json.loads(command("-c", "nested.jsonl", "--json").out)
     for one, other in zip(nested["rankings"]["f1"], expected["rankings"]["f1"], strict=True):
-        agreement = {f"human.{name}": value for name, value in other["agreement"].items()}
-        assert one == other | {"agreement": agreement}
+        renamed = {
+            key: {f"human.{name}": value for name, value in other[key].items()} for key in ("agreement", "p_next")
+        }
+        assert one == other | renamed
     options = ["-c", "hyps.txt", "-r", "refs0.txt", "refs1.txt", "--human", "adequacy.txt", "--json"]
     lines = {x["layer"]: x["agreement"]["human"] for x in json.loads(command(*options).out)["rankings"]["f1"]}
     assert lines == {x["layer"]: x["agreement"]["adequacy"] for x in expected["rankings"]["f1"]}

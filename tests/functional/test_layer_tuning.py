@@ -132,13 +132,13 @@ def test_neighbours_of_a_ranking_are_tested_on_the_same_texts(how):
     rng = np.random.default_rng(0)
     human = rng.normal(size=400)
     good = human + rng.normal(size=400)
-    scores = torch.from_numpy(np.stack([good + 0.3 * rng.normal(size=400), rng.normal(size=400), good]))
+    scores = torch.from_numpy(np.stack([good + 0.6 * rng.normal(size=400), rng.normal(size=400), good]))
     ranking = rank_layers(scores, {"adequacy": human}, how)
     assert [layer.layer for layer in ranking] == [2, 0, 1]
     first, second = (layer.agreement["adequacy"] for layer in ranking[:2])
     p_values = [p["adequacy"] for p in compare_neighbours(ranking, scores, {"adequacy": human}, how)]
-    assert first.low < second.value < second.high
-    assert p_values[0] < 0.01
+    assert first.low < second.high  # the intervals overlap
+    assert p_values[0] < 0.05
     assert p_values[1] < 1e-6
     # The intervals of paired resampling, which do not use the formula, agree.
     function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[how]
