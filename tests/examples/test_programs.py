@@ -49,7 +49,7 @@ def tree(name):
 
 
 def test_the_page_lists_the_programs():
-    assert len(PROGRAMS) == 10
+    assert len(PROGRAMS) == 11
     assert {f"{name}.py" for name in PROGRAMS} <= {path.name for path in FOLDER.glob("*.py")}
 
 
@@ -180,6 +180,25 @@ def test_loss_examples_train_with_the_loss_and_score(name, load_copy, recording,
     # The backward pass of each step reached the BERTScore loss with weight 1.
     assert [gradient.item() for gradient in losses] == [1.0, 1.0]
     assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
+
+
+def test_trainer_example_trains_with_the_loss_and_scores(load_copy, recording, bert_score_f1, tmp_path):
+    program, gradients = load_copy("hugging_face_trainer"), []
+
+    class Recorded(SoftBERTScoreLoss):
+        def forward(self, *args, **kwargs):
+            loss = super().forward(*args, **kwargs)
+            if loss.requires_grad:
+                loss.register_hook(gradients.append)
+            return loss
+
+    program.BERTScore, program.SoftBERTScoreLoss = recording, Recorded
+    figures = program.main(["--steps", "2", "--output", str(tmp_path)])
+    ((texts, references, _),) = recording.last
+    assert references == [several for _, several in program.make_translations()[:16]]
+    assert figures["f1"] == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
+    assert [gradient.item() for gradient in gradients] == [1.0, 1.0]
+    assert list(tmp_path.glob("checkpoint-*"))
 
 
 def test_causal_example_trains_on_answers_and_generates_from_prompts(load_copy, recording, bert_score_f1):
