@@ -1,0 +1,116 @@
+"""Settings of Sphinx for `make docs`: one site from the README, the pages of the examples and the docstrings.
+
+The source folder is the root of the repository, so that links between pages also work on a code host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
+from bertscore_tm import __version__
+
+project = "bertscore-tm"
+author = "The bertscore-tm developers"
+copyright = author
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+include_patterns = ["README.md", "CHANGELOG.md", "examples/**.md", "bertscore_tm/data/SOURCE.md"]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["dollarmath"]
+suppress_warnings = ["myst.header"]
+
+autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+napoleon_use_rtype = False
+add_module_names = False
+
+html_theme = "furo"
+html_math_renderer = "mathml"
+html_title = "bertscore-tm"
+html_extra_path = ["index.html"]
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "default"
+pygments_dark_style = "monokai"
+
+_CONTENTS = """
+```{toctree}
+:hidden:
+:caption: Metric
+examples/metric
+examples/callbacks
+examples/distributed
+examples/encoders
+examples/idf_and_rescaling
+examples/long_documents
+```
+```{toctree}
+:hidden:
+:caption: Training
+examples/ranking
+examples/loss
+examples/reward_hacking
+examples/causal_lm
+examples/hugging_face_trainer
+examples/reinforcement_learning
+```
+```{toctree}
+:hidden:
+:caption: Tools
+examples/shell
+examples/reporting
+examples/migrating
+examples/migrating_from_torchmetrics
+```
+```{toctree}
+:hidden:
+:caption: Evidence
+examples/limitations
+examples/metric_card
+examples/study/README
+examples/meta_evaluation/README
+examples/benchmarks/README
+examples/benchmarks/RESULTS
+```
+```{toctree}
+:hidden:
+:caption: Reference
+examples/site/api/index
+examples/README
+bertscore_tm/data/SOURCE
+CHANGELOG
+```
+"""
+
+
+def setup(app: Any) -> None:
+    """Register the contents and the equations with Sphinx.
+
+    Args:
+        app: Sphinx's application.
+    """
+    app.connect("source-read", _add_contents)
+    app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math_block, None))
+
+
+def _add_contents(app: Any, name: str, source: list[str]) -> None:
+    """Append the contents to the first page, where a code host would show them as text."""
+    if name == root_doc:
+        source[0] += _CONTENTS
+
+
+def _visit_math(writer: Any, node: nodes.math) -> None:
+    writer.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def _visit_math_block(writer: Any, node: nodes.math_block) -> None:
+    writer.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
