@@ -53,6 +53,7 @@ class Translator(pl.LightningModule):
         """Return cross-entropy plus the weighted BERTScore loss."""
         output = self.model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"])
         soft, parts = self.bertscore_loss(output.logits, batch["labels"], return_components=True)
+        # Judge by the F1 of decoded texts: teacher_forced_f1 sees the reference's prefix.
         self.log_dict({"cross_entropy": output.loss, "teacher_forced_f1": parts["teacher_forced_f1"]}, prog_bar=True)
         return output.loss + self.bertscore_weight * soft
 

@@ -59,6 +59,7 @@ class Translator(pl.LightningModule):
             # With texts as target, the mask marks where each prediction ends: before [SEP].
             words = (labels != -100) & (labels != self.tokenizer.sep_token_id)
             soft, parts = self.bertscore_loss(output.logits, batch["references"], words, return_components=True)
+            # Judge by the F1 of decoded texts: teacher_forced_f1 sees the reference's prefix.
             self.log("teacher_forced_f1", parts["teacher_forced_f1"])
             loss = loss + 1.0 * soft
         return loss

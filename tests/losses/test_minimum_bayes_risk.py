@@ -8,8 +8,8 @@ import torch
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
+from examples.benchmarks.small_generator import encoder_of_texts
 from tests.support.minimum_bayes_risk import COUNTS, sentences, train
-from tests.support.training_vocabulary import encoder_of_texts
 
 LAYER = 6
 

@@ -17,8 +17,8 @@ from torchmetrics.functional.text import bleu_score
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses import SoftBERTScoreLoss
+from examples.benchmarks.small_generator import encoder_of_texts
 from tests.support.training_sequence_to_sequence import Generator, Meaning, say, split_meanings
-from tests.support.training_vocabulary import encoder_of_texts
 
 HELD_OUT, REFERENCES, BATCH = 80, 5, 16
 STEPS_BEFORE, STEPS = 60, 30
