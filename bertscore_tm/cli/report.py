@@ -106,6 +106,7 @@ class ScoreReport:
         num_references: number of references of all candidates.
         signature: all settings that change a score, in one line.
         all_layers: report one score per layer.
+        confidence: coverage of the intervals of the means, ``None`` without intervals.
     """
 
     scores: Tensor
@@ -114,6 +115,7 @@ class ScoreReport:
     num_references: int
     signature: str
     all_layers: bool
+    confidence: float | None = None
 
     @property
     def num_candidates(self) -> int:
@@ -126,14 +128,22 @@ class ScoreReport:
         Returns:
             Lines with the means, the counts and the signature.
         """
-        means = self.scores.double().mean(-1).T.tolist()
+        cells = [[f"{x:.4f}" for x in row] for row in self.scores.double().mean(-1).T.tolist()]
+        if self.confidence is not None:
+            low, high = (ends.permute(1, 0).tolist() for ends in self._intervals(self.confidence))
+            cells = [
+                [f"{cell} [{a:.4f}, {b:.4f}]" for cell, a, b in zip(*row, strict=True)]
+                for row in zip(cells, low, high, strict=True)
+            ]
         if self.all_layers:
-            rows = [[str(n), *(f"{x:.4f}" for x in row)] for n, row in zip(self.layers, means, strict=True)]
+            rows = [[str(n), *row] for n, row in zip(self.layers, cells, strict=True)]
             text = align_columns([["layer", *SCORE_LABELS.values()], *rows])
         else:
             text = (
-                "  ".join(f"{label} {x:.4f}" for label, x in zip(SCORE_LABELS.values(), means[0], strict=True)) + "\n"
+                "  ".join(f"{label} {cell}" for label, cell in zip(SCORE_LABELS.values(), cells[0], strict=True)) + "\n"
             )
+        if self.confidence is not None:
+            text += f"{100 * self.confidence:g}% intervals of the means\n"
         counts = f"{format_count(self.num_candidates, 'candidate')}, {format_count(self.num_references, 'reference')}"
         return f"{text}{counts}\nsignature: {self.signature}\n"
 
@@ -164,6 +174,10 @@ class ScoreReport:
             A JSON object with scores rounded to six decimals.
         """
         document: dict[str, Any] = dict(zip(SCORES, self._to_lists(self.scores.double().mean(-1)), strict=True))
+        if self.confidence is not None:
+            for end, values in zip(("low", "high"), self._intervals(self.confidence), strict=True):
+                document |= {f"{name}_{end}": x for name, x in zip(SCORES, self._to_lists(values), strict=True)}
+            document["confidence"] = self.confidence
         if self.all_layers:
             document["layers"] = self.layers
         document |= {
@@ -176,6 +190,12 @@ class ScoreReport:
             best = self.best_reference.tolist()
             document["segments"]["best_reference"] = best if self.all_layers else best[0]
         return json.dumps(document, allow_nan=False) + "\n"
+
+    def _intervals(self, confidence: float) -> tuple[Tensor, Tensor]:
+        """Return the ends of the intervals of the means, each of shape (3, layers)."""
+        from bertscore_tm.statistics import mean_interval
+
+        return mean_interval(self.scores, confidence)
 
     def _to_lists(self, values: Tensor) -> list[Any]:
         """Return rounded values, nested by layer only if all layers are reported."""

@@ -42,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also print the scores of each pair; pairs and references count from 0",
     )
     group.add_argument("--all-layers", action="store_true", help="print the scores of every layer up to --num-layers")
+    group.add_argument(
+        "--confidence",
+        type=options.proportion,
+        metavar="X",
+        help="also print intervals of the means with this coverage, such as 0.95: a bootstrap over the pairs, or of "
+        "fewer than 20 Student's",
+    )
     _add_bert_score_options(parser)
 
 
@@ -109,4 +116,5 @@ def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
         num_references=sum(map(len, texts.references)),
         signature=scored.signature,
         all_layers=arguments.all_layers,
+        confidence=arguments.confidence,
     )

@@ -83,8 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--idf", action="store_true", help="also score with idf weights from each file's references")
     parser.add_argument("--references", type=int, default=None, help="number of references per row to keep")
     parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS), help="default: all")
-    parser.add_argument("--hybrids", type=int, default=Sampling.hybrids, help="hybrid systems to draw")
-    parser.add_argument("--repeats", type=int, default=Sampling.repeats, help="times to choose the best hybrid")
+    parser.add_argument("--hybrids", type=int, default=Sampling.hybrids, help="hybrid systems in a draw")
+    parser.add_argument(
+        "--repeats", type=int, default=Sampling.repeats, help="times to choose the best hybrid in a draw"
+    )
+    parser.add_argument("--draws", type=int, default=Sampling.draws, help="draws of hybrids to average over")
     parser.add_argument("--seed", type=int, default=Sampling.seed)
     parser.add_argument("--compare-with-reference", action="store_true", help="score with bert-score too; slow")
     parser.add_argument("--json", type=Path, default=None, metavar="OUT", help="write all figures to this file")
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.references is not None and options.references < 1:
         parser.error(f"--references must be at least 1, got {options.references}")
     try:
-        sampling = Sampling(options.hybrids, options.repeats, options.seed)
+        sampling = Sampling(options.hybrids, options.repeats, options.draws, options.seed)
         files = read_files(options.files, options.references, options.protocol)
         model, encoder, layers = _encoder(options.model, options.layers)
     except (ValueError, OSError) as error:

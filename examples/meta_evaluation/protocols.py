@@ -166,6 +166,20 @@ def model_selection(
     return figures
 
 
+def average(draws: Sequence[Figures]) -> tuple[Figures, Figures]:
+    """Return the mean of each figure over several draws of hybrids, and its standard deviation.
+
+    Args:
+        draws: the figures of each draw, at least two.
+
+    Returns:
+        Means and standard deviations, by the figures' names.
+    """
+    values = {name: np.asarray([draw[name] for draw in draws], dtype=np.float64) for name in draws[0]}
+    means: Figures = {name: list(of_draws.mean(0).tolist()) for name, of_draws in values.items()}
+    return means, {name: list(of_draws.std(0, ddof=1).tolist()) for name, of_draws in values.items()}
+
+
 def paraphrase_auc(scores: Scores, labels: Sequence[int]) -> Figures:
     """Return the area under the ROC curve: how often a paraphrase scores higher than another pair; ties count half.
 

@@ -39,12 +39,12 @@ def table(file: str, settings: Sequence[Setting], ours: Result, theirs: Result |
     about = ", ".join(filter(None, (ours.protocol, ours.rating, ours.size)))
     names = ["layer", "idf"]
     columns = [[str(setting.layer) for setting in settings], ["yes" if setting.idf else "no" for setting in settings]]
-    for name, values in ours.figures.items():
+    for name in ours.figures:
         names.append(name)
-        columns.append([_shown(value) for value in values])
+        columns.append(_shown(name, ours))
         if theirs is not None:
             names.append(f"{name} (bert-score)")
-            columns.append([_shown(value) for value in theirs.figures[name]])
+            columns.append(_shown(name, theirs))
     lines = [names, ["---"] * len(names), *zip(*columns, strict=True)]
     return "\n".join([f"### {file}: {about}", "", *("| " + " | ".join(line) + " |" for line in lines)])
 
@@ -74,6 +74,8 @@ def records(
                 "idf": setting.idf,
                 "value": value,
             }
+            if name in ours.spreads:
+                record["spread"] = ours.spreads[name][i]
             if theirs is not None:
                 record["reference"] = theirs.figures[name][i]
             yield record
@@ -99,5 +101,10 @@ def differences(ours: Result, theirs: Result) -> list[float]:
     return found
 
 
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _shown(name: str, result: Result) -> list[str]:
+    """Return the values of a figure, with their spread over draws if there are several."""
+    spreads = result.spreads.get(name, [None] * len(result.figures[name]))
+    return [
+        "-" if value is None else f"{value:.4f}" if spread is None else f"{value:.4f} ± {spread:.4f}"
+        for value, spread in zip(result.figures[name], spreads, strict=True)
+    ]

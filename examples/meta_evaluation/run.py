@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,18 @@ class Sampling:
     """Sampling of hybrid systems.
 
     Args:
-        hybrids: number of hybrid systems.
-        repeats: number of choices of the best of 100 hybrids.
+        hybrids: number of hybrid systems in a draw.
+        repeats: number of choices of the best of 100 hybrids in a draw.
+        draws: number of draws of hybrids, over which figures are averaged.
         seed: seed of all draws, which are the same for all scores and ratings.
 
     Raises:
-        ValueError: there are too few hybrids or repeats.
+        ValueError: there are too few hybrids, repeats or draws.
     """
 
     hybrids: int = 10_000
-    repeats: int = 100_000
+    repeats: int = 10_000
+    draws: int = 10
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -39,6 +41,8 @@ class Sampling:
             raise ValueError(f"hybrids must be at least {_POOL}, the size of a pool, got {self.hybrids}")
         if self.repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {self.repeats}")
+        if self.draws < 2:
+            raise ValueError(f"draws must be at least 2, as figures come with their spread, got {self.draws}")
 
 
 @dataclass(frozen=True)
@@ -49,13 +53,15 @@ class Result:
         protocol: one of ``PROTOCOLS``.
         rating: name of the human rating; ``None`` for a file without ratings.
         size: number and kind of the compared items, as text.
-        figures: values of each figure, one per setting, by name.
+        figures: values of each figure, one per setting, by name; means over draws where there are several.
+        spreads: standard deviation of each figure over the draws; empty for protocols without draws.
     """
 
     protocol: str
     rating: str | None
     size: str
     figures: Figures
+    spreads: Figures = field(default_factory=dict)
 
 
 def possible(judged: Judged) -> list[str]:
@@ -124,10 +130,14 @@ def _system(judged: Rated, scores: NDArray[np.float64], sampling: Sampling) -> l
 def _selection(judged: Rated, scores: NDArray[np.float64], sampling: Sampling) -> list[Result]:
     assert judged.documents is not None
     random = np.random.default_rng(sampling.seed)
-    hybrids = protocols.draw_hybrids(judged.documents, sampling.hybrids, random)
-    pools = protocols.draw_pools(sampling.hybrids, _POOL, sampling.repeats, random)
-    size = f"{sampling.hybrids} hybrid systems, the best of {_POOL} chosen {sampling.repeats} times"
-    return [
-        Result("selection", name, size, protocols.model_selection(scores, human, hybrids, pools))
-        for name, human in judged.ratings.items()
-    ]
+    drawn: dict[str, list[Figures]] = {name: [] for name in judged.ratings}
+    for _ in range(sampling.draws):
+        hybrids = protocols.draw_hybrids(judged.documents, sampling.hybrids, random)
+        pools = protocols.draw_pools(sampling.hybrids, _POOL, sampling.repeats, random)
+        for name, human in judged.ratings.items():
+            drawn[name].append(protocols.model_selection(scores, human, hybrids, pools))
+    size = (
+        f"{sampling.draws} draws of {sampling.hybrids} hybrid systems, the best of {_POOL} chosen {sampling.repeats} "
+        f"times each"
+    )
+    return [Result("selection", name, size, *protocols.average(draws)) for name, draws in drawn.items()]

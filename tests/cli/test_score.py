@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import bert_score as oracle_package
 import pytest
 import torch
+from scipy import stats
 
 from bertscore_tm.cli import COMMANDS, main
 from bertscore_tm.functional import bert_score
@@ -116,6 +118,21 @@ def test_idf_references_and_baseline_equal_the_reference_package(command, minilm
 
 def _taken(values, count):
     return [values.pop(0) for _ in range(count)]
+
+
+def test_intervals_of_the_means(command):
+    files = ["-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER), "--confidence", "0.9"]
+    found = json.loads(command(*files, "--json", "--per-segment").out)
+    expected = []
+    for name, scores in zip(SCORES, segments(found).numpy(), strict=True):
+        ends = stats.t.interval(0.9, COUNT - 1, scores.mean(), stats.sem(scores))
+        assert [found[f"{name}_low"], found[f"{name}_high"]] == pytest.approx(list(ends), abs=TOLERANCE)
+        expected += [found[name], *ends]
+    line, caption = command(*files).out.splitlines()[:2]
+    assert caption == "90% intervals of the means"
+    assert [float(x) for x in re.findall(r"\d\.\d+", line)] == pytest.approx(expected, abs=6e-5)
+    layers = command(*files[:4], "-l", "1", "--all-layers", "--confidence", "0.9").out.splitlines()
+    assert [len(re.findall(r"\[\d\.\d{4}, \d\.\d{4}\]", line)) for line in layers[1:3]] == [3, 3]
 
 
 def test_idf_of_another_corpus(command, minilm):

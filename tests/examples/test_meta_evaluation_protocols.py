@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections import Counter
 from itertools import combinations, product
 
@@ -13,6 +14,7 @@ from scipy import stats
 from bertscore_tm.statistics import williams_test
 from examples.meta_evaluation import protocols
 from examples.meta_evaluation.readers import Rated
+from examples.meta_evaluation.report import Setting, table
 from examples.meta_evaluation.run import Sampling, evaluate
 
 
@@ -174,11 +176,25 @@ def test_equal_seeds_give_equal_figures():
         evaluate(judged, scores, ["selection"], Sampling(hybrids=120, repeats=50, seed=seed)) for seed in (3, 3, 4)
     )
     assert first == again != other
+    # The mean and the spread over draws, one after the other from the same generator.
+    generator, draws = np.random.default_rng(3), []
+    for _ in range(Sampling.draws):
+        hybrids = protocols.draw_hybrids(judged.documents, 120, generator)
+        pools = protocols.draw_pools(120, 100, 50, generator)
+        draws.append(protocols.model_selection(scores, judged.ratings["quality"], hybrids, pools))
+    for name in ("pearson", "hits@1", "mrr", "difference"):
+        for setting in range(2):
+            values = [draw[name][setting] for draw in draws]
+            assert first[0].figures[name][setting] == pytest.approx(statistics.mean(values))
+            assert first[0].spreads[name][setting] == pytest.approx(statistics.stdev(values))
+    shown = table("file", [Setting(1, False), Setting(1, True)], first[0], None)
+    assert f"{first[0].figures['mrr'][1]:.4f} ± {first[0].spreads['mrr'][1]:.4f}" in shown.splitlines()[-1]
     assert [result.protocol for result in evaluate(judged, scores, ["segment", "system"])] == ["segment", "system"]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"hybrids": 99}, "hybrids must be at least 100"), ({"repeats": 0}, "repeats must")]
+    ("options", "message"),
+    [({"hybrids": 99}, "hybrids must be at least 100"), ({"repeats": 0}, "repeats must"), ({"draws": 1}, "draws")],
 )
 def test_sampling_limits(options, message):
     with pytest.raises(ValueError, match=message):
