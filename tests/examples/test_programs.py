@@ -23,6 +23,7 @@ from transformers import AutoTokenizer
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
+from examples import consensus
 from tests.support.markdown_blocks import ROOT
 
 FOLDER = ROOT / "examples"
@@ -347,6 +348,29 @@ def test_reranking_example_reports_the_scores_of_its_choice(load_copy, bert_scor
     for name, (texts, _) in {"greedy": calls[1], "consensus": calls[4]}.items():
         f1 = bert_score_f1(texts, references).mean().item()
         assert figures[f"{name}, layer 5"] == pytest.approx(f1, abs=1e-6)
+
+
+def test_consensus_program_tabulates_differences_from_greedy_search(monkeypatch, bert_score_f1, capsys):
+    monkeypatch.setattr(consensus, "NUM_LAYERS", 1)
+    monkeypatch.setattr(consensus, "TARGET_TOKENS", 4)
+    texts = {}
+
+    class Recording(Seq2SeqGenerate):
+        def __call__(self, pl_module, batch):
+            made = super().__call__(pl_module, batch)
+            texts[self.candidates, self.generate_kwargs.get("num_beams", 1)] = made
+            return made
+
+    monkeypatch.setattr(consensus, "Seq2SeqGenerate", Recording)
+    rows = consensus.main(["--tasks", "translation", "--steps", "2", "--inputs", "3"])
+    assert list(texts) == [(1, 1), (1, 4), (4, 1), (16, 1), (64, 1)]
+    greedy, *others = (100 * bert_score_f1(*made).mean().item() for made in texts.values())
+    assert rows[0].startswith(f"| translation | greedy | {greedy:.2f} |")
+    for row, f1 in zip(rows[1:], others, strict=True):
+        shown, difference = re.search(r"\| (\d+\.\d+) \(([+-]\d+\.\d+);", row).groups()
+        assert float(shown) == pytest.approx(f1, abs=0.006)
+        assert float(difference) == pytest.approx(f1 - greedy, abs=0.011)
+    assert rows[-1] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ("lightning_cli", "trl_grpo")])
