@@ -157,7 +157,7 @@ class HuggingFaceGenerate(ABC):
                 partitions its weights (ZeRO stage 3), or the batch is not a mapping, lacks a key or has rows without a
                 prompt.
         """
-        model = find_generator(pl_module, self.model, self)
+        model = find_generator(pl_module, self.model, self, ", or a function as generate=")
         if not isinstance(batch, Mapping):
             raise MisconfigurationException(
                 f"{type(self).__name__} needs a batch that is a mapping, such as a tokenizer's output with labels, got "

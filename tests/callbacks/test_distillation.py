@@ -228,6 +228,12 @@ def test_errors_name_the_argument(tmp_path, encoder, settings, said):
         )
 
 
+def test_a_module_without_the_model_is_refused(tmp_path, encoder):
+    said = r"pl_module\.net, which is not a .*: pass model= with the dotted path of the model$"
+    with pytest.raises(MisconfigurationException, match=said):
+        fit(tmp_path, encoder, settings={"model": "net"})
+
+
 def test_sharded_models_are_refused(tmp_path, encoder):
     callback = BestOfNDistillation(
         DistilledDataset(DATA),
