@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
 
-__all__ = ["RankGroup", "choose_device", "join_ranks", "split_steps"]
+__all__ = ["RankGroup", "choose_device", "join_ranks", "merge_parts", "split_steps"]
 
 T = TypeVar("T")
 
@@ -280,6 +280,27 @@ def _communicate(collective: Callable[[Any], None]) -> None:
         collective(dist)
     except RuntimeError as error:
         raise CommandError(f"lost the connection to another process: {error}", FAILED) from error
+
+
+def merge_parts(parts: Sequence[CorpusScores]) -> CorpusScores:
+    """Join the scores of consecutive parts of a corpus.
+
+    Args:
+        parts: the scores of each part, whose rows count from 0.
+
+    Returns:
+        The scores of the corpus.
+    """
+    import torch
+
+    from bertscore_tm.scoring.corpus import CorpusScores
+
+    return CorpusScores(
+        rows=list(range(sum(len(part.rows) for part in parts))),
+        scores=torch.cat([part.scores for part in parts], dim=-1),
+        best_reference=torch.cat([part.best_reference for part in parts], dim=-1),
+        num_truncated=sum(part.num_truncated for part in parts),
+    )
 
 
 def _merge_scores(parts: Sequence[CorpusScores]) -> CorpusScores:

@@ -16,9 +16,20 @@ from typing import Any
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.tables import Table
 
-__all__ = ["FORMATS", "STDIN", "check_standard_input", "read_parts", "read_table", "read_texts"]
+__all__ = [
+    "FORMATS",
+    "STDIN",
+    "STREAMED_FORMATS",
+    "check_standard_input",
+    "format_of",
+    "read_parts",
+    "read_table",
+    "read_texts",
+]
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
+# Formats of files that are read part by part.
+STREAMED_FORMATS = ("txt", "jsonl")
 STDIN = "-"
 # The largest that the csv module takes on every platform.
 _CSV_CELL_LIMIT = 2**31 - 1
@@ -39,7 +50,7 @@ def read_table(path: str, file_format: str | None = None) -> Table:
         CommandError: the file cannot be read, is malformed, or its suffix is unknown.
     """
     name = "standard input" if path == STDIN else path
-    found_format, is_compressed = _format_of(path, file_format)
+    found_format, is_compressed = format_of(path, file_format)
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         if is_compressed:
@@ -59,12 +70,13 @@ def read_table(path: str, file_format: str | None = None) -> Table:
     return Table(name, found_format, lines if found_format == "txt" else lines[: _num_filled(lines)])
 
 
-def read_parts(path: str, size: int) -> Iterator[Table]:
+def read_parts(path: str, size: int, given_format: str | None = None) -> Iterator[Table]:
     """Read a file of plain lines or JSON lines part by part, in bounded memory.
 
     Args:
         path: the file; ``.gz`` files are decompressed.
         size: lines per part.
+        given_format: one of ``STREAMED_FORMATS``. Default: by the file's suffix.
 
     Yields:
         The next lines, at most ``size`` of them.
@@ -72,8 +84,8 @@ def read_parts(path: str, size: int) -> Iterator[Table]:
     Raises:
         CommandError: the file cannot be read or is not UTF-8, or its suffix is that of another format.
     """
-    file_format, is_compressed = _format_of(path)
-    if file_format not in ("txt", "jsonl"):
+    file_format, is_compressed = format_of(path, given_format)
+    if file_format not in STREAMED_FORMATS:
         raise CommandError(
             f"{path}: {file_format.upper()} files are not read in parts: convert it to JSON lines (.jsonl)"
         )
@@ -129,8 +141,23 @@ def check_standard_input(paths: Sequence[str | None]) -> None:
         raise CommandError("standard input (-) can be read only once: put the other texts into a file")
 
 
-def _format_of(path: str, given: str | None = None) -> tuple[str, bool]:
-    """Return the format of a file, by its suffix unless it is given, and whether the file is compressed."""
+def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
+    """Find the format of a file.
+
+    Args:
+        path: the file.
+        given: one of ``FORMATS``. Default: by the suffix.
+
+    Returns:
+        The format, and whether the file is compressed.
+
+    Raises:
+        CommandError: the suffix is unknown.
+
+    Example:
+        >>> format_of("texts.jsonl.gz")
+        ('jsonl', True)
+    """
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     is_compressed = bool(suffixes) and suffixes[-1] == ".gz"
     if is_compressed:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
@@ -32,7 +32,7 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import STDIN, read_parts
 from bertscore_tm.cli.tables import Table
 from bertscore_tm.cli.text_arguments import read_references
-from bertscore_tm.utilities.files import append_lines, resume_lines, write_atomically
+from bertscore_tm.utilities.files import append_lines, write_atomically
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from bertscore_tm.functional.ranking import Item
 
-__all__ = ["HELP", "NAME", "add_arguments", "partial_path", "run"]
+__all__ = ["HELP", "NAME", "add_arguments", "run"]
 
 NAME = "rank"
 HELP = "choose the best of several candidates, against references or by consensus"
@@ -130,22 +130,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def partial_path(output: str) -> Path:
-    """Return the file with the settings and the finished lines of an unfinished output.
-
-    Args:
-        output: the output file.
-
-    Returns:
-        A file in the same folder.
-
-    Example:
-        >>> partial_path("best.jsonl").name
-        'best.jsonl.partial'
-    """
-    return Path(output + ".partial")
-
-
 @dataclass(frozen=True)
 class _Summary:
     num_items: int
@@ -185,8 +169,8 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
         **{name: getattr(arguments, name) for name in ("component", "references_reduce", "candidates_column")},
         "reference_column": arguments.reference_column,
     }
-    unfinished = partial_path(arguments.output)
-    done = ranks.run_on_first(lambda: _start_partial(unfinished, settings))
+    unfinished = report.partial_path(arguments.output)
+    done = ranks.run_on_first(lambda: report.start_partial(unfinished, settings))
     if done and ranks.rank == 0:
         print(f"bertscore-tm: resuming after line {done} from {unfinished}", file=sys.stderr)
     parts = _read_items(arguments, _LINES_PER_RANK * ranks.size, done)
@@ -270,16 +254,6 @@ def _read_candidates(table: Table, column: str) -> list[list[str]]:
         [table.check_text(row, text, f"{column}[{i}]") for i, text in enumerate(value)]
         for row, value in enumerate(rows)
     ]
-
-
-def _start_partial(path: Path, settings: dict[str, Any]) -> int:
-    """Return the number of finished lines; start the file if it is new."""
-    done = resume_lines(path, json.dumps(settings))
-    if done is None:
-        raise CommandError(
-            f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
-        )
-    return done
 
 
 def _append_lines(path: Path, items: Sequence[Item], scores: Sequence[Sequence[Tensor]]) -> None:

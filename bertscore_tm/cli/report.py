@@ -9,11 +9,12 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
-from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.files import resume_lines, write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,10 +27,15 @@ __all__ = [
     "align_columns",
     "check_output_path",
     "format_count",
+    "is_special",
     "output_path",
+    "partial_path",
     "resumable_path",
+    "start_partial",
     "write_output",
 ]
+
+_ROWS_PER_BLOCK = 10_000
 
 SCORES = ("precision", "recall", "f1")
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
@@ -156,13 +162,17 @@ class ScoreReport:
         several = self.num_references > self.num_candidates
         lines = ["# " + line for line in self.format_summary().splitlines()]
         lines.append("\t".join(("segment", "layer", *SCORES, *(("best_reference",) if several else ()))))
-        rows = self.scores.permute(2, 1, 0).tolist()
-        best = self.best_reference.T.tolist()
-        for segment in range(self.num_candidates):
-            for i, layer in enumerate(self.layers):
-                cells = [str(segment), str(layer), *(f"{x:.6f}" for x in rows[segment][i])]
-                lines.append("\t".join(cells + ([str(best[segment][i])] if several else [])))
-        return "\n".join(lines) + "\n"
+        # Lists of the rows of a large corpus would take ten times the memory of the text.
+        text = StringIO()
+        text.writelines(line + "\n" for line in lines)
+        for start in range(0, self.num_candidates, _ROWS_PER_BLOCK):
+            rows = self.scores[..., start : start + _ROWS_PER_BLOCK].permute(2, 1, 0).tolist()
+            best = self.best_reference[:, start : start + _ROWS_PER_BLOCK].T.tolist()
+            for segment, (values, chosen) in enumerate(zip(rows, best, strict=True), start):
+                for layer, row, index in zip(self.layers, values, chosen, strict=True):
+                    cells = [str(segment), str(layer), *(f"{x:.6f}" for x in row)]
+                    text.write("\t".join(cells + ([str(index)] if several else [])) + "\n")
+        return text.getvalue()
 
     def format_json(self, per_segment: bool) -> str:
         """Return all scores as JSON.
@@ -271,8 +281,45 @@ def check_output_path(path: str | None) -> None:
         raise CommandError(f"argument --output: {path} is a folder")
     if not folder.is_dir():
         raise CommandError(f"argument --output: the folder {folder} does not exist")
-    if not os.access(target if _is_special(target) else folder, os.W_OK):
+    if not os.access(target if is_special(target) else folder, os.W_OK):
         raise CommandError(f"argument --output: no permission to write {path}")
+
+
+def partial_path(output: str) -> Path:
+    """Return the file with the settings and the finished lines of an unfinished output.
+
+    Args:
+        output: the output file.
+
+    Returns:
+        A file in the same folder.
+
+    Example:
+        >>> partial_path("best.jsonl").name
+        'best.jsonl.partial'
+    """
+    return Path(output + ".partial")
+
+
+def start_partial(path: Path, settings: dict[str, Any]) -> int:
+    """Start the file of an unfinished output, or find what an interrupted run finished.
+
+    Args:
+        path: the file, see :func:`partial_path`.
+        settings: settings of the run, which an unfinished output must have too.
+
+    Returns:
+        Number of finished lines.
+
+    Raises:
+        CommandError: the file belongs to another run.
+    """
+    done = resume_lines(path, json.dumps(settings))
+    if done is None:
+        raise CommandError(
+            f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
+        )
+    return done
 
 
 def write_output(content: str | bytes, path: str | None) -> None:
@@ -299,7 +346,7 @@ def write_output(content: str | bytes, path: str | None) -> None:
             raise CommandError(f"standard output: {error.strerror or error}", FAILED) from error
         return
     try:
-        if _is_special(Path(path)):
+        if is_special(path):
             Path(path).write_bytes(data)
         else:
             with write_atomically(path, "wb") as file:
@@ -311,6 +358,13 @@ def write_output(content: str | bytes, path: str | None) -> None:
         raise CommandError(f"{path}: {error.strerror}" if error.strerror else str(error), FAILED) from error
 
 
-def _is_special(path: Path) -> bool:
-    """Return whether a path is a device or pipe, which must be written to and not be replaced."""
-    return path.exists() and not path.is_file()
+def is_special(path: str | Path) -> bool:
+    """Check whether a path is a device or pipe, which must be written to and not be replaced.
+
+    Args:
+        path: the path.
+
+    Returns:
+        Whether it is.
+    """
+    return Path(path).exists() and not Path(path).is_file()

@@ -16,7 +16,8 @@ from typing import Any
 from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.inputs import check_standard_input
-from bertscore_tm.cli.scored_corpus import score_across_ranks
+from bertscore_tm.cli.pair_files import open_pairs
+from bertscore_tm.cli.scored_corpus import score_files_across_ranks
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
@@ -94,18 +95,16 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             text = scored.format_table() if arguments.per_segment else scored.format_summary()
         report.write_output(text, arguments.output)
+        if "resumes" in arguments:
+            report.partial_path(arguments.output).unlink(missing_ok=True)
     return 0
 
 
 def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
     """Return the report on rank 0, ``None`` on all other ranks."""
     with join_ranks() as ranks:
-        texts, idf_sents = ranks.run_on_first(
-            lambda: (text_arguments.read_pairs(arguments), options.read_idf_texts(arguments))
-        )
-        scored = score_across_ranks(
-            ranks, arguments, texts, texts.references, idf_sents, all_layers=arguments.all_layers
-        )
+        files, idf_sents = ranks.run_on_first(lambda: (open_pairs(arguments), options.read_idf_texts(arguments)))
+        scored = score_files_across_ranks(ranks, arguments, files, idf_sents, all_layers=arguments.all_layers)
     if scored is None:
         return None
     last = scored.encoder.num_layers
@@ -113,7 +112,7 @@ def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
         scores=scored.scores,
         best_reference=scored.best_reference,
         layers=list(range(last + 1)) if arguments.all_layers else [last],
-        num_references=sum(map(len, texts.references)),
+        num_references=files.num_references,
         signature=scored.signature,
         all_layers=arguments.all_layers,
         confidence=arguments.confidence,

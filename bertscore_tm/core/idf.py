@@ -45,6 +45,9 @@ class DocumentFrequencies:
         counts = torch.bincount(distinct, minlength=vocab_size)
         return cls(counts, torch.tensor(len(lengths), device=ids.device))
 
+    def __add__(self, other: DocumentFrequencies) -> DocumentFrequencies:
+        return DocumentFrequencies(self.counts + other.counts, self.num_documents + other.num_documents)
+
 
 def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
     r"""Return the inverse document frequency of every token id.

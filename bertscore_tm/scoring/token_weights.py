@@ -16,7 +16,15 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
 from bertscore_tm.scoring.texts import as_documents
 
-__all__ = ["Idf", "TokenWeights", "WeightSource", "reference_frequencies", "token_weights", "weights_of_corpus"]
+__all__ = [
+    "Idf",
+    "TokenWeights",
+    "WeightSource",
+    "reference_frequencies",
+    "token_weights",
+    "weights_of_corpus",
+    "weights_of_references",
+]
 
 # A mapping from token id to weight, or whether to weight by idf.
 Idf = bool | Mapping[int, float]
@@ -126,8 +134,20 @@ def token_weights(
     tokenized = tokenizer(documents)
     frequencies = reference_frequencies(tokenized, tokenizer.vocab_size, device)
     if idf_sents is None:
-        return TokenWeights(idf_weights(frequencies), WeightSource("references", len(documents)))
+        return weights_of_references(frequencies)
     return weights_of_corpus(frequencies, tokenized.num_truncated)
+
+
+def weights_of_references(frequencies: DocumentFrequencies) -> TokenWeights:
+    """Return the idf weights of the references that are scored.
+
+    Args:
+        frequencies: number of references in which each token occurs.
+
+    Returns:
+        The weights.
+    """
+    return TokenWeights(idf_weights(frequencies), WeightSource("references", int(frequencies.num_documents)))
 
 
 def weights_of_corpus(frequencies: DocumentFrequencies, num_truncated: int = 0) -> TokenWeights:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bertscore_tm.cli import rank
+from bertscore_tm.cli import rank, report
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
 from tests.support.shell import ONE_PROCESS, run_here, run_on_ranks, start, write_lines, write_records
@@ -70,7 +70,7 @@ def test_consensus(folder, items, layer, encoder_arguments, capsys, monkeypatch,
         f"signature: {ranked.signature}",
         f"written to {output}",
     ]
-    assert not rank.partial_path(str(output)).exists()
+    assert not report.partial_path(str(output)).exists()
 
 
 def test_references_from_files_or_the_same_file(folder, items, layer, encoder_arguments, capsys, monkeypatch):
@@ -118,7 +118,7 @@ def test_a_killed_run_resumes(folder, items, encoder_arguments, capsys):
     # So many lines that the run is killed before its end.
     write_records(folder / "many.jsonl", [{"candidates": texts} for texts in items[0] * 100])
     arguments = ["rank", "many.jsonl", "-o", "best.jsonl", *encoder_arguments]
-    partial = rank.partial_path(str(folder / "best.jsonl"))
+    partial = report.partial_path(str(folder / "best.jsonl"))
     running = start(ONE_PROCESS, folder, *arguments)
     while not partial.exists() or partial.read_bytes().count(b"\n") < 40:
         assert running.poll() is None, running.communicate()
