@@ -23,7 +23,7 @@ LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
 .PHONY: demo test quick benchmark lint dist types lowest docs check clean
 
 demo: $(VENV)/demo-ready
-	$(BIN)/python -m examples.summarize_docstrings $(DEMO_ARGS)
+	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 # More workers than the two cores that it is meant for: tests that start processes leave cores idle.
 test: $(VENV)/ready

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from bertscore_tm.scoring.messages import progress_bar
 from bertscore_tm.utilities.files import write_atomically
 from examples.docstring_cleaning import document_and_summary
 
@@ -91,7 +92,9 @@ class DocstringPair:
     module: str
 
 
-def collect_pairs(packages: Sequence[str] = DEFAULT_PACKAGES, *, include_stdlib: bool = True) -> list[DocstringPair]:
+def collect_pairs(
+    packages: Sequence[str] = DEFAULT_PACKAGES, *, include_stdlib: bool = True, verbose: bool = False
+) -> list[DocstringPair]:
     """Collect documents and summaries from installed source files, without importing them.
 
     Documents and summaries are distinct (compared without case and punctuation). At most one percent of the summaries,
@@ -100,6 +103,7 @@ def collect_pairs(packages: Sequence[str] = DEFAULT_PACKAGES, *, include_stdlib:
     Args:
         packages: top-level names of the packages to read.
         include_stdlib: read the standard library too.
+        verbose: show a progress bar on standard error.
 
     Returns:
         The pairs, ordered by module name and by position in the module.
@@ -116,18 +120,20 @@ def collect_pairs(packages: Sequence[str] = DEFAULT_PACKAGES, *, include_stdlib:
     pairs: list[DocstringPair] = []
     seen_documents: set[str] = set()
     seen_summaries: set[str] = set()
-    for module in sorted(modules):
-        for docstring in _docstrings(modules[module]):
-            texts = document_and_summary(docstring)
-            if texts is None:
-                continue
-            document, summary = texts
-            document_key, summary_key = _key(document), _key(summary)
-            if summary_key in document_key or document_key in seen_documents or summary_key in seen_summaries:
-                continue
-            seen_documents.add(document_key)
-            seen_summaries.add(summary_key)
-            pairs.append(DocstringPair(document, summary, module))
+    with progress_bar(len(modules), verbose, unit="file") as progress:
+        for module in sorted(modules):
+            for docstring in _docstrings(modules[module]):
+                texts = document_and_summary(docstring)
+                if texts is None:
+                    continue
+                document, summary = texts
+                document_key, summary_key = _key(document), _key(summary)
+                if summary_key in document_key or document_key in seen_documents or summary_key in seen_summaries:
+                    continue
+                seen_documents.add(document_key)
+                seen_summaries.add(summary_key)
+                pairs.append(DocstringPair(document, summary, module))
+            progress(1)
     return _cap_openings(pairs)
 
 
@@ -159,7 +165,7 @@ def split_by_module(
 
 
 def load_corpus(
-    cache_dir: Path | None = None, *, packages: Sequence[str] = DEFAULT_PACKAGES
+    cache_dir: Path | None = None, *, packages: Sequence[str] = DEFAULT_PACKAGES, verbose: bool = False
 ) -> tuple[list[DocstringPair], list[DocstringPair]]:
     """Return training and validation pairs, from a cache file after the first call.
 
@@ -168,6 +174,7 @@ def load_corpus(
     Args:
         cache_dir: folder of the cache file. Default: ``bertscore-tm`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
         packages: top-level names of the packages to read in addition to the standard library.
+        verbose: show a progress bar on standard error while the packages are read.
 
     Returns:
         The training pairs and the validation pairs.
@@ -182,7 +189,7 @@ def load_corpus(
     if path.exists():
         pairs = _read_cache(path)
     else:
-        pairs = collect_pairs(packages)
+        pairs = collect_pairs(packages, verbose=verbose)
         _write_cache(path, pairs)
     return split_by_module(pairs)
 

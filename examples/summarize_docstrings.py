@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options.output.mkdir(parents=True, exist_ok=True)
 
     print_once("Collecting docstrings from this machine (once; later runs read a cache) ...", flush=True)
-    train, validation = load_corpus()
+    train, validation = load_corpus(verbose=True)
     train = train if options.train_pairs == 0 else sample_pairs(train, options.train_pairs, options.seed)
     held_out = sample_pairs(validation, options.eval_pairs, options.seed)
     print_once(f"{len(train)} training pairs, {len(held_out)} held-out pairs from other modules.\n", flush=True)

@@ -198,7 +198,7 @@ def demo_runs(corpus, generator, tmp_path_factory):
     """What the demo returns, writes and prints with each loss."""
     runs = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summarize_docstrings, "load_corpus", lambda: corpus)
+        patch.setattr(summarize_docstrings, "load_corpus", lambda **_: corpus)
         for loss in DEMO_LOSSES:
             printed = []
             patch.setattr(summarize_docstrings, "print_once", lambda text, printed=printed, **_: printed.append(text))
