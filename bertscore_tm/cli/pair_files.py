@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import text_arguments
+from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import STDIN, STREAMED_FORMATS, format_of, read_parts
 
 if TYPE_CHECKING:
@@ -51,16 +52,25 @@ class PairFiles:
             At most ``size`` pairs.
 
         Raises:
-            CommandError: a file has changed and is malformed now.
+            CommandError: a file has changed since :func:`open_pairs`, and does not fit any more.
         """
         from bertscore_tm.scoring.texts import TextPairs
 
         if self.texts is None:
-            yield from _stream(self.arguments, size, first)
+            yield from self._stream_again(size, first)
             return
         for start in range(first, len(self.texts), size):
             rows = slice(start, start + size)
             yield TextPairs(self.texts.candidates[rows], self.texts.references[rows])
+
+    def _stream_again(self, size: int, first: int) -> Iterator[TextPairs]:
+        count = first
+        with suppress(_UnequalLengthsError):
+            for texts in _stream(self.arguments, size, first):
+                count += len(texts)
+                yield texts
+        if count != self.num_pairs:
+            raise CommandError("the files changed while they were read: give the command again")
 
 
 class _UnequalLengthsError(Exception):

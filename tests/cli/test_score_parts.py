@@ -118,6 +118,20 @@ def test_errors_name_the_line_before_the_first_score(command, tmp_path, monkeypa
     assert "pairs.jsonl:18: not valid JSON" in command("-c", "pairs.jsonl", exit_code=2).err
 
 
+@pytest.mark.parametrize("names", [["refs.txt"], ["refs.txt", "hyps.txt"]])
+def test_files_that_change_during_the_run_are_an_error(command, monkeypatch, tmp_path, names):
+    build_encoder = scored_corpus.options.build_encoder
+
+    def change(*arguments, **settings):
+        for name in names:
+            write_lines(tmp_path / name, REFERENCES[:5])
+        return build_encoder(*arguments, **settings)
+
+    monkeypatch.setattr(scored_corpus.options, "build_encoder", change)
+    printed = command(*TEXT_FILES, exit_code=2)
+    assert printed.err == "bertscore-tm: error: the files changed while they were read: give the command again\n"
+
+
 @pytest.mark.distributed
 def test_ranks_write_what_one_process_writes(command, tmp_path):
     arguments = ["score", *TEXT_FILES, "-m", "model", "-l", "2", "--device", "cpu", "--idf", "--json", "--per-segment"]
