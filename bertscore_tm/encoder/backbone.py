@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from inspect import signature
-from operator import attrgetter
 from typing import Any, Literal, cast
 
 import torch
@@ -15,10 +13,12 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
 from bertscore_tm.core.onednn import pack_linears
-from bertscore_tm.encoder.families import FAMILIES, OwnModelConfig, family_of
+from bertscore_tm.encoder.families import FAMILIES, Family, OwnModelConfig, text_part
+from bertscore_tm.encoder.forward_pass import argument_names, run_encoder
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
 from bertscore_tm.encoder.padding import mixes_padding
+from bertscore_tm.encoder.probe import cut_probed, probed_family
 from bertscore_tm.encoder.shared_objects import SharedObjects
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.utilities.integers import as_integer
@@ -64,6 +64,7 @@ class Backbone:
         source: where the model comes from.
         name: the model as the user calls it.
         config: its configuration.
+        family: its family; of a probed one, what the structure shows.
         num_layers: the encoder layer whose output is returned.
         all_layers: return the outputs of all layers up to it.
         dtype: precision, or ``"auto"``.
@@ -75,6 +76,7 @@ class Backbone:
         source: ModelSource,
         name: str,
         config: PretrainedConfig,
+        family: Family,
         *,
         num_layers: int,
         all_layers: bool,
@@ -84,15 +86,15 @@ class Backbone:
         self.source = source
         self.name = name
         self.config = config
-        self.family = family_of(config)
+        self.family = family
         self.num_layers = num_layers
         self.all_layers = all_layers
         self.layers_kept = self.family.layers_to_keep(num_layers)
         self.dtype = dtype
         self.forward_fn = forward_fn
-        self._takes_positions = False
+        self._arguments: frozenset[str] = frozenset()
         # Of a function of the user it is found out when texts of different lengths are first encoded.
-        self._mixes_padding = None if forward_fn is not None else self.family.mixes_padding
+        self._mixes_padding: bool | None = None
         # By the device's name, since torch.compile cannot look up devices in a dictionary.
         self.models: dict[str, nn.Module] = {}
 
@@ -145,6 +147,8 @@ class Backbone:
             Whether it does: a property of the family, or, where a function of the user runs the model, of a short text
             that is encoded alone and next to a longer one.
         """
+        if self.forward_fn is None:
+            return self.family.mixes_padding
         if self._mixes_padding is None:
             self._mixes_padding = mixes_padding(
                 lambda ids, mask: self.run(device, mask, input_ids=ids)[0],
@@ -182,30 +186,17 @@ class Backbone:
                     f"shape {tuple(vectors.shape)}"
                 )
             return vectors[None]
-        # Layer 0 is the state before the first layer, which families without a final norm keep.
-        wants_states = self.all_layers or (self.num_layers == 0 and self.family.final_norm is None)
-        length = mask.shape[1]
-        _choose_attention(model, self.config, length)
-        inputs["attention_mask"] = mask.long()
-        if log_presence is not None:
-            log_presence = log_presence.to(inputs["inputs_embeds"].dtype)
-            additive = log_presence.masked_fill(~mask, torch.finfo(log_presence.dtype).min)
-            inputs["attention_mask"] = additive[:, None, None].expand(-1, 1, length, -1)
-        if "inputs_embeds" in inputs and self._takes_positions:
-            first = self.family.first_position(self.config)
-            inputs["position_ids"] = torch.arange(first, first + length, device=device).expand(mask.shape)
-        with torch.autocast(device_type=device.type, enabled=False):
-            output = model(**inputs, output_hidden_states=wants_states, return_dict=True)
-            last: Tensor = output.last_hidden_state
-            if not wants_states:
-                return last[None]
-            # BigBird pads texts to whole blocks and keeps the padding in its states.
-            states = [state[:, :length] for state in output.hidden_states[: self.num_layers + 1]]
-            norm = None if self.family.final_norm is None else attrgetter(self.family.final_norm)(model)
-            if norm is not None:  # an OPT may lack it
-                # The model itself norms the last state only.
-                states = [*map(norm, states[: self.num_layers]), last]
-        return torch.stack(states)
+        return run_encoder(
+            model,
+            self.family,
+            self.config,
+            mask,
+            num_layers=self.num_layers,
+            all_layers=self.all_layers,
+            arguments=self._arguments,
+            log_presence=log_presence,
+            **inputs,
+        )
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = _with_index(device), self.resolve_dtype(device)
@@ -222,7 +213,9 @@ class Backbone:
             return model
 
         model = _models.get(_ModelKey(self.source, self.layers_kept, dtype, device), frozen)
-        self._takes_positions = "position_ids" in signature(model.forward).parameters
+        if (probed := self._probed_family()) is not None:
+            self.family = probed  # by this encoder or by another one that shares the model
+        self._arguments = argument_names(model)
         self.models[str(device)] = model
 
     def _load(self, dtype: torch.dtype) -> nn.Module:
@@ -231,13 +224,31 @@ class Backbone:
         for model in self.models.values():
             if ready or next(model.parameters()).dtype == dtype:
                 return self._cut_copy(model)
-        return load_encoder(self.source, self.name, self.config, self.layers_kept, dtype)
+        loaded_dtype = torch.float32 if self._needs_probe() else dtype
+        return load_encoder(self.source, self.name, self.config, self.family, self._cut, loaded_dtype)
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
         if not self.source.is_whole:
-            self.family.cut(copied, self.layers_kept)
+            if self._needs_probe():
+                nn.Module.to(copied, torch.float32)
+            self._cut(copied)
         return copied
+
+    def _probed_family(self) -> Family | None:
+        if not self.family.probed:
+            return None
+        return probed_family(self.config, self.layers_kept)
+
+    def _needs_probe(self) -> bool:
+        return self.family.probed and self._probed_family() is None
+
+    def _cut(self, encoder: nn.Module) -> None:
+        """Cut a whole encoder in place, after the probe of a configuration that this process has not seen yet."""
+        if self._needs_probe():
+            cut_probed(encoder, self.config, self.layers_kept, self.family)
+        else:
+            self.family.cut(encoder, self.layers_kept)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "models": {}}
@@ -250,7 +261,9 @@ class Backbone:
         ready = state.pop("ready", None)
         self.__dict__.update(state)
         if ready is not None:
-            model, device = ready.build(self.layers_kept) if isinstance(ready, _ModelParts) else (ready, None)
+            model, device = (
+                ready.build(self.family, self.layers_kept) if isinstance(ready, _ModelParts) else (ready, None)
+            )
             # The hash stays that of the model which was copied, with the layers and digits that the copy lacks.
             source = ModelSource.from_ready(model, self.source.is_whole)
             self.source = replace(source, content_hash=self.source.content_hash)
@@ -270,7 +283,7 @@ class _ModelParts:
     def of(cls, model: Any) -> _ModelParts:
         return cls(type(model), model.config, model.dtype, model.state_dict())
 
-    def build(self, layers_kept: int) -> tuple[nn.Module, torch.device]:
+    def build(self, family: Family, layers_kept: int) -> tuple[nn.Module, torch.device]:
         """Return the model, on the CPU, and the device that it was pickled from."""
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             before = torch.get_default_dtype()
@@ -282,7 +295,7 @@ class _ModelParts:
                 torch.set_default_dtype(before)
             if model.get_input_embeddings() is None:  # before transformers 5, T5's encoder has none
                 model.set_input_embeddings(nn.Embedding(self.config.vocab_size, self.config.hidden_size))
-        family_of(self.config).cut(model, layers_kept)
+        family.cut(model, layers_kept)
         nn.Module.to(model, self.dtype).load_state_dict(self.weights)
         return model, next(iter(self.weights.values())).device
 
@@ -297,7 +310,7 @@ def ready_encoder(model: nn.Module) -> nn.Module:
         The encoder.
 
     Raises:
-        ValueError: the model is not one of transformers, or its family is not supported.
+        ValueError: the model is not one of transformers.
     """
     # Slow to import; already imported by anyone who has a model of transformers.
     from transformers import PreTrainedModel
@@ -308,7 +321,8 @@ def ready_encoder(model: nn.Module) -> nn.Module:
             f"model and a dictionary of input_ids and attention_mask that returns token vectors"
         )
     base: nn.Module = model.base_model
-    return family_of(model.config).encoder_of(base)
+    known = FAMILIES.get(model.config.model_type)
+    return text_part(base) if known is None else known.encoder_of(base)
 
 
 def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool) -> PretrainedConfig:
@@ -320,7 +334,7 @@ def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_fo
         has_forward_fn: whether a function of the user runs the model.
 
     Returns:
-        A copy of the model's configuration, or :class:`OwnModelConfig` where there is none of a supported family.
+        A copy of the model's configuration, or :class:`OwnModelConfig` where a function runs a model of no listed type.
     """
     config = getattr(model, "config", None)
     if isinstance(config, PretrainedConfig) and (not has_forward_fn or config.model_type in FAMILIES):
@@ -352,7 +366,7 @@ def resolve_layer(
 
     Raises:
         TypeError: ``num_layers`` is not an integer.
-        ValueError: the layer does not exist, the layers cannot be returned together, or the family is not supported.
+        ValueError: the layer does not exist, or the layers cannot be returned together.
     """
     if num_layers is not None:
         num_layers = as_integer("num_layers", num_layers)
@@ -360,7 +374,6 @@ def resolve_layer(
         if all_layers:
             raise ValueError("user_forward_fn returns one layer: all_layers=True is not possible with it")
         return num_layers or 0
-    family_of(config)
     available = int(config.num_hidden_layers)
     if num_layers is None:
         num_layers = available if all_layers else catalog.tuned_layer(listed_name(name))
@@ -424,19 +437,6 @@ def has_native_bfloat16(device: torch.device) -> bool:
     if device.type == "cpu":
         return bool(torch.cpu._is_avx512_bf16_supported())
     return False
-
-
-def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:
-    """Switch BigBird to the kind of attention that it uses for texts of a length; other models have one kind only.
-
-    By itself it switches to full attention at the first batch of short texts and keeps it from then on.
-    """
-    if not hasattr(model, "set_attention_type"):
-        return
-    sparse = config.attention_type == "block_sparse" and length > (5 + 2 * config.num_random_blocks) * config.block_size
-    # The new attention modules take over the weights of the old ones: nothing is initialized.
-    with torch.device("meta"):
-        cast(Any, model).set_attention_type("block_sparse" if sparse else "original_full")
 
 
 def _with_index(device: torch.device) -> torch.device:

@@ -1,17 +1,21 @@
 """Properties of each model family: where its layers are and how it numbers positions.
 
-A family is chosen by the model's configuration (``config.model_type``), never by the model's name or folder.
+A family is chosen by the model's configuration (``config.model_type``), never by the model's name or folder. The
+properties of a type that is not listed here are found in the model's structure, and by a probe of its vectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, cast
 
+import torch
 from torch import nn
-from transformers import PretrainedConfig
+from transformers import AutoModel, PretrainedConfig
 
-__all__ = ["Family", "OwnModelConfig", "family_of"]
+__all__ = ["Family", "OwnModelConfig", "describe_refusal", "family_of", "find_family", "text_config", "text_part"]
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,11 @@ class Family:
         prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
         mixes_padding: padding affects real tokens, through convolutions or blocks of attention, so that only texts of
             equal length may share a batch.
-        always_pools: the forward pass calls the pooler without checking whether there is one.
+        always_pools: the forward pass may call the pooler without checking whether there is one.
         additive_mask: every layer takes a mask of shape (batch, 1, queries, keys) that is added to its attention, so
             that tokens may have a fractional weight in it.
+        takes_embeddings: input embeddings instead of token ids give the same vectors.
+        probed: the properties come from the model's structure and a probe.
     """
 
     layers: tuple[str, ...] = ("encoder.layer",)
@@ -49,6 +55,8 @@ class Family:
     mixes_padding: bool = False
     always_pools: bool = False
     additive_mask: bool = False
+    takes_embeddings: bool = True
+    probed: bool = False
 
     def first_position(self, config: PretrainedConfig) -> int:
         """Return the position id of a text's first token.
@@ -85,6 +93,8 @@ class Family:
         Returns:
             The encoder; the model itself if it has no decoder.
         """
+        if self.probed:
+            return text_part(model)
         found: nn.Module | None = None if self.encoder is None else getattr(model, self.encoder, None)
         return model if found is None else found
 
@@ -98,7 +108,22 @@ class Family:
             The number of layers.
         """
         # Layer 0 is the input of the first layer: some families fail without any layer.
-        return num_layers if self.final_norm is not None else max(num_layers, 1)
+        return num_layers if self.final_norm is not None and not self.probed else max(num_layers, 1)
+
+    def require_embeddings(self, config: PretrainedConfig) -> None:
+        """Check that input embeddings instead of token ids give the same vectors.
+
+        Args:
+            config: configuration of the model.
+
+        Raises:
+            ValueError: they do not.
+        """
+        if not self.takes_embeddings:
+            raise ValueError(
+                f"soft tokens are passed to a model as inputs_embeds, but models of type {config.model_type!r} give "
+                f"other vectors for them than for input_ids: use another encoder, or a sequence-level loss"
+            )
 
     def cut(self, encoder: nn.Module, layers: int) -> None:
         """Drop an encoder's layers above a number, its pooler and its cache for generation, in place.
@@ -107,17 +132,26 @@ class Family:
             encoder: the encoder.
             layers: number of layers to keep.
         """
-        for path in self.layers:
-            parent_path, _, name = path.rpartition(".")
-            parent = encoder.get_submodule(parent_path)
-            setattr(parent, name, getattr(parent, name)[:layers])
-        if self.counter is not None:
-            parent_path, _, name = self.counter.rpartition(".")
-            setattr(getattr(encoder, parent_path) if parent_path else encoder, name, layers)
+        lists = {path: cast(nn.ModuleList, encoder.get_submodule(path)) for path in self.layers}
+        self.set_layers(encoder, {path: modules[:layers] for path, modules in lists.items()}, layers)
         if getattr(encoder, "pooler", None) is not None:
             encoder.register_module("pooler", nn.Identity() if self.always_pools else None)
         # Decoders would keep keys and values for later calls.
         cast(Any, encoder).config.use_cache = False
+
+    def set_layers(self, encoder: nn.Module, lists: Mapping[str, nn.Module], layers: int) -> None:
+        """Replace an encoder's layers, in place.
+
+        Args:
+            encoder: the encoder.
+            lists: the modules of the layers, by the path of their list.
+            layers: number of layers that the forward pass runs.
+        """
+        values: dict[str, object] = {**lists} if self.counter is None else {**lists, self.counter: layers}
+        for path, value in values.items():
+            parent_path, _, name = path.rpartition(".")
+            # A configuration is not a module.
+            setattr(attrgetter(parent_path)(encoder) if parent_path else encoder, name, value)
 
 
 _ROBERTA = Family(positions_after_padding=True, prefix_space=True, additive_mask=True)
@@ -189,17 +223,57 @@ class OwnModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 _OWN = Family(layers=(), absolute_positions=None)
 
 
-def family_of(config: PretrainedConfig) -> Family:
+def text_config(config: PretrainedConfig) -> PretrainedConfig:
+    """Return the part of a configuration that describes the model of the texts.
+
+    Args:
+        config: configuration of a model.
+
+    Returns:
+        The text part of models that take images or sound too; else the configuration itself.
+    """
+    if config.model_type in FAMILIES or getattr(config, "is_encoder_decoder", False):
+        return config
+    return config.get_text_config()
+
+
+def text_part(model: nn.Module) -> nn.Module:
+    """Return the encoder of texts within a model whose type is not listed here.
+
+    Args:
+        model: a base model of transformers.
+
+    Returns:
+        The encoder of an encoder-decoder model, the model of the texts of one that takes images or sound too, else the
+        model itself.
+    """
+    config = cast(Any, model).config
+    if getattr(config, "is_encoder_decoder", False):
+        encoder: nn.Module = getattr(model, "encoder", model)
+        return encoder
+    part = text_config(config)
+    if part is config:
+        return model
+    kinds = ((module, getattr(module, "config", None)) for module in model.modules())
+    found = next((module for module, own in kinds if own is not None and own.model_type == part.model_type), model)
+    base: nn.Module = cast(Any, found).base_model
+    return base
+
+
+def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, trust_remote_code: bool = False) -> Family:
     """Return the family of a model's configuration.
 
     Args:
         config: configuration of the model.
+        encoder: the encoder, if it is in memory. Needed for model classes that transformers cannot find by the
+            configuration; else a type that is not listed is built without weights.
+        trust_remote_code: run code that comes with the model.
 
     Returns:
-        The family.
+        The family; of a type that is not listed, what its structure shows.
 
     Raises:
-        ValueError: the model's type is not supported.
+        ValueError: the model is not one of texts, or has no list with one module per layer.
 
     Example:
         >>> from transformers import RobertaConfig
@@ -209,11 +283,70 @@ def family_of(config: PretrainedConfig) -> Family:
     """
     if isinstance(config, OwnModelConfig):
         return _OWN
-    try:
+    if config.model_type in FAMILIES:
         return FAMILIES[config.model_type]
-    except KeyError:
-        supported = ", ".join(sorted(FAMILIES))
-        raise ValueError(
-            f"models of type {config.model_type!r} are not supported as encoder; supported types: {supported}; for any "
-            f"other model pass model=, user_tokenizer= and user_forward_fn=, a function that returns its token vectors"
-        ) from None
+    if encoder is None:
+        try:
+            with torch.random.fork_rng(devices=[]), torch.device("meta"):
+                auto: Any = AutoModel
+                encoder = text_part(auto.from_config(config, trust_remote_code=trust_remote_code))
+        except (AttributeError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(describe_refusal(config, "structure", f"{type(error).__name__}: {error}")) from error
+    return find_family(encoder, config)
+
+
+def find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
+    """Find an encoder's layers and the convention of its positions in its structure.
+
+    Args:
+        encoder: the encoder, with or without weights.
+        config: its configuration.
+
+    Returns:
+        The family, without what a probe finds: the final norm, and whether padding affects real tokens.
+
+    Raises:
+        ValueError: the model is not one of texts, or has no list with one module per layer.
+    """
+    if getattr(encoder, "main_input_name", "input_ids") != "input_ids":
+        raise ValueError(describe_refusal(config, "structure", f"its input is {encoder.main_input_name!r}, not texts"))
+    count = int(getattr(config, "num_hidden_layers", 0))
+    lists = {name: module for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)}
+    outer = {name: module for name, module in lists.items() if not any(name.startswith(f"{one}.") for one in lists)}
+    layers = tuple(name for name, module in outer.items() if len(module) == count > 0)
+    if not layers:
+        raise ValueError(describe_refusal(config, "structure", f"no list of {count} layers, one module each"))
+    counters = [name for name in ("n_layers", "num_layers") if getattr(encoder, name, None) == count]
+    tables = (
+        module
+        for name, module in encoder.named_modules()
+        if "position" in name.rpartition(".")[2] and isinstance(module, nn.Embedding)
+    )
+    padding_id = next((table.padding_idx for table in tables), None)
+    return Family(
+        layers=layers,
+        counter=next(iter(counters), None),
+        absolute_positions="max_position_embeddings" if hasattr(config, "max_position_embeddings") else None,
+        positions_after_padding=padding_id is not None,
+        padding_id=padding_id,
+        always_pools=True,
+        probed=True,
+    )
+
+
+def describe_refusal(config: PretrainedConfig, probe: str, finding: str) -> str:
+    """Return the message of an error about a model that cannot be used.
+
+    Args:
+        config: configuration of the model.
+        probe: what was tried.
+        finding: what was found.
+
+    Returns:
+        The message, with the remedy.
+    """
+    return (
+        f"models of type {config.model_type!r} are not supported as encoder: the probe of the {probe} failed "
+        f"({finding}). Types that need no probe: {', '.join(sorted(FAMILIES))}. For any other model pass model=, "
+        f"user_tokenizer= and user_forward_fn=, a function that returns its token vectors"
+    )

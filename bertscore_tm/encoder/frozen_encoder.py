@@ -28,7 +28,7 @@ from bertscore_tm.encoder.backbone import (
     resolve_layer,
 )
 from bertscore_tm.encoder.content_hash import hash_tokenizer
-from bertscore_tm.encoder.families import FAMILIES, Family, family_of
+from bertscore_tm.encoder.families import FAMILIES, Family, family_of, text_config
 from bertscore_tm.encoder.identity import (
     CallerObject,
     EncoderSettings,
@@ -59,7 +59,7 @@ class FrozenEncoder:
 
     Args:
         model: name of a model on the hub, path of a local folder, or a ready Hugging Face model. A ready model is
-            copied, once per model object.
+            copied, once per model object. A type that ``encoder.families`` does not list is probed.
         tokenizer: a ready tokenizer. Required with a ready model; otherwise loaded from the model's source.
         num_layers: the encoder layer L whose output is compared; 0 is the embedding output, negative numbers count
             from the last layer. Default: the tuned layer of the models listed in ``bertscore_tm.catalog``.
@@ -85,7 +85,7 @@ class FrozenEncoder:
 
     Raises:
         TypeError: the tokenizer is not one of transformers, or a number is not an integer.
-        ValueError: the family is not supported, the layer does not exist, or a ready model has no tokenizer.
+        ValueError: the model fails a probe, the layer does not exist, or a ready model has no tokenizer.
         OSError: the model is neither a local folder nor available from the hub.
 
     Example:
@@ -145,15 +145,17 @@ class FrozenEncoder:
         else:
             self.name = os.fspath(model)
             source = ModelSource.from_name(self.name, revision, trust_remote_code).with_content_hash()
-            self.config = load_config(source, self.name)
+            self.config = text_config(config := load_config(source, self.name))
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
-                source = replace(source, revision=getattr(self.config, "_commit_hash", None) or revision)
+                source = replace(source, revision=getattr(config, "_commit_hash", None) or revision)
+        family = family_of(self.config, ready, trust_remote_code=trust_remote_code)
         self.num_layers = resolve_layer(self.config, self.name, num_layers, all_layers, forward_fn)
         self._backbone = Backbone(
             source,
             self.name,
             self.config,
+            family,
             num_layers=self.num_layers,
             all_layers=all_layers,
             dtype=self.dtype,
@@ -169,12 +171,12 @@ class FrozenEncoder:
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer, with the special tokens, prefix space and length limit of this encoder."""
         tokenizer = self._given_tokenizer or load_tokenizer(self._backbone.source, self.name)
-        return TextTokenizer(tokenizer, self.config, self._tokenizer_settings)
+        return TextTokenizer(tokenizer, self.config, self._tokenizer_settings, self.family)
 
     @property
     def family(self) -> Family:
-        """Properties of the model's family."""
-        return family_of(self.config)
+        """Properties of the model's family; a probe completes some of them when the model is loaded."""
+        return self._backbone.family
 
     def layer_number(self, num_layers: int) -> int:
         """Return the number of an encoder layer, counted from 0.
@@ -244,6 +246,7 @@ class FrozenEncoder:
             max_length=tokenizer.max_length,
             long_text=tokenizer.long_text + (f"/{tokenizer.stride}" if tokenizer.stride is not None else ""),
             forward=forward,
+            family="probed" if self.family.probed else None,
         )
 
     def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
@@ -346,22 +349,21 @@ class FrozenEncoder:
             Shape (layers, batch, positions, width), float32 or wider.
 
         Raises:
-            ValueError: the family does not support ``log_presence``.
+            ValueError: the family does not support ``log_presence``, or embeddings instead of token ids.
         """
         device = inputs_embeds.device
         if log_presence is not None:
             self.require_additive_mask()
+        self.backbone(device)  # completes the family
+        self.family.require_embeddings(self.config)
         if self.family.mixes_padding and not bool(mask.all()):
             # As in encode, only texts of equal length share a batch.
             lengths = mask.sum(-1)
-            vectors: Tensor | None = None
-            for length in sorted(set(lengths.tolist())):
-                rows = lengths == length
-                part = self.encode_soft(inputs_embeds[rows, :length], mask[rows, :length])
-                if vectors is None:
-                    vectors = part.new_zeros(self.num_outputs, *mask.shape, part.shape[-1])
+            groups = [(lengths == length, length) for length in sorted(set(lengths.tolist()))]
+            parts = [self.encode_soft(inputs_embeds[rows, :length], mask[rows, :length]) for rows, length in groups]
+            vectors = parts[0].new_zeros(self.num_outputs, *mask.shape, parts[0].shape[-1])
+            for (rows, length), part in zip(groups, parts, strict=True):
                 vectors[:, rows, :length] = part
-            assert vectors is not None
             return vectors
         embeds = inputs_embeds.to(self.resolve_dtype(device))
         return unit_vectors(self._backbone.run(device, mask, log_presence, inputs_embeds=embeds))

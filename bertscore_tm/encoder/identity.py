@@ -44,6 +44,7 @@ class ModelSource:
         ready_number: number of the ready model, never used twice in a process.
         is_whole: the ready model keeps all its parts, since a function of the user runs it.
         content_hash: hash of the contents of the folder or the ready model when the encoder was made.
+        subfolder: folder of the transformer within a folder of Sentence-Transformers.
 
     Example:
         >>> ModelSource.from_name("roberta-large", revision="main").kind
@@ -57,12 +58,15 @@ class ModelSource:
     ready_number: int | None = None
     is_whole: bool = False
     content_hash: str | None = None
+    subfolder: str = ""
 
     @classmethod
     def from_name(cls, name: str, revision: str | None = None, trust_remote_code: bool = False) -> ModelSource:
         """Return the source of a hub name or a folder; equal for all paths of the same folder."""
         if Path(name).is_dir():
-            return cls("folder", str(Path(name).resolve()), revision, trust_remote_code)
+            folder = Path(name).resolve()
+            subfolder = _transformer_subfolder(folder)
+            return cls("folder", str(folder), revision, trust_remote_code, subfolder=subfolder)
         return cls("hub", name, revision, trust_remote_code)
 
     @classmethod
@@ -73,7 +77,9 @@ class ModelSource:
 
     def with_content_hash(self) -> ModelSource:
         """Return the source of a folder with the hash of its present contents; other sources as they are."""
-        return replace(self, content_hash=hash_folder(self.location)) if self.kind == "folder" else self
+        if self.kind != "folder":
+            return self
+        return replace(self, content_hash=hash_folder(str(Path(self.location, self.subfolder))))
 
     def version(self, name: str, tokenizer_hash: str | None) -> ModelVersion:
         """Return the model's version for a signature, given its name and the hash of a tokenizer of the user."""
@@ -170,7 +176,7 @@ class ModelVersion:
 class Signature:
     """Everything that changes a score; equal signatures mean equal scores.
 
-    The encoder fills in the fields up to ``forward``, scoring the others. Fields that are ``None`` are left out.
+    The encoder fills in the fields up to ``family``, scoring the others. Fields that are ``None`` are left out.
 
     Args:
         model: the model's version.
@@ -180,6 +186,7 @@ class Signature:
         max_length: length limit in tokens.
         long_text: treatment of longer texts, with the stride of windows.
         forward: name of a forward function passed by the user.
+        family: ``"probed"`` if the model's type is not listed, so that its properties come from a probe.
         idf: source of the token weights.
         rescale: the baseline.
         bertscore_tm: version of this package.
@@ -197,6 +204,7 @@ class Signature:
     max_length: int | None
     long_text: str
     forward: str | None = None
+    family: str | None = None
     idf: str | None = None
     rescale: str | None = None
     bertscore_tm: str | None = None
@@ -211,12 +219,22 @@ class Signature:
             "limit": self.max_length or "none",
             "long": self.long_text,
             "forward": self.forward,
+            "family": self.family,
             "idf": self.idf,
             "rescale": self.rescale,
             "bertscore-tm": self.bertscore_tm,
             "transformers": self.transformers,
         }
         return "|".join(f"{name}:{value}" for name, value in entries.items() if value is not None)
+
+
+def _transformer_subfolder(folder: Path) -> str:
+    """Return where a folder of Sentence-Transformers keeps its transformer; empty for other folders."""
+    modules = folder / "modules.json"
+    if (folder / "config.json").is_file() or not modules.is_file():
+        return ""
+    first = min(json.loads(modules.read_text(encoding="utf-8")), key=lambda module: int(module["idx"]))
+    return str(first["path"])
 
 
 def listed_name(name: str) -> str:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -26,7 +26,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm.core.batching import is_out_of_memory
-from bertscore_tm.encoder.families import family_of
+from bertscore_tm.encoder.families import Family
 from bertscore_tm.encoder.identity import ModelSource
 
 __all__ = [
@@ -55,7 +55,10 @@ def load_config(source: ModelSource, name: str) -> PretrainedConfig:
     """
     with quiet_loading("configuration", name, source.location):
         config: PretrainedConfig = AutoConfig.from_pretrained(
-            source.location, revision=source.revision, trust_remote_code=source.trust_remote_code
+            source.location,
+            revision=source.revision,
+            trust_remote_code=source.trust_remote_code,
+            subfolder=source.subfolder,
         )
     return config
 
@@ -77,21 +80,30 @@ def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
     with quiet_loading("tokenizer", name, source.location):
         # trust_remote_code must be given: by default, transformers asks on standard input whether to run such code.
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            source.location, revision=source.revision, trust_remote_code=source.trust_remote_code
+            source.location,
+            revision=source.revision,
+            trust_remote_code=source.trust_remote_code,
+            subfolder=source.subfolder,
         )
     return tokenizer
 
 
 def load_encoder(
-    source: ModelSource, name: str, config: PretrainedConfig, layers_kept: int, dtype: torch.dtype
+    source: ModelSource,
+    name: str,
+    config: PretrainedConfig,
+    family: Family,
+    cut: Callable[[nn.Module], None],
+    dtype: torch.dtype,
 ) -> nn.Module:
     """Load the layers of an encoder that are needed.
 
     Args:
         source: a folder, or a model on the hub.
         name: the model as the user calls it.
-        config: the model's configuration.
-        layers_kept: number of layers to keep.
+        config: the encoder's configuration.
+        family: its family.
+        cut: drops what is not needed of the encoder, in place.
         dtype: precision of the weights.
 
     Returns:
@@ -102,22 +114,24 @@ def load_encoder(
             which transformers would fill with random numbers.
     """
     source.check_unchanged()
-    family = family_of(config)
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
+    # The configuration of a probed encoder may be a part of the model's, which transformers reads again.
+    own_config = {} if family.probed else {"config": deepcopy(config)}
     with quiet_loading("weights", name, source.location):
         model, info = auto_class.from_pretrained(
             source.location,
-            config=deepcopy(config),
+            **own_config,
             dtype=dtype,
             revision=source.revision,
             trust_remote_code=source.trust_remote_code,
+            subfolder=source.subfolder,
             output_loading_info=True,
         )
     # Compared by object, since the names change when the encoder is taken out of the model.
     parameters = dict(model.named_parameters(remove_duplicate=False))
     random = {parameters[key]: key for key in info["missing_keys"] if key in parameters}
     encoder = family.encoder_of(model)
-    family.cut(encoder, layers_kept)
+    cut(encoder)
     missing = [random[parameter] for parameter in encoder.parameters() if parameter in random]
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")

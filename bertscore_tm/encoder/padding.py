@@ -1,4 +1,4 @@
-"""Whether padding changes the vectors of a model that only a function of the user can run."""
+"""Whether padding changes the vectors of a model about which this is not known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bertscore_tm.core.token_vectors import unit_vectors
 
-__all__ = ["mixes_padding"]
+__all__ = ["are_same_vectors", "mixes_padding"]
 
 # Tokens of the longer text.
 _LONGER = 64
@@ -47,8 +47,22 @@ def mixes_padding(
     padded = torch.tensor([[*ids, *[pad_id] * (length - len(ids))], longer], dtype=torch.long, device=device)
     mask = torch.ones_like(padded, dtype=torch.bool)
     mask[0, len(ids) :] = False
-    alone = unit_vectors(run(padded[:1, : len(ids)], mask[:1, : len(ids)]))
-    next_to_longer = unit_vectors(run(padded, mask))[:1, : len(ids)]
-    distance = (alone - next_to_longer).norm(dim=-1).max().item()
-    # NaN, which some models return for padding, is reported where the texts themselves are encoded.
-    return not distance <= max(_TOLERANCE, _TOLERANCE_IN_EPS * torch.finfo(dtype).eps)
+    alone = run(padded[:1, : len(ids)], mask[:1, : len(ids)])
+    return not are_same_vectors(alone, run(padded, mask)[:1, : len(ids)], dtype)
+
+
+def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
+    """Check whether token vectors are equal but for rounding.
+
+    Args:
+        first: token vectors, shape (..., width).
+        second: others, of the same shape.
+        dtype: precision of the model.
+
+    Returns:
+        Whether they are; NaN, which some models return for padding, is equal to nothing.
+    """
+    if first.shape != second.shape:
+        return False
+    distance = (unit_vectors(first) - unit_vectors(second)).norm(dim=-1).max()
+    return float(distance) <= max(_TOLERANCE, _TOLERANCE_IN_EPS * torch.finfo(dtype).eps)

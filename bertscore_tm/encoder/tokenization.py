@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from bertscore_tm.encoder.families import family_of
+from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.utilities.integers import as_integer
 
 __all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "TokenizerSettings"]
@@ -86,6 +86,7 @@ class TextTokenizer:
         tokenizer: a Hugging Face tokenizer.
         config: configuration of the encoder.
         settings: length limit, treatment of longer texts, and prefix space.
+        family: the encoder's family. Default: that of the configuration.
 
     Raises:
         ValueError: ``max_length`` leaves no room for text or exceeds the model's positions, or ``stride`` does not fit.
@@ -104,8 +105,9 @@ class TextTokenizer:
         tokenizer: PreTrainedTokenizerBase,
         config: PretrainedConfig,
         settings: TokenizerSettings = _DEFAULT_SETTINGS,
+        family: Family | None = None,
     ) -> None:
-        family = family_of(config)
+        family = family_of(config) if family is None else family
         self.tokenizer = tokenizer
         self.long_text = settings.long_text
         self.prefix_space = family.prefix_space if settings.prefix_space is None else settings.prefix_space
@@ -128,7 +130,7 @@ class TextTokenizer:
             self.stride = max(room // 2, 1) if settings.stride is None else settings.stride
             if not 1 <= self.stride <= room:
                 raise ValueError(f"stride={self.stride} must be from 1 to {room}, the tokens of text that fit a window")
-        self.vocab_size = max(len(tokenizer), int(config.vocab_size))
+        self.vocab_size = max(len(tokenizer), int(getattr(config, "vocab_size", 0)))
 
     @cached_property
     def special_affixes(self) -> tuple[list[int], list[int]]:

@@ -14,10 +14,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
-    CLIPTextConfig,
-    CLIPTextModel,
-    FNetConfig,
-    FNetModel,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -223,29 +219,6 @@ def test_encoding_prints_nothing_and_leaves_the_random_state_alone(family, capfd
 
 
 # Errors.
-
-
-@pytest.mark.parametrize(
-    ("kind", "model_class", "config"),
-    [
-        ("fnet", FNetModel, FNetConfig(vocab_size=800, hidden_size=16, num_hidden_layers=1, intermediate_size=16)),
-        (
-            "clip_text_model",
-            CLIPTextModel,
-            CLIPTextConfig(
-                vocab_size=800, hidden_size=16, num_hidden_layers=1, intermediate_size=16, num_attention_heads=2
-            ),
-        ),
-    ],
-)
-def test_unsupported_families_are_named(kind, model_class, config, tmp_path):
-    model = model_class(config)
-    with pytest.raises(ValueError, match=f"type '{kind}' are not supported.*roberta.*user_forward_fn="):
-        FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=1)
-    model.save_pretrained(tmp_path)
-    for layers in ({"num_layers": 1}, {"all_layers": True}, {}):
-        with pytest.raises(ValueError, match=f"type '{kind}' are not supported.*roberta.*user_forward_fn="):
-            FrozenEncoder(tmp_path, **layers)
 
 
 @pytest.mark.parametrize("kind", ["bort", "xlm-prophetnet"])

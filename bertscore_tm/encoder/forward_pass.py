@@ -1,0 +1,122 @@
+"""The forward pass of a model of transformers: token ids or embeddings in, hidden states out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from inspect import signature
+from operator import attrgetter
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from bertscore_tm.encoder.families import Family
+
+__all__ = ["argument_names", "run_encoder"]
+
+
+def argument_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of the arguments of a model's forward pass.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The names.
+    """
+    return frozenset(signature(model.forward).parameters)
+
+
+def run_encoder(
+    model: nn.Module,
+    family: Family,
+    config: PretrainedConfig,
+    mask: Tensor,
+    *,
+    num_layers: int,
+    all_layers: bool,
+    arguments: Collection[str],
+    log_presence: Tensor | None = None,
+    **inputs: Tensor,
+) -> Tensor:
+    """Run an encoder, with autocast off.
+
+    Args:
+        model: the encoder, cut to the layers that the family keeps for ``num_layers``.
+        family: its family.
+        config: its configuration.
+        mask: real positions, shape (batch, positions), bool.
+        num_layers: the encoder layer whose output is returned.
+        all_layers: return the outputs of all layers up to it.
+        arguments: names of the arguments of the model's forward pass.
+        log_presence: added to the attention of every position to the others, shape (batch, positions); needs
+            ``inputs_embeds``.
+        **inputs: ``input_ids`` or ``inputs_embeds``.
+
+    Returns:
+        Hidden states, shape (layers, batch, positions, width).
+    """
+    # Layer 0 is the state before the first layer.
+    kept = family.layers_to_keep(num_layers)
+    wants_states = all_layers or kept > num_layers
+    length = mask.shape[1]
+    _choose_attention(model, config, length)
+    if "attention_mask" in arguments:
+        inputs["attention_mask"] = mask.long()
+    if log_presence is not None:
+        log_presence = log_presence.to(inputs["inputs_embeds"].dtype)
+        additive = log_presence.masked_fill(~mask, torch.finfo(log_presence.dtype).min)
+        inputs["attention_mask"] = additive[:, None, None].expand(-1, 1, length, -1)
+    if "inputs_embeds" in inputs and "position_ids" in arguments:
+        first = family.first_position(config)
+        inputs["position_ids"] = torch.arange(first, first + length, device=mask.device).expand(mask.shape)
+    with torch.autocast(device_type=mask.device.type, enabled=False):
+        # What hidden_states holds differs between models: Mamba's lacks the embedding output.
+        recorded = family.layers[0] if wants_states and family.probed and len(family.layers) == 1 else None
+        with nullcontext() if recorded is None else _record_states(model.get_submodule(recorded)) as states:
+            output = model(**inputs, output_hidden_states=wants_states and recorded is None, return_dict=True)
+        last: Tensor = output.last_hidden_state
+        if not wants_states:
+            return last[None]
+        # BigBird pads texts to whole blocks and keeps the padding in its states.
+        states = [state[:, :length] for state in (states or output.hidden_states)[: num_layers + 1]]
+        norm = None if family.final_norm is None else attrgetter(family.final_norm)(model)
+        if norm is not None:  # an OPT may lack it
+            # The model itself norms the last state only.
+            states = [*map(norm, states)] if kept > num_layers else [*map(norm, states[:num_layers]), last]
+    return torch.stack(states)
+
+
+@contextmanager
+def _record_states(layers: nn.Module) -> Iterator[list[Tensor]]:
+    """Record the input of the first of a model's layers and the output of each."""
+    states: list[Tensor] = []
+
+    def record_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        states.append(args[0] if args else kwargs["hidden_states"])
+
+    def record_output(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple | list) else output)
+
+    hooks = [layer.register_forward_hook(record_output) for layer in layers.children()]
+    hooks.append(next(layers.children()).register_forward_pre_hook(record_input, with_kwargs=True))
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:
+    """Switch BigBird to the kind of attention that it uses for texts of a length; other models have one kind only.
+
+    By itself it switches to full attention at the first batch of short texts and keeps it from then on.
+    """
+    if not hasattr(model, "set_attention_type"):
+        return
+    sparse = config.attention_type == "block_sparse" and length > (5 + 2 * config.num_random_blocks) * config.block_size
+    # The new attention modules take over the weights of the old ones: nothing is initialized.
+    with torch.device("meta"):
+        cast(Any, model).set_attention_type("block_sparse" if sparse else "original_full")

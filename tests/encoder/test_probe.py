@@ -1,0 +1,225 @@
+"""Encoders of types that are not listed: right, or refused with the probe that failed."""
+
+import json
+import pickle
+import shutil
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+from transformers import AutoConfig, AutoModel, FunnelConfig, FunnelModel, Gemma3Config, Gemma3Model
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.encoder import probe
+from tests.support.models import randomised, save_tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LAYERS = 3
+_BERT = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 72}
+_LLAMA = _BERT | {"num_key_value_heads": 2, "head_dim": 8}
+_EXPERTS = _LLAMA | {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_BART = {
+    "d_model": 32,
+    "encoder_layers": LAYERS,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_layers": 1,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 72,
+}
+_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": LAYERS, "num_decoder_layers": 1}
+_MOBILE = _BERT | {"embedding_size": 16, "intra_bottleneck_size": 16}
+
+# Model type to its sizes and the path of its final norm.
+TYPES = {
+    "bert-generation": (_BERT, None),
+    "data2vec-text": (_BERT, None),
+    "ernie": (_BERT, None),
+    "ibert": (_BERT, None),
+    "jina_embeddings_v3": (_BERT, None),
+    "luke": (_BERT | {"entity_vocab_size": 10, "entity_emb_size": 16}, None),
+    "nomic_bert": (_BERT, None),
+    "rembert": (_BERT | {"input_embedding_size": 16, "output_embedding_size": 16}, None),
+    "roformer": (_BERT | {"embedding_size": 32}, None),
+    "splinter": (_BERT, None),
+    "xmod": (_BERT | {"languages": ["en"], "default_language": "en"}, None),
+    "flaubert": ({"emb_dim": 32, "n_heads": 4, "n_layers": LAYERS, "max_position_embeddings": 72}, None),
+    "esm": (_BERT | {"mask_token_id": 3}, "encoder.emb_layer_norm_after"),
+    "roberta-prelayernorm": (_BERT, "LayerNorm"),
+    "marian": (_BART, None),
+    "m2m_100": (_BART, "layer_norm"),
+    "plbart": (_BART, None),
+    "longt5": (_T5 | {"local_radius": 7}, "final_layer_norm"),
+    "biogpt": (_BERT, "layer_norm"),
+    "bloom": ({"hidden_size": 32, "n_layer": LAYERS, "n_head": 4}, "ln_f"),
+    "falcon": (_BERT, "ln_f"),
+    "gpt_neo": (
+        {"hidden_size": 32, "num_layers": LAYERS, "num_heads": 4, "attention_types": [[["global"], LAYERS]]},
+        "ln_f",
+    ),
+    "gpt_neox": (_BERT, "final_layer_norm"),
+    "modernbert-decoder": (_BERT | {"local_attention": 8}, "final_norm"),
+    "phi": (_LLAMA, "final_layernorm"),
+    "gpt_oss": (_EXPERTS | {"sliding_window": 8}, "norm"),
+    "mixtral": (_EXPERTS, "norm"),
+    "qwen3_moe": (_EXPERTS, "norm"),
+    **dict.fromkeys(("cohere", "eurobert", "granite", "olmo", "smollm3", "stablelm"), (_LLAMA, "norm")),
+    **dict.fromkeys(("gemma3_text", "olmo3"), (_LLAMA | {"sliding_window": 8}, "norm")),
+    "mamba": ({"hidden_size": 32, "state_size": 4}, "norm_f"),
+    "mobilebert": (_MOBILE, None),
+    "fnet": (_BERT, None),
+    "nystromformer": (_BERT | {"segment_means_seq_len": 64, "num_landmarks": 64}, None),
+}
+MIXING = {"mobilebert", "fnet", "nystromformer"}
+TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog near a bank"]
+
+
+def tokenizer():
+    return tiny_tokenizer("bytes")
+
+
+def config_of(kind, sizes):
+    ids = {f"{role}_token_id": getattr(tokenizer(), f"{role}_token_id") for role in ("pad", "bos", "eos")}
+    counted = sizes.keys() & {"n_layer", "n_layers", "num_layers", "encoder_layers"}
+    layers = {} if counted else {"num_hidden_layers": LAYERS}
+    return AutoConfig.for_model(kind, **{"vocab_size": len(tokenizer()), **ids, **layers, **sizes})
+
+
+def model_of(kind):
+    with torch.random.fork_rng(devices=[]):
+        return randomised(AutoModel.from_config(config_of(kind, TYPES[kind][0])))
+
+
+def by_plain_loop(model, norm, layer):
+    """Unit vectors of every text alone, from the hidden states of transformers."""
+    encoder = model.encoder if getattr(model.config, "is_encoder_decoder", False) else model
+    found = []
+    for text in TEXTS:
+        with torch.no_grad():
+            output = encoder(torch.tensor([tokenizer().encode(text)]), output_hidden_states=True, return_dict=True)
+            if layer == LAYERS:
+                found.append(output.last_hidden_state[0])
+                continue
+            # Mamba's hidden states begin after the first layer.
+            state = output.hidden_states[layer - (model.config.model_type == "mamba")][0]
+            found.append(state if norm is None else encoder.get_submodule(norm)(state))
+    return normalize(torch.cat(found), dim=-1)
+
+
+# Types that may fail differently; the others are like one of these.
+DIFFERENT = MIXING | {"ernie", "luke", "ibert", "flaubert", "esm", "m2m_100", "longt5", "bloom", "gpt_oss", "mamba"}
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in DIFFERENT else pytest.param(kind, marks=pytest.mark.slow) for kind in TYPES]
+)
+def test_other_types_equal_a_plain_loop(kind):
+    model, norm = model_of(kind), TYPES[kind][1]
+    for layer in (LAYERS, 1):
+        encoder = FrozenEncoder(model, tokenizer(), num_layers=layer)
+        vectors = encoder.encode(TEXTS).vectors[0]
+        torch.testing.assert_close(vectors, by_plain_loop(model, norm, layer), atol=2e-6, rtol=0)
+    assert encoder.signature().endswith("|family:probed")
+    assert encoder.family.mixes_padding == (kind in MIXING)
+
+
+def refused_model(kind):
+    sizes = _BERT | {"num_hidden_layers": 2}
+    if kind == "funnel":
+        return FunnelModel(FunnelConfig(block_sizes=[1, 1], d_model=32, n_head=4, d_head=8, d_inner=48))
+    if kind == "reformer":
+        sizes = {"attn_layers": ["lsh", "local"], "hidden_size": 32, "attention_head_size": 16}
+        sizes |= {"num_attention_heads": 2, "axial_pos_embds": False, "max_position_embeddings": 128}
+    if kind == "nystromformer":
+        sizes |= {"segment_means_seq_len": 64, "num_landmarks": 8}
+    model = AutoModel.from_config(AutoConfig.for_model(kind, **sizes))
+    if kind == "ernie":
+        model.embeddings.register_forward_hook(lambda module, inputs, output: output + torch.rand_like(output))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "failed"),
+    [
+        ("canine", "forward pass"),  # its layers work on characters and on groups of them
+        ("funnel", "forward pass"),  # its layers have fewer and fewer positions
+        ("nystromformer", "forward pass"),  # its landmarks fit some lengths only
+        ("reformer", "forward pass"),  # its norm takes the output of two streams
+        ("ernie", "repetition"),
+        ("vit", "structure"),
+    ],
+)
+def test_models_that_fail_a_probe_are_refused_with_its_name(kind, failed):
+    with torch.random.fork_rng(devices=[]):
+        model = refused_model(kind)
+    with pytest.raises(ValueError, match=f"type '{kind}'.*the probe of the {failed} failed.*user_forward_fn="):
+        FrozenEncoder(model, tokenizer(), num_layers=1)
+
+
+def save(model, folder):
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["m2m_100", "mobilebert"])
+def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, monkeypatch):
+    model, norm = model_of(kind), TYPES[kind][1]
+    probed = []
+    monkeypatch.setattr(probe._Probe, "check_repetition", lambda self: probed.append(self.layer))
+    encoder = FrozenEncoder(save(model, tmp_path), all_layers=True)
+    expected = torch.stack([by_plain_loop(model, norm, layer) for layer in range(LAYERS + 1)])
+    torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=2e-6, rtol=0)
+    ready = FrozenEncoder(model, tokenizer(), num_layers=LAYERS)
+    for other in (FrozenEncoder(tmp_path, num_layers=LAYERS), pickle.loads(pickle.dumps(encoder)), ready):
+        vectors = pickle.loads(pickle.dumps(other)).encode(TEXTS).vectors
+        torch.testing.assert_close(vectors[-1], expected[-1], atol=2e-6, rtol=0)
+    fast = FrozenEncoder(tmp_path, num_layers=LAYERS, dtype="bfloat16")
+    assert (fast.encode(TEXTS).vectors[0] * expected[-1]).sum(-1).min() > 0.9
+    assert probed == [LAYERS]
+
+
+def test_composite_models_give_their_text_part(tmp_path):
+    text = _LLAMA | {"num_hidden_layers": LAYERS, "vocab_size": len(tokenizer()), "sliding_window": 8}
+    vision = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = Gemma3Config(text_config=text, vision_config=vision | {"image_size": 28, "patch_size": 14})
+    with torch.random.fork_rng(devices=[]):
+        model = randomised(Gemma3Model(config))
+    expected = by_plain_loop(model.language_model, "norm", 1)
+    save(model, tmp_path)
+    for encoder in (FrozenEncoder(tmp_path, num_layers=1), FrozenEncoder(model, tokenizer(), num_layers=1)):
+        torch.testing.assert_close(encoder.encode(TEXTS).vectors[0], expected, atol=2e-6, rtol=0)
+        assert not any("vision" in name for name, _ in encoder.backbone("cpu").named_modules())
+
+
+def test_sentence_transformers_folders_give_their_transformer(tmp_path):
+    plain = save_tiny_model("bert", tmp_path / "plain")
+    sentence = tmp_path / "sentence"
+    shutil.copytree(plain, sentence / "0_Transformer")
+    modules = [("1_Pooling", "Pooling"), ("0_Transformer", "Transformer")]
+    (sentence / "modules.json").write_text(
+        json.dumps(
+            [
+                {"idx": int(path[0]), "name": path[0], "path": path, "type": f"sentence_transformers.models.{kind}"}
+                for path, kind in modules
+            ]
+        )
+    )
+    found, expected = (FrozenEncoder(folder, num_layers=2) for folder in (sentence, plain))
+    assert torch.equal(found.encode(TEXTS).vectors, expected.encode(TEXTS).vectors)
+    assert found.signature() == expected.signature().replace("plain#", "sentence#")
+
+
+@pytest.mark.parametrize("kind", ["ernie", "m2m_100", "esm", "ibert"])
+def test_soft_tokens_are_exact_or_refused(kind):
+    encoder = FrozenEncoder(model_of(kind), tokenizer(), num_layers=2)
+    ids = torch.tensor([tokenizer().encode(TEXTS[0])])
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    if kind in ("esm", "ibert"):  # scale embeddings by the number of masked tokens, and quantize them
+        with pytest.raises(ValueError, match=f"inputs_embeds, but models of type '{kind}'.*sequence-level loss"):
+            encoder.encode_soft(torch.zeros(1, 4, 32), mask[:, :4])
+    else:
+        soft = encoder.encode_soft(encoder.embedding_table("cpu")[ids], mask)
+        torch.testing.assert_close(soft[0, 0], encoder.encode(TEXTS[:1]).vectors[0], atol=2e-6, rtol=0)
