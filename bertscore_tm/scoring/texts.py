@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from bertscore_tm.utilities.user_warnings import warn_user
+
 __all__ = ["TextPairs", "as_documents", "as_text_pairs"]
+
+# Tokens of common tokenizers that mark the ends of a text. Within a text they may be markup.
+_SPECIAL = r"<s>|</s>|<pad>|<eos>|<bos>|\[CLS\]|\[SEP\]|\[PAD\]|<\|\w+\|>"
+_SPECIAL_AT_AN_END = re.compile(rf"^\s*({_SPECIAL})|({_SPECIAL})\s*$")
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,9 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     Returns:
         The texts.
 
+    Warns:
+        UserWarning: candidates begin or end with special tokens.
+
     Raises:
         TypeError: a text is not a string, or a single text is combined with a list.
         ValueError: the lengths differ, or a candidate has no reference.
@@ -67,6 +77,12 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     for i, candidate in enumerate(candidates):
         if not isinstance(candidate, str):
             raise TypeError(f"preds[{i}] must be a string, got {_short(candidate)}")
+    left = next((found for text in candidates if (found := _SPECIAL_AT_AN_END.search(text))), None)
+    if left is not None:
+        warn_user(
+            f"preds begin or end with special tokens such as {left[1] or left[2]}, which are scored as text: decode "
+            f"with skip_special_tokens=True"
+        )
     checked = []
     for i, given in enumerate(references):
         several = [given] if isinstance(given, str) else _as_list(given, f"target[{i}]")
@@ -97,9 +113,12 @@ def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
 
 
 def _short(value: Any) -> str:
-    """Describe a value and its type in at most about 80 characters."""
+    """Describe a value and its type in at most about 80 characters, with the remedy for token ids."""
     shown = repr(value)
-    return f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
+    described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
+    if isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value):
+        described += ": decode token ids with their tokenizer first, as with batch_decode"
+    return described
 
 
 def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:

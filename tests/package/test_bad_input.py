@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ SCORES = ("precision", "recall", "f1")
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*(candidates? scored 0|longer than)"),
+    pytest.mark.filterwarnings("ignore:.*(candidates? scored 0|longer than|special tokens)"),
 ]
 
 any_character = st.characters(exclude_categories=())  # lone surrogates and unassigned code points too
@@ -44,6 +45,27 @@ def check(scores, size):
         assert scores[name].shape[-1] == size
         assert torch.isfinite(scores[name]).all()
         assert (scores[name].abs() <= 1).all()
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [("a cat</s><pad>", "<pad>"), ("<s> a cat", "<s>"), ("a cat [SEP] ", "[SEP]"), ("<|eot|>a", "<|eot|>")],
+)
+def test_special_tokens_left_in_predictions_are_reported(minilm, text, token):
+    encoder = FrozenEncoder(minilm, num_layers=3)
+    with pytest.warns(
+        UserWarning, match=re.escape(f"special tokens such as {token}, which are scored as text")
+    ) as caught:
+        bert_score([text, text], ["a cat", "a cat"], encoder)
+    assert len(caught) == 1
+    with warnings.catch_warnings(action="error"):
+        BERTScore(encoder).update(["struck <s>out</s> words"], ["</s>"])
+
+
+def test_token_ids_are_refused_with_the_remedy(minilm):
+    with pytest.raises(TypeError, match=r"preds\[0\] must be a string, got \[101, 7\] \(list\): decode token ids"):
+        bert_score([[101, 7]], ["a cat"], FrozenEncoder(minilm, num_layers=3))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
