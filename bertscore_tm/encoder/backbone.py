@@ -18,6 +18,7 @@ from bertscore_tm.encoder.forward_pass import argument_names, run_encoder
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
 from bertscore_tm.encoder.padding import mixes_padding
+from bertscore_tm.encoder.precision import has_native_bfloat16, warn_of_slow_bfloat16
 from bertscore_tm.encoder.probe import cut_probed, probed_family
 from bertscore_tm.encoder.shared_objects import SharedObjects
 from bertscore_tm.encoder.tokenization import TextTokenizer
@@ -26,9 +27,7 @@ from bertscore_tm.utilities.integers import as_integer
 __all__ = [
     "Backbone",
     "ForwardFunction",
-    "as_dtype",
     "count_from_zero",
-    "has_native_bfloat16",
     "ready_config",
     "ready_encoder",
     "resolve_layer",
@@ -36,8 +35,6 @@ __all__ = [
 
 # Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
 ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
-
-_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -200,6 +197,8 @@ class Backbone:
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = _with_index(device), self.resolve_dtype(device)
+        if dtype == torch.bfloat16 and device.type == "cpu" and not has_native_bfloat16(device):
+            warn_of_slow_bfloat16()
 
         def frozen() -> nn.Module:
             # On another default device, transformers loads models there, and only if accelerate is installed.
@@ -396,47 +395,6 @@ def count_from_zero(num_layers: int, config: PretrainedConfig) -> int:
         The number; it may not exist.
     """
     return num_layers + int(config.num_hidden_layers) + 1 if num_layers < 0 else num_layers
-
-
-def as_dtype(dtype: str | torch.dtype) -> torch.dtype | Literal["auto"]:
-    """Return the dtype of a name.
-
-    Args:
-        dtype: a name such as ``"float32"``, ``"auto"``, or a dtype.
-
-    Returns:
-        The dtype, or ``"auto"``.
-
-    Raises:
-        ValueError: the name is unknown.
-
-    Example:
-        >>> as_dtype("bfloat16")
-        torch.bfloat16
-    """
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype == "auto":
-        return "auto"
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype={dtype!r} is not one of 'auto', {', '.join(map(repr, _DTYPES))}")
-    return _DTYPES[dtype]
-
-
-def has_native_bfloat16(device: torch.device) -> bool:
-    """Check whether a device computes bfloat16 in hardware.
-
-    Args:
-        device: the device.
-
-    Returns:
-        Whether it does; unknown devices do not.
-    """
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "cpu":
-        return bool(torch.cpu._is_avx512_bf16_supported())
-    return False
 
 
 def _with_index(device: torch.device) -> torch.device:

@@ -11,8 +11,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.encoder.backbone import ForwardFunction, as_dtype, count_from_zero
+from bertscore_tm.encoder.backbone import ForwardFunction, count_from_zero
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
+from bertscore_tm.encoder.precision import as_dtype
 from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.utilities.integers import as_integer
 

@@ -21,7 +21,6 @@ from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import (
     Backbone,
     ForwardFunction,
-    as_dtype,
     count_from_zero,
     ready_config,
     ready_encoder,
@@ -37,6 +36,7 @@ from bertscore_tm.encoder.identity import (
     listed_name,
 )
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
+from bertscore_tm.encoder.precision import as_dtype
 from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
 from bertscore_tm.encoder.windows import PackedWindows

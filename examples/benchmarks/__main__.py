@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -24,7 +26,7 @@ _FEWEST_ROUNDS = 5
 _LAYER = 5
 _GPU = "gpu"
 
-PARTS: dict[str, tuple[str, Callable[[Options], list[Figure]]]] = {
+PARTS: dict[str, tuple[str, Callable[[Options], Iterable[Figure]]]] = {
     "scoring": ("scoring texts, against bert-score", scoring.measure),
     "validation": ("the metric in Lightning, against torchmetrics' BERTScore", validation.measure),
     "ranking": ("ranking candidates by consensus, against bert-score on all pairs", ranking.measure),
@@ -78,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"\n{name}: skipped, no CUDA device")
             continue
         heading, measure = PARTS[name]
-        records[name] = [figure.record() for figure in measure(settings)]
+        records[name] = []
+        for figure in measure(settings):
+            records[name].append(figure.record())
+            # At once, as a slow machine takes minutes per figure; the table follows.
+            print(f"{figure.what}: {median(figure.values):.3g} {figure.unit}".rstrip(), file=sys.stderr, flush=True)
         print(f"\n{name}: {heading}\n{table(records[name], COLUMNS)}", flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps({"settings": facts, "figures": records}, indent=2) + "\n", encoding="utf-8")

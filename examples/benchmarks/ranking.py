@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm import FrozenEncoder, rank_candidates
-from bertscore_tm.encoder.backbone import has_native_bfloat16
+from bertscore_tm.encoder.precision import has_native_bfloat16
 from examples.benchmarks.expected_embedding import peak_growth
 from examples.benchmarks.options import Options, flat_texts
 from examples.benchmarks.processes import run_fresh

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder.backbone import has_native_bfloat16
+from bertscore_tm.encoder.precision import has_native_bfloat16
 from examples.benchmarks.devices import matrix_rate
 from examples.benchmarks.options import Options, Texts, flat_texts
 from examples.benchmarks.rounds import Figure, in_turn, ratios
@@ -28,19 +28,18 @@ _VALIDATION_BATCH = 16
 _CPU = torch.device("cpu")
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: Options) -> Iterator[Figure]:
     """Score short texts, and texts of mixed length with several references, in turn with the peer.
 
     Args:
         options: texts, encoder, rounds and threads.
 
-    Returns:
-        For each precision the speed-up over the peer, the largest difference in F1, the rate of useful operations
-        relative to matrix products, and the share of the time outside the encoder; the time that idf adds; and the
-        speed-up of a second validation with the same references.
+    Yields:
+        For each precision that the processor computes natively the speed-up over the peer, the largest difference in
+        F1, the rate of useful operations relative to matrix products, and the share of the time outside the encoder;
+        the time that idf adds; and the speed-up of a second validation with the same references.
     """
     torch.set_num_threads(options.threads)
-    figures = []
     texts = {"short texts": _short(options), "mixed texts, several references": _mixed(options)}
     dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(_CPU) else [])]
     encoders = {dtype: FrozenEncoder(options.model, num_layers=options.num_layers, dtype=dtype) for dtype in dtypes}
@@ -55,13 +54,13 @@ def measure(options: Options) -> list[Figure]:
         target = {"float32": 1.7 if name == "short texts" else 2.0, "bfloat16": 5.0}
         for dtype in dtypes:
             faster = ratios(seconds["bert-score"], seconds[dtype])
-            figures.append(Figure(f"{name}: {dtype}, faster than bert-score", faster, "times", target[dtype]))
+            yield Figure(f"{name}: {dtype}, faster than bert-score", faster, "times", target[dtype])
             deviation = float((found[dtype] - found["bert-score"]).abs().max())
-            figures.append(Figure(f"{name}: {dtype}, largest difference in F1", [deviation], ""))
+            yield Figure(f"{name}: {dtype}, largest difference in F1", [deviation], "")
         if name == "short texts":
-            figures += _parts(options, chosen, encoders)
-            figures += _idf(options, chosen, encoders["float32"])
-    return [*figures, *_epochs(options, texts["short texts"], encoders["float32"])]
+            yield from _parts(options, chosen, encoders)
+            yield _idf(options, chosen, encoders["float32"])
+    yield _epochs(options, texts["short texts"], encoders["float32"])
 
 
 @contextmanager
@@ -97,8 +96,7 @@ def _theirs(texts: Texts, peer: Any) -> Tensor:
     return f1
 
 
-def _parts(options: Options, texts: Texts, encoders: dict[str, FrozenEncoder]) -> list[Figure]:
-    figures = []
+def _parts(options: Options, texts: Texts, encoders: dict[str, FrozenEncoder]) -> Iterator[Figure]:
     distinct = list(dict.fromkeys(chain.from_iterable((one, *several) for one, several in texts)))
     for dtype, encoder in encoders.items():
         config = encoder.config
@@ -116,19 +114,18 @@ def _parts(options: Options, texts: Texts, encoders: dict[str, FrozenEncoder]) -
             shares.append(operations / whole / rate)
             others.append(1 - sum(passes) / whole)
         least = 0.85 if dtype == "float32" else 0.65
-        figures.append(Figure(f"{dtype}, share of the matrix-product rate", shares, "share", least))
-        figures.append(Figure(f"{dtype}, time that is not the encoder's", others, "share", 0.06, at_most=True))
-    return figures
+        yield Figure(f"{dtype}, share of the matrix-product rate", shares, "share", least)
+        yield Figure(f"{dtype}, time that is not the encoder's", others, "share", 0.06, at_most=True)
 
 
-def _idf(options: Options, texts: Texts, encoder: FrozenEncoder) -> list[Figure]:
+def _idf(options: Options, texts: Texts, encoder: FrozenEncoder) -> Figure:
     scorers = {"plain": partial(_ours, texts, encoder), "idf": partial(_ours, texts, encoder, idf=True)}
     seconds = in_turn(scorers, options.rounds)
     added = [ratio - 1 for ratio in ratios(seconds["idf"], seconds["plain"])]
-    return [Figure("time that idf adds", added, "share", 0.03, at_most=True)]
+    return Figure("time that idf adds", added, "share", 0.03, at_most=True)
 
 
-def _epochs(options: Options, texts: Texts, encoder: FrozenEncoder) -> list[Figure]:
+def _epochs(options: Options, texts: Texts, encoder: FrozenEncoder) -> Figure:
     """Measure the speed-up of a second validation, which finds the references in the cache."""
     references = [several[0] for _, several in texts]
     # Like a generator's texts, candidates are as long as the references and change in each epoch.
@@ -148,7 +145,7 @@ def _epochs(options: Options, texts: Texts, encoder: FrozenEncoder) -> list[Figu
             metric.reset()
             seconds.append(time.perf_counter() - began)
         faster.append(seconds[0] / seconds[1])
-    return [Figure("second validation, faster than the first", faster, "times", 1.8)]
+    return Figure("second validation, faster than the first", faster, "times", 1.8)
 
 
 def _short(options: Options) -> Texts:

@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import pickle
+import warnings
 import weakref
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder import backbone as backbone_module
+from bertscore_tm.encoder.precision import warn_of_slow_bfloat16
 from tests.support.models import tiny_model
 
 SCORES = ("precision", "recall", "f1")
@@ -200,6 +202,21 @@ def test_auto_is_bfloat16_where_the_device_computes_it(minilm, encoder, monkeypa
         monkeypatch.setattr(backbone_module, "has_native_bfloat16", lambda device, native=native: native)
         assert automatic.resolve_dtype("cpu") == dtype
     assert backbone(automatic) is backbone(encoder)
+
+
+def test_bfloat16_on_a_processor_without_it_warns_once(minilm, monkeypatch):
+    monkeypatch.setattr(backbone_module, "has_native_bfloat16", lambda device: False)
+    warn_of_slow_bfloat16.cache_clear()
+    slow, automatic = (FrozenEncoder(minilm, num_layers=1, dtype=dtype) for dtype in ("bfloat16", "auto"))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        automatic.encode(TEXTS)
+        slow.encode(TEXTS)
+        FrozenEncoder(minilm, num_layers=0, dtype="bfloat16").encode(TEXTS)
+    [warning] = warned
+    assert "no bfloat16 instructions" in str(warning.message)
+    assert "dtype='auto'" in str(warning.message)
+    assert warning.filename == __file__
 
 
 def test_weights_in_a_lower_precision_are_never_widened(minilm, encoder, monkeypatch):

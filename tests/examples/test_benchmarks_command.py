@@ -49,7 +49,8 @@ def test_ways_take_turns():
     assert ratios([2.0, 3.0], [1.0, 2.0]) == [2.0, 1.5]
 
 
-def test_scoring(options):
+def test_scoring(options, monkeypatch):
+    monkeypatch.setattr(scoring, "has_native_bfloat16", lambda device: False)
     found = {figure.what: figure for figure in scoring.measure(options)}
     for texts in ("short texts", "mixed texts, several references"):
         assert len(found[f"{texts}: float32, faster than bert-score"].values) == 2
@@ -62,6 +63,7 @@ def test_scoring(options):
     assert share.at_most
     assert "time that idf adds" in found
     assert found["second validation, faster than the first"].target == 1.8
+    assert not any("bfloat16" in what for what in found)
 
 
 def test_texts_of_mixed_length_have_several_references(options):
@@ -110,6 +112,20 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert record["met"] is True
     assert content["settings"]["rounds"] == "1"
     assert content["settings"]["encoder"].endswith("layer 5")
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_figure_is_printed_as_soon_as_it_is_measured(capsys, monkeypatch):
+    def measure(options):
+        yield Figure("first", [2.0], "times")
+        assert capsys.readouterr().err == "first: 2 times\n"
+        yield Figure("second", [0.5], "")
+
+    monkeypatch.setitem(command.PARTS, "importing", ("importing the package", measure))
+    command.main(["importing", "--rounds", "1", "--threads", "1"])
+    printed = capsys.readouterr()
+    assert printed.err == "second: 0.5\n"
+    assert printed.out.index("first") < printed.out.index("second")
 
 
 @pytest.mark.usefixtures("quick")
