@@ -286,7 +286,7 @@ def _new_generator(settings: Settings, pairs: list[Pair], seed: int) -> Generato
 
 @cache
 def _examples(output: Path) -> dict[str, list[Example]]:
-    examples: dict[str, list[Example]] = torch.load(output / "examples.pt")
+    examples: dict[str, list[Example]] = torch.load(output / "examples.pt", weights_only=True)
     return examples
 
 
