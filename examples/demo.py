@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     Returns:
         F1 per epoch, and the difference that the best candidates made, with its interval.
     """
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--long", action="store_true", help="compare losses on real texts instead (see --long --help)")
     parser.add_argument("--epochs", type=int, default=5, help="epochs of cross-entropy")
     parser.add_argument("--train", type=int, default=800, help="sentences to train on")

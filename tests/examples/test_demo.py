@@ -8,7 +8,7 @@ import pytest
 from examples import demo, summarize_docstrings
 from examples.appointments import make_appointments
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("error::UserWarning")]
 
 
 def test_demo_reports_the_scores_of_what_it_wrote(minilm, tmp_path, capsys):
