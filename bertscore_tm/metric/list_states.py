@@ -157,7 +157,8 @@ class ListStateMetric(Metric):
             ValueError: they are not one integer per pair, or updates differ in having indices.
         """
         has_indices = num_values(self.indices) > 0
-        if num_new and num_pairs(self.metric_state, self._num_layers) and has_indices != (indices is not None):
+        # The number of pairs last, as it may be on an accelerator.
+        if num_new and has_indices != (indices is not None) and num_pairs(self.metric_state, self._num_layers):
             raise ValueError("indices must be passed to every update or to none")
         return None if indices is None else as_indices(indices, num_new)
 
