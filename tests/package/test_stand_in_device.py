@@ -11,7 +11,7 @@ from bertscore_tm.functional import rank_candidates
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from examples.benchmarks.processes import run_fresh
 from tests.support import stand_in_device
-from tests.support.models import tiny_model
+from tests.support.models import tiny_model, tiny_tokenizer
 
 CANDIDATES = ["a cat sat on the mat", "hello there", "", "the dog ran to the park and back again to the park"]
 REFERENCES = ["the cat is on a mat", "hello", "nothing", "a dog ran through the park, then it came back"]
@@ -43,12 +43,14 @@ def scored(device, options):
     return {name: value.cpu() for name, value in metric.compute().items()}, (new, known)
 
 
-def trained(device, relaxation, matching, from_hidden=False):
+def trained(device, relaxation="softmax", matching="softmax", from_hidden=False, bridged=False):
     """Return a loss and its gradient, and how often the second step waited."""
     model, tokenizer = tiny_model("bert")
     torch.manual_seed(0)
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
-    loss = SoftBERTScoreLoss(encoder, relaxation=relaxation, matching=matching).to(device)
+    bridge = {"generator_tokenizer": tiny_tokenizer("gpt2"), "allow_low_fidelity": True} if bridged else {}
+    loss = SoftBERTScoreLoss(encoder, relaxation=relaxation, matching=matching, **bridge).to(device)
+    tokenizer = bridge.get("generator_tokenizer", tokenizer)
     target = torch.tensor([tokenizer.encode(text)[:6] for text in (REFERENCES[0], REFERENCES[3])]).to(device)
     head = torch.randn(len(tokenizer), 8).to(device)
     inputs = torch.randn(2, 6, 8 if from_hidden else len(tokenizer)).to(device).requires_grad_()
@@ -75,9 +77,10 @@ def rewarded(device):
 
 CHECKS = {
     **{f"metric, {name}": partial(scored, options=options) for name, options in METRICS.items()},
-    **{f"loss, {name}": partial(trained, relaxation=name, matching="softmax") for name in RELAXATIONS},
-    **{f"loss, {name}": partial(trained, relaxation="softmax", matching=name) for name in MATCHINGS},
-    "loss from hidden states": partial(trained, relaxation="softmax", matching="softmax", from_hidden=True),
+    **{f"loss, {name}": partial(trained, relaxation=name) for name in RELAXATIONS},
+    **{f"loss, {name}": partial(trained, matching=name) for name in MATCHINGS},
+    "loss from hidden states": partial(trained, from_hidden=True),
+    "bridged loss": partial(trained, bridged=True),
     "ranking": ranked,
     "rewards": rewarded,
 }

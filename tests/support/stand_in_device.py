@@ -57,6 +57,9 @@ class StandInTensor(Tensor):
     def tolist(self) -> Any:
         return self.to("cpu").tolist()
 
+    def data_ptr(self) -> int:
+        return self.inner.data_ptr()
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
