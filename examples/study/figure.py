@@ -32,7 +32,9 @@ def draw(compared: Sequence[Comparison], path: Path) -> None:
         for one in (one for one in compared if one.measure == measure):
             height = pairs.index((one.arm, one.minus))
             for runs, marker in zip(one.by_seed, "ox^sDv", strict=False):
-                axis.plot([100 * value for value in runs], [height] * len(runs), marker, color="0.75", markersize=3)
+                axis.plot(
+                    [100 * value for value in runs], [height + 0.25] * len(runs), marker, color="0.6", markersize=3
+                )
             significant = one.p_adjusted is not None and one.p_adjusted <= 0.05
             axis.plot([100 * one.low, 100 * one.high], [height, height], color="C0", linewidth=2)
             axis.plot(100 * one.difference, height, "o", color="C0", fillstyle="full" if significant else "none")

@@ -38,6 +38,8 @@ def report(settings: Settings, output: Path, num_checkpoints: int, num_seeds: in
     measures += ["rougeL", "repetition"]
     found = spreads(starts) | spreads(runs)
     seconds = ensure_timing(settings, output)
+    steps = {arm: runs[arm, 0, 0]["steps"] for arm in ARMS}
+    times = {arm: steps[arm] * seconds[arm] for arm in ARMS}
     compared = compare(runs, measures)
     encoder = FrozenEncoder(settings.encoder, num_layers=settings.layer)
     results = {
@@ -45,12 +47,12 @@ def report(settings: Settings, output: Path, num_checkpoints: int, num_seeds: in
         "checkpoints": [checkpoint_facts(output, number) for number in range(num_checkpoints)],
         "seeds": num_seeds,
         "seconds_per_step": seconds,
-        "steps": {arm: runs[arm, 0, 0]["steps"] for arm in ARMS},
+        "steps": steps,
         "arms": {arm: {key: asdict(spread) for key, spread in each.items()} for arm, each in found.items()},
         "comparisons": [asdict(one) for one in compared],
     }
     print(f"\n{num_checkpoints} checkpoints, {num_seeds} seeds each; points, mean ± standard deviation over runs")
-    print(means_table(found, measures, seconds))
+    print(means_table(found, measures, times))
     print("\ndifference (95% interval over seeds and texts; p adjusted by Holm where tested)")
     print(differences_table(compared))
     with write_atomically(output / "results.json") as file:
@@ -60,24 +62,22 @@ def report(settings: Settings, output: Path, num_checkpoints: int, num_seeds: in
     return results
 
 
-def means_table(
-    found: Mapping[str, Mapping[str, Spread]], measures: Sequence[str], seconds: Mapping[str, float]
-) -> str:
+def means_table(found: Mapping[str, Mapping[str, Spread]], measures: Sequence[str], times: Mapping[str, float]) -> str:
     """Return a table of means and standard deviations over runs.
 
     Args:
         found: the result of ``spreads``.
         measures: names of the measures to show.
-        seconds: seconds of a step by arm.
+        times: training time by arm.
 
     Returns:
         A Markdown table; scores are multiplied by 100.
     """
-    rows = [["arm", *map(_title, measures), "length", "step"]]
+    rows = [["arm", *map(_title, measures), "length", "time"]]
     for arm, each in found.items():
         cells = [_shown(each[key], 100, 2) for key in measures]
-        step = f"{seconds[arm] / seconds[BASELINE]:.2f}" if arm in seconds else ""
-        rows.append([arm, *cells, _shown(each["length_ratio"], 1, 2), step])
+        time = f"{times[arm] / times[BASELINE]:.1f}" if arm in times else ""
+        rows.append([arm, *cells, _shown(each["length_ratio"], 1, 2), time])
     return _markdown(rows)
 
 
