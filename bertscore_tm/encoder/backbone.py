@@ -204,8 +204,7 @@ class Backbone:
             # On another default device, transformers loads models there, and only if accelerate is installed.
             with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 model = load(dtype)
-                # The methods of nn.Module, as those of transformers have no types.
-                nn.Module.to(model, device, dtype)
+                _move(model, device, dtype)
             model.requires_grad_(False)
             nn.Module.eval(model)
             pack_linears(model)
@@ -395,6 +394,24 @@ def count_from_zero(num_layers: int, config: PretrainedConfig) -> int:
         The number; it may not exist.
     """
     return num_layers + int(config.num_hidden_layers) + 1 if num_layers < 0 else num_layers
+
+
+def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Move a model to a device and a dtype, and leave buffers that it computes itself in their own.
+
+    The frequencies of rotary positions are such: rounded to bfloat16, they turn position 500 by up to a radian too far.
+    """
+    saved = model.state_dict().keys()
+    computed = [
+        (module, name, buffer)
+        for prefix, module in model.named_modules()
+        for name, buffer in module.named_buffers(prefix=prefix, recurse=False)
+        if name not in saved
+    ]
+    # The methods of nn.Module, as those of transformers have no types.
+    nn.Module.to(model, device, dtype)
+    for module, name, buffer in computed:
+        setattr(module, name.rpartition(".")[2], buffer.to(device))
 
 
 def _with_index(device: torch.device) -> torch.device:

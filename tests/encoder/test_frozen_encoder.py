@@ -15,7 +15,7 @@ from transformers import AutoModel, PreTrainedModel
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder import backbone as backbone_module
 from bertscore_tm.encoder.precision import warn_of_slow_bfloat16
-from tests.support.models import tiny_model
+from tests.support.models import save_tiny_model, tiny_model
 
 SCORES = ("precision", "recall", "f1")
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
@@ -343,3 +343,14 @@ def test_a_ready_model_with_hooks_is_pickled(fresh_tiny):
 def test_a_given_tokenizer_changes_the_signature(minilm):
     names = {FrozenEncoder(minilm, tokenizer, num_layers=2).signature() for tokenizer in (None, tiny_model("bert")[1])}
     assert len(names) == 2
+
+
+@pytest.mark.parametrize("family", ["llama", "modernbert"])
+def test_bfloat16_keeps_the_frequencies_of_rotary_positions(family, tmp_path):
+    encoder = FrozenEncoder(save_tiny_model(family, tmp_path), num_layers=2, dtype="bfloat16")
+    ours = dict(backbone(encoder).named_buffers())
+    # transformers computes them in float32 for a model in any precision.
+    theirs = dict(AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16).named_buffers())
+    names = [name for name in theirs if "inv_freq" in name]
+    assert names
+    assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == torch.float32 for name in names)
