@@ -54,6 +54,7 @@ examples/long_documents
 ```{toctree}
 :hidden:
 :caption: Training
+examples/training_signals
 examples/ranking
 examples/loss
 examples/reward_hacking
