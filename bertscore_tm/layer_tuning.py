@@ -158,9 +158,8 @@ def compare_neighbours(
     for better, worse in pairwise(ranking):
         p_values = {}
         for name, judgements in human.items():
-            rows = torch.stack(
-                [scores[better.layer].double(), scores[worse.layer].double(), torch.as_tensor(judgements).double()]
-            )
+            judged = torch.as_tensor(judgements, dtype=torch.float64, device="cpu")
+            rows = torch.stack([scores[better.layer].double(), scores[worse.layer].double(), judged])
             if rank is not None:
                 rows = torch.from_numpy(rank(rows.numpy(), axis=-1))
             r = torch.corrcoef(rows).clamp(-1, 1)

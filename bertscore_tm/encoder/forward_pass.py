@@ -24,9 +24,9 @@ def argument_names(model: nn.Module) -> frozenset[str]:
         model: the model.
 
     Returns:
-        The names.
+        The names, of the class's method: hooks that wrap that of an instance may hide them.
     """
-    return frozenset(signature(model.forward).parameters)
+    return frozenset(signature(type(model).forward).parameters) - {"self"}
 
 
 def run_encoder(

@@ -95,10 +95,11 @@ class _Probe:
         reserved = {self.pad_id} | {
             value for name, value in config.to_dict().items() if name.endswith("_token_id") and isinstance(value, int)
         }
-        allowed = torch.tensor([i for i in range(int(getattr(config, "vocab_size", 256))) if i not in reserved])
-        generator = torch.Generator().manual_seed(0)
+        ids = [i for i in range(int(getattr(config, "vocab_size", 256))) if i not in reserved]
+        allowed = torch.tensor(ids, dtype=torch.long, device="cpu")
+        generator = torch.Generator("cpu").manual_seed(0)
         length = min(max(_LENGTHS), self.limit or max(_LENGTHS))
-        drawn = torch.randint(len(allowed), (2, length), generator=generator)
+        drawn = torch.randint(len(allowed), (2, length), generator=generator, dtype=torch.long, device="cpu")
         self.texts = allowed[drawn].to(self.device)
 
     def run(self, layer: int, mask: Tensor, *, all_layers: bool = False, **inputs: Tensor) -> Tensor:

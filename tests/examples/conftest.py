@@ -17,5 +17,5 @@ def corpus_cache(docstring_pairs, tmp_path, monkeypatch):
     """Make ``load_corpus`` read the standard library's pairs from a cache, in this process and those it starts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with monkeypatch.context() as patch:
-        patch.setattr(docstrings, "collect_pairs", lambda packages: docstring_pairs)
+        patch.setattr(docstrings, "collect_pairs", lambda packages, verbose: docstring_pairs)
         docstrings.load_corpus()

@@ -255,7 +255,7 @@ def collections_made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Replaces the collection by made-up pairs, and returns the list of the calls."""
     calls: list[tuple[str, ...]] = []
 
-    def fake_collect(packages: tuple[str, ...]) -> list[DocstringPair]:
+    def fake_collect(packages: tuple[str, ...], *, verbose: bool = False) -> list[DocstringPair]:
         calls.append(tuple(packages))
         return [*sample_pairs(50), DocstringPair("uml\u00e4ut \u2028 line", 'quote " and \\ back', "pkg.odd")]
 
