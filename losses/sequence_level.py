@@ -115,7 +115,8 @@ def minimum_risk_loss(
         log_prob = log_prob / num_tokens
     # The lowest finite number rather than -inf, so that an item without candidates stays defined.
     scores = (alpha * log_prob).masked_fill(~real, torch.finfo(log_prob.dtype).min)
-    risk = (scores.softmax(-1) * (1 - rewards)).sum(-1)
+    best, lost = _compare_with_best(rewards, real)
+    risk = (1 - best)[:, 0] + (scores.softmax(-1) * lost).sum(-1)
     return reduce_batch(risk, reduction, real.any(-1))
 
 
@@ -340,8 +341,20 @@ def _compute_leave_one_out_advantage(rewards: Tensor, real: Tensor) -> Tensor:
             f"rewards of greedily decoded sequences, or several samples per item, shape (batch, samples, tokens)"
         )
     others = real.sum(-1, keepdim=True) - 1
-    mean = (rewards.sum(-1, keepdim=True) - rewards) / others.clamp(min=1)
-    return torch.where(others > 0, rewards - mean, 0.0)
+    lost = _compare_with_best(rewards, real)[1]
+    mean = (lost.sum(-1, keepdim=True) - lost) / others.clamp(min=1)
+    return torch.where(others > 0, mean - lost, 0.0)
+
+
+def _compare_with_best(rewards: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each item's best reward, shape (batch, 1), and what each sequence lacks of it; 0 for those left out.
+
+    Where all rewards are the same, the gradient of what is computed from the differences is 0, not a rounding error,
+    which :func:`bertscore_tm.losses.gradient_norm.match_gradient_norm` would scale up to the gradient of a loss.
+    """
+    best = torch.where(real, rewards, -torch.inf).amax(-1, keepdim=True)
+    best = torch.where(real.any(-1, keepdim=True), best, 0.0)
+    return best, torch.where(real, best - rewards, 0.0)
 
 
 def _choose_alpha(alpha: float | None, normalize: Normalize | None) -> float:

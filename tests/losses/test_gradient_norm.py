@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertscore_tm.losses import MinimumRiskLoss, match_gradient_norm
+from bertscore_tm.losses import MinimumRiskLoss, SelfCriticalLoss, match_gradient_norm
 
 
 def losses_of(layer, hidden, scale):
@@ -37,12 +37,21 @@ def test_the_gradient_has_the_norm_and_keeps_its_direction(scale, several):
     assert layer.weight.grad.isfinite().all()
 
 
-def test_a_loss_without_gradient_stays_without():
-    layer, hidden = torch.nn.Linear(4, 5), torch.randn(2, 2, 3, 4)
-    cross_entropy, risk = losses_of(layer, hidden, 0.0)
-    scaled = match_gradient_norm(risk, cross_entropy, layer.weight)
-    assert scaled.item() == 0
-    assert torch.autograd.grad(scaled, layer.weight)[0].abs().max() == 0
+def leave_one_out(log_probs, rewards):
+    return SelfCriticalLoss()(log_probs, rewards)
+
+
+@pytest.mark.parametrize("loss", [MinimumRiskLoss(alpha=1.0), leave_one_out])
+@pytest.mark.parametrize("reward", [0.0, 0.1, 0.7, 123.4])
+def test_equal_rewards_give_no_gradient_rather_than_a_scaled_rounding_error(loss, reward):
+    for seed in range(20):
+        torch.manual_seed(seed)
+        layer = torch.nn.Linear(4, 5)
+        log_probs = layer(torch.randn(2, 7, 3, 4)).log_softmax(-1)[..., 0]
+        cross_entropy = -log_probs[:, 0].mean()
+        scaled = match_gradient_norm(loss(log_probs, torch.full((2, 7), reward)), cross_entropy, layer.weight)
+        assert scaled.item() == 0
+        assert torch.autograd.grad(scaled, layer.weight)[0].abs().max() == 0
 
 
 def test_errors_name_the_loss():
