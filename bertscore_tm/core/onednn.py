@@ -1,15 +1,18 @@
 """Linear layers computed by oneDNN on a CPU, with frozen weights packed once.
 
 torch multiplies float32 matrices with the BLAS library that it was built with, which is slow on some CPUs, and repacks
-bfloat16 weights at every call. oneDNN, which torch bundles, is fast on all, and can keep a frozen weight packed.
+bfloat16 weights at every call. oneDNN, which torch bundles, is fast on all, and can keep a frozen weight packed. In
+float32, MKL is as fast on processors of Intel and needs no packing: there torch's functions are used.
 
-Set the environment variable ``BERTSCORE_TM_ONEDNN=0`` or call :class:`disable_onednn` to use torch's functions only.
+Set the environment variable ``BERTSCORE_TM_ONEDNN=0`` or call :class:`disable_onednn` to use torch's functions only;
+``BERTSCORE_TM_ONEDNN=1`` uses oneDNN on every processor.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from types import TracebackType
 from typing import Any, cast
 
@@ -81,7 +84,7 @@ def can_use_onednn(rows: Tensor, weight: Tensor) -> bool:
         weight: shape (outputs, features).
 
     Returns:
-        Whether both are plain tensors on the CPU, of one dtype that oneDNN supports, in eager code.
+        Whether both are plain tensors on the CPU, of one dtype in which oneDNN is to be used, in eager code.
 
     Example:
         >>> can_use_onednn(torch.ones(2, 3, dtype=torch.float64), torch.ones(4, 3, dtype=torch.float64))
@@ -114,8 +117,16 @@ def _is_supported(weight: Tensor) -> bool:
     if not all(hasattr(operators, name) for name in ("_linear_pointwise", "_reorder_linear_weight")):
         return False
     if weight.dtype == torch.float32:
-        return True
+        return os.environ.get("BERTSCORE_TM_ONEDNN") == "1" or not _has_fast_blas()
     return hasattr(operators, "_is_mkldnn_bf16_supported") and bool(operators._is_mkldnn_bf16_supported())
+
+
+@cache
+def _has_fast_blas() -> bool:
+    """Check whether torch's BLAS library is MKL and the processor one of Intel, for which MKL is made."""
+    # Older versions of torch do not know the processor's name.
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return torch.backends.mkl.is_available() and str(capabilities.get("cpu_name")).startswith("Intel")
 
 
 def pack_weight(weight: Tensor) -> Tensor:

@@ -31,6 +31,12 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason
 ROWS = [1, 31, 32, 33, 512, 545, 1111]
 
 
+@pytest.fixture(autouse=True)
+def _on_every_processor(monkeypatch):
+    """Use oneDNN in float32 on processors of Intel too."""
+    monkeypatch.setenv("BERTSCORE_TM_ONEDNN", "1")
+
+
 def matrix(*shape, dtype=torch.float32, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
@@ -291,6 +297,25 @@ def test_the_environment_variable():
     environment = os.environ | {"BERTSCORE_TM_ONEDNN": "0"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert (done.stdout.strip(), can_use_onednn(*torch.ones(2, 1, 1))) == ("False", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_mkl", "uses_onednn"),
+    [("Intel Xeon", True, False), ("Intel Xeon", False, True), ("AMD EPYC", True, True), (None, True, True)],
+)
+def test_mkl_multiplies_on_processors_of_intel(monkeypatch, name, has_mkl, uses_onednn):
+    monkeypatch.delenv("BERTSCORE_TM_ONEDNN")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {} if name is None else {"cpu_name": name})
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: has_mkl)
+    onednn._has_fast_blas.cache_clear()
+    x, weight = matrix(5, 24), matrix(40, 24)
+    assert can_use_onednn(x, weight) == uses_onednn
+    assert can_use_onednn(x.bfloat16(), weight.bfloat16()) == torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert (type(layers()[1]) is PackedLinear) == uses_onednn
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    onednn._has_fast_blas.cache_clear()
+    assert can_use_onednn(x, weight)
+    onednn._has_fast_blas.cache_clear()
 
 
 def test_switches_and_versions_of_torch_without_onednn(monkeypatch):
