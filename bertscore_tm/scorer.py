@@ -53,6 +53,7 @@ def score(
     long_text: LongText | None = None,
     stride: int | None = None,
     prefix_space: bool | None = None,
+    exclude_special_tokens: bool = False,
     dtype: str | torch.dtype = "float32",
 ) -> Scores | tuple[Scores, str]:
     """Score candidates against references, with the interface of bert-score.
@@ -78,6 +79,7 @@ def score(
         long_text: treatment of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
         stride: tokens from one window to the next.
         prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         dtype: precision of the encoder.
 
     Returns:
@@ -111,6 +113,7 @@ def score(
         long_text=long_text,
         stride=stride,
         prefix_space=prefix_space,
+        exclude_special_tokens=exclude_special_tokens,
         dtype=dtype,
     )
     return scorer._score(cands, refs, verbose, return_hash)
@@ -132,8 +135,8 @@ def plot_example(
     Args:
         candidate: the candidate text.
         reference: the reference text.
-        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`. Default: the model of the
-            language.
+        model_type: hub name, local folder or :class:`bertscore_tm.FrozenEncoder`, which has all further settings, such
+            as ``prefix_space`` and ``exclude_special_tokens``. Default: the model of the language.
         num_layers: the compared layer. Default: the model's tuned layer.
         lang: language code, which chooses the default model and the baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
@@ -186,6 +189,7 @@ class BERTScorer:
         long_text: treatment of texts that are too long for the model: ``"truncate"``, ``"window"`` or ``"error"``.
         stride: tokens from one window to the next.
         prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         dtype: precision of the encoder.
 
     Raises:
@@ -218,6 +222,7 @@ class BERTScorer:
         long_text: LongText | None = None,
         stride: int | None = None,
         prefix_space: bool | None = None,
+        exclude_special_tokens: bool = False,
         dtype: str | torch.dtype = "float32",
     ) -> None:
         if model_type is None and lang is None:
@@ -239,6 +244,7 @@ class BERTScorer:
             long_text=long_text,
             stride=stride,
             prefix_space=prefix_space,
+            exclude_special_tokens=exclude_special_tokens,
             dtype=dtype,
         )
         self.idf = idf

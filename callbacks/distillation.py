@@ -46,8 +46,8 @@ class BestOfNDistillation(Callback):
         collate: makes the model's inputs, ``input_ids`` and ``attention_mask``, from a list of examples.
         folder: folder to write candidates and targets to, on a file system that all ranks share.
         max_new_tokens: largest number of tokens of a text.
-        encoder: encoder of one layer, hub name or local folder, that chooses; validate with another layer too.
-            Default: the model for English.
+        encoder: hub name, local folder or a :class:`bertscore_tm.FrozenEncoder` of one layer with any settings, that
+            chooses; validate with another layer too. Default: the model for English.
         every_n_epochs: number of epochs between two refreshes.
         first_epoch: epoch, from 0, of the first refresh; epochs before it train on the data set's own targets.
         num_candidates: samples per example.

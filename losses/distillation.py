@@ -216,7 +216,8 @@ def choose_targets(
     Args:
         candidates: the candidates of each example.
         references: a reference, or several, per example.
-        encoder: encoder of one layer, hub name or local folder. Default: the model for English.
+        encoder: hub name, local folder or a :class:`bertscore_tm.FrozenEncoder` of one layer with any settings.
+            Default: the model for English.
         min_gain: smallest difference to the score of the greedy text that a target needs; equal scores do not count.
         max_repetition: largest share of repeated 4-grams of words in a target.
         component: score to choose by: ``"f1"``, ``"precision"`` or ``"recall"``.

@@ -65,6 +65,7 @@ class BERTScoreReward:
         dtype: precision of the encoder.
         long_text: handling of texts that are too long, see :class:`bertscore_tm.FrozenEncoder`.
         prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         cache_bytes: CPU memory for the references' token vectors, in bytes, kept for later calls and shared with
             metrics and losses on the same encoder. Within a call each text is encoded once in any case.
 
@@ -101,6 +102,7 @@ class BERTScoreReward:
         dtype: str | torch.dtype = "float32",
         long_text: LongText | None = None,
         prefix_space: bool | None = None,
+        exclude_special_tokens: bool = False,
         cache_bytes: int = 0,
     ) -> None:
         if component not in SCORES:
@@ -120,6 +122,7 @@ class BERTScoreReward:
             dtype=dtype,
             long_text=long_text,
             prefix_space=prefix_space,
+            exclude_special_tokens=exclude_special_tokens,
         )
         if self.encoder.all_layers:
             raise ValueError("the reward compares one layer: pass an encoder without all_layers=True")

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-__all__ = ["require_choice", "require_floating_point", "require_positive"]
+__all__ = ["require_batch", "require_choice", "require_floating_point", "require_positive"]
 
 
 def require_choice(name: str, value: object, allowed: Any) -> None:
@@ -48,6 +48,30 @@ def require_floating_point(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a floating-point tensor, got a {type(value).__name__}{hint}")
     if not value.is_floating_point():
         raise TypeError(f"{name} must be a floating-point tensor, got {value.dtype}")
+
+
+def require_batch(name: str, value: object, last: str) -> None:
+    """Raise an error unless an input is a floating-point tensor of a batch of positions.
+
+    Args:
+        name: name of the argument.
+        value: its value.
+        last: name of its last dimension.
+
+    Raises:
+        TypeError: the value is not a tensor, or holds integers.
+        ValueError: it does not have three dimensions, or the batch is empty.
+
+    Example:
+        >>> import torch
+        >>> require_batch("logits", torch.zeros(1, 3, 30522), "vocabulary")
+    """
+    require_floating_point(name, value)
+    assert isinstance(value, Tensor)
+    if value.ndim != 3 or len(value) == 0:
+        raise ValueError(
+            f"{name} must have shape (batch, positions, {last}) and at least one row, got {tuple(value.shape)}"
+        )
 
 
 def require_positive(name: str, value: float) -> None:

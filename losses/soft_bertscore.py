@@ -25,7 +25,7 @@ from bertscore_tm.losses.predictions import (
 )
 from bertscore_tm.losses.reductions import Reduction, reduce_batch
 from bertscore_tm.losses.relaxation import Relaxation, RelaxationName, resolve_relaxation, softmax_relaxation
-from bertscore_tm.losses.settings import require_choice, require_floating_point, require_positive
+from bertscore_tm.losses.settings import require_batch, require_choice, require_positive
 from bertscore_tm.losses.soft_matching import (
     Matching,
     MatchingName,
@@ -36,6 +36,7 @@ from bertscore_tm.losses.soft_matching import (
 from bertscore_tm.losses.soft_tokens import SoftTokens, encode_soft_tokens
 from bertscore_tm.losses.targets import (
     EncodedReferences,
+    encode_reference_labels,
     encode_reference_texts,
     list_references,
     locate_label_content,
@@ -111,6 +112,8 @@ class SoftBERTScoreLoss(nn.Module):
         allow_low_fidelity: accept a bridge through which texts score less than 0.85 against themselves.
         lang: language that chooses a model when none is given.
         dtype: precision of the encoder.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         cache_bytes: CPU memory for token vectors of target texts, in bytes, kept for the next epoch and shared by all
             metrics and losses on the same encoder. Worth it where the training set fits. Labels are not cached.
 
@@ -155,6 +158,8 @@ class SoftBERTScoreLoss(nn.Module):
         allow_low_fidelity: bool = False,
         lang: str = "en",
         dtype: str | torch.dtype = "float32",
+        prefix_space: bool | None = None,
+        exclude_special_tokens: bool = False,
         cache_bytes: int = 0,
     ) -> None:
         super().__init__()
@@ -178,7 +183,14 @@ class SoftBERTScoreLoss(nn.Module):
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
         self.cache_bytes = as_cache_bytes(cache_bytes)
-        self.encoder = make_encoder(model_name_or_path, lang=lang, num_layers=num_layers, dtype=dtype)
+        self.encoder = make_encoder(
+            model_name_or_path,
+            lang=lang,
+            num_layers=num_layers,
+            dtype=dtype,
+            prefix_space=prefix_space,
+            exclude_special_tokens=exclude_special_tokens,
+        )
         if self.encoder.all_layers:
             raise ValueError("the loss compares one layer: pass an encoder without all_layers=True")
         self.encoder.require_soft_tokens()
@@ -228,11 +240,7 @@ class SoftBERTScoreLoss(nn.Module):
             ValueError: shapes do not fit, the vocabulary has another size, a label is outside it, the batch is empty,
                 or a row is too long for the encoder.
         """
-        require_floating_point("logits", logits)
-        if logits.ndim != 3 or len(logits) == 0:
-            raise ValueError(
-                f"logits must have shape (batch, positions, vocabulary) and at least one row, got {tuple(logits.shape)}"
-            )
+        require_batch("logits", logits, "vocabulary")
         vocabulary, encoder_weights = self._vocabulary.load(logits.device)
         size = self._vocabulary.require_size(logits.shape[-1], len(vocabulary.table), "logits have")
         if size < logits.shape[-1]:
@@ -297,11 +305,7 @@ class SoftBERTScoreLoss(nn.Module):
                 f"forward_hidden supports relaxation='softmax' over all tokens only, got "
                 f"relaxation={self.relaxation!r} and top_k={self.top_k}: pass the logits to forward"
             )
-        require_floating_point("hidden", hidden)
-        if hidden.ndim != 3 or len(hidden) == 0:
-            raise ValueError(
-                f"hidden must have shape (batch, positions, features) and at least one row, got {tuple(hidden.shape)}"
-            )
+        require_batch("hidden", hidden, "features")
         weight = lm_head if isinstance(lm_head, Tensor) else getattr(lm_head, "weight", None)
         if not isinstance(weight, Tensor):
             raise TypeError(
@@ -442,9 +446,4 @@ class SoftBERTScoreLoss(nn.Module):
         if self.bridge is not None and self.bridge.mode != "identity":
             rows = [row[kept].tolist() for row, kept in zip(target, content, strict=True)]
             return predicted, self.encode_references(self.bridge.decode(rows), device)
-        labels = target.long().masked_fill(~content, 0)
-        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
-            weights = None if vocabulary.weights is None else vocabulary.weights[labels]
-            soft = SoftTokens(nn.functional.embedding(labels, vocabulary.table), content, weights)
-            tokens = encode_soft_tokens(soft, self.encoder, encoder_weights)
-        return predicted, EncodedReferences(tokens, None, shape[0])
+        return predicted, encode_reference_labels(target, content, vocabulary, self.encoder, encoder_weights)

@@ -41,7 +41,8 @@ class EncodedTokens:
 
     Args:
         vectors: unit vectors, shape (batch, positions, width).
-        mask: positions that can be matched, special tokens included, shape (batch, positions), bool.
+        mask: positions that can be matched, special tokens included unless the encoder excludes them, shape (batch,
+            positions), bool.
         weights: token weight of each position, 0 for padding, shape (batch, positions).
         has_content: rows with a content token, shape (batch,), bool.
         log_presence: logarithm of the probability that the position exists, shape (batch, positions); ``None`` where
@@ -80,7 +81,8 @@ def encode_soft_tokens(
     Where a text may end at several positions, with probability :math:`e_t` each, position t exists with probability
     :math:`a_t = \prod_{u<t} (1 - e_u)`. It then holds the content's embedding or the end token's, mixed by their
     probabilities; log a is added to the attention that others pay to it; and its weight is a times the mean of both
-    tokens' weights.
+    tokens' weights. Where the encoder excludes special tokens, the end token has no weight, and a position can be
+    matched with the probability that it holds content, :math:`a_{t+1}`.
 
     Args:
         tokens: the texts.
@@ -113,6 +115,8 @@ def encode_soft_tokens(
         of_special = torch.tensor([float(i not in unweighted) for i in special_ids], dtype=dtype, device=device)
     else:
         of_special = encoder_weights.to(device)[special_ids].to(dtype)
+    if excludes_special := encoder.tokenizer.exclude_special_tokens:
+        of_special = torch.zeros_like(of_special)
 
     lengths = content.sum(1, keepdim=True)
     # Content moves to the left, over holes and left padding.
@@ -157,14 +161,19 @@ def encode_soft_tokens(
     source = torch.where((within >= lengths) & keys, len(before) + within - lengths, source)
     inputs = bank.gather(1, source[..., None].expand(-1, -1, bank.shape[-1]))
     row_weights = weight_bank.gather(1, source)
+    matched = (within >= 0) & (within < lengths) if excludes_special else keys
     if presence is None:
-        return EncodedTokens(encoder.encode_soft(inputs, keys)[0], keys, row_weights, has_content)
+        return EncodedTokens(encoder.encode_soft(inputs, keys)[0], matched, row_weights, has_content)
     # The special tokens in front exist for certain, the one at the end where the text has not ended before.
     log_presence = torch.cat([presence.new_zeros(batch, len(before)), presence], dim=1)
     row_weights = torch.where(within == lengths, row_weights * log_presence.exp(), row_weights)
     keys = keys & (log_presence.exp() >= _SMALLEST_PRESENCE)
     vectors = encoder.encode_soft(inputs, keys, log_presence)[0]
-    return EncodedTokens(vectors, keys, row_weights, has_content, log_presence)
+    if excludes_special:
+        # A position is content where the text goes on after it.
+        log_presence = torch.nn.functional.pad(log_presence[:, 1:], (0, 1))
+    matched = matched & (log_presence.exp() >= _SMALLEST_PRESENCE)
+    return EncodedTokens(vectors, matched, row_weights, has_content, log_presence)
 
 
 def require_uncertain_ends(encoder: FrozenEncoder) -> None:

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.losses.soft_tokens import EncodedTokens
+from bertscore_tm.losses.predictions import OutputVocabulary
+from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "EncodedReferences",
+    "encode_reference_labels",
     "encode_reference_texts",
     "list_references",
     "locate_label_content",
@@ -110,7 +112,8 @@ def encode_reference_texts(
     numbers = torch.tensor([encoded.indices[text] for text in texts], device=device)
     padded, keys = vectors.pad(numbers)
     steps = torch.arange(keys.shape[1], device=device)
-    ids = vectors.ids[torch.where(keys, vectors.offsets[numbers][:, None] + steps, 0)]
+    # Padding has the id that is appended, as there may be no other.
+    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(keys, vectors.offsets[numbers][:, None] + steps, -1)]
     of_ids = weights.to(device=device, dtype=padded.dtype)[ids] * keys
     tokens = EncodedTokens(padded[0], keys, of_ids, vectors.has_content[numbers])
     items = None
@@ -118,6 +121,28 @@ def encode_reference_texts(
         counts = torch.tensor([len(several) for several in references], device="cpu")
         items = torch.arange(len(references), device="cpu").repeat_interleave(counts).to(device)
     return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
+
+
+def encode_reference_labels(
+    labels: Tensor, content: Tensor, vocabulary: OutputVocabulary, encoder: FrozenEncoder, encoder_weights: Tensor
+) -> EncodedReferences:
+    """Encode the references of a batch from labels, one per item.
+
+    Args:
+        labels: token ids, shape (batch, positions).
+        content: positions with content, shape (batch, positions), bool.
+        vocabulary: the tokens that the ids mean.
+        encoder: the encoder.
+        encoder_weights: weight of each of the encoder's tokens, shape (vocabulary,).
+
+    Returns:
+        The encoded references.
+    """
+    ids = labels.long().masked_fill(~content, 0)
+    with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
+        weights = None if vocabulary.weights is None else vocabulary.weights[ids]
+        soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
+        return EncodedReferences(encode_soft_tokens(soft, encoder, encoder_weights), None, len(labels))
 
 
 def require_labels(labels: Tensor, shape: torch.Size) -> None:

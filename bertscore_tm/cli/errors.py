@@ -52,6 +52,7 @@ _OPTIONS = {
     "baseline_path": "--baseline",
     "batch_size": "--batch-size",
     "device": "--device",
+    "exclude_special_tokens": "--exclude-special-tokens",
     "idf_sents": "--idf-file",
     "long_text": "--long-text",
     "max_length": "--max-length",

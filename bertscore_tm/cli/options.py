@@ -124,6 +124,11 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
         action=argparse.BooleanOptionalAction,
         help="put a space before each text (default: as the model's family needs it)",
     )
+    group.add_argument(
+        "--exclude-special-tokens",
+        action="store_true",
+        help="leave the special tokens around a text, such as cls and sep, out of the matching",
+    )
 
 
 def add_idf_arguments(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
@@ -188,6 +193,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
             long_text=arguments.long_text,
             stride=arguments.stride,
             prefix_space=arguments.prefix_space,
+            exclude_special_tokens=arguments.exclude_special_tokens,
         )
         # Loading the tokenizer checks --max-length, --long-text and --stride.
         _ = encoder.tokenizer

@@ -108,9 +108,11 @@ def _mean_best(
 
 def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: int) -> list[_Block]:
     lengths, offsets = vectors.lengths[texts], vectors.offsets[texts]
+    # Texts without tokens have score 0, and no maximum.
+    with_tokens = lengths.nonzero().squeeze(1)
     blocks = []
-    for batch in token_batches(lengths.tolist(), math.isqrt(limit)):
-        places = torch.tensor(batch, dtype=torch.long, device=texts.device)
+    for batch in token_batches(lengths[with_tokens].tolist(), math.isqrt(limit)):
+        places = with_tokens[torch.tensor(batch, dtype=torch.long, device=texts.device)]
         within = torch.arange(int(lengths[places[0]]), device=texts.device)
         real = within < lengths[places, None]
         tokens = offsets[places, None] + torch.where(real, within, 0)

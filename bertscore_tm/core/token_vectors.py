@@ -21,7 +21,7 @@ class TokenVectors:
     Args:
         vectors: shape (layers, tokens, width), float32 or wider, each of L2 norm 1.
         ids: token ids, shape (tokens,), int64.
-        lengths: tokens per text, shape (texts,), int64; special tokens included.
+        lengths: tokens per text, shape (texts,), int64; special tokens included, unless the encoder excludes them.
         has_content: texts with a token that is not special and carries weight, shape (texts,), bool.
         truncated: texts that were cut at the length limit, shape (texts,), bool, on the CPU.
     """
@@ -71,13 +71,16 @@ class TokenVectors:
 
         Returns:
             Vectors of shape (layers, batch, longest, width), zero after each text's end, and the mask of real tokens,
-            shape (batch, longest).
+            shape (batch, longest); at least one position, also where no text has a token.
         """
         lengths = self.lengths[texts]
-        steps = torch.arange(int(lengths.max()), device=lengths.device)
+        # A maximum over no positions would be undefined.
+        steps = torch.arange(max(int(lengths.max()), 1), device=lengths.device)
         mask = steps < lengths[:, None]
         index = torch.where(mask, self.offsets[texts][:, None] + steps, 0)
-        layers, _, width = self.vectors.shape
+        layers, num_tokens, width = self.vectors.shape
+        if not num_tokens:
+            return self.vectors.new_zeros(layers, *index.shape, width), mask
         size = layers * index.numel() * width
         if memory is None or len(memory) < size:
             memory = self.vectors.new_empty(size)

@@ -33,6 +33,7 @@ class EncoderOptions(TypedDict, total=False):
     long_text: LongText | None
     stride: int | None
     prefix_space: bool | None
+    exclude_special_tokens: bool
     batch_size: int | None
 
 
@@ -106,7 +107,8 @@ def _find_contradictions(encoder: FrozenEncoder, options: EncoderOptions) -> lis
     }
     if not given:
         return []
-    own = {name: getattr(encoder.tokenizer, name) for name in ("max_length", "long_text", "stride", "prefix_space")}
+    of_tokenizer = ("max_length", "long_text", "stride", "prefix_space", "exclude_special_tokens")
+    own = {name: getattr(encoder.tokenizer, name) for name in of_tokenizer}
     own |= {name: getattr(encoder, name) for name in ("all_layers", "dtype", "batch_size")}
     own["truncation"] = own["long_text"] != "error"
     # With all layers, a number alone may mean the layers up to it, or one of them.

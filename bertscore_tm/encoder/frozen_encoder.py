@@ -36,6 +36,7 @@ from bertscore_tm.encoder.identity import (
     listed_name,
 )
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
+from bertscore_tm.encoder.padding import run_by_length
 from bertscore_tm.encoder.precision import as_dtype
 from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
@@ -76,6 +77,8 @@ class FrozenEncoder:
             memory are linear in the text's length), ``"error"`` raises an error.
         stride: tokens from the start of one window to the next. Default: half a window.
         prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: encode the special tokens that the tokenizer adds around a text, such as cls and sep, as
+            context only: they are not matched and have no weight. Default: other tokens can match them.
         batch_size: largest number of texts per forward pass. Default: limited by a token budget only. When memory runs
             out, batches are halved, with a warning and the same scores; except in a loss, whose gradient needs all
             texts at once.
@@ -110,6 +113,7 @@ class FrozenEncoder:
         long_text: LongText | None = None,
         stride: int | None = None,
         prefix_space: bool | None = None,
+        exclude_special_tokens: bool = False,
         batch_size: int | None = None,
         forward_fn: ForwardFunction | None = None,
     ) -> None:
@@ -129,7 +133,11 @@ class FrozenEncoder:
         self._forward_fn = forward_fn
         self._given_tokenizer = tokenizer
         self._tokenizer_settings = TokenizerSettings(
-            max_length, long_text or ("truncate" if truncation else "error"), stride, prefix_space
+            max_length,
+            long_text or ("truncate" if truncation else "error"),
+            stride,
+            prefix_space,
+            exclude_special_tokens,
         )
         ready: nn.Module | None = None
         hashed: tuple[str | None, bool] = (None, True) if tokenizer is None else hash_tokenizer(tokenizer)
@@ -213,8 +221,8 @@ class FrozenEncoder:
             layer: the one of all layers that is compared.
 
         Returns:
-            Model, revision or content hash, layer, dtype, prefix space, length limit, and treatment of long texts. A
-            forward function appears with its name only.
+            Model, revision or content hash, layer, dtype, prefix space, length limit, and treatment of long texts and
+            special tokens. A forward function appears with its name only.
         """
         return str(self.signature_fields(layer))
 
@@ -245,6 +253,7 @@ class FrozenEncoder:
             prefix_space=tokenizer.prefix_space,
             max_length=tokenizer.max_length,
             long_text=tokenizer.long_text + (f"/{tokenizer.stride}" if tokenizer.stride is not None else ""),
+            special="excluded" if tokenizer.exclude_special_tokens else None,
             forward=forward,
             family="probed" if self.family.probed else None,
         )
@@ -304,13 +313,7 @@ class FrozenEncoder:
                 f"the token vectors of {self.name} contain NaN or infinite values in {self.resolve_dtype(device)}: use "
                 f"dtype='float32'"
             )
-        return TokenVectors(
-            vectors=vectors,
-            ids=torch.tensor([i for row in tokenized.ids for i in row], dtype=torch.long, device=device),
-            lengths=torch.tensor([len(row) for row in tokenized.ids], dtype=torch.long, device=device),
-            has_content=torch.tensor(tokenized.has_content, dtype=torch.bool, device=device),
-            truncated=torch.tensor(tokenized.truncated, dtype=torch.bool, device="cpu"),
-        )
+        return TokenVectors(vectors, *tokenized.pack(device))
 
     def cache(self, device: torch.device | str) -> VectorCache:
         """Return the cache of token vectors, for texts that are encoded repeatedly.
@@ -358,13 +361,7 @@ class FrozenEncoder:
         self.family.require_embeddings(self.config)
         if self.family.mixes_padding and not bool(mask.all()):
             # As in encode, only texts of equal length share a batch.
-            lengths = mask.sum(-1)
-            groups = [(lengths == length, length) for length in sorted(set(lengths.tolist()))]
-            parts = [self.encode_soft(inputs_embeds[rows, :length], mask[rows, :length]) for rows, length in groups]
-            vectors = parts[0].new_zeros(self.num_outputs, *mask.shape, parts[0].shape[-1])
-            for (rows, length), part in zip(groups, parts, strict=True):
-                vectors[:, rows, :length] = part
-            return vectors
+            return run_by_length(self.encode_soft, inputs_embeds, mask)
         embeds = inputs_embeds.to(self.resolve_dtype(device))
         return unit_vectors(self._backbone.run(device, mask, log_presence, inputs_embeds=embeds))
 

@@ -185,6 +185,7 @@ class Signature:
         prefix_space: whether a space precedes every text.
         max_length: length limit in tokens.
         long_text: treatment of longer texts, with the stride of windows.
+        special: ``"excluded"`` if the special tokens around a text are not compared.
         forward: name of a forward function passed by the user.
         family: ``"probed"`` if the model's type is not listed, so that its properties come from a probe.
         idf: source of the token weights.
@@ -203,6 +204,7 @@ class Signature:
     prefix_space: bool
     max_length: int | None
     long_text: str
+    special: str | None = None
     forward: str | None = None
     family: str | None = None
     idf: str | None = None
@@ -218,6 +220,7 @@ class Signature:
             "space": "yes" if self.prefix_space else "no",
             "limit": self.max_length or "none",
             "long": self.long_text,
+            "special": self.special,
             "forward": self.forward,
             "family": self.family,
             "idf": self.idf,

@@ -1,4 +1,4 @@
-"""Whether padding changes the vectors of a model about which this is not known."""
+"""Padding that changes vectors: how it is found out, and batches without it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bertscore_tm.core.token_vectors import unit_vectors
 
-__all__ = ["are_same_vectors", "mixes_padding"]
+__all__ = ["are_same_vectors", "mixes_padding", "run_by_length"]
 
 # Tokens of the longer text.
 _LONGER = 64
@@ -66,3 +66,30 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
         return False
     distance = (unit_vectors(first) - unit_vectors(second)).norm(dim=-1).max()
     return float(distance) <= max(_TOLERANCE, _TOLERANCE_IN_EPS * torch.finfo(dtype).eps)
+
+
+def run_by_length(run: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, mask: Tensor) -> Tensor:
+    """Run texts in batches of equal length, without padding.
+
+    Args:
+        run: returns vectors, shape (layers, texts, positions, width), of inputs and the mask of real positions.
+        inputs: padded inputs, shape (texts, positions, ...).
+        mask: real positions, shape (texts, positions), bool; padding follows the text.
+
+    Returns:
+        The vectors, 0 at padding, shape (layers, texts, positions, width).
+
+    Example:
+        >>> mask = torch.tensor([[True, True], [True, False]])
+        >>> run_by_length(lambda inputs, mask: inputs[None].cumsum(2), torch.ones(2, 2, 1), mask).flatten(2)
+        tensor([[[1., 2.],
+                 [1., 0.]]])
+    """
+    lengths = mask.sum(-1)
+    groups = [(lengths == length, length) for length in sorted(set(lengths.tolist()))]
+    parts = [run(inputs[rows, :length], mask[rows, :length]) for rows, length in groups]
+    num_layers, *_, width = parts[0].shape
+    vectors = parts[0].new_zeros(num_layers, *mask.shape, width)
+    for (rows, length), part in zip(groups, parts, strict=True):
+        vectors[:, rows, :length] = part
+    return vectors

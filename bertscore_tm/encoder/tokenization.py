@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Literal, get_args
 
+import torch
+from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.families import Family, family_of
@@ -31,6 +34,7 @@ class TokenizerSettings:
             overlapping windows, ``"error"`` raises an error.
         stride: tokens of text from the start of one window to the start of the next. Default: half a window.
         prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: the special tokens around a text are encoded as context, but not compared.
 
     Raises:
         TypeError: ``max_length`` or ``stride`` is not an integer.
@@ -41,6 +45,7 @@ class TokenizerSettings:
     long_text: LongText = "truncate"
     stride: int | None = None
     prefix_space: bool | None = None
+    exclude_special_tokens: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_length", "stride"):
@@ -63,11 +68,42 @@ class TokenizedTexts:
         ids: token ids of each text, special tokens included.
         has_content: whether each text has a token that is not special and carries weight.
         truncated: whether each text was cut at the length limit.
+        num_excluded: number of tokens at the start and at the end of each text that are encoded but not compared.
     """
 
     ids: list[list[int]]
     has_content: list[bool]
     truncated: list[bool]
+    num_excluded: tuple[int, int] = (0, 0)
+
+    @property
+    def compared_ids(self) -> list[list[int]]:
+        """Token ids of each text that have a vector: all, or those without the excluded ones."""
+        before, after = self.num_excluded
+        return [ids[before : len(ids) - after] for ids in self.ids] if before or after else self.ids
+
+    def pack(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the compared tokens as tensors.
+
+        Args:
+            device: device of the tensors.
+
+        Returns:
+            Token ids, shape (tokens,), and their number in each text, shape (texts,), both int64; ``has_content``; and
+            ``truncated``, on the CPU.
+
+        Example:
+            >>> texts = TokenizedTexts([[2, 7, 8, 3], [2, 3]], [True, False], [False, False], num_excluded=(1, 1))
+            >>> texts.pack(torch.device("cpu"))[:2]
+            (tensor([7, 8]), tensor([2, 0]))
+        """
+        compared = self.compared_ids
+        return (
+            torch.tensor(list(chain.from_iterable(compared)), dtype=torch.long, device=device),
+            torch.tensor([len(ids) for ids in compared], dtype=torch.long, device=device),
+            torch.tensor(self.has_content, dtype=torch.bool, device=device),
+            torch.tensor(self.truncated, dtype=torch.bool, device="cpu"),
+        )
 
     @property
     def num_truncated(self) -> int:
@@ -97,7 +133,8 @@ class TextTokenizer:
         >>> hf_tokenizer = AutoTokenizer.from_pretrained(get_model_path())
         >>> tokenizer = TextTokenizer(hf_tokenizer, AutoConfig.from_pretrained(get_model_path()))
         >>> tokenizer(["a cat", " "])
-        TokenizedTexts(ids=[[101, 1037, 4937, 102], [101, 102]], has_content=[True, False], truncated=[False, False])
+        TokenizedTexts(ids=[[101, 1037, 4937, 102], [101, 102]], has_content=[True, False], truncated=[False, False], \
+num_excluded=(0, 0))
     """
 
     def __init__(
@@ -110,6 +147,7 @@ class TextTokenizer:
         family = family_of(config) if family is None else family
         self.tokenizer = tokenizer
         self.long_text = settings.long_text
+        self.exclude_special_tokens = settings.exclude_special_tokens
         self.prefix_space = family.prefix_space if settings.prefix_space is None else settings.prefix_space
         positions = family.max_positions(config)
         declared = tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else None
@@ -151,6 +189,12 @@ class TextTokenizer:
         """Number of special tokens that the tokenizer adds to a text."""
         before, after = self.special_affixes
         return len(before) + len(after)
+
+    @cached_property
+    def num_excluded(self) -> tuple[int, int]:
+        """Number of special tokens before and after a text that are encoded but not compared."""
+        before, after = self.special_affixes if self.exclude_special_tokens else ([], [])
+        return len(before), len(after)
 
     @cached_property
     def unweighted_ids(self) -> list[int]:
@@ -196,7 +240,7 @@ class TextTokenizer:
             ValueError: a text is too long and ``long_text`` is ``"error"``.
         """
         if not texts:
-            return TokenizedTexts([], [], [])
+            return TokenizedTexts([], [], [], self.num_excluded)
         prepared = [self.prepare(text) for text in texts]
         encoded = self._encode(prepared, truncate=False)
         long = [
@@ -223,7 +267,7 @@ class TextTokenizer:
             any(not special and token not in unweighted for token, special in zip(ids, mask, strict=True))
             for ids, mask in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True)
         ]
-        return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, truncated)
+        return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, truncated, self.num_excluded)
 
     def prepare(self, text: str) -> str:
         """Return the string that is tokenized for a text.

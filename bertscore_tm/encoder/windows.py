@@ -22,7 +22,7 @@ class Window:
         ids: token ids, special tokens included.
         first: position in the window of the first token whose vector is used.
         last: position in the window after the last such token.
-        start: position of the first such token in the whole text.
+        start: position of the first such token among the compared tokens of the whole text.
     """
 
     ids: list[int]
@@ -34,8 +34,8 @@ class Window:
 def cut_into_windows(ids: list[int], tokenizer: TextTokenizer) -> list[Window]:
     """Cut a text into overlapping windows that fit the encoder.
 
-    The vector of each token is taken from the window in which its distance to the nearer end is largest; from the
-    earlier window if two are equal.
+    The vector of each compared token is taken from the window in which its distance to the nearer end is largest; from
+    the earlier window if two are equal.
 
     Args:
         ids: token ids of the text, special tokens included.
@@ -44,18 +44,20 @@ def cut_into_windows(ids: list[int], tokenizer: TextTokenizer) -> list[Window]:
     Returns:
         The windows in order; a single one for a text that fits.
     """
+    skipped, excluded_after = tokenizer.num_excluded
+    end = len(ids) - excluded_after
     if tokenizer.max_length is None or tokenizer.stride is None or len(ids) <= tokenizer.max_length:
-        return [Window(ids, 0, len(ids), 0)]
+        return [Window(ids, skipped, end, 0)]
     before, after = (len(affix) for affix in tokenizer.special_affixes)
     content = ids[before : len(ids) - after]
     room = tokenizer.max_length - before - after
     starts = [*range(0, len(content) - room, tokenizer.stride), len(content) - room]
     # The border between two windows is the middle of their overlap.
-    borders = [0, *(before + (a + b + room + 1) // 2 for a, b in pairwise(starts)), len(ids)]
+    borders = [skipped, *(before + (a + b + room + 1) // 2 for a, b in pairwise(starts)), end]
     windows = []
     for start, (low, high) in zip(starts, pairwise(borders), strict=True):
         window = ids[:before] + content[start : start + room] + ids[len(ids) - after :]
-        windows.append(Window(window, low - start, high - start, low))
+        windows.append(Window(window, low - start, high - start, low - skipped))
     return windows
 
 
@@ -65,13 +67,13 @@ class PackedWindows:
 
     Args:
         sizes: tokens of each window.
-        num_tokens: tokens of all texts.
+        num_tokens: compared tokens of all texts.
         ids: token ids of all windows, shape (tokens of windows,).
         offsets: position of each window in ``ids``, shape (windows,).
         lengths: ``sizes`` as a tensor.
         first: position in each window of the first token whose vector is used, shape (windows,).
         last: position in each window after the last such token, shape (windows,).
-        starts: position of the first such token among all tokens of the texts, shape (windows,).
+        starts: position of the first such token among the compared tokens of all texts, shape (windows,).
     """
 
     sizes: Sequence[int]
@@ -95,11 +97,11 @@ class PackedWindows:
             The windows of all texts that have tokens.
         """
         windows, rows, start = [], [], 0
-        for ids in tokenized.ids:
+        for ids, compared in zip(tokenized.ids, tokenized.compared_ids, strict=True):
             for window in cut_into_windows(ids, tokenizer) if ids else ():
                 windows.append(window)
                 rows.append((len(window.ids), window.first, window.last, start + window.start))
-            start += len(ids)
+            start += len(compared)
         lengths, first, last, starts = torch.tensor(rows, dtype=torch.long, device="cpu").view(-1, 4).unbind(1)
         return cls(
             sizes=lengths.tolist(),
@@ -121,7 +123,8 @@ class PackedWindows:
 
         Returns:
             Token ids and the mask of real tokens, both of shape (batch, longest); the positions of the used vectors in
-            the flattened batch, and their positions among all tokens of the texts, both of shape (used vectors,).
+            the flattened batch, and their positions among the compared tokens of all texts, both of shape (used
+            vectors,).
         """
         rows = torch.tensor(batch, device="cpu")[:, None]
         position = torch.arange(int(self.lengths[rows].max()), device="cpu")

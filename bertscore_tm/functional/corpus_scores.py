@@ -84,6 +84,7 @@ def bert_score(
     long_text: LongText | None = None,
     stride: int | None = None,
     prefix_space: bool | None = None,
+    exclude_special_tokens: bool = False,
     dtype: str | torch.dtype = "float32",
     return_best_reference: bool = False,
 ) -> dict[str, Any]:
@@ -126,6 +127,7 @@ def bert_score(
             :class:`bertscore_tm.FrozenEncoder`.
         stride: tokens from one window to the next.
         prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
         return_best_reference: add the index of each candidate's best reference, by F1, under ``"best_reference"``.
 
@@ -163,6 +165,7 @@ def bert_score(
         long_text=long_text,
         stride=stride,
         prefix_space=prefix_space,
+        exclude_special_tokens=exclude_special_tokens,
     )
     baseline = find_baseline(encoder, lang, rescale_with_baseline, baseline_path, baseline_url)
     scored, weights = score_and_warn(texts, encoder, idf, idf_sents, device, verbose)

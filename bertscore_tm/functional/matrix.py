@@ -40,7 +40,8 @@ def score_matrix(
     Args:
         candidates: n texts.
         references: m texts. Default: the candidates, whose similarities with each other are computed once.
-        encoder: encoder of one layer, hub name or local folder. Default: the model for English.
+        encoder: hub name, local folder or a :class:`bertscore_tm.FrozenEncoder` of one layer, which has all further
+            settings, such as ``prefix_space`` and ``exclude_special_tokens``. Default: the model for English.
         idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
         idf_sents: texts to take the document frequencies from instead; switches idf on.
         device: where to compute. Default: the GPU if there is one, else the CPU.

@@ -85,7 +85,8 @@ def rank_candidates(
     Args:
         candidates: any number of texts per item, such as sampled summaries of one document.
         references: a reference, or several, per item. Default: none, so that the candidates are ranked by consensus.
-        encoder: encoder of one layer, hub name or local folder. Default: the model for English.
+        encoder: hub name, local folder or a :class:`bertscore_tm.FrozenEncoder` of one layer, which has all further
+            settings, such as ``prefix_space`` and ``exclude_special_tokens``. Default: the model for English.
         component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: reduction over several references: ``"mean"`` or ``"max"``.
         idf: weight tokens by their inverse document frequency in the references or, without references, in all

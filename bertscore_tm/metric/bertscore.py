@@ -87,6 +87,7 @@ class BERTScore(ListStateMetric):
             :class:`bertscore_tm.FrozenEncoder`.
         stride: tokens from one window to the next.
         prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         dtype: precision of the encoder, ``"float32"``, ``"bfloat16"`` or ``"auto"``.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
         compute_with_cache: keep the result until the next update, so that a repeated ``compute`` needs no other rank.
@@ -142,6 +143,7 @@ class BERTScore(ListStateMetric):
         long_text: LongText | None = None,
         stride: int | None = None,
         prefix_space: bool | None = None,
+        exclude_special_tokens: bool = False,
         dtype: str | torch.dtype = "float32",
         reduction: Literal["mean", "none"] = "mean",
         compute_with_cache: bool = True,
@@ -173,6 +175,7 @@ class BERTScore(ListStateMetric):
             long_text=long_text,
             stride=stride,
             prefix_space=prefix_space,
+            exclude_special_tokens=exclude_special_tokens,
         )
         self.all_layers = self.encoder.all_layers and self._layer is None
         self.encoding_device = None if device is None else torch.device(device)

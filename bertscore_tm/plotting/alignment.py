@@ -34,8 +34,8 @@ class AlignedText:
         tokens: the tokens, spelled as in the text.
         joined: whether each token follows the one before without a space.
         weights: weight of each token, shape (tokens,), float64.
-        best: similarity of each token to the most similar token of the other text, special ones included, shape
-            (tokens,), float32.
+        best: similarity of each token to the most similar token of the other text, special ones included unless the
+            encoder excludes them, shape (tokens,), float32.
         matches: index of that token in the other text's ``tokens``, shape (tokens,), int64; -1 for a special token.
         shares: what each token adds to the text's score, precision for the candidate and recall for the reference,
             shape (tokens,), float64.
@@ -226,7 +226,8 @@ def compute_alignment(
     .. math:: \frac{w_i}{\sum_k w_k} m_i, \quad \text{or rescaled} \quad \frac{w_i}{\sum_k w_k} \frac{m_i - b}{1 - b}
 
     to the precision; likewise the tokens of the reference to the recall (Zhang et al. 2020, section 3). The scores are
-    those of :func:`bertscore_tm.functional.bert_score`: they include special tokens, which are not listed.
+    those of :func:`bertscore_tm.functional.bert_score`: they include special tokens, which are not listed, unless the
+    encoder excludes them.
 
     Args:
         candidate: the candidate text.
@@ -275,6 +276,8 @@ def compute_alignment(
     matrix = cosine_similarities(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
     is_content = [torch.tensor(one.is_content, device="cpu") for one in displayed]
+    if encoder.tokenizer.exclude_special_tokens:
+        is_content = [own[own] for own in is_content]
 
     sides = []
     for number, ids, best, similarities in (
@@ -319,6 +322,8 @@ def _describe_settings(
 ) -> str:
     """Name the model, the layer and the settings that differ from the defaults."""
     facts = [Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name, f"layer {layer}"]
+    if encoder.tokenizer.exclude_special_tokens:
+        facts.append("without special tokens")
     if weights.source.kind == "mapping":
         facts.append("weights as given")
     elif not weights.is_uniform:

@@ -31,6 +31,8 @@ class AlignmentOptions(TypedDict, total=False):
     idf_sents: Sequence[str] | None
     rescale_with_baseline: bool
     baseline_path: str | os.PathLike[str] | None
+    prefix_space: bool | None
+    exclude_special_tokens: bool
     device: str | torch.device | None
 
 
@@ -45,6 +47,8 @@ def align(
     idf_sents: Sequence[str] | None = None,
     rescale_with_baseline: bool = False,
     baseline_path: str | os.PathLike[str] | None = None,
+    prefix_space: bool | None = None,
+    exclude_special_tokens: bool = False,
     device: str | torch.device | None = None,
 ) -> Alignment:
     """Match the tokens of two texts, and divide the score among them.
@@ -63,6 +67,8 @@ def align(
         idf_sents: texts to take the document frequencies from, such as all references of a test set; switches idf on.
         rescale_with_baseline: rescale scores and shares, but not similarities.
         baseline_path: file of a baseline table to use instead of a published one.
+        prefix_space: put a space before each text. Default: as the model's family needs it.
+        exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         device: where to compute. Default: the GPU if there is one, else the CPU.
 
     Returns:
@@ -79,7 +85,13 @@ def align(
         >>> [alignment.reference.tokens[match] for match in alignment.candidate.matches.tolist() if match >= 0]
         ['kitten', 'sleeping']
     """
-    encoder = make_encoder(model_name_or_path, lang=lang, num_layers=num_layers)
+    encoder = make_encoder(
+        model_name_or_path,
+        lang=lang,
+        num_layers=num_layers,
+        prefix_space=prefix_space,
+        exclude_special_tokens=exclude_special_tokens,
+    )
     baseline = find_baseline(encoder, lang, rescale_with_baseline, baseline_path)
     device = default_device(device)
     weights = token_weights(encoder, idf, idf_sents, [reference], device)

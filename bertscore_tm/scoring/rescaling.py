@@ -66,6 +66,10 @@ def find_baseline(
     Returns:
         The baseline, or ``None`` without rescaling.
 
+    Warns:
+        UserWarning: a table is given without rescaling, or a published one is used although the encoder excludes
+            special tokens.
+
     Raises:
         ValueError: there is no published table, both a path and an address are given, or the table is malformed or has
             no row for the encoder's layer.
@@ -76,6 +80,12 @@ def find_baseline(
             warn_user("scores are not rescaled by the given baseline: pass rescale_with_baseline=True")
         return None
     if baseline_path is None and baseline_url is None:
+        if encoder.tokenizer.exclude_special_tokens:
+            warn_user(
+                f"the published baseline of {encoder.listed_name} includes matches with special tokens, which "
+                f"exclude_special_tokens=True leaves out: pass a table made with the same setting, as by bertscore-tm "
+                f"baseline --exclude-special-tokens, as baseline_path="
+            )
         return LayerBaseline(select_rows(encoder, catalog.baseline(lang, encoder.listed_name)), lang.lower())
     if baseline_path is not None and baseline_url is not None:
         raise ValueError("got both baseline_path= and baseline_url=: pass one of them")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Literal
 
 import torch
@@ -165,7 +164,7 @@ def weights_of_corpus(frequencies: DocumentFrequencies, num_truncated: int = 0) 
 
 
 def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: torch.device) -> DocumentFrequencies:
-    """Count the texts in which each token occurs.
+    """Count the texts in which each token occurs; special tokens that are not compared are not counted.
 
     Args:
         tokenized: the documents.
@@ -175,8 +174,7 @@ def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: to
     Returns:
         The document frequencies.
     """
-    ids = torch.tensor(list(chain.from_iterable(tokenized.ids)), dtype=torch.long, device=device)
-    lengths = torch.tensor([len(row) for row in tokenized.ids], dtype=torch.long, device=device)
+    ids, lengths, *_ = tokenized.pack(device)
     return DocumentFrequencies.of(ids, lengths, vocab_size)
 
 

@@ -10,7 +10,7 @@ import bertscore_tm
 from bertscore_tm import BERTScore, BERTScorer, FrozenEncoder, bert_score
 from bertscore_tm.cli import main
 from bertscore_tm.encoder import default_device, make_encoder
-from bertscore_tm.losses import BERTScoreReward
+from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.models import save_tiny_model, tiny_model
 
 
@@ -46,6 +46,7 @@ WINDOWS = {"num_layers": 2, "long_text": "window", "stride": 4, "max_length": 20
         ({"truncation": False, "num_layers": 1}, {"truncation": False}, {"num_layers": 2}),
         ({"truncation": False, "num_layers": 1}, {"long_text": "error", "num_layers": 1}, {"long_text": "truncate"}),
         ({"prefix_space": True, "num_layers": 1}, {"prefix_space": True}, {"prefix_space": False}),
+        ({"num_layers": 1}, {"exclude_special_tokens": False}, {"exclude_special_tokens": True}),
     ],
 )
 def test_arguments_that_agree_with_an_encoder_are_accepted(own, agreeing, contradicting):
@@ -57,11 +58,11 @@ def test_arguments_that_agree_with_an_encoder_are_accepted(own, agreeing, contra
             make_encoder(encoder, **agreeing | {name: value} if name != "num_layers" else {name: value})
 
 
-def test_every_entry_point_takes_the_prefix_space(tmp_path, capsys):
+def test_every_entry_point_takes_the_options_of_the_tokenizer(tmp_path, capsys):
     folder, pair = save_tiny_model("bert", tmp_path), (["a cat"], ["the cat"])
-    settings = {"num_layers": 1, "prefix_space": True}
+    settings = {"num_layers": 1, "prefix_space": True, "exclude_special_tokens": True}
     arguments = ["--candidate-text", "a cat", "--reference-text", "the cat", "-m", folder, "-l", "1", "--device", "cpu"]
-    assert main(["score", *arguments, "--prefix-space"]) == 0
+    assert main(["score", *arguments, "--prefix-space", "--exclude-special-tokens"]) == 0
     signatures = [
         capsys.readouterr().out,
         bert_score(*pair, folder, return_hash=True, **settings)["hash"],
@@ -69,8 +70,12 @@ def test_every_entry_point_takes_the_prefix_space(tmp_path, capsys):
         BERTScorer(folder, **settings).hash,
         bertscore_tm.score(*pair, folder, return_hash=True, **settings)[1],
         BERTScoreReward(folder, **settings).encoder.signature(),
+        SoftBERTScoreLoss(folder, **settings).encoder.signature(),
     ]
     assert all("|space:yes|" in signature for signature in signatures)
+    assert all("|special:excluded" in signature for signature in signatures)
+    options = {name: value for name, value in settings.items() if name != "num_layers"}
+    assert bertscore_tm.align("a cat", "the cat", folder, 1, **options).settings.endswith("without special tokens")
 
 
 def test_an_error_names_the_settings_that_contradict_an_encoder(encoder):

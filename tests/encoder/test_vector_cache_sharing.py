@@ -117,6 +117,7 @@ def test_other_settings_have_another_cache(tiny):
         {"long_text": "window", "max_length": 12, "stride": 2},
         {"long_text": "error"},
         {"prefix_space": True},
+        {"exclude_special_tokens": True},
         {"tokenizer": AutoTokenizer.from_pretrained(tiny)},
         {"revision": "main"},
     ]

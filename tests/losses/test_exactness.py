@@ -345,6 +345,28 @@ def test_certain_ends_have_the_score_of_the_text_before_them(family, short):
     assert_scores(scores, expected)
 
 
+@pytest.mark.parametrize("family", ["bert", "bart", "mbart", "t5"])
+def test_certain_predictions_without_special_tokens(family, short):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=2, exclude_special_tokens=True)
+    texts, references = short[0][:6], several_references(short[1][:6])
+    rows = content_ids(encoder, texts)
+    targets = [("target", labels_of(encoder, texts), labels_of(encoder, texts) != IGNORE)]
+    if family in ("bert", "bart"):
+        end, width = encoder.tokenizer.end_ids[0], max(map(len, rows)) + 3
+        targets.append(("eos", torch.tensor([[*row, end, *[77] * (width - len(row) - 1)] for row in rows]), None))
+    for idf in (None, short[1][6:40]):
+        expected = bert_score(texts, references, encoder, idf_sents=idf)
+        for matching in MATCHINGS:
+            for length, labels, mask in targets:
+                loss = SoftBERTScoreLoss(encoder, length=length, matching=matching, idf=idf, **SHARP)
+                scores = loss(certain(encoder, labels), references, mask, return_components=True)[1]
+                assert_scores(scores, expected)
+    # References in labels are encoded as soft tokens, too.
+    pair = equally_long(encoder, short[0][:9], short[1][:9])
+    loss = SoftBERTScoreLoss(encoder, matching="max", **SHARP)
+    assert_scores(scores_of_certain_predictions(loss, *pair, "ids"), bert_score(*pair, encoder))
+
+
 def test_an_end_at_once_scores_0(encoder):
     end = encoder.tokenizer.end_ids[0]
     labels = torch.tensor([[end, 2054, 2054]])

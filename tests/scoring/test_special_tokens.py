@@ -1,0 +1,206 @@
+"""Scores without the special tokens around texts: against a plain loop, torchmetrics, and vectors that include them."""
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torchmetrics.functional.text import bert_score as torchmetrics_bert_score
+from transformers import AutoModel, AutoTokenizer
+
+from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score, rank_candidates
+from bertscore_tm.functional import score_matrix
+from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.models import save_tiny_model, tiny_model
+from tests.support.soft_predictions import COMPONENTS, certain
+from tests.support.texts import several_references
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LAYER = 3
+
+
+@pytest.fixture(scope="module")
+def content_encoder(minilm):
+    return FrozenEncoder(minilm, num_layers=LAYER, exclude_special_tokens=True)
+
+
+def plain_f1(folder, candidates, references, idf):
+    """F1 of every layer from the hidden states of transformers, without the first and last position of each text."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+
+    def encode(text):
+        inputs = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            states = model(**inputs, output_hidden_states=True).hidden_states[: LAYER + 1]
+        vectors = torch.stack(states)[:, 0, 1:-1]
+        return inputs["input_ids"][0, 1:-1].tolist(), vectors / vectors.norm(dim=-1, keepdim=True)
+
+    documents = [set(encode(text)[0]) for several in references for text in several]
+
+    def weights(ids):
+        counts = [sum(token in document for document in documents) for token in ids]
+        return torch.tensor([math.log((len(documents) + 1) / (count + 1)) if idf else 1.0 for count in counts])
+
+    columns = []
+    for candidate, several in zip(candidates, references, strict=True):
+        ids, vectors = encode(candidate)
+        scores = []
+        for reference in several:
+            other_ids, others = encode(reference)
+            similarities = vectors @ others.mT
+            precision = similarities.amax(2) @ weights(ids) / weights(ids).sum()
+            recall = similarities.amax(1) @ weights(other_ids) / weights(other_ids).sum()
+            scores.append(2 * precision * recall / (precision + recall))
+        columns.append(torch.stack(scores).amax(0))
+    return torch.stack(columns, 1)
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_scores_equal_a_plain_loop(minilm, pairs, idf):
+    candidates, references = ([" ".join(text.split()[:12]) for text in side[:9]] for side in pairs)
+    lists = several_references(references)
+    settings = {"num_layers": LAYER, "all_layers": True, "idf": idf}
+    found = bert_score(candidates, lists, minilm, **settings, exclude_special_tokens=True)["f1"]
+    torch.testing.assert_close(found, plain_f1(minilm, candidates, lists, idf), atol=1e-6, rtol=0)
+    assert (found - bert_score(candidates, lists, minilm, **settings)["f1"]).abs().max() > 1e-3
+    metric = BERTScore(minilm, **settings, exclude_special_tokens=True, reduction="none")
+    metric.update(candidates[:4], lists[:4])
+    metric.update(candidates[4:], lists[4:])
+    torch.testing.assert_close(metric.compute()["f1"], found, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_scores_equal_those_of_torchmetrics(minilm, pairs, idf):
+    """Where it pairs texts correctly: candidates and references have rising lengths."""
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    chosen, longest = [], (0, 0)
+    for pair in sorted(zip(*pairs, strict=True), key=lambda pair: len(pair[0]) + len(pair[1])):
+        lengths = tuple(len(tokenizer(text)["input_ids"]) for text in pair)
+        if lengths[0] > longest[0] and lengths[1] > longest[1] and len(chosen) < 6:
+            chosen.append(pair)
+            longest = lengths
+    candidates, references = map(list, zip(*chosen, strict=True))
+    theirs = torchmetrics_bert_score(candidates, references, minilm, 5, idf=idf)
+    found = bert_score(candidates, references, minilm, 5, idf=idf, exclude_special_tokens=True)
+    for name in COMPONENTS:
+        torch.testing.assert_close(found[name], theirs[name], atol=1e-6, rtol=0)
+
+
+TEXTS = ["a black cat sat on the mat", "", "hello", " ".join(["the weather is nice"] * 12)]
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("bert", {"all_layers": True}),
+        ("bert", {"max_length": 12, "long_text": "window", "stride": 4}),
+        ("bert", {"forward_fn": lambda model, inputs: model(**inputs).last_hidden_state}),
+        ("mbart", {"max_length": 12, "long_text": "window"}),
+        ("t5", {}),
+        ("xlnet", {}),
+        ("gpt2", {}),
+    ],
+)
+def test_vectors_are_those_of_the_other_tokens(family, options):
+    model, tokenizer = tiny_model(family)
+    settings = {"num_layers": 2, **options}
+    with_special = FrozenEncoder(model, tokenizer, **settings)
+    without = FrozenEncoder(model, tokenizer, **settings, exclude_special_tokens=True)
+    texts = [with_special.tokenizer.prepare(text) for text in TEXTS]
+    cut = with_special.tokenizer.long_text == "truncate"
+    masks = tokenizer(texts, return_special_tokens_mask=True, truncation=cut)["special_tokens_mask"]
+    content = ~torch.tensor([special for mask in masks for special in mask]).bool()
+    expected, found = with_special.encode(TEXTS), without.encode(TEXTS)
+    assert torch.equal(found.vectors, expected.vectors[:, content])
+    assert torch.equal(found.ids, expected.ids[content])
+    assert found.lengths.tolist() == [mask.count(0) for mask in masks]
+    assert torch.equal(found.has_content, expected.has_content)
+
+
+def scores_of_the_loss(encoder, references):
+    loss = SoftBERTScoreLoss(encoder, reduction="none", matching="max")
+    labels = torch.tensor([[7, 8, 9]] * len(references))
+    logits = certain(encoder, labels, 5.0).requires_grad_()
+    value = loss(logits, references)
+    value.sum().backward()
+    assert torch.isfinite(logits.grad).all()
+    return 1 - value.detach()
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_texts_without_tokens_score_0(family):
+    """The tokenizer of GPT-2 adds no special tokens, so that an empty text has no tokens in either case."""
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=2, exclude_special_tokens=family == "bert")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for idf in (False, True):
+            settings = {"idf": idf, "idf_sents": None if idf else ["a cat", "rain"]}
+            found = bert_score(["", "a cat", "", "a cat"], ["a cat", " ", "", ["", "the cat"]], encoder, **settings)
+            alone = bert_score([""], [""], encoder, **settings)
+            for name in COMPONENTS:
+                assert found[name][:3].tolist() == [0, 0, 0]
+                assert 0 < found[name][3] <= 1
+                assert alone[name].tolist() == [0]
+            metric = BERTScore(encoder, reduction="none", **settings)
+            metric.update(["", "a cat"], ["a cat", "a cat"])
+            assert metric.compute()["f1"][0] == 0
+    texts = ["a cat", "", "the dog", ""]
+    matrix = score_matrix(texts, [*texts, "rain"], encoder)["f1"]
+    assert (matrix > 0).tolist() == [[True, False, True, False, True], [False] * 5] * 2
+    assert torch.equal(score_matrix(texts, encoder=encoder)["f1"] > 0, matrix[:, :4] > 0)
+    assert score_matrix([""], encoder=encoder)["f1"].tolist() == [[0]]
+    assert rank_candidates([texts], encoder=encoder).scores[0].isfinite().all()
+    assert scores_of_the_loss(encoder, ["", ""]).tolist() == [0, 0]
+    one_empty = scores_of_the_loss(encoder, ["", "a cat"])
+    assert one_empty[0] == 0
+    assert one_empty[1] != 0
+
+
+def test_the_signature_names_it(minilm, content_encoder, encoder):
+    default = FrozenEncoder(minilm, num_layers=LAYER)
+    assert "special" not in encoder.signature() + default.signature()
+    assert content_encoder.signature() == default.signature() + "|special:excluded"
+    other = BERTScore(content_encoder)
+    other.update(["a cat"], ["the cat"])
+    with pytest.raises(ValueError, match="the state belongs to a metric that differs"):
+        BERTScore(default).merge_state(other)
+
+
+def test_document_frequencies_leave_them_out(content_encoder):
+    metric = BERTScore(content_encoder, idf=True)
+    metric.update(["a cat"], ["the cat"])
+    for weights in (metric.token_weights(), BERTScore(content_encoder, idf_sents=["the cat"]).token_weights()):
+        # As of a token in none of the references.
+        assert weights.table[[101, 102]].tolist() == pytest.approx([math.log(2)] * 2)
+
+
+def test_an_alignment_has_no_share_of_special_tokens(minilm, content_encoder):
+    pair = "a cat sleeps", "the kitten is sleeping"
+    settings = {"num_layers": LAYER, "exclude_special_tokens": True}
+    found = align(*pair, minilm, **settings)
+    assert found.candidate.tokens == ["a", "cat", "sleeps"]
+    assert found.settings.endswith(f"layer {LAYER}, without special tokens")
+    assert found.f1 == pytest.approx(bert_score(*pair, minilm, **settings)["f1"].item(), abs=1e-6)
+    assert found.f1 == BERTScore(content_encoder).align(*pair).f1
+    for side, similarity in ((found.candidate, found.similarity), (found.reference, found.similarity.T)):
+        assert side.special_share == 0
+        assert torch.equal(side.matches, similarity.argmax(1))
+        assert torch.equal(side.best, similarity.amax(1))
+
+
+def test_a_published_baseline_gives_a_warning(tmp_path, recwarn):
+    folder = save_tiny_model("bert", tmp_path)
+    path = Path(folder) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "bert-base-uncased"}))
+    BERTScore(folder, num_layers=2, rescale_with_baseline=True)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"baseline of bert-base-uncased includes .* as baseline_path=$"):
+        BERTScore(folder, num_layers=2, rescale_with_baseline=True, exclude_special_tokens=True)
+    table = tmp_path / "own.csv"
+    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.5,.5\n" for layer in range(4)))
+    recwarn.clear()
+    BERTScore(folder, 2, rescale_with_baseline=True, baseline_path=table, exclude_special_tokens=True)
+    assert not recwarn
