@@ -1,11 +1,12 @@
-"""Lightning validation with this package's metric and torchmetrics', and the share encoded by each of two ranks."""
+"""Lightning validation with this package and with torchmetrics' metric, and the share of texts of each rank."""
 
 from __future__ import annotations
 
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -19,6 +20,7 @@ from torchmetrics import Metric
 from torchmetrics.text import BERTScore as TorchmetricsBERTScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.callbacks import BERTScoreCallback
 from examples.benchmarks.encoders import CountingEncoder
 from examples.benchmarks.options import Options, Texts
 from examples.benchmarks.processes import run_fresh, run_ranks
@@ -31,20 +33,21 @@ _BATCH_SIZE = 16
 # torchmetrics' metric pads every text to this length, which few sentences exceed.
 _MAX_LENGTH = 128
 _OURS, _KNOWN, _PEER = "ours", "ours, references known", "torchmetrics"
+_CALLBACK, _CALLBACK_KNOWN, _CALLBACK_AUTO = "callback", "callback, references known", "callback, dtype auto"
 
 
 class Validation(pl.LightningModule):
     """A module that only validates fixed texts, in batches of 16.
 
     Args:
-        metric: the metric.
+        metric: the metric. Default: none, a callback scores the texts that the step returns.
         pairs: candidates with one reference each.
 
     Attributes:
         scores: result of the metric in the last validation.
     """
 
-    def __init__(self, metric: Metric, pairs: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, metric: Metric | None, pairs: Sequence[tuple[str, str]]) -> None:
         super().__init__()
         self.metric = metric
         self.pairs = list(pairs)
@@ -54,41 +57,47 @@ class Validation(pl.LightningModule):
         """Return batches of candidates and references."""
         return DataLoader(self.pairs, batch_size=_BATCH_SIZE)  # type: ignore[arg-type]
 
-    def validation_step(self, batch: list[tuple[str, ...]], batch_idx: int) -> None:
-        """Update the metric with a batch."""
+    def validation_step(self, batch: list[tuple[str, ...]], batch_idx: int) -> dict[str, list[str]]:
+        """Update the metric with a batch, and return its texts."""
         candidates, references = batch
-        self.metric.update(list(candidates), list(references))
+        texts = {"preds": list(candidates), "target": list(references)}
+        if self.metric is not None:
+            self.metric.update(**texts)
+        return texts
 
     def on_validation_epoch_end(self) -> None:
         """Compute the scores."""
-        self.scores = self.metric.compute()
-        self.metric.reset()
+        if self.metric is not None:
+            self.scores = self.metric.compute()
+            self.metric.reset()
 
 
 def measure(options: Options) -> list[Figure]:
-    """Time validations with this package's metric and torchmetrics', and count the texts encoded by two ranks.
+    """Time validations with this package and with torchmetrics' metric, and count the texts encoded by two ranks.
 
-    Both use the same layer of the same encoder and at most 128 tokens per text, and return a score per pair. Each
-    metric is created once and validates repeatedly, as in training. torchmetrics' metric tokenizes in ``update``, loads
-    the model and encodes in ``compute``. It excludes special tokens from the matching, and compares a candidate with
-    its reference only if all texts are sorted by length; neither affects its speed.
+    All use the same layer of the same encoder and at most 128 tokens per text, and return a score per pair. Each metric
+    is created once and validates repeatedly, as in training. This package scores through ``BERTScoreCallback``, which
+    collects small batches, and with the metric alone, updated in the validation step. torchmetrics' metric tokenizes in
+    ``update``, loads the model and encodes in ``compute``. It excludes special tokens from the matching, and compares a
+    candidate with its reference only if all texts are sorted by length; neither affects its speed.
 
     Args:
         options: settings; ``pairs`` is 1,000 by default.
 
     Returns:
-        Ratio of torchmetrics' time to this package's, without and with cached references; and the share of all texts
-        that each of two ranks encodes.
+        Ratio of torchmetrics' time to this package's, without and with cached references and, where the processor
+        computes bfloat16, with ``dtype="auto"``; and the share of all texts that each of two ranks encodes.
 
     Raises:
         ValueError: there are too few distinct texts.
     """
     pairs = distinct_pairs(options.texts, _PAIRS if options.pairs is None else options.pairs)
     seconds = run_fresh(_times, options, pairs)
-    ours = f"validation of {len(pairs):,} pairs, torchmetrics by ours"
+    what = f"validation of {len(pairs):,} pairs, torchmetrics by"
     figures = [
-        Figure(ours, ratios(seconds[_PEER], seconds[_OURS]), "times", 2.0),
-        Figure(f"{ours}, references known", ratios(seconds[_PEER], seconds[_KNOWN]), "times"),
+        Figure(f"{what} {kind}", ratios(seconds[_PEER], times), "times", 2.0 if kind == _CALLBACK else None)
+        for kind, times in seconds.items()
+        if kind != _PEER
     ]
     counts = texts_per_rank(pairs, options.model, options.num_layers)
     return [
@@ -132,8 +141,8 @@ def make_metric(kind: str, model: str, num_layers: int) -> Metric:
     """Return a metric with one score per pair.
 
     Args:
-        kind: ``"ours"``, without a cache; ``"ours, references known"``, with a cache of references; or
-            ``"torchmetrics"``.
+        kind: ``"ours"`` or ``"callback"``, without a cache; the same with ``", references known"``, with a cache of
+            references; ``"callback, dtype auto"``; or ``"torchmetrics"``.
         model: name or folder of the encoder.
         num_layers: encoder layer.
 
@@ -142,8 +151,9 @@ def make_metric(kind: str, model: str, num_layers: int) -> Metric:
     """
     if kind == _PEER:
         return TorchmetricsBERTScore(model, num_layers=num_layers, max_length=_MAX_LENGTH, truncation=True)
-    encoder = FrozenEncoder(model, num_layers=num_layers, max_length=_MAX_LENGTH)
-    kept: dict[str, Any] = {} if kind == _KNOWN else {"cache_bytes": 0}
+    dtype = "auto" if kind == _CALLBACK_AUTO else "float32"
+    encoder = FrozenEncoder(model, num_layers=num_layers, max_length=_MAX_LENGTH, dtype=dtype)
+    kept: dict[str, Any] = {} if kind in (_KNOWN, _CALLBACK_KNOWN) else {"cache_bytes": 0}
     return BERTScore(encoder, reduction="none", **kept)
 
 
@@ -163,14 +173,17 @@ def texts_per_rank(pairs: Sequence[tuple[str, str]], model: str, num_layers: int
 
 def _times(options: Options, pairs: list[tuple[str, str]]) -> dict[str, list[float]]:
     torch.set_num_threads(options.threads)
-    trainer = _quiet_trainer()
-    modules = {
-        kind: Validation(make_metric(kind, options.model, options.num_layers), pairs) for kind in (_OURS, _KNOWN, _PEER)
-    }
-    return in_turn(
-        {kind: lambda module=module: trainer.validate(module, verbose=False) for kind, module in modules.items()},  # type: ignore[misc]
-        options.rounds,
-    )
+    functions: dict[str, Callable[[], Any]] = {}
+    for kind in (_CALLBACK, _CALLBACK_KNOWN, _CALLBACK_AUTO, _OURS, _KNOWN, _PEER):
+        metric = make_metric(kind, options.model, options.num_layers)
+        if kind == _CALLBACK_AUTO and metric.encoder.resolve_dtype("cpu") == torch.float32:
+            continue
+        if kind in (_CALLBACK, _CALLBACK_KNOWN, _CALLBACK_AUTO):
+            trainer, module = _quiet_trainer(callbacks=[BERTScoreCallback(metric)]), Validation(None, pairs)
+        else:
+            trainer, module = _quiet_trainer(), Validation(metric, pairs)
+        functions[kind] = partial(trainer.validate, module, verbose=False)
+    return in_turn(functions, options.rounds)
 
 
 def _texts_of_rank(rank: int, pairs: list[tuple[str, str]], model: str, num_layers: int) -> int:
