@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from functools import cache
 
 import bert_score as oracle_package
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
-from bertscore_tm import bert_score
+from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
 from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.core.scores import best_of_references, guarded_f1, harmonic_mean, precision_recall_f1, rescale
@@ -38,7 +39,7 @@ SETTINGS = [
     (None, False, "references", False),
     (None, False, None, True),
 ]
-PAIRS_COMPARED = 60
+PAIRS_COMPARED = 24
 
 
 def stacked(scores):
@@ -50,12 +51,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def deviations(minilm, pairs, tmp_path_factory):
-    """A function from a setting to the largest difference to the reference package; each computed once."""
+    """A function from a setting to the largest difference to the reference package."""
     table = tmp_path_factory.mktemp("baseline") / "table.csv"
     table.write_text(BASELINE)
     candidates, single = (side[:: len(side) // PAIRS_COMPARED] for side in pairs)
-    known, states = {}, {}
+    states = {}
     encode = oracle_package.utils.bert_encode
+    # Held, so that all settings of a layer share the weights.
+    encoders = [FrozenEncoder(minilm, num_layers=layer) for layer in (0, 3, 6)]
+    for encoder in encoders:
+        encoder.encode(["loaded"])
 
     def encode_once(model, ids, attention_mask, all_layers=False):
         # Computed once for all settings; it encodes each text in a separate batch.
@@ -66,42 +71,41 @@ def deviations(minilm, pairs, tmp_path_factory):
         return states[key].clone()
 
     def deviation(setting):
-        if setting not in known:
-            layer, several, idf, rescaled = setting
-            references = several_references(single) if several else single
-            flat = [text for group in references for text in group] if several else single
-            sents = {None: None, "references": flat, "sents": pairs[0][:100]}[idf]
-            all_layers, baseline_path = layer is None, str(table) if rescaled else None
-            scorer = oracle_package.BERTScorer(
-                model_type=minilm,
-                num_layers=6 if all_layers else layer,
-                all_layers=all_layers,
-                idf=idf is not None,
-                idf_sents=sents,
-                nthreads=0,
-                device="cpu",
-                lang="en",
-                rescale_with_baseline=rescaled,
-                baseline_path=baseline_path,
-            )
-            expected = torch.stack(scorer.score(candidates, references, batch_size=1))
-            ours = bert_score(
-                candidates,
-                references,
-                minilm,
-                layer,
-                all_layers,
-                idf=idf is not None,
-                idf_sents=sents if idf == "sents" else None,
-                rescale_with_baseline=rescaled,
-                baseline_path=baseline_path,
-            )
-            assert stacked(ours).shape == expected.shape == (3, *([7] if all_layers else []), PAIRS_COMPARED)
-            known[setting] = (stacked(ours) - expected).abs().max().item()
-        return known[setting]
+        layer, several, idf, rescaled = setting
+        references = several_references(single) if several else single
+        flat = [text for group in references for text in group] if several else single
+        sents = {None: None, "references": flat, "sents": pairs[0][:100]}[idf]
+        all_layers, baseline_path = layer is None, str(table) if rescaled else None
+        scorer = oracle_package.BERTScorer(
+            model_type=minilm,
+            num_layers=6 if all_layers else layer,
+            all_layers=all_layers,
+            idf=idf is not None,
+            idf_sents=sents,
+            nthreads=0,
+            device="cpu",
+            lang="en",
+            rescale_with_baseline=rescaled,
+            baseline_path=baseline_path,
+        )
+        expected = torch.stack(scorer.score(candidates, references, batch_size=1))
+        ours = bert_score(
+            candidates,
+            references,
+            minilm,
+            layer,
+            all_layers,
+            idf=idf is not None,
+            idf_sents=sents if idf == "sents" else None,
+            rescale_with_baseline=rescaled,
+            baseline_path=baseline_path,
+        )
+        assert stacked(ours).shape == expected.shape == (3, *([7] if all_layers else []), PAIRS_COMPARED)
+        return (stacked(ours) - expected).abs().max().item()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(oracle_package.utils, "bert_encode", encode_once)
+        patch.setattr(oracle_package.scorer, "get_model", cache(oracle_package.scorer.get_model))
         yield deviation
 
 
@@ -121,14 +125,9 @@ def test_f1_is_0_where_precision_and_recall_cancel():
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: "-".join(map(str, setting)))
 def test_equals_the_reference_package(deviations, setting):
-    assert deviations(setting) <= TOLERANCE
-
-
-@pytest.mark.slow
-def test_largest_deviation_from_the_reference_package(deviations, record_property):
-    largest = max(map(deviations, SETTINGS))
-    record_property("largest_deviation", largest)
-    assert 0 < largest <= TOLERANCE  # 0 would mean that something was compared with itself
+    deviation = deviations(setting)
+    assert deviation <= TOLERANCE
+    assert deviation > 0 or setting[0] == 0  # else something was compared with itself
 
 
 @pytest.mark.parametrize("idf", [False, True])
@@ -163,7 +162,7 @@ def test_equals_a_plain_loop_over_tokens(minilm, encoder, pairs, idf):
 
 
 # Invariances. Document frequencies come from fixed texts, as those of the references change with the corpus.
-COUNT = 24
+COUNT = 16
 IDF_SENTS = real_pairs(240)[1][:COUNT]
 
 
@@ -178,7 +177,7 @@ def reference_run(request, encoder, pairs):
 corpora = st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=8)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(numbers=corpora)
 def test_scores_do_not_depend_on_order_duplicates_and_neighbours(reference_run, encoder, numbers):
     candidates, references, options, expected = reference_run
@@ -186,7 +185,7 @@ def test_scores_do_not_depend_on_order_duplicates_and_neighbours(reference_run, 
     torch.testing.assert_close(stacked(ours), expected[:, numbers], atol=TOLERANCE, rtol=0)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(order=st.permutations(range(COUNT)))
 def test_scores_follow_any_permutation(reference_run, encoder, order):
     candidates, references, options, expected = reference_run
@@ -194,7 +193,7 @@ def test_scores_follow_any_permutation(reference_run, encoder, order):
     torch.testing.assert_close(stacked(ours), expected[:, order], atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 7, 1000])
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
 def test_scores_do_not_depend_on_the_batch_size(reference_run, minilm, batch_size):
     candidates, references, options, expected = reference_run
     ours = bert_score(candidates, references, minilm, 5, batch_size=batch_size, **options)
@@ -207,7 +206,7 @@ def test_a_text_scores_alone_as_it_does_in_a_corpus(reference_run, encoder):
     torch.testing.assert_close(torch.cat(alone, dim=1), expected[:, ::3], atol=TOLERANCE, rtol=0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(left=corpora, right=corpora, idf=st.booleans())
 def test_exchanging_the_sides_exchanges_precision_and_recall(encoder, pairs, left, right, idf):
     a, b = ([pairs[0][i] for i in numbers][: min(len(left), len(right))] for numbers in (left, right))
@@ -226,9 +225,9 @@ def test_equal_texts_score_one(encoder, pairs, numbers, idf):
 
 
 def test_long_corpora_are_scored_in_steps_with_the_same_result(encoder, pairs, monkeypatch):
-    corpus = pairs[0][:60], pairs[1][:60]
+    corpus = pairs[0][:30], pairs[1][:30]
     whole = stacked(bert_score(*corpus, encoder, idf=True))
-    monkeypatch.setattr("bertscore_tm.scoring.corpus._ELEMENTS_PER_STEP", 384 * 500)
+    monkeypatch.setattr("bertscore_tm.scoring.corpus._ELEMENTS_PER_STEP", 384 * 250)
     assert len(plan_steps(as_text_pairs(*corpus), encoder)) > 5
     torch.testing.assert_close(stacked(bert_score(*corpus, encoder, idf=True)), whole, atol=TOLERANCE, rtol=0)
 

@@ -69,9 +69,10 @@ def test_ready_models_folders_and_pickles_give_equal_vectors(family, tmp_path):
         expected = folder.encode(TEXTS).vectors
         assert len(expected) == (1 if "num_layers" in layers else 4)
         encoders = [folder, *(FrozenEncoder(*arguments, **layers) for arguments in ready)]
-        loaded = pickle.loads(pickle.dumps(folder))
-        assert backbone(loaded) is backbone(folder)
-        encoders += [loaded, pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(encoders[-1]))))]
+        if "num_layers" in layers:  # the parts of a model
+            loaded = pickle.loads(pickle.dumps(folder))
+            assert backbone(loaded) is backbone(folder)
+            encoders += [loaded, pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(encoders[-1]))))]
         for encoder in encoders[1:]:
             torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=1e-6, rtol=0)
             assert copy.deepcopy(encoder) is encoder

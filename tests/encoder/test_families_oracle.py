@@ -73,6 +73,15 @@ def folder(family, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def held(folder):
+    """Encoders of the folder, held so that all calls for a layer share the weights."""
+    encoders = [FrozenEncoder(folder, num_layers=layer) for layer in SINGLE_LAYERS]
+    for encoder in encoders:
+        encoder.encode(["loaded"])
+    return encoders
+
+
+@pytest.fixture(scope="module")
 def deviations():
     """Largest deviation of each family from either oracle; printed at the end."""
     found = {}
@@ -124,6 +133,7 @@ def scorer_of_reference_package(family, folder, layer, idf_sents=None):
 
 
 @pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
+@pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("layer", [0, LAST, "all"])
 def test_scores_equal_the_reference_package(family, folder, deviations, layer):
     candidates, references = corpus()
@@ -131,8 +141,9 @@ def test_scores_equal_the_reference_package(family, folder, deviations, layer):
         with pytest.raises(error):
             scorer_of_reference_package(family, folder, layer).score(candidates, references, batch_size=1)
         return
+    scorer = scorer_of_reference_package(family, folder, layer, references if layer == LAST else None)
     for idf in (False, True) if layer == LAST else (False,):
-        scorer = scorer_of_reference_package(family, folder, layer, references if idf else None)
+        scorer._idf = idf
         expected = torch.stack(scorer.score(candidates, references, batch_size=1))
         found = ours(folder, layer, candidates, references, idf=idf)
         if layer == "all" and family in FINAL_NORM:
@@ -224,6 +235,7 @@ def loops(candidate, reference, candidate_weights, reference_weights):
     return precision, recall, 2 * precision * recall / (precision + recall)
 
 
+@pytest.mark.usefixtures("held")
 def test_scores_equal_plain_loops(family, folder, deviations):
     candidates, references = corpus()
     plain = Plain(family, folder)

@@ -285,7 +285,7 @@ def test_labels_continue_the_start_token(load_copy, minilm):
 @pytest.mark.slow
 def test_yaml_example_runs_from_its_file(load_copy, tmp_path, monkeypatch):
     path = Path(shutil.copy(FOLDER / "lightning_cli.yaml", tmp_path))
-    shorter = ["--trainer.max_steps=8", "--trainer.val_check_interval=4", "--data.held_out=6"]
+    shorter = ["--trainer.max_steps=4", "--trainer.val_check_interval=2", "--data.held_out=4"]
     arguments = ["fit", "--config", path.name, *shorter, "--trainer.enable_progress_bar=false"]
     monkeypatch.setattr(sys, "argv", ["lightning_cli.py", *arguments])
     trainer = load_copy("lightning_cli").main().trainer
