@@ -20,8 +20,9 @@ import re
 import sysconfig
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -284,9 +285,15 @@ def _unit_hash(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
 
 
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Map top-level names to the distributions that provide them; it reads the metadata of all that are installed."""
+    return importlib.metadata.packages_distributions()
+
+
 def _versions_hash(packages: Sequence[str]) -> str:
     """Return a short hash of the cache format and of the versions of Python and of the packages."""
-    distributions = importlib.metadata.packages_distributions()
+    distributions = _distributions()
     versions: dict[str, list[str] | None] = {}
     for package in packages:
         names = sorted(set(distributions.get(package, []))) if _find_package(package) is not None else None

@@ -1,3 +1,4 @@
+import gc
 import os
 
 # No test downloads; read when transformers is imported.
@@ -34,11 +35,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _processes():
-    """Use two threads over all pytest workers, and end the ranks of the session."""
+    """Use two threads over all pytest workers, and end the ranks of the session.
+
+    Objects of imported modules live to the end: without them, collecting garbage is fast.
+    """
     import torch
 
     from tests.support.ranks import close_session_pool
 
+    gc.collect()
+    gc.freeze()
     torch.set_num_threads(max(2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1))
     yield
     close_session_pool()

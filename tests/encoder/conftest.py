@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,7 @@ def tiny(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def only_new() -> Iterator[None]:
+def only_new() -> None:
     """Let the garbage collector see only objects created from now on, which also makes it fast."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
