@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from bertscore_tm import FrozenEncoder
 
 
+# Imports leave next to no garbage, but many objects to pass over in search of it.
+gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Collect garbage from here on, except among the objects of the imported modules, which live to the end."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run distributed tests first.
 
@@ -35,16 +46,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _processes():
-    """Use two threads over all pytest workers, and end the ranks of the session.
-
-    Objects of imported modules live to the end: without them, collecting garbage is fast.
-    """
+    """Use two threads over all pytest workers, and end the ranks of the session."""
     import torch
 
     from tests.support.ranks import close_session_pool
 
-    gc.collect()
-    gc.freeze()
     torch.set_num_threads(max(2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1))
     yield
     close_session_pool()
