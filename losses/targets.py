@@ -109,13 +109,14 @@ def encode_reference_texts(
     encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes)
     vectors = encoded.vectors
     texts = list(chain.from_iterable(references))
-    numbers = torch.tensor([encoded.indices[text] for text in texts], device=device)
-    padded, keys = vectors.pad(numbers)
-    steps = torch.arange(keys.shape[1], device=device)
+    numbers = torch.tensor([encoded.indices[text] for text in texts], device="cpu")
+    index, mask = vectors.locate(numbers)
+    keys = mask.to(device)
+    padded = vectors.gather(index, keys)
     # Padding has the id that is appended, as there may be no other.
-    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(keys, vectors.offsets[numbers][:, None] + steps, -1)]
-    of_ids = weights.to(device=device, dtype=padded.dtype)[ids] * keys
-    tokens = EncodedTokens(padded[0], keys, of_ids, vectors.has_content[numbers])
+    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]
+    of_ids = weights.to(device=device, dtype=padded.dtype)[ids.to(device)] * keys
+    tokens = EncodedTokens(padded[0], keys, of_ids, vectors.has_content[numbers].to(device))
     items = None
     if len(texts) != len(references):
         counts = torch.tensor([len(several) for several in references], device="cpu")

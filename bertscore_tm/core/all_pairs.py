@@ -49,8 +49,8 @@ def score_all_pairs(
     Args:
         vectors: token vectors of all texts, of one layer.
         weights: weight of each token id, shape (vocabulary,).
-        candidates: numbers of the candidate texts, shape (candidates,).
-        references: numbers of the reference texts, shape (references,). Default: the candidates.
+        candidates: numbers of the candidate texts, shape (candidates,), on the CPU.
+        references: numbers of the reference texts, shape (references,), on the CPU. Default: the candidates.
 
     Returns:
         Shape (3, candidates, references), float32. Pairs in which a text has no content or no weight score 0.
@@ -79,7 +79,7 @@ def score_all_pairs(
         f"{len(candidates)} x {len(others)} pairs of texts to match, next to the vectors of their tokens: pass fewer "
         f"texts at a time",
     )
-    scored = vectors.has_content[candidates][:, None] & vectors.has_content[others]
+    scored = (vectors.has_content[candidates][:, None] & vectors.has_content[others]).to(device)
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
     return torch.stack([precision, recall, harmonic_mean(precision, recall)]).float()
@@ -107,18 +107,18 @@ def _mean_best(
 
 
 def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: int) -> list[_Block]:
-    lengths, offsets = vectors.lengths[texts], vectors.offsets[texts]
+    device = vectors.vectors.device
+    lengths = vectors.lengths[texts]
     # Texts without tokens have score 0, and no maximum.
     with_tokens = lengths.nonzero().squeeze(1)
     blocks = []
     for batch in token_batches(lengths[with_tokens].tolist(), math.isqrt(limit)):
-        places = with_tokens[torch.tensor(batch, dtype=torch.long, device=texts.device)]
-        within = torch.arange(int(lengths[places[0]]), device=texts.device)
-        real = within < lengths[places, None]
-        tokens = offsets[places, None] + torch.where(real, within, 0)
-        shares = torch.where(real, weights[vectors.ids[tokens]], 0.0)
+        places = with_tokens[torch.tensor(batch, dtype=torch.long, device="cpu")]
+        tokens, real = vectors.locate(texts[places])
+        tokens = torch.where(real, tokens, tokens[:, :1])
+        shares = torch.where(real.to(device), weights[vectors.ids[tokens].to(device)], 0.0)
         total = shares.sum(1, keepdim=True)
-        blocks.append(_Block(places, tokens, shares / torch.where(total > 0, total, 1)))
+        blocks.append(_Block(places.to(device), tokens.to(device), shares / torch.where(total > 0, total, 1)))
     return blocks
 
 

@@ -40,7 +40,7 @@ class DocumentFrequencies:
             >>> DocumentFrequencies.of(torch.tensor([1, 1, 2, 2]), torch.tensor([3, 1]), 4).counts.tolist()
             [0, 1, 2, 0]
         """
-        documents = segment_ids(lengths)
+        documents = segment_ids(lengths, len(ids))
         distinct = torch.unique(documents * vocab_size + ids.long()) % vocab_size
         counts = torch.bincount(distinct, minlength=vocab_size)
         return cls(counts, torch.tensor(len(lengths), device=ids.device))

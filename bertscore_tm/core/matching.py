@@ -263,11 +263,11 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
 
     Args:
         vectors: token vectors of all texts.
-        candidates: number of each pair's candidate text, shape (pairs,).
-        references: number of each pair's reference text, shape (pairs,).
+        candidates: number of each pair's candidate text, shape (pairs,), on the CPU.
+        references: number of each pair's reference text, shape (pairs,), on the CPU.
 
     Returns:
-        Ids and best similarities of all tokens.
+        Ids and best similarities of all tokens, on the vectors' device.
 
     Raises:
         OutOfMemoryError: memory runs out in the smallest steps too.
@@ -301,44 +301,67 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
     return matched
 
 
-def _match_in_steps(vectors: TokenVectors, candidates: Tensor, references: Tensor, limit: int) -> MatchedPairs:
-    device = vectors.vectors.device
-    num_layers, _, width = vectors.vectors.shape
-    sides = []
-    for texts in (candidates, references):
+@dataclass(frozen=True)
+class _Side:
+    """The candidates or the references of pairs.
+
+    Args:
+        texts: number of each pair's text, shape (pairs,), on the CPU.
+        lengths: tokens per text, shape (pairs,), on the CPU.
+        starts: position of each text's first token, packed in the order of the pairs, shape (pairs,), on the CPU.
+        ids: token ids, shape (tokens,), on the CPU.
+        best: best similarities, shape (tokens, layers).
+    """
+
+    texts: Tensor
+    lengths: Tensor
+    starts: Tensor
+    ids: Tensor
+    best: Tensor
+
+    @classmethod
+    def of(cls, vectors: TokenVectors, texts: Tensor) -> _Side:
         lengths = vectors.lengths[texts]
         starts = lengths.cumsum(0) - lengths
         owner = segment_ids(lengths)
-        within = torch.arange(len(owner), device=device) - starts[owner]
+        within = torch.arange(len(owner), device="cpu") - starts[owner]
         ids = vectors.ids[vectors.offsets[texts][owner] + within]
-        best = vectors.vectors.new_zeros(len(owner), num_layers)
-        sides.append((ids, best, lengths, starts))
-    (candidate_ids, candidate_best, candidate_lengths, candidate_starts) = sides[0]
-    (reference_ids, reference_best, reference_lengths, reference_starts) = sides[1]
+        return cls(texts, lengths, starts, ids, vectors.vectors.new_zeros(len(owner), len(vectors.vectors)))
 
+    def store(self, pairs: Tensor, mask: Tensor, matched: Tensor) -> None:
+        """Store similarities of a batch, shape (layers, pairs, longest); the mask of real tokens is on the CPU."""
+        where = (self.starts[pairs][:, None] + torch.arange(mask.shape[1], device="cpu"))[mask]
+        real = mask.flatten().nonzero().squeeze(1)
+        device = self.best.device
+        self.best.index_copy_(0, where.to(device), matched.flatten(1).index_select(1, real.to(device)).T)
+
+
+def _match_in_steps(vectors: TokenVectors, candidates: Tensor, references: Tensor, limit: int) -> MatchedPairs:
+    device = vectors.vectors.device
+    num_layers, _, width = vectors.vectors.shape
+    candidate, reference = _Side.of(vectors, candidates), _Side.of(vectors, references)
     scored = (vectors.has_content[candidates] & vectors.has_content[references]).nonzero().squeeze(1)
-    longer = torch.maximum(candidate_lengths, reference_lengths)[scored]
+    longer = torch.maximum(candidate.lengths, reference.lengths)[scored]
     costs = (longer * (longer + 2 * width) * num_layers).tolist()
     # Used again and again, where the allocator would be left with holes in many places.
     memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
     for batch in token_batches(costs, limit):
-        pairs = scored[torch.tensor(batch, device=device)]
-        candidate, candidate_mask = vectors.pad(candidates[pairs], memory[0])
-        reference, reference_mask = vectors.pad(references[pairs], memory[1])
-        of_candidates, of_references = _best_of_both(candidate, candidate_mask, reference, reference_mask, limit)
-        for best, starts, mask, matched in (
-            (candidate_best, candidate_starts, candidate_mask, of_candidates),
-            (reference_best, reference_starts, reference_mask, of_references),
-        ):
-            where = starts[pairs][:, None] + torch.arange(mask.shape[1], device=device)
-            best[where[mask]] = matched[:, mask].T
+        pairs = scored[torch.tensor(batch, device="cpu")]
+        masks, padded = [], []
+        for side, buffer in zip((candidate, reference), memory, strict=True):
+            index, mask = vectors.locate(side.texts[pairs])
+            masks.append(mask)
+            padded.append((vectors.gather(index, on_device := mask.to(device), buffer), on_device))
+        matched = _best_of_both(*padded[0], *padded[1], limit)
+        for side, mask, best in zip((candidate, reference), masks, matched, strict=True):
+            side.store(pairs, mask, best)
     return MatchedPairs(
-        candidate_ids=candidate_ids,
-        candidate_best=candidate_best,
-        candidate_lengths=candidate_lengths,
-        reference_ids=reference_ids,
-        reference_best=reference_best,
-        reference_lengths=reference_lengths,
+        candidate_ids=candidate.ids.to(device),
+        candidate_best=candidate.best,
+        candidate_lengths=candidate.lengths.to(device),
+        reference_ids=reference.ids.to(device),
+        reference_best=reference.best,
+        reference_lengths=reference.lengths.to(device),
     )
 
 

@@ -126,7 +126,8 @@ def _has_fast_blas() -> bool:
     """Check whether torch's BLAS library is MKL and the processor one of Intel, for which MKL is made."""
     # Older versions of torch do not know the processor's name.
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return torch.backends.mkl.is_available() and str(capabilities.get("cpu_name")).startswith("Intel")
+    has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    return has_mkl and str(capabilities.get("cpu_name")).startswith("Intel")
 
 
 def pack_weight(weight: Tensor) -> Tensor:

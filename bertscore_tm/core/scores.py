@@ -114,11 +114,12 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
         (tensor([[0.7000, 0.4000]]), tensor([[1, 0]]))
     """
-    owner = segment_ids(counts).expand_as(scores)
+    owner = segment_ids(counts, scores.shape[1])
     empty = scores.new_full((scores.shape[0], len(counts)), -torch.inf)
-    best = empty.scatter_reduce(1, owner, scores, reduce="amax")
     starts = counts.cumsum(0) - counts
-    number = torch.arange(scores.shape[1], device=counts.device) - starts.repeat_interleave(counts)
+    number = torch.arange(scores.shape[1], device=counts.device) - starts[owner]
+    owner = owner.expand_as(scores)
+    best = empty.scatter_reduce(1, owner, scores, reduce="amax")
     is_best = scores == best.gather(1, owner)
     candidates = torch.where(is_best, number, scores.shape[1])
     which = torch.full_like(best, scores.shape[1], dtype=torch.long)
@@ -153,4 +154,4 @@ def _weighted_mean(best: Tensor, weights: Tensor, lengths: Tensor) -> Tensor:
 
 def _segment_sum(values: Tensor, lengths: Tensor) -> Tensor:
     sums = values.new_zeros(len(lengths), values.shape[1])
-    return sums.index_add(0, segment_ids(lengths), values)
+    return sums.index_add(0, segment_ids(lengths, len(values)), values)

@@ -18,12 +18,15 @@ __all__ = ["TokenVectors", "concatenate", "segment_ids", "token_batches", "unit_
 class TokenVectors:
     """Unit vectors of the tokens of several texts, stored without padding.
 
+    Only the vectors are on the encoder's device. All else is on the CPU, so that a program need not wait for an
+    accelerator to learn how many tokens there are.
+
     Args:
         vectors: shape (layers, tokens, width), float32 or wider, each of L2 norm 1.
         ids: token ids, shape (tokens,), int64.
         lengths: tokens per text, shape (texts,), int64; special tokens included, unless the encoder excludes them.
         has_content: texts with a token that is not special and carries weight, shape (texts,), bool.
-        truncated: texts that were cut at the length limit, shape (texts,), bool, on the CPU.
+        truncated: texts that were cut at the length limit, shape (texts,), bool.
     """
 
     vectors: Tensor
@@ -50,43 +53,67 @@ class TokenVectors:
         """Return the vectors of some texts.
 
         Args:
-            texts: indices of the texts, shape (texts,).
+            texts: indices of the texts, shape (texts,), on the CPU.
 
         Returns:
             Their vectors, in the given order.
         """
         lengths = self.lengths[texts]
         starts = self.offsets[texts] - (lengths.cumsum(0) - lengths)
-        tokens = starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=lengths.device)
-        return TokenVectors(
-            self.vectors[:, tokens], self.ids[tokens], lengths, self.has_content[texts], self.truncated[texts.cpu()]
-        )
+        tokens = starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device="cpu")
+        vectors = self.vectors[:, tokens.to(self.vectors.device)]
+        return TokenVectors(vectors, self.ids[tokens], lengths, self.has_content[texts], self.truncated[texts])
+
+    def locate(self, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions of some texts' tokens, as a padded batch.
+
+        Args:
+            texts: indices of the texts, shape (batch,), on the CPU.
+
+        Returns:
+            Positions among all tokens, 0 for padding, and the mask of real tokens, shape (batch, longest) each, on the
+            CPU; at least one column, also where no text has a token.
+        """
+        lengths = self.lengths[texts]
+        # A maximum over no positions would be undefined.
+        steps = torch.arange(max(int(lengths.max()), 1), device="cpu")
+        mask = steps < lengths[:, None]
+        return torch.where(mask, self.offsets[texts][:, None] + steps, 0), mask
 
     def pad(self, texts: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Gather the vectors of some texts in a padded batch.
 
         Args:
-            texts: indices of the texts, shape (batch,).
+            texts: indices of the texts, shape (batch,), on the CPU.
             memory: buffer for the vectors, used if they fit, shape (numbers,). Default: new memory.
 
         Returns:
-            Vectors of shape (layers, batch, longest, width), zero after each text's end, and the mask of real tokens,
-            shape (batch, longest); at least one position, also where no text has a token.
+            As :meth:`gather`, and the mask of real tokens, shape (batch, longest), both on the vectors' device.
         """
-        lengths = self.lengths[texts]
-        # A maximum over no positions would be undefined.
-        steps = torch.arange(max(int(lengths.max()), 1), device=lengths.device)
-        mask = steps < lengths[:, None]
-        index = torch.where(mask, self.offsets[texts][:, None] + steps, 0)
+        index, mask = self.locate(texts)
+        on_device = mask.to(self.vectors.device)
+        return self.gather(index, on_device, memory), on_device
+
+    def gather(self, index: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
+        """Gather vectors in a padded batch.
+
+        Args:
+            index: positions among all tokens, as from :meth:`locate`, shape (batch, longest).
+            mask: real tokens, on the vectors' device, shape (batch, longest).
+            memory: buffer for the vectors, used if they fit, shape (numbers,). Default: new memory.
+
+        Returns:
+            Shape (layers, batch, longest, width), zero after each text's end.
+        """
         layers, num_tokens, width = self.vectors.shape
         if not num_tokens:
-            return self.vectors.new_zeros(layers, *index.shape, width), mask
+            return self.vectors.new_zeros(layers, *index.shape, width)
         size = layers * index.numel() * width
         if memory is None or len(memory) < size:
             memory = self.vectors.new_empty(size)
         padded = memory[:size].view(layers, -1, width)
-        torch.index_select(self.vectors, 1, index.flatten(), out=padded)
-        return padded.view(layers, *index.shape, width).masked_fill_(~mask[..., None], 0.0), mask
+        torch.index_select(self.vectors, 1, index.flatten().to(self.vectors.device), out=padded)
+        return padded.view(layers, *index.shape, width).masked_fill_(~mask[..., None], 0.0)
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
@@ -113,11 +140,12 @@ def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
     return TokenVectors(**joined)
 
 
-def segment_ids(lengths: Tensor) -> Tensor:
+def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
     """Return the segment number of every element of a packed sequence.
 
     Args:
         lengths: elements per segment, shape (segments,).
+        num_elements: their sum, for which an accelerator would have to be asked. Default: it is.
 
     Returns:
         Shape (elements,), int64.
@@ -126,7 +154,8 @@ def segment_ids(lengths: Tensor) -> Tensor:
         >>> segment_ids(torch.tensor([2, 0, 1])).tolist()
         [0, 0, 2]
     """
-    return torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    segments = torch.arange(len(lengths), device=lengths.device)
+    return segments.repeat_interleave(lengths, output_size=num_elements)
 
 
 def token_batches(

@@ -269,7 +269,7 @@ class FrozenEncoder:
             device: where to encode and leave the vectors.
 
         Returns:
-            Packed vectors, in the order of the texts.
+            Packed vectors, in the order of the texts; only the vectors are on the device.
 
         Raises:
             ValueError: the model returns NaN or infinite values, as some do in half or double precision.
@@ -313,7 +313,7 @@ class FrozenEncoder:
                 f"the token vectors of {self.name} contain NaN or infinite values in {self.resolve_dtype(device)}: use "
                 f"dtype='float32'"
             )
-        return TokenVectors(vectors, *tokenized.pack(device))
+        return TokenVectors(vectors, *tokenized.pack())
 
     def cache(self, device: torch.device | str) -> VectorCache:
         """Return the cache of token vectors, for texts that are encoded repeatedly.

@@ -82,26 +82,23 @@ class TokenizedTexts:
         before, after = self.num_excluded
         return [ids[before : len(ids) - after] for ids in self.ids] if before or after else self.ids
 
-    def pack(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def pack(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the compared tokens as tensors.
-
-        Args:
-            device: device of the tensors.
 
         Returns:
             Token ids, shape (tokens,), and their number in each text, shape (texts,), both int64; ``has_content``; and
-            ``truncated``, on the CPU.
+            ``truncated``; on the CPU.
 
         Example:
             >>> texts = TokenizedTexts([[2, 7, 8, 3], [2, 3]], [True, False], [False, False], num_excluded=(1, 1))
-            >>> texts.pack(torch.device("cpu"))[:2]
+            >>> texts.pack()[:2]
             (tensor([7, 8]), tensor([2, 0]))
         """
         compared = self.compared_ids
         return (
-            torch.tensor(list(chain.from_iterable(compared)), dtype=torch.long, device=device),
-            torch.tensor([len(ids) for ids in compared], dtype=torch.long, device=device),
-            torch.tensor(self.has_content, dtype=torch.bool, device=device),
+            torch.tensor(list(chain.from_iterable(compared)), dtype=torch.long, device="cpu"),
+            torch.tensor([len(ids) for ids in compared], dtype=torch.long, device="cpu"),
+            torch.tensor(self.has_content, dtype=torch.bool, device="cpu"),
             torch.tensor(self.truncated, dtype=torch.bool, device="cpu"),
         )
 

@@ -8,9 +8,10 @@ every text before it is read again.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -27,12 +28,28 @@ _NUMBERS_PER_SLAB = 2**24
 
 @dataclass(frozen=True)
 class _CachedText:
-    """A text in the cache; its vectors are a view of a slab, shape (layers, tokens, width)."""
+    """A text in the cache.
+
+    Args:
+        vectors: view of a slab, shape (layers, tokens, width).
+        ids: token ids.
+        has_content: whether it has a token that carries weight.
+        truncated: whether it was cut.
+        written: on a GPU, the event after which the vectors are there.
+    """
 
     vectors: Tensor
     ids: Tensor
     has_content: bool
     truncated: bool
+    written: torch.cuda.Event | None
+
+
+class _Memory(NamedTuple):
+    """Memory for the vectors of texts, shape (layers, tokens, width), and the number of texts."""
+
+    vectors: Tensor
+    num_texts: int
 
 
 class VectorCache:
@@ -103,58 +120,81 @@ class VectorCache:
         lengths = [len(entry.ids) for entry in entries]
         num_layers, _, width = entries[0].vectors.shape
         vectors = torch.empty(num_layers, sum(lengths), width, dtype=entries[0].vectors.dtype, device=self.device)
+        for event in {entry.written for entry in entries if entry.written is not None}:
+            torch.cuda.current_stream(self.device).wait_event(event)
         start = 0
         for entry, length in zip(entries, lengths, strict=True):
             vectors[:, start : start + length].copy_(entry.vectors, non_blocking=True)
             start += length
         return TokenVectors(
             vectors=vectors,
-            ids=torch.cat([entry.ids for entry in entries]).to(self.device),
-            lengths=torch.tensor(lengths, dtype=torch.long, device=self.device),
-            has_content=torch.tensor([entry.has_content for entry in entries], device=self.device),
+            ids=torch.cat([entry.ids for entry in entries]),
+            lengths=torch.tensor(lengths, dtype=torch.long, device="cpu"),
+            has_content=torch.tensor([entry.has_content for entry in entries], device="cpu"),
             truncated=torch.tensor([entry.truncated for entry in entries], device="cpu"),
         )
 
     def _add(self, texts: list[str], encoded: TokenVectors, max_bytes: int) -> None:
-        lengths, ids = encoded.lengths.tolist(), encoded.ids.cpu()
         has_content, truncated = encoded.has_content.tolist(), encoded.truncated.tolist()
-        start = 0
+        offsets = [*encoded.offsets.tolist(), len(encoded.ids)]
+        # The program only waits where no event can tell when a copy is complete.
+        written = torch.cuda.Event() if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         new: dict[str, _CachedText] = {}
         with self._lock:
-            for number, (text, length) in enumerate(zip(texts, lengths, strict=True)):
-                vectors = encoded.vectors[:, start : start + length]
-                stored = None if text in self._texts else self._allocate(vectors, max_bytes)
-                if stored is not None:
-                    stored.copy_(vectors, non_blocking=True)
+            first = 0
+            while first < len(texts):
+                memory = self._allocate(encoded.vectors, offsets[first:], max_bytes)
+                if memory is None:
+                    break
+                start, count = offsets[first], memory.num_texts
+                stop = offsets[first + count]
+                memory.vectors.copy_(encoded.vectors[:, start:stop], non_blocking=written is not None)
+                for number in range(first, first + count):
+                    own = slice(offsets[number] - start, offsets[number + 1] - start)
                     # The ids are copied, as a view would keep those of the whole batch in memory.
-                    own_ids = ids[start : start + length].clone()
-                    new[text] = _CachedText(stored, own_ids, has_content[number], truncated[number])
-                start += length
-            if self.device.type == "cuda":
-                # No stream may read the vectors before they are written.
-                torch.cuda.current_stream(self.device).synchronize()
+                    ids = encoded.ids[offsets[number] : offsets[number + 1]].clone()
+                    content, cut = has_content[number], truncated[number]
+                    new[texts[number]] = _CachedText(memory.vectors[:, own], ids, content, cut, written)
+                first += count
+            if written is not None:
+                written.record(torch.cuda.current_stream(self.device))
             self._texts.update(new)
 
-    def _allocate(self, vectors: Tensor, max_bytes: int) -> Tensor | None:
-        """Return memory for the vectors of a text, or ``None`` if the cache is full."""
-        size = vectors.numel()
-        if self._used + size > len(self._slab) or self._slab.dtype != vectors.dtype:
-            left = (max_bytes - self.num_bytes) // vectors.element_size()
+    def _allocate(self, like: Tensor, offsets: list[int], max_bytes: int) -> _Memory | None:
+        """Return memory for the vectors of as many texts as fit in one slab, or ``None`` if the cache is full.
+
+        Args:
+            like: vectors, shape (layers, tokens, width).
+            offsets: position of each text's first token, and the end of the last text.
+            max_bytes: as for :meth:`fetch`.
+        """
+        num_layers, _, width = like.shape
+        per_token = num_layers * width
+
+        def count_fitting(numbers: int) -> int:
+            return bisect_right(offsets, offsets[0] + numbers // per_token) - 1
+
+        count = count_fitting(len(self._slab) - self._used) if self._slab.dtype == like.dtype else 0
+        if not count:
+            size = (offsets[1] - offsets[0]) * per_token
+            left = (max_bytes - self.num_bytes) // like.element_size()
             if size > left:
                 return None
             # Outside inference mode: a training step could not use tensors that a validation allocated in it.
             with torch.inference_mode(False):
                 self._slab = torch.empty(
                     min(max(_NUMBERS_PER_SLAB, size), left),
-                    dtype=vectors.dtype,
+                    dtype=like.dtype,
                     device="cpu",
                     pin_memory=self.device.type == "cuda",
                 )
             self._used = 0
             self.num_bytes += self._slab.numel() * self._slab.element_size()
-        stored = self._slab[self._used : self._used + size].view(vectors.shape)
+            count = count_fitting(len(self._slab))
+        size = (offsets[count] - offsets[0]) * per_token
+        memory = self._slab[self._used : self._used + size].view(num_layers, size // per_token, width)
         self._used += size
-        return stored
+        return _Memory(memory, count)
 
 
 def _no_memory() -> Tensor:

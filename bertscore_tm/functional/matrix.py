@@ -74,7 +74,7 @@ def score_matrix(
     vectors = used_encoder.encode(row_texts, used_device)
     require_known(weights, vectors.ids, used_encoder.tokenizer)
     num_truncated = vectors.num_truncated
-    row_numbers = torch.arange(len(row_texts), device=used_device)
+    row_numbers = torch.arange(len(row_texts), device="cpu")
     scores = torch.zeros(len(SCORES), len(row_texts), len(column_texts), dtype=torch.float32, device="cpu")
     with progress_bar(len(column_texts), verbose, unit="text") as progress:
         if references is None:
@@ -86,7 +86,7 @@ def score_matrix(
                 others = used_encoder.encode([column_texts[i] for i in step], used_device)
                 require_known(weights, others.ids, used_encoder.tokenizer)
                 both = concatenate([vectors, others])
-                numbers = torch.arange(len(step), device=used_device) + len(row_texts)
+                numbers = torch.arange(len(step), device="cpu") + len(row_texts)
                 scores[..., step] = score_all_pairs(both, weights.table, row_numbers, numbers).cpu()
                 num_truncated += others.num_truncated
                 del others, both

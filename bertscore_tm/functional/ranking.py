@@ -275,7 +275,7 @@ def _encode_steps(
         encoded = EncodedTexts(indices, concatenate([kept.vectors, vectors]) if kept.indices else vectors)
         yield step, encoded, vectors.num_truncated
         later = [text for text, i in encoded.indices.items() if last_step[text] > number]
-        places = torch.tensor([encoded.indices[text] for text in later], dtype=torch.long, device=device)
+        places = torch.tensor([encoded.indices[text] for text in later], dtype=torch.long, device="cpu")
         kept = EncodedTexts({text: i for i, text in enumerate(later)}, encoded.vectors.select(places))
         del encoded, vectors
         return_freed_memory()
@@ -304,7 +304,5 @@ def _score_item(
 def _number_texts(texts: Sequence[str], encoded: EncodedTexts) -> tuple[Tensor, Tensor]:
     """Return the numbers of the distinct texts among the encoded ones, and each text's place among the distinct."""
     places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    numbers = torch.tensor(
-        [encoded.indices[text] for text in places], dtype=torch.long, device=encoded.vectors.vectors.device
-    )
+    numbers = torch.tensor([encoded.indices[text] for text in places], dtype=torch.long, device="cpu")
     return numbers, torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")

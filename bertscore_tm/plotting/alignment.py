@@ -265,12 +265,11 @@ def compute_alignment(
     vectors = encoder.encode(tokenized, device)
     if layer is not None:
         vectors = vectors.of_layer(layer)
-    device = vectors.vectors.device
-    first, second = torch.tensor([0], device=device), torch.tensor([1], device=device)
+    first, second = torch.tensor([0], device="cpu"), torch.tensor([1], device="cpu")
     if weights is None:
         weights = token_weights(encoder, device=device)
-    require_known(weights, vectors.ids.to(weights.table.device), encoder.tokenizer)
-    table = weights.table.to(device)
+    require_known(weights, vectors.ids, encoder.tokenizer)
+    table = weights.table.to(vectors.vectors.device)
     pairs = match_pairs(vectors, first, second)
     precision, recall, f1 = rescale_scores(torch.stack(precision_recall_f1(pairs, table)), baseline).flatten().tolist()
     matrix = cosine_similarities(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()

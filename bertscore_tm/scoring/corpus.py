@@ -131,13 +131,13 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = N
         The matched tokens, without vectors or texts.
     """
     vectors = encoded.vectors if layer is None else encoded.vectors.of_layer(layer)
-    device = vectors.vectors.device
-    counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device=device)
+    counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device="cpu")
     flat = chain(texts.candidates, chain.from_iterable(texts.references))
-    numbers = torch.tensor([encoded.indices[text] for text in flat], dtype=torch.long, device=device)
+    numbers = torch.tensor([encoded.indices[text] for text in flat], dtype=torch.long, device="cpu")
     candidates = numbers[: len(texts)].repeat_interleave(counts)
     references = numbers[len(texts) :]
-    return MatchedTexts(match_pairs(vectors, candidates, references), counts, vectors.num_truncated)
+    pairs = match_pairs(vectors, candidates, references)
+    return MatchedTexts(pairs, counts.to(vectors.vectors.device), vectors.num_truncated)
 
 
 def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str) -> MatchedTexts:

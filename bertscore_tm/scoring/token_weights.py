@@ -174,8 +174,8 @@ def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: to
     Returns:
         The document frequencies.
     """
-    ids, lengths, *_ = tokenized.pack(device)
-    return DocumentFrequencies.of(ids, lengths, vocab_size)
+    ids, lengths, *_ = tokenized.pack()
+    return DocumentFrequencies.of(ids.to(device), lengths.to(device), vocab_size)
 
 
 def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) -> None:
@@ -183,7 +183,7 @@ def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) 
 
     Args:
         weights: the weights.
-        ids: token ids of the texts.
+        ids: token ids of the texts, on any device.
         tokenizer: the tokenizer, for the error message.
 
     Raises:
@@ -191,6 +191,7 @@ def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) 
     """
     if weights.source.kind != "mapping":  # all ids have a weight; an accelerator need not wait for the answer
         return
+    ids = ids.to(weights.table.device)
     unknown = weights.table[ids].isnan()
     if unknown.any():
         first = int(ids[unknown][0])

@@ -105,8 +105,8 @@ class MadeUpEncoder(FrozenEncoder):
         self.counts += Counts(1, number, total)
         return TokenVectors(
             vectors=torch.nn.functional.normalize(vectors, dim=-1).to(device),
-            ids=ids.to(device),
-            lengths=lengths.to(device),
-            has_content=torch.ones(number, dtype=torch.bool, device=device),
+            ids=ids,
+            lengths=lengths,
+            has_content=torch.ones(number, dtype=torch.bool),
             truncated=torch.zeros(number, dtype=torch.bool),
         )

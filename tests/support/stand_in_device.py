@@ -83,6 +83,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
             _wait(name)
     elif own and foreign:
         raise RuntimeError(f"{name} got tensors of {NAME} and of {foreign[0].device}")
+    if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
+        _wait(name)
     by_mask = name.startswith("aten::index") and any(
         one.dtype == torch.bool for one in tree_flatten(args[1:2])[0] if isinstance(one, Tensor)
     )
