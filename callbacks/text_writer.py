@@ -60,7 +60,7 @@ class ScoredTextWriter(TextCollector):
 
     @property
     def state_key(self) -> str:
-        """Key of the callback, which depends on ``folder`` and ``name``: a trainer may have several."""
+        """Key of the callback, which depends on ``folder`` and ``name``, since a trainer may have several."""
         return self._generate_state_key(folder=self.folder, name=self.name)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

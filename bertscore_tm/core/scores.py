@@ -21,7 +21,7 @@ def precision_recall_f1(pairs: MatchedPairs, weights: Tensor) -> tuple[Tensor, T
     r"""Return the scores of pairs of texts.
 
     .. math::
-        P = \frac{\sum_i w(\hat x_i) \max_j s_{ij}}{\sum_i w(\hat x_i)}, \quad
+        P = \frac{\sum_i w(\hat x{}_i) \max_j s_{ij}}{\sum_i w(\hat x{}_i)}, \quad
         R = \frac{\sum_j w(x_j) \max_i s_{ij}}{\sum_j w(x_j)}, \quad F_1 = \frac{2PR}{P+R}
 
     (Zhang et al. 2020, section 3.)

@@ -206,7 +206,7 @@ class FrozenEncoder:
 
     @property
     def num_outputs(self) -> int:
-        """Number of layers whose vectors are returned: 1, or L+1 with ``all_layers``."""
+        """Number of layers whose vectors are returned, L+1 with ``all_layers``, else 1."""
         return self.num_layers + 1 if self.all_layers else 1
 
     @property
@@ -228,7 +228,7 @@ class FrozenEncoder:
 
     @property
     def caller_token(self) -> bytes:
-        """Token of the caller's code: a forward function, a tokenizer in Python. Equal for the same objects only."""
+        """Token of the caller's forward function or Python tokenizer, equal for the same objects only."""
         return b"".join(one.token for one in self._caller_objects)
 
     def signature_fields(self, layer: int | None = None) -> Signature:
@@ -427,7 +427,7 @@ class FrozenEncoder:
             device: the device.
 
         Returns:
-            The model, frozen, in evaluation mode and shared: do not change it.
+            The model, frozen, in evaluation mode and shared; do not change it.
         """
         return self._backbone.on(torch.device(device))
 

@@ -91,8 +91,8 @@ def bert_score(
     r"""Score candidate texts against references with BERTScore.
 
     .. math::
-        P = \frac{1}{|\hat x|} \sum_{\hat x_i} \max_{x_j} \mathbf{x}_j^\top \mathbf{\hat x}_i, \quad
-        R = \frac{1}{|x|} \sum_{x_j} \max_{\hat x_i} \mathbf{x}_j^\top \mathbf{\hat x}_i, \quad
+        P = \frac{1}{|\hat x|} \sum_{\hat x{}_i} \max_{x_j} \mathbf{x}_j^\top \mathbf{\hat x}{}_i, \quad
+        R = \frac{1}{|x|} \sum_{x_j} \max_{\hat x{}_i} \mathbf{x}_j^\top \mathbf{\hat x}{}_i, \quad
         F_1 = \frac{2PR}{P+R}
 
     with unit token vectors of an encoder's layer (Zhang et al., ICLR 2020, section 3). Results do not depend on batch

@@ -42,8 +42,8 @@ class BERTScore(ListStateMetric):
     r"""BERTScore of generated texts, accumulated over batches and ranks.
 
     .. math::
-        P = \frac{1}{|\hat x|} \sum_{\hat x_i} \max_{x_j} \mathbf{x}_j^\top \mathbf{\hat x}_i, \quad
-        R = \frac{1}{|x|} \sum_{x_j} \max_{\hat x_i} \mathbf{x}_j^\top \mathbf{\hat x}_i, \quad
+        P = \frac{1}{|\hat x|} \sum_{\hat x{}_i} \max_{x_j} \mathbf{x}_j^\top \mathbf{\hat x}{}_i, \quad
+        R = \frac{1}{|x|} \sum_{x_j} \max_{\hat x{}_i} \mathbf{x}_j^\top \mathbf{\hat x}{}_i, \quad
         F_1 = \frac{2PR}{P+R}
 
     (Zhang et al., ICLR 2020, section 3.) ``update`` encodes the texts of its rank and keeps sums of scores, or three

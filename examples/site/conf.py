@@ -37,6 +37,8 @@ html_title = "bertscore-tm"
 html_extra_path = ["index.html"]
 html_copy_source = False
 html_show_sphinx = False
+# Code blocks without a language are output and usage lines.
+highlight_language = "none"
 pygments_style = "default"
 pygments_dark_style = "monokai"
 
@@ -92,12 +94,13 @@ CHANGELOG
 
 
 def setup(app: Any) -> None:
-    """Register the contents and the equations with Sphinx.
+    """Register the contents, the base classes and the equations with Sphinx.
 
     Args:
         app: Sphinx's application.
     """
     app.connect("source-read", _add_contents)
+    app.connect("autodoc-process-bases", _name_public_bases)
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math_block, None))
 
 
@@ -105,6 +108,13 @@ def _add_contents(app: Any, name: str, source: list[str]) -> None:
     """Append the contents to the first page, where a code host would show them as text."""
     if name == root_doc:
         source[0] += _CONTENTS
+
+
+def _name_public_bases(app: Any, name: str, cls: type, options: Any, bases: list[Any]) -> None:
+    """Replace a private base class by the first public class that it derives from."""
+    for number, base in enumerate(bases):
+        ancestors = getattr(base, "__mro__", (base,))
+        bases[number] = next(one for one in ancestors if not getattr(one, "__name__", "").startswith("_"))
 
 
 def _visit_math(writer: Any, node: nodes.math) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from examples.study.results import Comparison
 
 __all__ = ["draw"]
 
+_COLUMNS = 3
 _TITLES = {"rougeL": "ROUGE-L", "repetition": "repeated words"}
 
 
@@ -24,10 +26,14 @@ def draw(compared: Sequence[Comparison], path: Path) -> None:
 
     measures = list(dict.fromkeys(one.measure for one in compared))
     pairs = list(dict.fromkeys((one.arm, one.minus) for one in compared))
-    figure = Figure(figsize=(2.4 * len(measures) + 2.6, 0.5 * len(pairs) + 1.2), layout="constrained")
+    rows = math.ceil(len(measures) / _COLUMNS)
+    size = (2.0 * _COLUMNS + 1.6, rows * (0.4 * len(pairs) + 0.8))
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(measures), squeeze=False, sharey=True)[0]
-    for measure, axis in zip(measures, axes, strict=True):
+    grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharey=True)
+    for axis in grid.flat[len(measures) :]:
+        axis.remove()
+    for measure, axis in zip(measures, grid.flat, strict=False):
         axis.axvline(0, color="0.6", linewidth=1)
         for one in (one for one in compared if one.measure == measure):
             height = pairs.index((one.arm, one.minus))
@@ -42,6 +48,7 @@ def draw(compared: Sequence[Comparison], path: Path) -> None:
         axis.set_title(title, fontsize=9)
         axis.tick_params(labelsize=8)
         axis.set_xlabel("points", fontsize=8)
-    axes[0].set_yticks(range(len(pairs)), [f"{arm}\nminus {minus}" for arm, minus in pairs])
-    axes[0].set_ylim(len(pairs) - 0.5, -0.5)
+    labels = [f"{arm}\nminus {minus}" for arm, minus in pairs]
+    grid[0, 0].set_yticks(range(len(pairs)), labels, fontsize=8)
+    grid[0, 0].set_ylim(len(pairs) - 0.5, -0.5)
     figure.savefig(path, dpi=150)

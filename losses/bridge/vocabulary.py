@@ -213,7 +213,7 @@ class VocabularyBridge:
             ids: rows of the generator's token ids; negative ids mark positions without content.
 
         Returns:
-            One text per row: up to the first end token, without special tokens.
+            One text per row, up to the first end token, without special tokens.
         """
         rows = ids.tolist() if isinstance(ids, Tensor) else ids
         ends, limit = set(self.end_ids), self._num_ids
