@@ -1,5 +1,6 @@
 import gc
 import os
+import sys
 
 # No test downloads; read when transformers is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -25,6 +26,7 @@ gc.disable()
 def pytest_runtestloop() -> None:
     """Collect garbage from here on, except among the objects of the imported modules, which live to the end."""
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)  # models and traces are many objects, of which few are garbage
     gc.enable()
 
 
@@ -44,16 +46,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         start_rank_server()
 
 
+def pytest_sessionfinish() -> None:
+    if "tests.support.ranks" in sys.modules:
+        from tests.support.ranks import close_session_pool
+
+        close_session_pool()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _processes():
-    """Use two threads over all pytest workers, and end the ranks of the session."""
+def _two_threads():
+    """Use two threads over all pytest workers."""
     import torch
 
-    from tests.support.ranks import close_session_pool
-
     torch.set_num_threads(max(2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1))
-    yield
-    close_session_pool()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.texts import real_pairs
 
 SEED = 0
-COUNT, LENGTHS, STEPS = 10, range(6, 11), 30
+COUNT, LENGTHS, STEPS = 6, range(6, 11), 30
 # The token of the text has a probability of 0.42 in MiniLM's vocabulary, all others the same.
 CERTAINTY = 10.0
 
