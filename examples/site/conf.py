@@ -123,5 +123,7 @@ def _visit_math(writer: Any, node: nodes.math) -> None:
 
 
 def _visit_math_block(writer: Any, node: nodes.math_block) -> None:
-    writer.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    equation = tex2mathml(node.astext(), as_block=True)
+    # The theme lets a wrapper scroll on narrow screens.
+    writer.body.append(f'<div class="math-wrapper"><div class="math">{equation}</div></div>')
     raise nodes.SkipNode
