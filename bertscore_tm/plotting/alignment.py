@@ -121,7 +121,7 @@ class Alignment:
                 labelled.
 
         Returns:
-            The figure, not shown and not known to pyplot; ``figure.savefig("alignment.pdf")`` writes it.
+            The figure, not known to pyplot; a notebook shows it, ``figure.savefig("alignment.pdf")`` writes it.
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -150,7 +150,7 @@ class Alignment:
             ax: axes to draw on. Default: a new figure, whose size grows with the texts.
 
         Returns:
-            The figure, not shown and not known to pyplot.
+            The figure, not known to pyplot; a notebook shows it.
 
         Raises:
             ImportError: matplotlib is not installed.
@@ -320,7 +320,11 @@ def _describe_settings(
     encoder: FrozenEncoder, layer: int, weights: TokenWeights, baseline: LayerBaseline | None
 ) -> str:
     """Name the model, the layer and the settings that differ from the defaults."""
-    facts = [Path(encoder.name).name if Path(encoder.name).is_dir() else encoder.name, f"layer {layer}"]
+    name = encoder.name
+    if Path(name).is_dir():
+        # The last folder is often named "model" or "checkpoint-500".
+        name = Path(*Path(name).resolve().parts[-2:]).as_posix()
+    facts = [name, f"layer {layer}"]
     if encoder.tokenizer.exclude_special_tokens:
         facts.append("without special tokens")
     if weights.source.kind == "mapping":

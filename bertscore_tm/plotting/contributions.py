@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.plotting.alignment import Alignment
@@ -18,7 +18,7 @@ from bertscore_tm.plotting.figures import (
     write_title,
 )
 from bertscore_tm.plotting.fonts import FontFallback, find_fonts
-from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST, ShadedText, shade_texts
+from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST, ShadedText, find_reversed, shade_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,6 +98,19 @@ def _wrap_lines(widths: list[float], joined: list[bool], line: float) -> list[tu
     return places
 
 
+def _reverse_runs(
+    places: list[tuple[int, float]], widths: list[float], is_reversed: list[bool]
+) -> list[tuple[int, float]]:
+    """Mirror each run of tokens that are read against the text's direction, line by line."""
+    ordered: list[tuple[int, float]] = []
+    tokens = zip(places, widths, is_reversed, strict=True)
+    for (row, mirrored), group in groupby(tokens, key=lambda token: (token[0][0], token[2])):
+        run = [(x, width) for (_, x), width, _ in group]
+        ends = run[0][0] + run[-1][0] + run[-1][1]
+        ordered += [(row, ends - x - width if mirrored else x) for x, width in run]
+    return ordered
+
+
 def _panel_height(widths: list[list[float]], sides: tuple[ShadedText, ShadedText], font: float, width: float) -> float:
     num_lines = sum(
         _wrap_lines(one, side.text.joined, width / font)[-1][0] + 1 for one, side in zip(widths, sides, strict=True)
@@ -135,6 +148,7 @@ def _draw_texts(ax: Axes, alignment: Alignment, fonts: FontFallback, size: Size)
         _draw_scale(ax, side, shades, (width, height), top)
         top += _HEADING
         places = _wrap_lines(measured, side.text.joined, width / font)
+        places = _reverse_runs(places, measured, find_reversed(side))
         for token, extent, shade, (row, x) in zip(side.text.tokens, measured, side.shades, places, strict=True):
             left = width - (x + extent) * font if side.right_to_left else x * font
             _draw_token(ax, fonts, token, font, shades((shade + 1) / 2), left, top + row * _LINE * font, extent)

@@ -88,10 +88,10 @@ def create_axes(size: Size) -> Axes:
     Returns:
         The axes; their figure has space for labels, see :func:`fit_figure`.
     """
-    from matplotlib.figure import Figure
+    from bertscore_tm.plotting.notebook_figure import NotebookFigure
 
     width, height = (length + 2 * _DRAFT for length in size)
-    figure = Figure(figsize=(width, height))
+    figure = NotebookFigure(figsize=(width, height))
     return figure.add_axes((_DRAFT / width, _DRAFT / height, size[0] / width, size[1] / height))
 
 

