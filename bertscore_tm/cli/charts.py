@@ -61,6 +61,7 @@ def draw_intervals(path: str, label: str, panels: Sequence[tuple[str, Sequence[t
         label: what the intervals are, such as their coverage.
         panels: the title of each panel and its rows: name and estimate.
     """
+    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
     heights = [_ROW * len(rows) + _FRAME for _, rows in panels]
@@ -70,7 +71,8 @@ def draw_intervals(path: str, label: str, panels: Sequence[tuple[str, Sequence[t
         values = [estimate.value for _, estimate in rows]
         below = [max(estimate.value - estimate.low, 0.0) for _, estimate in rows]
         above = [max(estimate.high - estimate.value, 0.0) for _, estimate in rows]
-        ax.errorbar(values, range(len(rows)), xerr=[below, above], fmt="o", color="black", capsize=3)
+        colour = rcParams["text.color"]
+        ax.errorbar(values, range(len(rows)), xerr=[below, above], fmt="o", color=colour, capsize=3)
         ax.set_yticks(range(len(rows)), [name for name, _ in rows], parse_math=False)
         ax.set_title(title, loc="left", fontsize="medium", parse_math=False)
         ax.set_ylim(len(rows) - 0.5, -0.5)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.plotting.alignment import Alignment
@@ -88,11 +90,20 @@ def create_axes(size: Size) -> Axes:
     Returns:
         The axes; their figure has space for labels, see :func:`fit_figure`.
     """
-    from bertscore_tm.plotting.notebook_figure import NotebookFigure
+    from matplotlib.figure import Figure
 
     width, height = (length + 2 * _DRAFT for length in size)
-    figure = NotebookFigure(figsize=(width, height))
-    return figure.add_axes((_DRAFT / width, _DRAFT / height, size[0] / width, size[1] / height))
+    figure: Any = Figure(figsize=(width, height))
+    # Notebooks call it where neither pyplot nor %matplotlib inline is used. Loggers accept no subclass of Figure.
+    figure._repr_png_ = partial(_write_png, figure)
+    ax: Axes = figure.add_axes((_DRAFT / width, _DRAFT / height, size[0] / width, size[1] / height))
+    return ax
+
+
+def _write_png(figure: Figure) -> bytes:
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
 
 
 def fit_figure(ax: Axes, size: Size) -> Figure:

@@ -1,6 +1,7 @@
 """The pictures show the data, are readable, and leave no figure open."""
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -454,6 +455,7 @@ def test_a_notebook_shows_figures_without_pyplot(pictures):
     for figure in (pictures.alignment.plot(), pictures.alignment.plot_contributions()):
         shown, _ = DisplayFormatter().format(figure)
         assert shown["image/png"].startswith(b"\x89PNG")
+        assert DisplayFormatter().format(pickle.loads(pickle.dumps(figure)))[0]["image/png"] == shown["image/png"]
 
 
 def contrast(one, other):
