@@ -19,6 +19,8 @@ __all__ = ["Sample", "choose_samples", "describe_sample", "find_unmatched_words"
 _NUM_UNMATCHED = 3
 # A word with a higher similarity counts as matched.
 _MATCHED_SIMILARITY = 0.99
+# Scores are compared to five decimals.
+_STEPS_OF_F1 = 100_000
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
         >>> choose_samples(torch.tensor([0.3, 0.9]), 2)
         {'worst': [0], 'median': [], 'best': [1]}
     """
-    order = f1.argsort(stable=True).tolist()
+    # Equal texts differ by rounding, which depends on the batches that they were in.
+    order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True).tolist()
     count = min(count, max(1, len(order) // 3))
     worst, rest = order[:count], order[count:]
     best = rest[-count:][::-1]

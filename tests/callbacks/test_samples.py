@@ -150,6 +150,13 @@ def test_no_place_is_chosen_twice_and_kinds_are_in_order(scores, count):
         assert ranked[middle] in values["median"] or ranked[(len(scores) - 1) // 2] in values["median"]
 
 
+@given(st.lists(st.sampled_from([1.0, 1 - 1.2e-7, 1 + 1.2e-7]), min_size=6, max_size=6))
+@settings(deadline=None, max_examples=20)
+def test_rounding_does_not_choose(scores):
+    scores = torch.tensor([*scores, 0.2, 0.4, 0.6], dtype=torch.float32)
+    assert choose_samples(scores, 2) == choose_samples(scores.round(decimals=1), 2)
+
+
 def test_unmatched_words_are_those_with_the_highest_cost(encoder):
     metric = BERTScore(encoder)
     alignment = metric.align("The kitten is sleeping on a tokenization.", "The cat sleeps on a mat.")
