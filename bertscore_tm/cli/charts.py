@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import report
 from bertscore_tm.cli.errors import CommandError
@@ -64,6 +64,10 @@ def draw_intervals(path: str, label: str, panels: Sequence[tuple[str, Sequence[t
     from matplotlib import rcParams
     from matplotlib.figure import Figure
 
+    from bertscore_tm.plotting.fonts import find_fonts
+
+    fonts = find_fonts(text for title, rows in panels for text in (title, *(name for name, _ in rows)))
+    style: dict[str, Any] = {"fontfamily": fonts.families, "parse_math": False}
     heights = [_ROW * len(rows) + _FRAME for _, rows in panels]
     figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
     axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
@@ -73,8 +77,8 @@ def draw_intervals(path: str, label: str, panels: Sequence[tuple[str, Sequence[t
         above = [max(estimate.high - estimate.value, 0.0) for _, estimate in rows]
         colour = rcParams["text.color"]
         ax.errorbar(values, range(len(rows)), xerr=[below, above], fmt="o", color=colour, capsize=3)
-        ax.set_yticks(range(len(rows)), [name for name, _ in rows], parse_math=False)
-        ax.set_title(title, loc="left", fontsize="medium", parse_math=False)
+        ax.set_yticks(range(len(rows)), [fonts.replace_missing(name) for name, _ in rows], **style)
+        ax.set_title(fonts.replace_missing(title), loc="left", fontsize="medium", **style)
         ax.set_ylim(len(rows) - 0.5, -0.5)
         ax.grid(axis="x", alpha=0.3)
         if min(value - low for value, low in zip(values, below, strict=True)) < 0:

@@ -77,7 +77,7 @@ def find_fonts(texts: Iterable[str]) -> FontFallback:
         characters = " ".join(unavailable[:10]) + (" ..." if len(unavailable) > 10 else "")
         warn_user(
             f"no installed font has {len(unavailable)} of the characters ({characters}), drawn as {_PLACEHOLDER}: "
-            f"install a font for the script, such as a Noto font, or use contributions_html, which shows every script"
+            f"install a font for the script, such as a Noto font. contributions_html shows alignments in every script"
         )
     return FontFallback(families, missing)
 
