@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from inspect import signature
 from typing import Any, get_args, get_origin
 
@@ -33,12 +34,14 @@ class LoaderScores:
         order: the order in which this rank reads the examples, if ranks may read duplicates.
         has_numbers: whether an example has the same number in every run.
         num_pairs: number of pairs so far, duplicates included.
+        checksum: of the references so far in any order, if the order in which ranks read them is unknown; else 0.
     """
 
     metrics: dict[str, Metric]
     order: SampleOrder | None
     has_numbers: bool
     num_pairs: int = 0
+    checksum: int = 0
     _buffers: dict[int, TextBuffer] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
     _held: dict[int, tuple[str, Any]] = field(default_factory=dict)
@@ -87,6 +90,9 @@ class LoaderScores:
             target: a reference, or a list of references, per prediction.
             indices: number of each example, or ``None`` if no example is read twice.
         """
+        if self.order is None:
+            digests = (sha256(repr(one).encode()).digest()[:8] for one in target)
+            self.checksum = (self.checksum + sum(int.from_bytes(one) for one in digests)) % 2**64
         for name, metric in self.metrics.items():
             if isinstance(metric, BERTScore):
                 self.buffer(metric, name).add(preds, target, indices)

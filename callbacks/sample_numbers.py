@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -26,6 +27,7 @@ from bertscore_tm.callbacks.trainer import gather_objects, get_dataloaders
 
 __all__ = [
     "SampleOrder",
+    "count_equal_shares",
     "get_sample_orders",
     "has_random_order",
     "is_tensor_parallel_replica",
@@ -149,6 +151,20 @@ def require_equal_orders(trainer: pl.Trainer) -> None:
             f"the sampler of a dataloader yields other examples on each of {trainer.world_size} ranks, so some were "
             f"scored several times and others never: seed the sampler equally on all ranks"
         )
+
+
+def count_equal_shares(trainer: pl.Trainer, checksums: Sequence[int]) -> int:
+    """Return how many ranks scored the same examples; a collective call.
+
+    Args:
+        trainer: the running trainer.
+        checksums: checksum of the references of each dataloader that this rank scored; 0 for none.
+
+    Returns:
+        The largest number of ranks with the same references of a dataloader; at most 1 if each rank has its own share.
+    """
+    loaders = zip(*gather_objects(trainer, checksums), strict=True)
+    return max(count for ranks in loaders for count in (0, *Counter(filter(None, ranks)).values()))
 
 
 def read_indices(index_key: str, batch: Any, outputs: Any, count: int) -> list[int]:

@@ -22,6 +22,7 @@ from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_abou
 from bertscore_tm.callbacks.loader_scores import LoaderScores, check_loader_names, compute_metric, flatten_metrics
 from bertscore_tm.callbacks.sample_numbers import (
     SampleOrder,
+    count_equal_shares,
     get_sample_orders,
     has_random_order,
     is_tensor_parallel_replica,
@@ -30,6 +31,7 @@ from bertscore_tm.callbacks.sample_numbers import (
 )
 from bertscore_tm.callbacks.trainer import count_scored_loaders, require_lightning_trainer
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreCallback", "ScoredBatch", "TextListener"]
 
@@ -389,11 +391,21 @@ class BERTScoreCallback(Callback):
             )
         return outputs[self.preds_key], outputs[self.target_key]
 
+    def _warn_about_equal_shares(self, trainer: pl.Trainer) -> None:
+        count = count_equal_shares(trainer, [loader.checksum for loader in self._loaders])
+        if count > 1 and trainer.is_global_zero and "shares" not in self._warned:
+            self._warned.add("shares")
+            warn_user(
+                f"{count} ranks scored the same examples, so each counts {count} times: remove "
+                f"use_distributed_sampler=False, let each rank read its own share, or pass index_key="
+            )
+
     def _log(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self.flush()
         if trainer.world_size > 1:
             if self.index_key is None:
                 require_equal_orders(trainer)
+                self._warn_about_equal_shares(trainer)
             else:
                 for loader in self._loaders:
                     loader.update_held(trainer)

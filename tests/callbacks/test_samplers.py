@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import warnings
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -175,6 +176,17 @@ def differently_seeded(few, encoder, folder, rank):
     return run.callback_metrics["val_bertscore_f1"].item()
 
 
+def unsampled(kind, few, encoder, folder, rank):
+    """F1, and warnings about the ranks, of a run without a distributed sampler."""
+    run = trainer(folder, [BERTScoreCallback(BERTScore(encoder))], use_distributed_sampler=False, **ranks_of(2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run.validate(chooser(few, count=COUNT, kind=Indexed), LOADERS[kind](rank, 2), verbose=False)
+    return run.callback_metrics["val_bertscore_f1"].item(), [
+        str(one.message) for one in caught if "ranks scored" in str(one.message)
+    ]
+
+
 def join(rank, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), NODE_RANK="0")
 
@@ -193,6 +205,7 @@ def refusals(rank, world_size, few, minilm, folder, port):
         for kind in REFUSED
         for index_key in (None, "index")
     }
+    found |= {kind: unsampled(kind, few, encoder, folder, rank) for kind in ("plain", "shuffled", "iterable")}
     return found | {"seeds": differently_seeded(few, encoder, folder, rank)}
 
 
@@ -283,6 +296,21 @@ def test_an_unknown_order_is_an_error_without_indices(refusal_reports, expected,
 def test_a_sampler_that_differs_between_ranks_is_an_error(refusal_reports):
     for rank in refusal_reports:
         assert "yields other examples on each of 2 ranks" in rank["seeds"]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("kind", ["plain", "shuffled", "iterable"])
+def test_ranks_that_read_the_same_examples_warn(refusal_reports, expected, kind):
+    first, second = (rank[kind] for rank in refusal_reports)
+    assert first[0] == second[0] == pytest.approx(expected[0].mean().item(), abs=1e-6)
+    assert second[1] == []
+    if kind == "iterable":
+        assert first[1] == []
+    else:
+        (message,) = first[1]
+        assert message.startswith("2 ranks scored the same examples, so each counts 2 times")
+        assert "use_distributed_sampler=False" in message
 
 
 def test_indices_count_each_example_once_also_on_one_rank(few, shallow, tmp_path):
