@@ -33,7 +33,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
 from bertscore_tm.statistics import PairedBootstrap, paired_bootstrap
 from examples.docstring_training import LOSSES, AddedLoss, Collate, Summarizer, load_generator, quieten
-from examples.docstrings import DocstringPair, load_corpus
+from examples.docstrings import FEWER_PACKAGES, DocstringPair, load_corpus
 
 print_once = rank_zero_only(print)  # with several devices, each runs this program
 
@@ -54,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options.output.mkdir(parents=True, exist_ok=True)
 
     print_once("Collecting docstrings from this machine (once; later runs read a cache) ...", flush=True)
-    train, validation = load_corpus(verbose=True)
+    train, validation = load_corpus(packages=FEWER_PACKAGES, verbose=True)
+    if not 0 < options.train_pairs <= len(train) or options.eval_pairs > len(validation):
+        train, validation = load_corpus(verbose=True)
     train = train if options.train_pairs == 0 else sample_pairs(train, options.train_pairs, options.seed)
     held_out = sample_pairs(validation, options.eval_pairs, options.seed)
     print_once(f"{len(train)} training pairs, {len(held_out)} held-out pairs from other modules.\n", flush=True)

@@ -18,4 +18,5 @@ def corpus_cache(docstring_pairs, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with monkeypatch.context() as patch:
         patch.setattr(docstrings, "collect_pairs", lambda packages, verbose: docstring_pairs)
-        docstrings.load_corpus()
+        for packages in (docstrings.DEFAULT_PACKAGES, docstrings.FEWER_PACKAGES):
+            docstrings.load_corpus(packages=packages)

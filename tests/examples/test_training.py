@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
 
 from examples import docstring_training, summarize_docstrings
 from examples.docstring_training import LOSSES, Collate, MinimumRisk, SelfCritical, Summarizer, load_generator
-from examples.docstrings import load_corpus, split_by_module
+from examples.docstrings import DEFAULT_PACKAGES, FEWER_PACKAGES, DocstringPair, load_corpus, split_by_module
 from tests.support.ranks import run_ranks
 
 SIZES = {"train-pairs": 12, "val-pairs": 2, "eval-pairs": 6, "batch-size": 4, "warmup-steps": 1, "steps": 2}
@@ -252,6 +252,30 @@ def test_only_the_second_arm_depends_on_the_loss(demo_runs):
         torch.testing.assert_close(weights(loss, arm), weights("none", arm), rtol=0, atol=0)
     alone, joined = weights(loss, "cross-entropy-goes-on"), weights(loss, "*joins")
     assert any((alone[name] - joined[name]).abs().max() > 1e-6 for name in alone)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_enough"),
+    [([], True), (["--train-pairs", "0"], False), (["--train-pairs", "41"], False), (["--eval-pairs", "41"], False)],
+)
+def test_large_packages_are_read_only_for_more_pairs(monkeypatch, tmp_path, arguments, is_enough):
+    """Stopped when the texts are there."""
+    read = []
+    pairs = [DocstringPair("a", "b", "c")] * 40
+
+    def load(packages=DEFAULT_PACKAGES, verbose=False):
+        read.append(packages)
+        return pairs, pairs
+
+    def stop(name):
+        raise InterruptedError
+
+    monkeypatch.setattr(summarize_docstrings, "load_corpus", load)
+    monkeypatch.setattr(summarize_docstrings, "load_generator", stop)
+    with pytest.raises(InterruptedError):
+        summarize_docstrings.main([*SMALL, *arguments, "--output", str(tmp_path)])
+    assert read == ([FEWER_PACKAGES] if is_enough else [FEWER_PACKAGES, DEFAULT_PACKAGES])
+    assert not {"torch", "transformers"} & set(FEWER_PACKAGES)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
