@@ -26,6 +26,7 @@ __all__ = [
     "models",
     "parse_baseline",
     "published_correlation",
+    "similar_names",
     "tuned_layer",
 ]
 
@@ -138,15 +139,27 @@ def published_correlation(model: str) -> float | None:
 def _find_entry(model: str, quantity: str, remedy: str) -> dict[str, Any]:
     listed = listed_as(model)
     if listed is None:
-        similar = _similar_names(model, models())
+        similar = similar_names(model, models())
         hint = f"; similar listed names: {', '.join(similar)}" if similar else ""
         raise ValueError(f"no {quantity} is published for {model!r}: {remedy}{hint}")
     entry: dict[str, Any] = _load_tables()["models"][listed]
     return entry
 
 
-def _similar_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return known names that are similar to a name, or to the last part of a path."""
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return known names that are similar to a name, or to the last part of a path.
+
+    Args:
+        name: hub name or path.
+        known: the names to choose from, such as :func:`models`.
+
+    Returns:
+        At most three names, the most similar first.
+
+    Example:
+        >>> similar_names("roberta-lage", models())[0]
+        'roberta-large'
+    """
     known = list(known)
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return get_close_matches(name, known, n=3) or get_close_matches(last, known, n=3)
@@ -184,7 +197,7 @@ def baseline(lang: str, model: str, path: str | os.PathLike[str] | None = None) 
     known = _find_files(tables / lang.lower())
     name = listed_as(model) or model
     if name not in known:
-        similar = _similar_names(name, known)
+        similar = similar_names(name, known)
         hint = f"; similar names with a table: {', '.join(similar)}" if similar else ""
         raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {lang!r}: {', '.join(sorted(known))}")
     return parse_baseline(known[name].read_text(encoding="utf-8"), f"{lang}/{name}")

@@ -68,8 +68,11 @@ def list_references(target: Any, num_items: int) -> list[list[str]]:
         [['a cat'], ['a dog', 'the dog']]
     """
     if isinstance(target, str) or not isinstance(target, Sequence) or len(target) != num_items:
-        count = f", got {len(target)}" if isinstance(target, Sequence) and not isinstance(target, str) else ""
-        raise ValueError(f"target must be {num_items} texts, or lists of texts, one per row of the predictions{count}")
+        is_list = isinstance(target, Sequence) and not isinstance(target, str)
+        given = str(len(target)) if is_list else f"a single {type(target).__name__}"
+        raise ValueError(
+            f"target must be a list of {num_items} texts or lists of texts, one per row of the predictions, got {given}"
+        )
     lists = [[one] if isinstance(one, str) else one for one in target]
     for i, several in enumerate(lists):
         for text in several if isinstance(several, Sequence) else [several]:

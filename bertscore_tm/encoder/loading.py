@@ -25,6 +25,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from bertscore_tm import catalog
 from bertscore_tm.core.batching import is_out_of_memory
 from bertscore_tm.encoder.families import Family
 from bertscore_tm.encoder.identity import ModelSource
@@ -247,12 +248,18 @@ def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
         if Path(location).is_dir():
             tried = "the local folder"
             remedy = _remedy(Path(location))
+        elif location.startswith((".", "~")) or Path(location).is_absolute():
+            tried = "a local folder, but there is none"
+            remedy = "Pass a folder that save_pretrained wrote, or a name on the hub"
         else:
             tried = "a local folder of that name, then the hub"
             remedy = (
                 "To work offline, save model and tokenizer with save_pretrained(folder) on a machine with network "
                 "access, and pass that folder"
             )
+            similar = [] if catalog.listed_as(name) else catalog.similar_names(name, catalog.models())
+            if similar:
+                remedy = f"Similar listed names: {', '.join(similar)}. {remedy}"
         if type(error).__name__ == "UnpicklingError":
             # The message of torch advises to run any code that the file holds.
             cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"

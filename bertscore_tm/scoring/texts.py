@@ -116,7 +116,8 @@ def _short(value: Any) -> str:
     """Describe a value and its type in at most about 80 characters, with the remedy for token ids."""
     shown = repr(value)
     described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
-    if isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value):
+    is_ids = isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value)
+    if is_ids or type(value) is int or (isinstance(value, Mapping) and "input_ids" in value):
         described += ": decode token ids with their tokenizer first, as with batch_decode"
     return described
 

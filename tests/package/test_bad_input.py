@@ -68,6 +68,21 @@ def test_token_ids_are_refused_with_the_remedy(minilm):
         bert_score([[101, 7]], ["a cat"], FrozenEncoder(minilm, num_layers=3))
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("roberta-lage", "then the hub. Similar listed names: roberta-large, "),
+        ("roberta-large", "then the hub. To work offline, save model and tokenizer with save_pretrained(folder)"),
+        ("./my_model", "a local folder, but there is none. Pass a folder that save_pretrained wrote"),
+    ],
+)
+def test_models_that_are_not_found_name_the_remedy(monkeypatch, name, remedy):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(OSError, match=re.escape(f"could not load the configuration of {name!r}; tried")) as caught:
+        FrozenEncoder(name, num_layers=1)
+    assert remedy in str(caught.value)
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), idf=st.booleans())
 def test_any_texts_have_a_score(any_encoder, data, idf):
@@ -191,6 +206,8 @@ def test_several_references_in_rows(encoder):
         ),
         (["a", "b"], torch.ones(2, 5).long(), TypeError, "target must be texts, got a tensor of shape (2, 5)"),
         (["x" * 10, [1] * 500], ["a", "b"], TypeError, "... (list)"),
+        ({"input_ids": [[1]]}, ["a"], TypeError, "got {'input_ids': [[1]]} (dict): decode token ids"),
+        (["a"], [[101, 7]], TypeError, "target[0][0] must be a string, got 101 (int): decode token ids"),
         (["a"], [[]], ValueError, "target[0] is empty: every candidate needs at least one reference"),
         (["a", "b"], ["a"], ValueError, "equal lengths, got 2 and 1"),
         ("a", ["a"], TypeError, "preds is a single string but target is a list"),
