@@ -81,7 +81,9 @@ class GeneratorVocabulary:
             encoder_weights = self._weights.to(device).table
             weights = None if self._weights.is_uniform else encoder_weights
             table = encoder.embedding_table(device)
+            encoder_ids: Tensor | None = torch.arange(len(table), device=device)
             if self._bridge is not None:
+                encoder_ids = self._bridge.encoder_ids(device)
                 bridged = self._bridge.embedding_table(device)
                 # Equal vocabularies share one table.
                 if bridged.data_ptr() != table.data_ptr():
@@ -90,7 +92,7 @@ class GeneratorVocabulary:
                 weights = weights[: len(table)].to(torch.promote_types(torch.float32, table.dtype), copy=True)
                 weights[self.end_ids] = 0
             excluded = [token for token in self.control_ids if token not in self._ends]
-            self._loaded[name] = OutputVocabulary(table, weights, excluded, self._ends), encoder_weights
+            self._loaded[name] = OutputVocabulary(table, weights, excluded, self._ends, encoder_ids), encoder_weights
         return True
 
     def require_size(self, size: int, expected: int, subject: str) -> int:

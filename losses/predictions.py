@@ -16,7 +16,6 @@ from bertscore_tm.losses.softmax_expectation import softmax_expectation
 
 __all__ = [
     "OutputVocabulary",
-    "PredictionStatistics",
     "SoftPredictions",
     "compute_statistics",
     "predict_from_hidden",
@@ -36,17 +35,19 @@ class OutputVocabulary:
         weights: weight of each token, 0 for the end tokens, shape (vocabulary,); ``None`` where all weigh 1.
         excluded_ids: tokens that get no probability.
         end_ids: tokens that end a text, with ``length="eos"``; otherwise empty.
+        encoder_ids: the encoder's id of each token, shape (vocabulary,), int64; ``None`` where a token has several.
     """
 
     table: Tensor
     weights: Tensor | None
     excluded_ids: Sequence[int]
     end_ids: Sequence[int] = ()
+    encoder_ids: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class SoftPredictions:
-    """Expectations over the generator's tokens at each position.
+    """Expectations over the generator's tokens at each position, arbitrary and without gradient outside the content.
 
     Args:
         embeddings: expected input embedding, without the share of the end tokens, shape (batch, positions, width).
@@ -59,28 +60,19 @@ class SoftPredictions:
     ends: Tensor | None
 
 
-@dataclass(frozen=True)
-class PredictionStatistics:
-    """Statistics of the generator's softmax at several positions.
-
-    Args:
-        entropy: in nats, shape (positions,).
-        special_mass: probability of the special tokens, shape (positions,).
-        likeliest: likeliest token that is not special, shape (positions,), int64.
-    """
-
-    entropy: Tensor
-    special_mass: Tensor
-    likeliest: Tensor
-
-
 def predict_from_logits(
-    logits: Tensor, vocabulary: OutputVocabulary, relaxation: Relaxation, temperature: float, top_k: int | None = None
+    logits: Tensor,
+    content: Tensor,
+    vocabulary: OutputVocabulary,
+    relaxation: Relaxation,
+    temperature: float,
+    top_k: int | None = None,
 ) -> SoftPredictions:
     """Return expectations under relaxed logits.
 
     Args:
         logits: shape (batch, positions, vocabulary).
+        content: positions whose expectations are needed, shape (batch, positions), bool.
         vocabulary: the tokens.
         relaxation: returns probabilities of logits.
         temperature: of the relaxation.
@@ -91,13 +83,15 @@ def predict_from_logits(
 
     Example:
         >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
-        >>> predict_from_logits(torch.tensor([[[0.0, 0.0, 9.0]]]), vocabulary, softmax_relaxation, 1.0).embeddings
+        >>> logits, content = torch.tensor([[[0.0, 0.0, 9.0]]]), torch.tensor([[True]])
+        >>> predict_from_logits(logits, content, vocabulary, softmax_relaxation, 1.0).embeddings
         tensor([[[2., 1.]]])
     """
     table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
     if top_k is None and relaxation is softmax_relaxation and is_eager():
-        columns = _stack_columns(vocabulary)
-        return _split_columns(softmax_expectation(logits, columns, temperature, vocabulary.excluded_ids), vocabulary)
+        columns, kept = _stack_columns(vocabulary), _needed_positions(content)
+        expected = softmax_expectation(logits, columns, temperature, vocabulary.excluded_ids, kept)
+        return _split_columns(expected, vocabulary)
     if top_k is None:
         p = relaxation(logits, temperature, vocabulary.excluded_ids)
         embeddings = expected_embedding(p, table)
@@ -122,6 +116,7 @@ def predict_from_logits(
 
 def predict_from_hidden(
     hidden: Tensor,
+    content: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     vocabulary: OutputVocabulary,
@@ -133,6 +128,7 @@ def predict_from_hidden(
 
     Args:
         hidden: the generator's last hidden states, shape (batch, positions, features).
+        content: positions whose expectations are needed, shape (batch, positions), bool.
         weight: of its output layer, shape (outputs, features), with at least as many outputs as there are tokens.
         bias: of its output layer, shape (outputs,), or none.
         vocabulary: the tokens.
@@ -145,10 +141,15 @@ def predict_from_hidden(
 
     Example:
         >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
-        >>> predictions, _ = predict_from_hidden(torch.zeros(1, 1, 4), torch.ones(3, 4), None, vocabulary, 1.0)
+        >>> hidden, content = torch.zeros(1, 1, 4), torch.tensor([[True]])
+        >>> predictions, _ = predict_from_hidden(hidden, content, torch.ones(3, 4), None, vocabulary, 1.0)
         >>> predictions.embeddings
         tensor([[[2., 1.]]])
     """
+    kept = _needed_positions(content if labels is None else content | (labels != ignore_index))
+    if kept is not None:
+        hidden = hidden.flatten(0, 1).index_select(0, kept)
+        labels = None if labels is None else labels.flatten().index_select(0, kept)
     columns, excluded = _stack_columns(vocabulary), [*vocabulary.excluded_ids]
     size = len(columns)
     if labels is None:
@@ -158,44 +159,72 @@ def predict_from_hidden(
         columns = nn.functional.pad(columns, (0, 0, 0, len(weight) - size))
         excluded += range(size, len(weight))
     options: dict[str, Any] = {"linear_bias": bias, "temperature": temperature, "excluded_ids": excluded}
+    cross_entropy: Tensor | None = None
     if labels is None:
-        return _split_columns(linear_expected_embedding(hidden, weight, columns, **options), vocabulary), None
-    expected, cross_entropy = linear_expected_embedding(
-        hidden, weight, columns, labels, ignore_index=ignore_index, **options
-    )
-    return _split_columns(expected, vocabulary), cross_entropy
+        expected = linear_expected_embedding(hidden, weight, columns, **options)
+    else:
+        expected, cross_entropy = linear_expected_embedding(
+            hidden, weight, columns, labels, ignore_index=ignore_index, **options
+        )
+    return _split_columns(_spread(expected.flatten(0, -2), kept, content), vocabulary), cross_entropy
 
 
 @torch.no_grad()
 def compute_statistics(
-    rows: Callable[[slice], Tensor], num_rows: int, special_ids: Sequence[int]
-) -> PredictionStatistics:
+    rows: Callable[[slice | Tensor], Tensor],
+    content: Tensor,
+    special_ids: Sequence[int],
+    *,
+    of_softmax: bool = True,
+    likeliest: bool = False,
+) -> dict[str, Tensor]:
     """Return statistics of the generator's softmax(z) at each position, computed for some positions at a time.
 
     Args:
-        rows: returns the logits of some positions, shape (positions, vocabulary).
-        num_rows: number of positions.
+        rows: returns the logits of some of the flattened positions, shape (positions, vocabulary).
+        content: positions whose statistics are needed, shape (batch, positions), bool.
         special_ids: tokens that are not content.
+        of_softmax: return ``entropy``, in nats, and ``special_mass``, the probability of the special tokens.
+        likeliest: return ``likeliest``, the likeliest token that is not special, int64.
 
     Returns:
-        The statistics, shape (positions,) each.
+        The statistics, shape (batch, positions) each, arbitrary outside the content.
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0, -torch.inf]])
-        >>> compute_statistics(lambda part: logits[part], 1, [1])
-        PredictionStatistics(entropy=tensor([0.6931]), special_mass=tensor([0.5000]), likeliest=tensor([0]))
+        >>> compute_statistics(lambda part: logits[part], torch.tensor([[True]]), [1], likeliest=True)
+        {'entropy': tensor([[0.6931]]), 'special_mass': tensor([[0.5000]]), 'likeliest': tensor([[0]])}
     """
-    entropy, special, likeliest = [], [], []
-    for start in range(0, num_rows, _POSITIONS_PER_STEP):
-        logits = rows(slice(start, start + _POSITIONS_PER_STEP))
-        p = mask_excluded(logits, ()).softmax(-1)
-        entropy.append(torch.special.entr(p).sum(-1))
-        special.append(p[:, list(special_ids)].sum(-1))
-        likeliest.append(mask_excluded(logits, special_ids).argmax(-1))
-    if not entropy:
-        empty = rows(slice(0, 0)).float().sum(-1)
-        return PredictionStatistics(empty, empty, empty.long())
-    return PredictionStatistics(torch.cat(entropy), torch.cat(special), torch.cat(likeliest))
+    names = [*(("entropy", "special_mass") if of_softmax else ()), *(("likeliest",) if likeliest else ())]
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
+    kept = _needed_positions(content)
+    num_rows = content.numel() if kept is None else len(kept)
+    for start in range(0, max(num_rows, 1) if names else 0, _POSITIONS_PER_STEP):
+        part = slice(start, start + _POSITIONS_PER_STEP)
+        logits = rows(part if kept is None else kept[part])
+        if of_softmax:
+            p = mask_excluded(logits, ()).softmax(-1)
+            parts["entropy"].append(torch.special.entr(p).sum(-1))
+            parts["special_mass"].append(p[:, list(special_ids)].sum(-1))
+        if likeliest:
+            parts["likeliest"].append(mask_excluded(logits, special_ids).argmax(-1))
+    return {name: _spread(torch.cat(values), kept, content) for name, values in parts.items()}
+
+
+def _needed_positions(content: Tensor) -> Tensor | None:
+    """Return the indices of the flattened positions with content; ``None`` where all are to be computed."""
+    # Elsewhere their number would have to be waited for, and it would break a compiled graph.
+    if content.device.type != "cpu" or not is_eager():
+        return None
+    kept = content.flatten().nonzero().squeeze(1)
+    return kept if 0 < len(kept) < content.numel() else None
+
+
+def _spread(values: Tensor, kept: Tensor | None, content: Tensor) -> Tensor:
+    """Put the values of the needed positions into their places, shape (batch, positions, ...)."""
+    if kept is not None:
+        values = values.new_zeros(content.numel(), *values.shape[1:]).index_copy(0, kept, values)
+    return values.view(*content.shape, *values.shape[1:])
 
 
 def _stack_columns(vocabulary: OutputVocabulary) -> Tensor:

@@ -17,7 +17,6 @@ from bertscore_tm.losses.bridge.fidelity import require_fidelity
 from bertscore_tm.losses.bridge.vocabulary import Mode, VocabularyBridge
 from bertscore_tm.losses.generator_vocabulary import GeneratorVocabulary, Length
 from bertscore_tm.losses.predictions import (
-    PredictionStatistics,
     SoftPredictions,
     compute_statistics,
     predict_from_hidden,
@@ -114,8 +113,9 @@ class SoftBERTScoreLoss(nn.Module):
         dtype: precision of the encoder.
         prefix_space: put a space before each text. Default: as the model's family needs it.
         exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
-        cache_bytes: CPU memory for token vectors of target texts, in bytes, kept for the next epoch and shared by all
-            metrics and losses on the same encoder. Worth it where the training set fits. Labels are not cached.
+        cache_bytes: CPU memory for the targets' token vectors, in bytes, kept for the next epoch and shared by all
+            metrics and losses on the same encoder; 0 turns the cache off. The default is half of the metric's, so that
+            the references of a validation fit too. Of labels only those on the CPU are cached.
 
     Raises:
         ImportError: the relaxation needs the entmax package, which is not installed.
@@ -160,7 +160,7 @@ class SoftBERTScoreLoss(nn.Module):
         dtype: str | torch.dtype = "float32",
         prefix_space: bool | None = None,
         exclude_special_tokens: bool = False,
-        cache_bytes: int = 0,
+        cache_bytes: int = 2**27,
     ) -> None:
         super().__init__()
         require_choice("component", component, Component)
@@ -252,7 +252,7 @@ class SoftBERTScoreLoss(nn.Module):
             warn_if_unshifted(logits, target, self.ignore_index)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             predictions = predict_from_logits(
-                logits, vocabulary, resolve_relaxation(self.relaxation), self.temperature, self.top_k
+                logits, content, vocabulary, resolve_relaxation(self.relaxation), self.temperature, self.top_k
             )
         flat = logits.detach().flatten(0, 1)
         return self._score(
@@ -325,12 +325,12 @@ class SoftBERTScoreLoss(nn.Module):
             labels = target
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             predictions, cross_entropy = predict_from_hidden(
-                hidden, weight, bias, vocabulary, self.temperature, labels, self.ignore_index
+                hidden, content, weight, bias, vocabulary, self.temperature, labels, self.ignore_index
             )
         weight, bias = weight[: len(vocabulary.table)], None if bias is None else bias[: len(vocabulary.table)]
         flat = hidden.detach().flatten(0, 1).to(predictions.embeddings.dtype)
 
-        def logits(rows: slice) -> Tensor:
+        def logits(rows: slice | Tensor) -> Tensor:
             own_bias = None if bias is None else bias.to(flat.dtype)
             return nn.functional.linear(flat[rows], weight.to(flat.dtype), own_bias)
 
@@ -379,21 +379,19 @@ class SoftBERTScoreLoss(nn.Module):
         content: Tensor,
         references: EncodedReferences,
         encoder_weights: Tensor,
-        logits: Callable[[slice], Tensor],
+        logits: Callable[[slice | Tensor], Tensor],
         return_components: bool,
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Compare predictions with references; ``logits`` gives those of some positions, for their statistics."""
-        statistics: PredictionStatistics | None = None
-        expands = self.bridge is not None and self.bridge.mode == "expand"
-        if expands or return_components:
-            statistics = compute_statistics(logits, content.numel(), self._vocabulary.control_ids)
+        bridge = self.bridge if self.bridge is not None and self.bridge.mode == "expand" else None
+        statistics = compute_statistics(
+            logits, content, self._vocabulary.control_ids, of_softmax=return_components, likeliest=bridge is not None
+        )
         tokens = SoftTokens(predictions.embeddings, content, predictions.weights, predictions.ends)
-        if expands:
-            assert self.bridge is not None
-            assert statistics is not None
-            piece_weights = None if self.weights.is_uniform else encoder_weights
-            likeliest = statistics.likeliest.view(content.shape)
-            tokens = self.bridge.to_soft_tokens(tokens.embeddings, likeliest, content, tokens.weights, piece_weights)
+        if bridge is not None:
+            pieces = None if self.weights.is_uniform else encoder_weights
+            likeliest = statistics["likeliest"]
+            tokens = bridge.to_soft_tokens(tokens.embeddings, likeliest, content, tokens.weights, pieces)
         with torch.autocast(device_type=content.device.type, enabled=False):
             candidate, reference = encode_soft_tokens(tokens, self.encoder, encoder_weights), references.tokens
             if references.items is not None:
@@ -418,10 +416,9 @@ class SoftBERTScoreLoss(nn.Module):
                 return loss
             with torch.no_grad():
                 components = soft | {f"teacher_forced_{name}": score for name, score in scores("max").items()}
-        assert statistics is not None
         num_content = content.sum(1).clamp(min=1)
-        for name, values in (("entropy", statistics.entropy), ("special_mass", statistics.special_mass)):
-            components[name] = torch.where(content, values.view(content.shape), 0.0).sum(1) / num_content
+        for name in ("entropy", "special_mass"):
+            components[name] = torch.where(content, statistics[name], 0.0).sum(1) / num_content
         return loss, {name: reduce_batch(values.detach(), self.reduction) for name, values in components.items()}
 
     def _locate_content(
@@ -446,4 +443,7 @@ class SoftBERTScoreLoss(nn.Module):
         if self.bridge is not None and self.bridge.mode != "identity":
             rows = [row[kept].tolist() for row, kept in zip(target, content, strict=True)]
             return predicted, self.encode_references(self.bridge.decode(rows), device)
-        return predicted, encode_reference_labels(target, content, vocabulary, self.encoder, encoder_weights)
+        references = encode_reference_labels(
+            target, content, vocabulary, self.encoder, encoder_weights, self.cache_bytes
+        )
+        return predicted, references

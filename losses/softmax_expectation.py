@@ -19,7 +19,11 @@ _TOKENS_PER_CHUNK = 2048
 
 
 def softmax_expectation(
-    logits: Tensor, table: Tensor, temperature: float = 1.0, excluded_ids: Sequence[int] = ()
+    logits: Tensor,
+    table: Tensor,
+    temperature: float = 1.0,
+    excluded_ids: Sequence[int] = (),
+    kept: Tensor | None = None,
 ) -> Tensor:
     r"""Return :math:`y = \mathrm{softmax}(z / u)\, E` over content tokens.
 
@@ -32,6 +36,8 @@ def softmax_expectation(
         table: E, frozen, shape (vocabulary, width).
         temperature: u, above 0; below 1 sharpens, towards one-hot.
         excluded_ids: tokens that get no probability, such as special tokens.
+        kept: positions that are needed, as indices of the flattened positions, shape (kept,). The others are not
+            computed; y and its gradient are 0 there. Default: all.
 
     Returns:
         y, shape (..., width), float32 or float64.
@@ -47,7 +53,9 @@ def softmax_expectation(
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     rows = logits.reshape(-1, logits.shape[-1])
-    y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids))  # type: ignore[no-untyped-call]
+    y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids), kept)  # type: ignore[no-untyped-call]
+    if kept is not None:
+        y = y.new_zeros(len(rows), table.shape[1]).index_copy(0, kept, y)
     return y.view(*logits.shape[:-1], table.shape[1])
 
 
@@ -55,20 +63,23 @@ class _SoftmaxExpectation(torch.autograd.Function):
     """Of each row, ``peak`` is the largest logit of content and ``total`` the sum of exp((z - peak) / u)."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, table: Tensor, temperature: float, excluded: list[int]) -> Tensor:
-        """Return y, shape (rows, width)."""
+    def forward(
+        ctx: Any, logits: Tensor, table: Tensor, temperature: float, excluded: list[int], kept: Tensor | None
+    ) -> Tensor:
+        """Return y of the kept rows, shape (kept, width)."""
         dtype = torch.promote_types(torch.float32, logits.dtype)
-        y = torch.zeros(len(logits), table.shape[1], dtype=dtype, device=logits.device)
+        num_rows = len(logits) if kept is None else len(kept)
+        y = torch.zeros(num_rows, table.shape[1], dtype=dtype, device=logits.device)
         peak = torch.full_like(y[:, :1], torch.finfo(dtype).min)
         total = torch.zeros_like(peak)
-        for part, z in _copy_chunks(logits, excluded, dtype):
+        for part, z in _copy_chunks(logits, excluded, kept, dtype):
             before, peak = peak, torch.maximum(peak, z.amax(1, keepdim=True))
             weights = exponentiate_(divide_by_temperature_(z.sub_(peak), temperature))
             rescale = divide_by_temperature_(before - peak, temperature).exp_()
             total = total * rescale + weights.sum(1, keepdim=True)
             y = y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
         y = y.div_(total)
-        ctx.temperature, ctx.excluded = temperature, excluded
+        ctx.temperature, ctx.excluded, ctx.kept = temperature, excluded, kept
         ctx.save_for_backward(logits, table, y, peak, total)
         return y
 
@@ -76,34 +87,44 @@ class _SoftmaxExpectation(torch.autograd.Function):
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the logits."""
         logits, table, y, peak, total = ctx.saved_tensors
-        dtype, temperature, excluded = y.dtype, ctx.temperature, ctx.excluded
+        dtype, temperature, excluded, kept = y.dtype, ctx.temperature, ctx.excluded, ctx.kept
         if torch.is_grad_enabled():
             # Only differentiable operations, for create_graph=True.
-            p = softmax_relaxation(logits, temperature, excluded)
+            p = softmax_relaxation(logits if kept is None else logits[kept], temperature, excluded)
             into_p = grad_y @ table.to(dtype).t()
             grad = p * (into_p - (p * into_p).sum(1, keepdim=True)) / temperature
             grad = grad.to(logits.dtype)
+            if kept is not None:
+                grad = torch.zeros_like(logits).index_copy(0, kept, grad)
         else:
             # Divided here rather than in every probability.
             grad_y = grad_y / total / temperature
             mean = (grad_y * y).sum(1, keepdim=True)
-            grad = torch.empty_like(logits)
-            for part, z in _copy_chunks(logits, excluded, dtype):
+            grad = torch.empty_like(logits) if kept is None else torch.zeros_like(logits)
+            for part, z in _copy_chunks(logits, excluded, kept, dtype):
                 weights = exponentiate_(divide_by_temperature_(z.sub_(peak), temperature))
-                torch.mul(weights, linear(grad_y, table[part].to(dtype)).sub_(mean), out=grad[:, part])
+                into_p = linear(grad_y, table[part].to(dtype)).sub_(mean)
+                if kept is None:
+                    torch.mul(weights, into_p, out=grad[:, part])
+                else:
+                    grad[:, part].index_copy_(0, kept, weights.mul_(into_p).to(grad.dtype))
         # A row that is -inf elsewhere has all its mass on them.
         ids = torch.tensor(excluded, dtype=torch.long, device=grad.device)
         grad = grad.index_fill(1, ids, 0.0) if torch.is_grad_enabled() else grad.index_fill_(1, ids, 0.0)
-        return grad, None, None, None
+        return grad, None, None, None, None
 
 
-def _copy_chunks(logits: Tensor, excluded: list[int], dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """Yield copies of the logits of each chunk, with the lowest finite number at excluded tokens.
+def _copy_chunks(
+    logits: Tensor, excluded: list[int], kept: Tensor | None, dtype: torch.dtype
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield copies of the kept rows' logits of each chunk, with the lowest finite number at excluded tokens.
 
     The lowest finite number rather than -inf, so that a row whose other logits are -inf stays defined.
     """
-    memory = torch.empty(len(logits) * min(logits.shape[1], _TOKENS_PER_CHUNK), dtype=dtype, device=logits.device)
+    num_rows = len(logits) if kept is None else len(kept)
+    memory = torch.empty(num_rows * min(logits.shape[1], _TOKENS_PER_CHUNK), dtype=dtype, device=logits.device)
     for part, columns in split_vocabulary(logits.shape[1], _TOKENS_PER_CHUNK, excluded, logits.device):
         words = part.stop - part.start
-        z = memory[: len(logits) * words].view(len(logits), words).copy_(logits[:, part])
+        chunk = logits[:, part] if kept is None else logits[:, part].index_select(0, kept)
+        z = memory[: num_rows * words].view(num_rows, words).copy_(chunk)
         yield part, z if columns is None else z.index_fill_(1, columns, torch.finfo(dtype).min)

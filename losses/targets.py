@@ -10,9 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.onednn import is_eager
+from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.tokenization import TokenizedTexts
 from bertscore_tm.losses.predictions import OutputVocabulary
-from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens
+from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens, require_fitting
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -110,25 +113,22 @@ def encode_reference_texts(
                 [1., 1., 1., 0.]]))
     """
     encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes)
-    vectors = encoded.vectors
     texts = list(chain.from_iterable(references))
-    numbers = torch.tensor([encoded.indices[text] for text in texts], device="cpu")
-    index, mask = vectors.locate(numbers)
-    keys = mask.to(device)
-    padded = vectors.gather(index, keys)
-    # Padding has the id that is appended, as there may be no other.
-    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]
-    of_ids = weights.to(device=device, dtype=padded.dtype)[ids.to(device)] * keys
-    tokens = EncodedTokens(padded[0], keys, of_ids, vectors.has_content[numbers].to(device))
+    tokens = _pad(encoded.vectors, [encoded.indices[text] for text in texts], weights, device)
     items = None
     if len(texts) != len(references):
         counts = torch.tensor([len(several) for several in references], device="cpu")
         items = torch.arange(len(references), device="cpu").repeat_interleave(counts).to(device)
-    return EncodedReferences(tokens, items, len(references), vectors.num_truncated)
+    return EncodedReferences(tokens, items, len(references), encoded.vectors.num_truncated)
 
 
 def encode_reference_labels(
-    labels: Tensor, content: Tensor, vocabulary: OutputVocabulary, encoder: FrozenEncoder, encoder_weights: Tensor
+    labels: Tensor,
+    content: Tensor,
+    vocabulary: OutputVocabulary,
+    encoder: FrozenEncoder,
+    encoder_weights: Tensor,
+    cache_bytes: int = 0,
 ) -> EncodedReferences:
     """Encode the references of a batch from labels, one per item.
 
@@ -138,15 +138,64 @@ def encode_reference_labels(
         vocabulary: the tokens that the ids mean.
         encoder: the encoder.
         encoder_weights: weight of each of the encoder's tokens, shape (vocabulary,).
+        cache_bytes: CPU memory for vectors that are kept for later calls, in bytes; used on the CPU only, as labels on
+            an accelerator would have to be waited for.
 
     Returns:
         The encoded references.
+
+    Raises:
+        ValueError: a row is too long for the encoder.
     """
+    if labels.device.type == "cpu" and is_eager() and vocabulary.encoder_ids is not None:
+        return _encode_rows(labels, content, vocabulary.encoder_ids, encoder, encoder_weights, cache_bytes)
     ids = labels.long().masked_fill(~content, 0)
     with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
         weights = None if vocabulary.weights is None else vocabulary.weights[ids]
         soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
         return EncodedReferences(encode_soft_tokens(soft, encoder, encoder_weights), None, len(labels))
+
+
+def _encode_rows(
+    labels: Tensor,
+    content: Tensor,
+    encoder_ids: Tensor,
+    encoder: FrozenEncoder,
+    encoder_weights: Tensor,
+    cache_bytes: int,
+) -> EncodedReferences:
+    """Encode labels as texts are encoded: each distinct row once, without padding, and cached."""
+    before, after = encoder.tokenizer.special_affixes
+    ids = encoder_ids[labels[content].long()].split(content.sum(1).tolist())
+    rows = [(*before, *row.tolist(), *after) for row in ids]
+    require_fitting(max(map(len, ids)), encoder)
+    num_special = encoder.tokenizer.num_special_tokens
+
+    def encode(missing: list[tuple[int, ...]]) -> TokenVectors:
+        has_content, truncated = [len(row) > num_special for row in missing], [False] * len(missing)
+        texts = TokenizedTexts([[*row] for row in missing], has_content, truncated, encoder.tokenizer.num_excluded)
+        return encoder.encode(texts, labels.device)
+
+    distinct = [*dict.fromkeys(rows)]
+    if cache_bytes == 0:
+        vectors = encode(distinct)
+    else:
+        distinct, vectors = encoder.cache(labels.device).fetch(distinct, encode, cache_bytes)
+    indices = {row: i for i, row in enumerate(distinct)}
+    tokens = _pad(vectors, [indices[row] for row in rows], encoder_weights, labels.device)
+    return EncodedReferences(tokens, None, len(labels))
+
+
+def _pad(vectors: TokenVectors, numbers: list[int], weights: Tensor, device: torch.device) -> EncodedTokens:
+    """Put the vectors of some texts, which may repeat, into a padded batch."""
+    texts = torch.tensor(numbers, device="cpu")
+    index, mask = vectors.locate(texts)
+    keys = mask.to(device)
+    padded = vectors.gather(index, keys)
+    # Padding has the id that is appended, as there may be no other.
+    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]
+    of_ids = weights.to(device=device, dtype=padded.dtype)[ids.to(device)] * keys
+    return EncodedTokens(padded[0], keys, of_ids, vectors.has_content[texts].to(device))
 
 
 def require_labels(labels: Tensor, shape: torch.Size) -> None:

@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple, SupportsIndex, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ __all__ = ["VectorCache", "as_cache_bytes", "shared_cache"]
 
 # Memory is allocated in slabs of this many numbers, 64 MiB in float32: a power of two, as pinned memory is rounded up.
 _NUMBERS_PER_SLAB = 2**24
+
+Text = TypeVar("Text", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class _Memory(NamedTuple):
 class VectorCache:
     """Token vectors by text, in CPU memory; pinned for a GPU, so that it copies them while it computes.
 
+    A text is a string, or the tuple of its token ids.
+
     Args:
         device: where the vectors are encoded and used.
 
@@ -76,7 +80,7 @@ class VectorCache:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.num_bytes = 0
-        self._texts: dict[str, _CachedText] = {}
+        self._texts: dict[Hashable, _CachedText] = {}
         self._slab = _no_memory()
         self._used = 0
         self._lock = threading.Lock()
@@ -84,12 +88,12 @@ class VectorCache:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __contains__(self, text: str) -> bool:
+    def __contains__(self, text: Hashable) -> bool:
         return text in self._texts
 
     def fetch(
-        self, texts: Sequence[str], encode: Callable[[list[str]], TokenVectors], max_bytes: int
-    ) -> tuple[list[str], TokenVectors]:
+        self, texts: Sequence[Text], encode: Callable[[list[Text]], TokenVectors], max_bytes: int
+    ) -> tuple[list[Text], TokenVectors]:
         """Return the vectors of texts; encode and cache those that are missing.
 
         Args:
@@ -134,12 +138,12 @@ class VectorCache:
             truncated=torch.tensor([entry.truncated for entry in entries], device="cpu"),
         )
 
-    def _add(self, texts: list[str], encoded: TokenVectors, max_bytes: int) -> None:
+    def _add(self, texts: Sequence[Hashable], encoded: TokenVectors, max_bytes: int) -> None:
         has_content, truncated = encoded.has_content.tolist(), encoded.truncated.tolist()
         offsets = [*encoded.offsets.tolist(), len(encoded.ids)]
         # The program only waits where no event can tell when a copy is complete.
         written = torch.cuda.Event() if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        new: dict[str, _CachedText] = {}
+        new: dict[Hashable, _CachedText] = {}
         with self._lock:
             first = 0
             while first < len(texts):

@@ -123,6 +123,13 @@ class PieceTable:
         first = self.pieces[self.offsets[: -1 : len(Context)].clamp(max=max(len(self.pieces) - 1, 0))]
         return bool((self.pieces == first[~self.empty].repeat_interleave(len(Context))).all())
 
+    def single_pieces(self) -> Tensor | None:
+        """Return each token's piece, 0 for tokens without one, shape (vocabulary,); ``None`` if a token has several."""
+        if not self.is_one_to_one():
+            return None
+        firsts = self.offsets[: -1 : len(Context)].clamp(max=max(len(self.pieces) - 1, 0))
+        return self.pieces[firsts].masked_fill(self.empty, 0)
+
     def is_arange(self) -> bool:
         """Return whether every token that has pieces has the piece with its own id."""
         if not self.is_one_to_one():

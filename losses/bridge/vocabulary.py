@@ -147,6 +147,18 @@ class VocabularyBridge:
         """
         return self._move_pieces(weights.device).average(weights[:, None]).squeeze(1)
 
+    def encoder_ids(self, device: torch.device | str) -> Tensor | None:
+        """Return the encoder's id of each of the generator's tokens.
+
+        Args:
+            device: where to put them.
+
+        Returns:
+            Shape (vocab_size,), int64, 0 for tokens without pieces; ``None`` where a token has several pieces.
+        """
+        ids = self._pieces.single_pieces()
+        return None if ids is None else ids.to(device)
+
     def to_soft_tokens(
         self,
         embeddings: Tensor,

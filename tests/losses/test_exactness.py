@@ -173,7 +173,9 @@ def test_weights_have_no_gradient():
 
         def matches(z):
             vocabulary, special = loss._vocabulary.load(CPU)
-            soft = predict_from_logits(z, vocabulary, resolve_relaxation(loss.relaxation), 1.0)
+            soft = predict_from_logits(
+                z, torch.ones(z.shape[:-1], dtype=torch.bool), vocabulary, resolve_relaxation(loss.relaxation), 1.0
+            )
             candidate = encode_soft_tokens(SoftTokens(soft.embeddings, torch.ones(1, 3) > 0), encoder, special)
             reference = loss._locate_content(z.shape[:2], target, None, CPU)[1].tokens
             best = (candidate.vectors @ reference.vectors.mT).amax(-1)[0]
