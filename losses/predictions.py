@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,10 @@ class OutputVocabulary:
         excluded_ids: tokens that get no probability.
         end_ids: tokens that end a text, with ``length="eos"``; otherwise empty.
         encoder_ids: the encoder's id of each token, shape (vocabulary,), int64; ``None`` where a token has several.
+
+    Attributes:
+        columns: the table, the weights and the end tokens, whose expectations one product computes, shape (vocabulary,
+            columns).
     """
 
     table: Tensor
@@ -43,6 +47,17 @@ class OutputVocabulary:
     excluded_ids: Sequence[int]
     end_ids: Sequence[int] = ()
     encoder_ids: Tensor | None = None
+    columns: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        columns = [self.table]
+        if self.weights is not None:
+            columns.append(self.weights[:, None].to(self.table.dtype))
+        if self.end_ids:
+            is_end = torch.zeros_like(self.table[:, :1])
+            is_end[list(self.end_ids)] = 1
+            columns = [*(column * (1 - is_end) for column in columns), is_end]
+        object.__setattr__(self, "columns", columns[0] if len(columns) == 1 else torch.cat(columns, dim=1))
 
 
 @dataclass(frozen=True)
@@ -89,8 +104,8 @@ def predict_from_logits(
     """
     table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
     if top_k is None and relaxation is softmax_relaxation and is_eager():
-        columns, kept = _stack_columns(vocabulary), _needed_positions(content)
-        expected = softmax_expectation(logits, columns, temperature, vocabulary.excluded_ids, kept)
+        kept = _needed_positions(content)
+        expected = softmax_expectation(logits, vocabulary.columns, temperature, vocabulary.excluded_ids, kept)
         return _split_columns(expected, vocabulary)
     if top_k is None:
         p = relaxation(logits, temperature, vocabulary.excluded_ids)
@@ -150,7 +165,7 @@ def predict_from_hidden(
     if kept is not None:
         hidden = hidden.flatten(0, 1).index_select(0, kept)
         labels = None if labels is None else labels.flatten().index_select(0, kept)
-    columns, excluded = _stack_columns(vocabulary), [*vocabulary.excluded_ids]
+    columns, excluded = vocabulary.columns, [*vocabulary.excluded_ids]
     size = len(columns)
     if labels is None:
         weight, bias = weight[:size], None if bias is None else bias[:size]
@@ -225,18 +240,6 @@ def _spread(values: Tensor, kept: Tensor | None, content: Tensor) -> Tensor:
     if kept is not None:
         values = values.new_zeros(content.numel(), *values.shape[1:]).index_copy(0, kept, values)
     return values.view(*content.shape, *values.shape[1:])
-
-
-def _stack_columns(vocabulary: OutputVocabulary) -> Tensor:
-    """Concatenate the tables whose expectations are needed, to compute them in one pass over the vocabulary."""
-    end_ids, columns = list(vocabulary.end_ids), [vocabulary.table]
-    if vocabulary.weights is not None:
-        columns.append(vocabulary.weights[:, None].to(vocabulary.table.dtype))
-    if end_ids:
-        is_end = torch.zeros_like(vocabulary.table[:, :1])
-        is_end[end_ids] = 1
-        columns = [*(column * (1 - is_end) for column in columns), is_end]
-    return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
 
 def _split_columns(expected: Tensor, vocabulary: OutputVocabulary) -> SoftPredictions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from examples.benchmarks.expected_embedding import MADE_UP_SIZES, peak_beyond_gr
 from examples.benchmarks.options import Options, flat_texts
 from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.rounds import Figure, in_turn, ratios
+from examples.benchmarks.small_step import measure_small_steps
 from examples.benchmarks.training_steps import ADDED, TrainingSteps
 
 __all__ = ["MEMORY_RATIO", "TIME_RATIO", "Steps", "measure"]
@@ -68,12 +70,13 @@ def measure(options: Options) -> list[Figure]:
 
     Returns:
         Added time and added peak memory, from logits and from hidden states; and the peak of expected embeddings from
-        hidden states minus the gradient of the output layer's weight, as a ratio to the plain product.
+        hidden states minus the gradient of the output layer's weight, as a ratio to the plain product; and the time of
+        a step of a small generator, see :func:`measure_small_steps`.
 
     Raises:
         OSError: the system is not Linux.
     """
-    seconds = run_fresh(_times, options)
+    seconds, small = run_fresh(_times, options)
     peaks = {variant: run_fresh(_peak, options, variant) / _MEGABYTE for variant in ("cross-entropy", *ADDED)}
     added = {
         variant: ratios(
@@ -96,14 +99,16 @@ def measure(options: Options) -> list[Figure]:
             MEMORY_RATIO,
             at_most=True,
         ),
+        *small,
     ]
 
 
-def _times(options: Options) -> dict[str, list[float]]:
+def _times(options: Options) -> tuple[dict[str, list[float]], list[Figure]]:
     torch.set_num_threads(options.threads)
     steps = Steps(options)
     variants = ("cross-entropy", *ADDED, "encoder")
-    return in_turn({variant: lambda variant=variant: steps.run(variant) for variant in variants}, options.rounds)  # type: ignore[misc]
+    seconds = in_turn({name: partial(steps.run, name) for name in variants}, options.rounds)
+    return seconds, measure_small_steps(options)
 
 
 def _peak(options: Options, variant: str) -> int:

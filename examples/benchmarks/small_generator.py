@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast, T5Co
 
 from bertscore_tm import FrozenEncoder
 
-__all__ = ["Batch", "Task", "encoder_of_texts", "make_task", "train_generator"]
+__all__ = ["Batch", "Task", "encoder_of_texts", "make_generator", "make_task", "train_generator"]
 
 _SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
 _PADDING_ID, _END_ID = 0, 3
@@ -135,7 +135,7 @@ def train_generator(task: Task, steps: int, seed: int) -> tuple[T5ForConditional
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _make_model(task.encoder)
+        model = make_generator(task.encoder)
         optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
         batches = _draw_batches(task)
         held_out = task.collate(task.held_out)
@@ -185,12 +185,15 @@ def encoder_of_texts(folder: str, texts: Sequence[str], num_layers: int) -> Froz
     return FrozenEncoder(model, cut, num_layers=num_layers)
 
 
-def _content_ids(encoder: FrozenEncoder, lines: Sequence[str]) -> list[list[int]]:
-    return [list(row[1:-1]) for row in encoder.tokenizer(lines).ids]
+def make_generator(encoder: FrozenEncoder) -> T5ForConditionalGeneration:
+    """Return an untrained transformer whose token embeddings are the principal components of the encoder's.
 
+    Args:
+        encoder: the encoder, whose vocabulary it shares.
 
-def _make_model(encoder: FrozenEncoder) -> T5ForConditionalGeneration:
-    """Return a transformer whose token embeddings are the principal components of the encoder's."""
+    Returns:
+        The generator, with random weights but for the embeddings.
+    """
     embeddings = encoder.embedding_table("cpu")
     model = T5ForConditionalGeneration(
         T5Config(
@@ -210,6 +213,10 @@ def _make_model(encoder: FrozenEncoder) -> T5ForConditionalGeneration:
     with torch.no_grad():
         model.get_input_embeddings().weight.copy_(components / components.std())
     return model
+
+
+def _content_ids(encoder: FrozenEncoder, lines: Sequence[str]) -> list[list[int]]:
+    return [list(row[1:-1]) for row in encoder.tokenizer(lines).ids]
 
 
 def _draw_batches(task: Task) -> Iterator[Batch]:

@@ -97,10 +97,23 @@ def test_losses_fill_the_cache_for_metrics(tiny, encoded):
     epoch(BERTScore(tiny, 2))
     assert encoded == candidates_alone(loss.encoder, BATCHES)
     encoded.clear()
-    off = SoftBERTScoreLoss(tiny, 2)
+    off = SoftBERTScoreLoss(tiny, 2, cache_bytes=0)
     for _, target in BATCHES:
         off(logits_for(loss.encoder, len(target)), target)
     assert encoded == sum((ids(loss.encoder, set(target)) for _, target in BATCHES), Counter())
+
+
+def test_labels_are_encoded_once(tiny, encoded):
+    rows = torch.tensor([[50, 60, 3, -100], [51, 61, 71, 3], [50, 60, -100, -100]])
+    texts = Counter({(2, 50, 60, 3): 1, (2, 51, 61, 71, 3): 1})
+    values = []
+    for options, times in (({}, 1), ({"cache_bytes": 0}, 3)):
+        loss = SoftBERTScoreLoss(tiny, 2, **options)
+        logits = logits_for(loss.encoder, len(rows))[:, : rows.shape[1]]
+        encoded.clear()
+        values.append(torch.stack([loss(logits, rows.roll(epoch, 0)) for epoch in range(3)]))
+        assert encoded == Counter({text: count * times for text, count in texts.items()})
+    torch.testing.assert_close(values[0], values[1], atol=1e-6, rtol=0)
 
 
 def test_other_settings_have_another_cache(tiny):

@@ -46,15 +46,20 @@ def test_values_and_gradients(shape, temperature, excluded):
     )
 
 
+@pytest.mark.parametrize("kept", [None, torch.tensor([0, 2])], ids=["all", "some"])
 @pytest.mark.usefixtures("parts")
-def test_gradcheck():
+def test_gradcheck(kept):
     logits, table = noise(3, VOCABULARY).requires_grad_(), noise(VOCABULARY, WIDTH, seed=1)
 
     def function(logits):
-        return softmax_expectation(logits, table, 0.7, [2, 22])
+        return softmax_expectation(logits, table, 0.7, [2, 22], kept)
 
     assert torch.autograd.gradcheck(function, logits)
     assert torch.autograd.gradgradcheck(function, logits)
+    if kept is not None:
+        whole = softmax_expectation(logits, table, 0.7, [2, 22])
+        torch.testing.assert_close(function(logits)[kept], whole[kept], atol=1e-14, rtol=0)
+        assert not function(logits)[1].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -82,6 +82,18 @@ def test_one_graph_in_other_families(family):
     torch.testing.assert_close(grad_of(compiled, z, labels), grad_of(loss, z, labels), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("options", [OPTIONS[1]["idf"], None], ids=["idf", "eos"])
+def test_one_graph_from_hidden_states(options):
+    loss = SoftBERTScoreLoss(one_layer("bert"), idf=options, length="target" if options else "eos")
+    head, hidden = nn.Linear(8, len(loss.encoder.embedding_table("cpu"))), torch.randn(*TARGET.shape, 8)
+    results = []
+    for function in (torch.compile(loss.forward_hidden, fullgraph=True, backend="eager"), loss.forward_hidden):
+        leaf = hidden.clone().requires_grad_()
+        value, cross_entropy = function(leaf, head, TARGET, return_cross_entropy=True)
+        results.append(torch.autograd.grad(value + cross_entropy, leaf)[0])
+    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
+
+
 @pytest.mark.parametrize("relaxation", ["softmax", "gumbel"])
 def test_recomputed_in_the_backward_pass(encoder, relaxation):
     labels = labels_of(encoder)
