@@ -247,7 +247,7 @@ def test_references_that_cannot_be(encoder):
     loss = SoftBERTScoreLoss(encoder)
     logits = torch.zeros(2, 3, 30522)
     for target, error, said in (
-        (["a"], ValueError, "2 texts, or lists of texts.*got 1"),
+        (["a"], ValueError, "a list of 2 texts or lists of texts.*got 1"),
         ("ab", ValueError, "2 texts"),
         (7, ValueError, "2 texts"),
         ([["a"], []], ValueError, r"target\[1\] is an empty list"),
