@@ -441,7 +441,7 @@ class SoftBERTScoreLoss(nn.Module):
         require_ids(target, content, len(vocabulary.table), self.ignore_index)
         predicted = with_end if self.length == "eos" else content
         if self.bridge is not None and self.bridge.mode != "identity":
-            rows = [row[kept].tolist() for row, kept in zip(target, content, strict=True)]
+            rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
             return predicted, self.encode_references(self.bridge.decode(rows), device)
         references = encode_reference_labels(
             target, content, vocabulary, self.encoder, encoder_weights, self.cache_bytes
