@@ -166,7 +166,7 @@ def _encode_rows(
 ) -> EncodedReferences:
     """Encode labels as texts are encoded: each distinct row once, without padding, and cached."""
     before, after = encoder.tokenizer.special_affixes
-    ids = encoder_ids[labels[content].long()].split(content.sum(1).tolist())
+    ids = torch.split(encoder_ids[labels[content].long()], content.sum(1).tolist())
     rows = [(*before, *row.tolist(), *after) for row in ids]
     require_fitting(max(map(len, ids)), encoder)
     num_special = encoder.tokenizer.num_special_tokens
