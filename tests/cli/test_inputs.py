@@ -114,10 +114,10 @@ def test_json_is_an_array_of_objects_or_of_texts(tmp_path):
 
 
 def test_parquet(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     path = tmp_path / "pairs.parquet"
     rows = [{"candidate": "a", "references": ["b", "c"]}, {"candidate": "", "references": ["d"]}]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     table = read_table(str(path))
     assert table.texts("candidate") == ["a", ""]
     assert read_references([table], None, table, 2) == [["b", "c"], ["d"]]
