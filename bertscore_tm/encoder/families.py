@@ -27,8 +27,8 @@ class Family:
         counter: dotted path of the number of layers that the forward pass runs, for families that have one.
         encoder: name of the encoder within the base model, for encoder-decoder models.
         encoder_class: the family has a class that loads the encoder alone (``AutoModelForTextEncoding``).
-        final_norm: dotted path from the encoder to the norm after the last layer, for families that have one. Every
-            layer is returned normed, as a single layer is in the reference package.
+        final_modules: dotted paths from the encoder to the modules after the last layer, in order: a norm, and what
+            follows it. Every layer is returned as their output, as a single layer is in the reference package.
         absolute_positions: attribute of the configuration with the number of positions; ``None`` for models whose
             positions are relative only.
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
@@ -47,7 +47,7 @@ class Family:
     counter: str | None = None
     encoder: str | None = None
     encoder_class: bool = False
-    final_norm: str | None = None
+    final_modules: tuple[str, ...] = ()
     absolute_positions: str | None = "max_position_embeddings"
     positions_after_padding: bool = False
     padding_id: int | None = None
@@ -108,7 +108,7 @@ class Family:
             The number of layers.
         """
         # Layer 0 is the input of the first layer: some families fail without any layer.
-        return num_layers if self.final_norm is not None and not self.probed else max(num_layers, 1)
+        return num_layers if self.final_modules and not self.probed else max(num_layers, 1)
 
     def require_embeddings(self, config: PretrainedConfig) -> None:
         """Check that input embeddings instead of token ids give the same vectors.
@@ -123,6 +123,22 @@ class Family:
             raise ValueError(
                 f"soft tokens are passed to a model as inputs_embeds, but models of type {config.model_type!r} give "
                 f"other vectors for them than for input_ids: use another encoder, or a sequence-level loss"
+            )
+
+    def require_additive_mask(self, config: PretrainedConfig) -> None:
+        """Check that tokens may have a fractional weight in the attention of the others.
+
+        Args:
+            config: configuration of the model.
+
+        Raises:
+            ValueError: the family does not support it.
+        """
+        if not self.additive_mask:
+            able = ", ".join(sorted(name for name, family in FAMILIES.items() if family.additive_mask))
+            raise ValueError(
+                f"models of type {config.model_type!r} do not support tokens with a fractional weight in the "
+                f"attention (length='eos'); these do: {able}"
             )
 
     def cut(self, encoder: nn.Module, layers: int) -> None:
@@ -156,16 +172,16 @@ class Family:
 
 _ROBERTA = Family(positions_after_padding=True, prefix_space=True, additive_mask=True)
 _BART = Family(encoder="encoder", layers=("layers",), additive_mask=True)
-_BART_WITH_FINAL_NORM = replace(_BART, final_norm="layer_norm")
+_BART_WITH_FINAL_NORM = replace(_BART, final_modules=("layer_norm",))
 _T5 = Family(
     encoder="encoder",
     encoder_class=True,
     layers=("block",),
-    final_norm="final_layer_norm",
+    final_modules=("final_layer_norm",),
     absolute_positions=None,
     additive_mask=True,
 )
-_LLAMA = Family(layers=("layers",), final_norm="norm")
+_LLAMA = Family(layers=("layers",), final_modules=("norm",))
 
 FAMILIES: dict[str, Family] = {
     "albert": Family(layers=(), counter="config.num_hidden_layers", additive_mask=True),
@@ -182,18 +198,18 @@ FAMILIES: dict[str, Family] = {
     "electra": Family(additive_mask=True),
     "gemma": _LLAMA,
     "gemma2": _LLAMA,
-    "gpt2": Family(layers=("h",), final_norm="ln_f", prefix_space=True),
+    "gpt2": Family(layers=("h",), final_modules=("ln_f",), prefix_space=True),
     "led": Family(encoder="encoder", layers=("layers",), absolute_positions="max_encoder_position_embeddings"),
     "llama": _LLAMA,
     "longformer": Family(positions_after_padding=True),
     "mbart": _BART_WITH_FINAL_NORM,
-    "megatron-bert": Family(final_norm="encoder.ln", additive_mask=True),
+    "megatron-bert": Family(final_modules=("encoder.ln",), additive_mask=True),
     "mistral": _LLAMA,
-    "modernbert": replace(_LLAMA, final_norm="final_norm"),
+    "modernbert": replace(_LLAMA, final_modules=("final_norm",)),
     "mpnet": Family(positions_after_padding=True, padding_id=1, additive_mask=True),
     "mt5": _T5,
     "olmo2": _LLAMA,
-    "opt": Family(layers=("decoder.layers",), final_norm="decoder.final_layer_norm", prefix_space=True),
+    "opt": Family(layers=("decoder.layers",), final_modules=("decoder.final_layer_norm",), prefix_space=True),
     "pegasus": _BART_WITH_FINAL_NORM,
     "phi3": _LLAMA,
     "prophetnet": replace(_BART, additive_mask=False),
@@ -205,7 +221,7 @@ FAMILIES: dict[str, Family] = {
     "umt5": _T5,
     "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers"),
     "xlm-roberta": Family(positions_after_padding=True, additive_mask=True),
-    "xlm-roberta-xl": Family(positions_after_padding=True, final_norm="encoder.LayerNorm", additive_mask=True),
+    "xlm-roberta-xl": Family(positions_after_padding=True, final_modules=("encoder.LayerNorm",), additive_mask=True),
     "xlnet": Family(layers=("layer",), absolute_positions=None),
 }
 
@@ -303,7 +319,7 @@ def find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
         config: its configuration.
 
     Returns:
-        The family, without what a probe finds: the final norm, and whether padding affects real tokens.
+        The family, without what a probe finds: the final modules, and whether padding affects real tokens.
 
     Raises:
         ValueError: the model is not one of texts, or has no list with one module per layer.

@@ -82,10 +82,12 @@ def run_encoder(
             return last[None]
         # BigBird pads texts to whole blocks and keeps the padding in its states.
         states = [state[:, :length] for state in (states or output.hidden_states)[: num_layers + 1]]
-        norm = None if family.final_norm is None else attrgetter(family.final_norm)(model)
-        if norm is not None:  # an OPT may lack it
-            # The model itself norms the last state only.
-            states = [*map(norm, states)] if kept > num_layers else [*map(norm, states[:num_layers]), last]
+        for path in family.final_modules:
+            module = attrgetter(path)(model)
+            if module is not None:  # an OPT may lack it
+                states = [module(state) for state in states]
+        if family.final_modules and kept == num_layers:
+            states[-1] = last  # the model has applied them itself
     return torch.stack(states)
 
 

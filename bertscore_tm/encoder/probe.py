@@ -56,7 +56,7 @@ def cut_probed(encoder: nn.Module, config: PretrainedConfig, layers_kept: int, f
     cast(Any, encoder).config.use_cache = False
     probe = _Probe(encoder, config, family, layers_kept)
     probes = {
-        "forward pass": probe.find_final_norm,
+        "forward pass": probe.find_final_modules,
         "repetition": probe.check_repetition,
         "neighbours": probe.find_mixing,
         "embeddings": probe.find_embeddings,
@@ -115,12 +115,12 @@ class _Probe:
         )
 
     def run_whole(self, layer: int | slice, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the output of a layer, normed as if it were the last one, of the encoder with all layers."""
+        """Return the output of a layer, as if it were the last one, of the encoder with all layers."""
         mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
         return self.run(self.layers, mask, all_layers=True, input_ids=ids)[layer]
 
-    def find_final_norm(self) -> None:
-        """Find the module that turns the last layer's output into the encoder's."""
+    def find_final_modules(self) -> None:
+        """Find the modules that turn the last layer's output into the encoder's."""
         called: list[tuple[str, Tensor, Tensor]] = []
 
         def record(name: str) -> Callable[..., None]:
@@ -146,13 +146,14 @@ class _Probe:
         finally:
             for hook in hooks:
                 hook.remove()
-        last: Tensor = output.last_hidden_state
-        norms = [
-            name
-            for name, before, after in called
-            if after.shape == last.shape and torch.equal(after, last) and not torch.equal(before, after)
-        ]
-        self.family = replace(self.family, final_norm=norms[-1] if norms else None)
+        # From the last module to the first; the hook of a module runs after those of the modules within it.
+        found: list[str] = []
+        sought: Tensor = output.last_hidden_state
+        for name, before, after in reversed(called):
+            if torch.equal(after, sought) and not torch.equal(before, after):
+                found.append(name)
+                sought = before
+        self.family = replace(self.family, final_modules=tuple(reversed(found)))
         states = self.run_whole(slice(None), ids)
         if states.shape[:3] != (self.layers + 1, *ids.shape):
             raise _ProbeError(f"hidden states of shape {tuple(states.shape)} for {self.layers} layers")

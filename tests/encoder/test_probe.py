@@ -32,7 +32,7 @@ _BART = {
 _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": LAYERS, "num_decoder_layers": 1}
 _MOBILE = _BERT | {"embedding_size": 16, "intra_bottleneck_size": 16}
 
-# Model type to its sizes and the path of its final norm.
+# Model type to its sizes and the path of its final norm, or of several final modules.
 TYPES = {
     "bert-generation": (_BERT, None),
     "data2vec-text": (_BERT, None),
@@ -68,6 +68,12 @@ TYPES = {
     **dict.fromkeys(("cohere", "eurobert", "granite", "olmo", "smollm3", "stablelm"), (_LLAMA, "norm")),
     **dict.fromkeys(("gemma3_text", "olmo3"), (_LLAMA | {"sliding_window": 8}, "norm")),
     "mamba": ({"hidden_size": 32, "state_size": 4}, "norm_f"),
+    "embedding_gemma2_text": (
+        _LLAMA
+        | {"sliding_window": 8, "hidden_size_per_layer_input": 8, "embedding_dim": 16}
+        | {"global_head_dim": 16, "sliding_window_pattern": 2},
+        ("norm", "embedding_projection"),
+    ),
     "mobilebert": (_MOBILE, None),
     "fnet": (_BERT, None),
     "nystromformer": (_BERT | {"segment_means_seq_len": 64, "num_landmarks": 64}, None),
@@ -104,12 +110,15 @@ def by_plain_loop(model, norm, layer):
                 continue
             # Mamba's hidden states begin after the first layer.
             state = output.hidden_states[layer - (model.config.model_type == "mamba")][0]
-            found.append(state if norm is None else encoder.get_submodule(norm)(state))
+            for path in () if norm is None else (norm,) if isinstance(norm, str) else norm:
+                state = encoder.get_submodule(path)(state)
+            found.append(state)
     return normalize(torch.cat(found), dim=-1)
 
 
 # Types that may fail differently; the others are like one of these.
 DIFFERENT = MIXING | {"ernie", "luke", "ibert", "flaubert", "esm", "m2m_100", "longt5", "bloom", "gpt_oss", "mamba"}
+DIFFERENT |= {"embedding_gemma2_text"}
 
 
 @pytest.mark.parametrize(
