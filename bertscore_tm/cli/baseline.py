@@ -24,6 +24,7 @@ from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
+from bertscore_tm.utilities.columns import align_columns
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _format_summary(baseline: Baseline, arguments: argparse.Namespace) -> str:
     for layer, (means, errors) in enumerate(zip(baseline.mean.tolist(), baseline.standard_error.tolist(), strict=True)):
         rows.append([str(layer), *(f"{mean:.4f} ± {error:.4f}" for mean, error in zip(means, errors, strict=True))])
     return (
-        f"{report.align_columns(rows)}mean ± standard error of {baseline.num_pairs} random pairs of "
+        f"{align_columns(rows)}mean ± standard error of {baseline.num_pairs} random pairs of "
         f"{baseline.num_texts} distinct texts, seed {arguments.seed}\nsignature: {baseline.signature}\n"
         f"written to {arguments.output}\n"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from bertscore_tm.cli.report import align_columns
+from bertscore_tm.utilities.columns import align_columns
 
 __all__ = ["LAYOUTS", "format_rows"]
 

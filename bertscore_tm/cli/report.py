@@ -6,14 +6,13 @@ import argparse
 import json
 import os
 import sys
-import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
+from bertscore_tm.utilities.columns import align_columns
 from bertscore_tm.utilities.files import resume_lines, write_atomically
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ __all__ = [
     "SCORE_LABELS",
     "ScoreReport",
     "add_output_arguments",
-    "align_columns",
     "check_output_path",
     "format_count",
     "is_special",
@@ -210,41 +208,6 @@ class ScoreReport:
     def _to_lists(self, values: Tensor) -> list[Any]:
         """Return rounded values, nested by layer only if all layers are reported."""
         return (values if self.all_layers else values[:, 0]).mul(1e6).round().div(1e6).tolist()
-
-
-def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
-    """Format the rows of a table as lines with columns of equal width.
-
-    Args:
-        rows: the cells, equally many per row.
-        num_left: number of left-aligned columns; the following ones are right-aligned.
-
-    Returns:
-        One line per row.
-
-    Example:
-        >>> print(align_columns([["layer", "F1"], ["3", "0.4150"]]), end="")
-        layer      F1
-        3      0.4150
-    """
-    widths = [max(map(_terminal_width, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        padding = [" " * (width - _terminal_width(cell)) for cell, width in zip(row, widths, strict=True)]
-        cells = [
-            cell + space if i < num_left else space + cell
-            for i, (cell, space) in enumerate(zip(row, padding, strict=True))
-        ]
-        lines.append("  ".join(cells) + "\n")
-    return "".join(lines)
-
-
-def _terminal_width(text: str) -> int:
-    """Return the number of terminal columns that a text takes."""
-    return sum(
-        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 1 + (unicodedata.east_asian_width(c) in "WF")
-        for c in text
-    )
 
 
 def format_count(number: int, noun: str) -> str:

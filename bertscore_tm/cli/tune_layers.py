@@ -27,6 +27,7 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import check_standard_input, read_table
 from bertscore_tm.cli.scored_corpus import score_across_ranks
 from bertscore_tm.cli.tables import Table, check_lengths
+from bertscore_tm.utilities.columns import align_columns
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -345,7 +346,7 @@ def _format_summary(
     if tested:
         settings += ", p of Williams' test against the next layer"
     description = f"{report.SCORE_LABELS[arguments.score]} and {judged.describe()}: {settings}"
-    return f"{report.align_columns(rows)}{description}\nsignature: {signature}\n"
+    return f"{align_columns(rows)}{description}\nsignature: {signature}\n"
 
 
 def _draw(layers: list[LayerAgreement], arguments: argparse.Namespace) -> None:

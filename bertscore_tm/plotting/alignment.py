@@ -67,9 +67,9 @@ class AlignedText:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Alignment:
-    """Two texts, token by token; a notebook shows the tokens' shares of the score.
+    """Two texts, token by token; a prompt shows a table of the tokens, a notebook their shares of the score.
 
     Made by :func:`bertscore_tm.align` and :meth:`bertscore_tm.BERTScore.align`.
 
@@ -202,6 +202,11 @@ class Alignment:
         """
         scores = {name: round(getattr(self, name), 6) for name in ("precision", "recall", "f1")}
         return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}
+
+    def __repr__(self) -> str:
+        from bertscore_tm.plotting.text_table import format_alignment
+
+        return format_alignment(self).removesuffix("\n")
 
     def _repr_html_(self) -> str:
         from bertscore_tm.plotting.html_page import write_fragment

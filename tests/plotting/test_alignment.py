@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizer
 
-from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.plotting.alignment import compute_alignment
 from bertscore_tm.plotting.display_tokens import split_for_display
@@ -331,3 +331,16 @@ def test_bad_input(encoder, minilm):
         compute_alignment("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
     with pytest.raises(ValueError, match="idf has no weight for token id"):
         compute_alignment("a cat", "the cat", encoder, token_weights(encoder, {5: 1.0}))
+
+
+def test_a_prompt_shows_a_table(minilm):
+    shown = repr(align("a cat sleeps", "the kitten is sleeping", minilm, num_layers=5))
+    assert shown.splitlines()[:6] == [
+        "P 0.8510  R 0.8519  F1 0.8514",
+        "",
+        "candidate  best match in reference  similarity  part of precision",
+        "1 a        special token                0.8416             0.2805",
+        "2 cat      2 kitten                     0.8152             0.2717",
+        "3 sleeps   4 sleeping                   0.8960             0.2987",
+    ]
+    assert not shown.endswith("\n")

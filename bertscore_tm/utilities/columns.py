@@ -1,0 +1,43 @@
+"""Tables of text."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+__all__ = ["align_columns"]
+
+
+def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
+    """Format the rows of a table as lines with columns of equal width.
+
+    Args:
+        rows: the cells, equally many per row.
+        num_left: number of left-aligned columns; the following ones are right-aligned.
+
+    Returns:
+        One line per row.
+
+    Example:
+        >>> print(align_columns([["layer", "F1"], ["3", "0.4150"]]), end="")
+        layer      F1
+        3      0.4150
+    """
+    widths = [max(map(_terminal_width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        padding = [" " * (width - _terminal_width(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [
+            cell + space if i < num_left else space + cell
+            for i, (cell, space) in enumerate(zip(row, padding, strict=True))
+        ]
+        lines.append("  ".join(cells) + "\n")
+    return "".join(lines)
+
+
+def _terminal_width(text: str) -> int:
+    """Return the number of terminal columns that a text takes."""
+    return sum(
+        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 1 + (unicodedata.east_asian_width(c) in "WF")
+        for c in text
+    )
