@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
@@ -53,13 +54,23 @@ def default_model(lang: str) -> str:
     Returns:
         Name of the model on the hub; multilingual BERT for languages without a model in the table.
 
+    Raises:
+        ValueError: it is not a language code, or names a variety, such as ``"en-US"``, of a language in the table.
+
     Example:
         >>> default_model("en")
         'roberta-large'
     """
     tables = _load_tables()
-    model: str = tables["languages"].get(lang.lower(), tables["other_languages"])
-    return model
+    languages: dict[str, str] = tables["languages"]
+    code, language = lang.lower(), re.split("[-_]", lang.lower())[0]
+    if code not in languages and language in languages:
+        raise ValueError(
+            f"lang={lang!r} has no default model, but {language!r} has one: pass lang={language!r} or a model"
+        )
+    if not re.fullmatch("[a-z]{2,3}", language):
+        raise ValueError(f"lang must be a language code such as 'en' or 'de', got {lang!r}; or pass a model")
+    return languages.get(code, str(tables["other_languages"]))
 
 
 def models() -> list[str]:

@@ -68,6 +68,22 @@ def test_default_models():
         assert default_model(lang.upper()) == lang2model[lang]
 
 
+@pytest.mark.parametrize(
+    ("lang", "message"),
+    [
+        ("english", "lang must be a language code such as 'en' or 'de', got 'english'"),
+        ("roberta-large", "lang must be a language code"),
+        ("", "lang must be a language code"),
+        ("en-US", "lang='en-US' has no default model, but 'en' has one: pass lang='en' or a model"),
+        ("zh_CN", "lang='zh_CN' has no default model, but 'zh' has one"),
+    ],
+)
+def test_what_is_no_language_code_does_not_mean_the_multilingual_model(lang, message):
+    with pytest.raises(ValueError, match=message):
+        default_model(lang)
+    assert default_model("pt-BR") == default_model("nds") == "bert-base-multilingual-cased"
+
+
 def test_the_row_of_the_default_model():
     assert baseline("EN", "roberta-large")[17].tolist() == [0.83150584, 0.8314941, 0.83122575]
     assert baseline("en", "roberta-large").shape == (25, 3)
