@@ -97,10 +97,10 @@ def test_every_figure_is_there(found):
 def test_targets_are_for_bfloat16(found):
     targets = {figure.what: figure.target for figure in found.values() if figure.target is not None}
     assert targets == {
-        "sentences: bfloat16, faster than bert-score": 8.0,
-        "summaries: bfloat16, faster than bert-score": 8.0,
-        "sentences: bfloat16, share of the matrix-product rate": 0.5,
-        "summaries: bfloat16, share of the matrix-product rate": 0.5,
+        "sentences: bfloat16, faster than bert-score": 5.0,
+        "summaries: bfloat16, faster than bert-score": 5.0,
+        "sentences: bfloat16, share of the matrix-product rate": 0.35,
+        "summaries: bfloat16, share of the matrix-product rate": 0.6,
     }
     assert not any(figure.at_most for figure in found.values())
 
