@@ -111,11 +111,10 @@ class BERTScoreCallback(Callback):
     in test runs) in ``on_validation_epoch_end``, where ``EarlyStopping``, ``ModelCheckpoint`` and
     ``ReduceLROnPlateau`` see them. With several dataloaders each has its keys, such as
     ``val_bertscore_f1_dataloader_idx_0``, and the plain key is their mean. Scoring never changes training: the final
-    weights are bitwise equal with and without the callback, or up to float rounding where a loss with text targets
-    shares the metric's cache (``cache_bytes=0`` in the loss avoids it). On several ranks the score is that of the whole
-    data set: duplicates that the distributed sampler adds are dropped. If batches come from a batch sampler other than
-    torch's, such as one that groups texts by length, or from a sampler that divides the data among the ranks itself,
-    pass ``index_key``. Small batches are encoded together.
+    weights are bitwise equal with and without the callback. On several ranks the score is that of the whole data set:
+    duplicates that the distributed sampler adds are dropped. If batches come from a batch sampler other than torch's,
+    such as one that groups texts by length, or from a sampler that divides the data among the ranks itself, pass
+    ``index_key``. Small batches are encoded together.
 
     Args:
         metric: the metric; its encoder is shared with every loss and metric that uses the same. Or several metrics by

@@ -67,7 +67,7 @@ class BERTScoreReward:
         prefix_space: put a space before each text. Default: as the model's family needs it.
         exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         cache_bytes: CPU memory for the references' token vectors, in bytes, kept for later calls and shared with
-            metrics and losses on the same encoder. Within a call each text is encoded once in any case.
+            losses on the same encoder. Within a call each text is encoded once in any case.
 
     Raises:
         TypeError: ``idf_sents`` are not texts, or ``cache_bytes`` is not a whole number.
@@ -194,7 +194,8 @@ class BERTScoreReward:
         num_truncated = 0
         for step in plan_steps(texts, self.encoder, device):
             part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
-            matched = match_encoded(part, encode_texts(part, self.encoder, device, self.cache_bytes))
+            encoded = encode_texts(part, self.encoder, device, self.cache_bytes, of_losses=True)
+            matched = match_encoded(part, encoded)
             scores[..., step] = compute_weighted_scores(matched, self._weights, self.encoder)[0].cpu()
             num_truncated += matched.num_truncated
         if num_truncated:

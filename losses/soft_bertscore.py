@@ -114,8 +114,8 @@ class SoftBERTScoreLoss(nn.Module):
         prefix_space: put a space before each text. Default: as the model's family needs it.
         exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         cache_bytes: CPU memory for the targets' token vectors, in bytes, kept for the next epoch and shared by all
-            metrics and losses on the same encoder; 0 turns the cache off. The default is half of the metric's, so that
-            the references of a validation fit too. Of labels only those on the CPU are cached.
+            losses and rewards on the same encoder; 0 turns the cache off. Metrics have another cache, so that
+            validations do not change training. Of labels only those on the CPU are cached.
 
     Raises:
         ImportError: the relaxation needs the entmax package, which is not installed.

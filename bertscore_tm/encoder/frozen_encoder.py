@@ -27,14 +27,8 @@ from bertscore_tm.encoder.backbone import (
     resolve_layer,
 )
 from bertscore_tm.encoder.content_hash import hash_tokenizer
-from bertscore_tm.encoder.families import FAMILIES, Family, family_of, text_config
-from bertscore_tm.encoder.identity import (
-    CallerObject,
-    EncoderSettings,
-    ModelSource,
-    Signature,
-    listed_name,
-)
+from bertscore_tm.encoder.families import Family, family_of, text_config
+from bertscore_tm.encoder.identity import CallerObject, EncoderSettings, ModelSource, Signature, listed_name
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
 from bertscore_tm.encoder.padding import run_by_length
 from bertscore_tm.encoder.precision import as_dtype
@@ -173,7 +167,7 @@ class FrozenEncoder:
             self._backbone.copy_ready(ready)
         # Token budgets that fit in memory, on devices where it ran out.
         self._budgets: dict[torch.device, int] = {}
-        self._caches: dict[torch.device, VectorCache] = {}
+        self._caches: dict[tuple[torch.device, bool], VectorCache] = {}
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -258,7 +252,9 @@ class FrozenEncoder:
             family="probed" if self.family.probed else None,
         )
 
-    def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
+    def encode(
+        self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_finite: bool = True
+    ) -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
         Texts are sorted by length and cut into batches by a token budget. Results do not depend on order, batch size
@@ -267,6 +263,7 @@ class FrozenEncoder:
         Args:
             texts: the texts, or the output of ``self.tokenizer`` for them.
             device: where to encode and leave the vectors.
+            check_finite: check that the vectors are finite, for which a program waits for an accelerator.
 
         Returns:
             Packed vectors, in the order of the texts; only the vectors are on the device.
@@ -307,25 +304,41 @@ class FrozenEncoder:
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
-        # The sum of finite unit vectors is finite.
-        if not torch.isfinite(vectors.sum()):
-            raise ValueError(
-                f"the token vectors of {self.name} contain NaN or infinite values in {self.resolve_dtype(device)}: use "
-                f"dtype='float32'"
-            )
-        return TokenVectors(vectors, *tokenized.pack())
+        found = TokenVectors(vectors, *tokenized.pack())
+        if check_finite:
+            self.require_finite(found)
+        return found
 
-    def cache(self, device: torch.device | str) -> VectorCache:
+    def require_finite(self, found: TokenVectors) -> None:
+        """Check that token vectors are finite.
+
+        Args:
+            found: output of :meth:`encode`.
+
+        Raises:
+            ValueError: they are not.
+        """
+        # The sum of finite unit vectors is finite.
+        if not torch.isfinite(found.vectors.sum()):
+            raise ValueError(
+                f"the token vectors of {self.name} contain NaN or infinite values in "
+                f"{self.resolve_dtype(found.vectors.device)}: use dtype='float32'"
+            )
+
+    def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
         """Return the cache of token vectors, for texts that are encoded repeatedly.
 
         Args:
             device: where the texts are encoded.
+            of_losses: the cache of losses and rewards instead of that of metrics: the last digits of a text's vectors
+                depend on the batch that it was encoded in, so with a common cache validations would change training.
 
         Returns:
             The cache, which all encoders with the same settings in this process share.
         """
         device = torch.empty(0, dtype=torch.float32, device=device).device
-        if device not in self._caches:
+        key = device, of_losses
+        if key not in self._caches:
             settings = EncoderSettings(
                 source=self._backbone.source,
                 tokenizer_hash=self._tokenizer_hash,
@@ -335,8 +348,8 @@ class FrozenEncoder:
                 num_layers=self.num_layers,
                 all_layers=self.all_layers,
             )
-            self._caches[device] = shared_cache(settings, device)
-        return self._caches[device]
+            self._caches[key] = shared_cache((settings, of_losses), device)
+        return self._caches[key]
 
     def encode_soft(self, inputs_embeds: Tensor, mask: Tensor, log_presence: Tensor | None = None) -> Tensor:
         """Return the unit vectors of soft tokens, with a gradient to their input embeddings.
@@ -356,7 +369,7 @@ class FrozenEncoder:
         """
         device = inputs_embeds.device
         if log_presence is not None:
-            self.require_additive_mask()
+            self.family.require_additive_mask(self.config)
         self.backbone(device)  # completes the family
         self.family.require_embeddings(self.config)
         if self.family.mixes_padding and not bool(mask.all()):
@@ -375,19 +388,6 @@ class FrozenEncoder:
             raise ValueError(
                 f"soft tokens are passed to a model as inputs_embeds, but the forward function of {self.name!r} takes "
                 f"input_ids: pass a model that transformers knows, or use a sequence-level loss"
-            )
-
-    def require_additive_mask(self) -> None:
-        """Check that soft tokens may have a fractional weight in the attention of the others.
-
-        Raises:
-            ValueError: the family does not support it.
-        """
-        if not self.family.additive_mask:
-            able = ", ".join(sorted(name for name, family in FAMILIES.items() if family.additive_mask))
-            raise ValueError(
-                f"models of type {self.config.model_type!r} do not support tokens with a fractional weight in the "
-                f"attention (length='eos'); these do: {able}"
             )
 
     def embedding_table(self, device: torch.device | str) -> Tensor:

@@ -104,15 +104,28 @@ class VectorCache:
         Returns:
             The texts in the order of their vectors, cached ones first; and the vectors, on the cache's device.
         """
-        # Looked up once, as another thread may add texts meanwhile.
-        cached = {text: entry for text in texts if (entry := self._texts.get(text)) is not None}
+        cached, vectors = self.look_up(texts)
+        parts = [] if vectors is None else [vectors]
         missing = [text for text in texts if text not in cached]
-        parts = [self._gather(list(cached.values()))] if cached else []
         if missing or not texts:
             encoded = encode(missing)
-            self._add(missing, encoded, max_bytes)
+            self.add(missing, encoded, max_bytes)
             parts.append(encoded)
         return [*cached, *missing], concatenate(parts)
+
+    def look_up(self, texts: Sequence[Text]) -> tuple[dict[Text, int], TokenVectors | None]:
+        """Return the vectors of those texts that are cached.
+
+        Args:
+            texts: unique texts.
+
+        Returns:
+            The index of each cached text; and their vectors, on the cache's device, ``None`` if there are none.
+        """
+        # Looked up once, as another thread may add texts meanwhile.
+        cached = {text: entry for text in texts if (entry := self._texts.get(text)) is not None}
+        vectors = self._gather(list(cached.values())) if cached else None
+        return {text: i for i, text in enumerate(cached)}, vectors
 
     def clear(self) -> None:
         """Remove all texts."""
@@ -138,7 +151,14 @@ class VectorCache:
             truncated=torch.tensor([entry.truncated for entry in entries], device="cpu"),
         )
 
-    def _add(self, texts: Sequence[Hashable], encoded: TokenVectors, max_bytes: int) -> None:
+    def add(self, texts: Sequence[Hashable], encoded: TokenVectors, max_bytes: int) -> None:
+        """Keep the vectors of texts, as far as there is room.
+
+        Args:
+            texts: unique texts that are not cached.
+            encoded: their vectors.
+            max_bytes: size up to which texts are added.
+        """
         has_content, truncated = encoded.has_content.tolist(), encoded.truncated.tolist()
         offsets = [*encoded.offsets.tolist(), len(encoded.ids)]
         # The program only waits where no event can tell when a copy is complete.

@@ -89,7 +89,12 @@ class CorpusScores:
 
 
 def encode_texts(
-    texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str, cache_bytes: int = 0
+    texts: TextPairs,
+    encoder: FrozenEncoder,
+    device: torch.device | str,
+    cache_bytes: int = 0,
+    *,
+    of_losses: bool = False,
 ) -> EncodedTexts:
     """Encode texts, each distinct one once.
 
@@ -98,24 +103,31 @@ def encode_texts(
         encoder: the encoder.
         device: where to encode.
         cache_bytes: CPU memory for the vectors of references, which are kept for the next call; 0 keeps none.
+        of_losses: keep them in the cache of losses and rewards instead of that of metrics.
 
     Returns:
         The distinct texts and their vectors.
     """
     references = list(dict.fromkeys(chain.from_iterable(texts.references)))
     candidates = list(dict.fromkeys(texts.candidates))
-    if cache_bytes == 0:
+    if cache_bytes == 0 or not references:
         both = list(dict.fromkeys([*candidates, *references]))
         return EncodedTexts(_index_texts(both), encoder.encode(both, device))
-    cache = encoder.cache(device)
-    known, vectors = cache.fetch(references, lambda missing: encoder.encode(missing, device), cache_bytes)
+    cache = encoder.cache(device, of_losses=of_losses)
+    indices, known = cache.look_up(references)
+    missing = [text for text in references if text not in indices]
+    indices |= _index_texts(missing, len(indices))
     # Candidates are not looked up: the cache would change the batches they are encoded in, and with them the last
     # digits of their vectors, from one epoch to the next.
-    indices = _index_texts(known)
     new = [text for text in candidates if text not in indices]
-    if new:
-        indices |= _index_texts(new, len(known))
-        vectors = concatenate([vectors, encoder.encode(new, device)])
+    indices |= _index_texts(new, len(indices))
+    encoded = [encoder.encode(several, device, check_finite=False) for several in (missing, new) if several]
+    vectors = concatenate([*([] if known is None else [known]), *encoded])
+    if encoded:
+        # Once for all, since the program waits for it.
+        encoder.require_finite(vectors)
+    if missing:
+        cache.add(missing, encoded[0], cache_bytes)
     return EncodedTexts(indices, vectors)
 
 

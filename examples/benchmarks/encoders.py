@@ -65,9 +65,11 @@ class CountingEncoder(FrozenEncoder):
         super().__init__(*args, **options)
         self.counts = Counts()
 
-    def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
+    def encode(
+        self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_finite: bool = True
+    ) -> TokenVectors:
         """Encode and count; see :meth:`bertscore_tm.FrozenEncoder.encode`."""
-        vectors = super().encode(texts, device)
+        vectors = super().encode(texts, device, check_finite=check_finite)
         self.counts += Counts(1, len(vectors.lengths), len(vectors.ids))
         return vectors
 
@@ -91,7 +93,9 @@ class MadeUpEncoder(FrozenEncoder):
         self._tokens = tokens
         self._random = torch.Generator().manual_seed(seed)
 
-    def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
+    def encode(
+        self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_finite: bool = True
+    ) -> TokenVectors:
         """Return random vectors in the shapes and types of :meth:`bertscore_tm.FrozenEncoder.encode`."""
         number = len(texts.ids) if isinstance(texts, TokenizedTexts) else len(texts)
         low, high = self._tokens

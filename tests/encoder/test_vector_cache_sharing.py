@@ -1,4 +1,4 @@
-"""Who shares a vector cache: metrics, losses and callbacks, in training and validation, copies, and GPU streams."""
+"""Who shares a vector cache: metrics and callbacks, losses and rewards, copies, and GPU streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.functional import SCORES
-from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.cached_texts import (
     BATCHES,
     CPU,
@@ -55,7 +55,7 @@ from tests.support.models import tiny_model
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_metrics_losses_and_callbacks_share_a_cache_by_name(tiny, encoded):
+def test_metrics_and_callbacks_share_a_cache_by_name(tiny, encoded):
     metric = BERTScore(tiny, 2)
     epoch(metric)
     encoder = metric.encoder
@@ -71,11 +71,6 @@ def test_metrics_losses_and_callbacks_share_a_cache_by_name(tiny, encoded):
         encoded.clear()
         epoch(other, LATER)
         assert encoded == candidates_alone(encoder, LATER)
-    for loss in (SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20), SoftBERTScoreLoss(metric.encoder, cache_bytes=1)):
-        encoded.clear()
-        for _, target in BATCHES:
-            loss(logits_for(encoder, len(target)), target).backward()
-        assert not encoded
     # A callback scores with copies.
     module = chooser((PREDS, TARGET), count=7)
     run = trainer(Path(tiny), [BERTScoreCallback(BERTScore(tiny, 2))], max_epochs=1)
@@ -88,15 +83,22 @@ def test_metrics_losses_and_callbacks_share_a_cache_by_name(tiny, encoded):
     assert encoded.keys() == candidates_alone(encoder, chosen).keys()
 
 
-def test_losses_fill_the_cache_for_metrics(tiny, encoded):
+def test_losses_and_rewards_share_a_cache_that_metrics_leave_alone(tiny, encoded):
+    epoch(BERTScore(tiny, 2))
+    encoded.clear()
     loss = SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20)
     for _ in range(2):
         for _, target in BATCHES:
             loss(logits_for(loss.encoder, len(target)), target)
     assert taken(encoded) == ids(loss.encoder, references(BATCHES))
-    epoch(BERTScore(tiny, 2))
-    assert encoded == candidates_alone(loss.encoder, BATCHES)
-    encoded.clear()
+    for other in (SoftBERTScoreLoss(tiny, 2, cache_bytes=1), SoftBERTScoreLoss(loss.encoder)):
+        for _, target in BATCHES:
+            other(logits_for(loss.encoder, len(target)), target).backward()
+        assert not encoded
+    reward = BERTScoreReward(loss.encoder, cache_bytes=2**20)
+    for preds, target in BATCHES:
+        reward(completions=preds, references=target)
+    assert taken(encoded) == candidates_alone(loss.encoder, BATCHES)
     off = SoftBERTScoreLoss(tiny, 2, cache_bytes=0)
     for _, target in BATCHES:
         off(logits_for(loss.encoder, len(target)), target)
@@ -205,14 +207,11 @@ def gradient(loss: SoftBERTScoreLoss, target: Sequence[str]) -> tuple[Tensor, Te
     return value.detach(), logits.grad
 
 
-def test_a_loss_uses_what_a_validation_has_cached(tiny, encoded):
-    metric = BERTScore(tiny, 2)
+def test_a_loss_uses_what_it_has_cached_in_a_validation(tiny, encoded):
     loss, off = (SoftBERTScoreLoss(tiny, 2, cache_bytes=size) for size in (2**20, 0))
     target = BATCHES[0][1]
     with torch.inference_mode():
-        metric.update(*BATCHES[0])
-        # The loss of a validation keeps references too.
-        loss(logits_for(loss.encoder, 1).detach(), [TARGET[8]])
+        loss(logits_for(loss.encoder, len(target) + 1).detach(), [*target, TARGET[8]])
     encoded.clear()
     # Known and unknown texts, known ones alone, unknown ones alone.
     for texts in ([*target, TARGET[7]], target, [TARGET[8], TARGET[7]], [TARGET[6]]):
@@ -222,9 +221,6 @@ def test_a_loss_uses_what_a_validation_has_cached(tiny, encoded):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * other.abs().max().item())
             assert not one.is_inference()
     assert encoded[next(iter(ids(loss.encoder, [TARGET[7]])))] == 1 + 2
-    with torch.inference_mode():
-        found_again = metric.compute()
-    assert_close(found_again, mean(of_function(metric.encoder, BATCHES[0])))
 
 
 @pytest.mark.parametrize(("filled_in", "idf"), [(False, True), (True, False)])
@@ -291,10 +287,24 @@ def test_references_of_all_epochs_of_a_training_are_encoded_once(tiny, tmp_path,
     run.test(module, verbose=False)
     assert len(module.scored) > 3 * 5
     wanted = ids(module.loss_fn.encoder, TARGET)
-    assert all(encoded[row] == 1 for row in wanted)
+    scored = ids(module.loss_fn.encoder, {text for _, target in module.scored for text in target})
+    # By the loss, and by the callback.
+    assert all(encoded[row] == 1 + scored[row] for row in wanted)
     # The callback encodes several batches together.
     assert encoded.keys() == (wanted + candidates_alone(module.loss_fn.encoder, module.scored)).keys()
-    assert len(callback.metric.encoder.cache(CPU)) == len(TARGET)
+
+
+def test_scoring_changes_no_digit_of_a_loss_on_the_same_texts(tmp_path):
+    """The last digits of a text's vectors depend on its batch, so a loss must not get those of a validation."""
+    weights = []
+    for scores in (False, True):
+        encoder = own_encoder()
+        module = chooser((PREDS, TARGET), kind=WithLoss, count=9)
+        module.loss_fn = SoftBERTScoreLoss(encoder)
+        callbacks = [BERTScoreCallback(BERTScore(encoder))] if scores else []
+        trainer(tmp_path, callbacks, max_epochs=3, num_sanity_val_steps=1).fit(module)
+        weights.append([parameter.detach().clone() for parameter in module.parameters()])
+    assert all(map(torch.equal, *weights))
 
 
 # Copies and lifetime.
@@ -329,10 +339,10 @@ def test_pickles_copies_and_checkpoints_hold_no_vectors(tiny, only_new):
 @pytest.mark.parametrize("kind", ["name", "ready"])
 def test_the_cache_is_dropped_with_the_last_encoder(only_new, tiny, kind):
     if kind == "name":
-        first, second = BERTScore(tiny, 2), SoftBERTScoreLoss(tiny, 2, cache_bytes=2**20)
+        first, second = BERTScore(tiny, 2), SoftBERTScoreLoss(tiny, 2)
     else:
         encoder = own_encoder()
-        first, second = BERTScore(encoder), SoftBERTScoreLoss(encoder, cache_bytes=2**20)
+        first, second = BERTScore(encoder), SoftBERTScoreLoss(encoder)
         del encoder
     before = live_bytes()
     epoch(first)
@@ -437,15 +447,14 @@ def test_on_a_gpu_streams_read_complete_vectors(tiny):
 
 
 @gpu
-def test_on_a_gpu_a_loss_reads_what_a_validation_has_cached(tiny, encoded):
-    metric = BERTScore(tiny, 2, device="cuda")
+def test_on_a_gpu_a_loss_reads_what_it_has_cached_in_a_validation(tiny, encoded):
     loss, off = (SoftBERTScoreLoss(tiny, 2, cache_bytes=size) for size in (2**20, 0))
-    with torch.inference_mode():
-        epoch(metric)
     target = BATCHES[0][1]
+    with torch.inference_mode():
+        loss(logits_for(loss.encoder, len(target)).detach().cuda(), target)
     values = []
     for one in (loss, off):
-        logits = logits_for(metric.encoder, len(target)).detach().cuda().requires_grad_()
+        logits = logits_for(loss.encoder, len(target)).detach().cuda().requires_grad_()
         encoded.clear()
         one(logits, target).backward()
         assert bool(encoded) == (one is off)

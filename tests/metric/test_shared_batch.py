@@ -40,9 +40,9 @@ def calls(monkeypatch: pytest.MonkeyPatch, encoder: FrozenEncoder) -> list[list[
     texts: list[list[str]] = []
     encode = FrozenEncoder.encode
 
-    def recording(self: FrozenEncoder, given: Any, *args: Any) -> Any:
+    def recording(self: FrozenEncoder, given: Any, *args: Any, **options: Any) -> Any:
         texts.append(list(given))
-        return encode(self, given, *args)
+        return encode(self, given, *args, **options)
 
     monkeypatch.setattr(FrozenEncoder, "encode", recording)
     return texts
@@ -149,11 +149,11 @@ def test_a_step_that_fails_leaves_the_whole_update_out(encoder, monkeypatch):
     monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 250 * 384)
     encode, left = FrozenEncoder.encode, [3]
 
-    def failing_later(self: FrozenEncoder, *args: Any) -> Any:
+    def failing_later(self: FrozenEncoder, *args: Any, **options: Any) -> Any:
         left[0] -= 1
         if not left[0]:
             raise torch.OutOfMemoryError("too much")
-        return encode(self, *args)
+        return encode(self, *args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(FrozenEncoder, "encode", failing_later)
@@ -181,7 +181,7 @@ def test_a_batch_that_fails_is_left_out(encoder, monkeypatch, error, how, idf):
     metric = BERTScore(encoder, reduction="none", idf=idf)
     metric.update(*batch([0, 1]))
 
-    def failing(*args: Any) -> None:
+    def failing(*args: Any, **options: Any) -> None:
         raise error
 
     with monkeypatch.context() as patch:
