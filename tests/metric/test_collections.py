@@ -22,8 +22,8 @@ from torchmetrics.wrappers import MetricTracker
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
-from tests.metric.test_torchmetrics import COUNT, TOLERANCE, Kind, Workshop, counted_texts, flat, kind
 from tests.support.lightning_modules import Quality, SpawnedDDP, chooser, trainer
+from tests.support.metric_kinds import COUNT, TOLERANCE, Kind, Workshop, counted_texts, flat, kind
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,11 +43,6 @@ KINDS = {
 }
 ENCODERS = 2
 BATCHES = [[0, 1, 2], [3], [5, 4, 0], [6, 7, 8, 9]]
-
-
-@pytest.fixture(scope="module")
-def workshop(minilm) -> Workshop:
-    return Workshop(minilm, "")
 
 
 def collect(workshop: Workshop, **options: Any) -> MetricCollection:

@@ -27,18 +27,6 @@ from tests.support.short_pairs import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def encoder(minilm: str) -> FrozenEncoder:
-    """The real encoder, two layers of it."""
-    return FrozenEncoder(minilm, num_layers=LAYERS)
-
-
-@pytest.fixture(scope="module")
-def every(minilm: str) -> FrozenEncoder:
-    """All layers of the real encoder."""
-    return FrozenEncoder(minilm, num_layers=6, all_layers=True)
-
-
 @pytest.mark.parametrize(
     ("kind", "reduction", "confidence"),
     [

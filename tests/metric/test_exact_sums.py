@@ -28,12 +28,6 @@ from tests.support.short_pairs import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def encoder(minilm: str) -> FrozenEncoder:
-    """The real encoder, two layers of it."""
-    return FrozenEncoder(minilm, num_layers=LAYERS)
-
-
 def parts_of(count: int) -> st.SearchStrategy[list[list[int]]]:
     """Numbers in any order, cut anywhere."""
 

@@ -23,12 +23,6 @@ from tests.support.short_pairs import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def encoder(minilm: str) -> FrozenEncoder:
-    """The real encoder, two layers of it."""
-    return FrozenEncoder(minilm, num_layers=LAYERS)
-
-
 def weights_on_a_rank(rank, folder):
     metric = BERTScore(FrozenEncoder(folder, num_layers=LAYERS), idf=True)
     # The last pair on both ranks, as a sampler would repeat it; the second rank has nothing else.

@@ -27,12 +27,6 @@ PREDS, TARGET = ([" ".join(text.split()[:9]) for text in side] for side in real_
 SEVERAL = several_references(TARGET)
 
 
-@pytest.fixture(scope="module")
-def encoder(minilm: str) -> FrozenEncoder:
-    """The real encoder, two layers of it."""
-    return FrozenEncoder(minilm, num_layers=LAYERS)
-
-
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch, encoder: FrozenEncoder) -> list[list[str]]:
     """The texts of each call of ``encode``, of any encoder."""

@@ -2,95 +2,43 @@
 
 import os
 import pickle
-import re
 import subprocess
 import sys
 import warnings
-from html.parser import HTMLParser
 from itertools import pairwise
 from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
 import pytest
-import torch
 from IPython.core.formatters import DisplayFormatter
-from matplotlib import font_manager
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModel, PreTrainedTokenizerFast
 
-from bertscore_tm import (
-    BERTScore,
-    FrozenEncoder,
-    align,
-    bert_score,
-    contributions_html,
-    plot_alignment,
-    plot_contributions,
-)
+from bertscore_tm import FrozenEncoder, align, bert_score, contributions_html, plot_alignment, plot_contributions
 from bertscore_tm.plotting.alignment import compute_alignment
-from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST
-from bertscore_tm.scoring.token_weights import token_weights
-from tests.support.models import randomised, tiny_config, tiny_model
+from tests.support.models import tiny_model
+from tests.support.pictures import (
+    CANDIDATE,
+    REFERENCE,
+    encoder_of_words,
+    no_overlap,
+    text_labels,
+    weights_of,
+    with_gid,
+    words,
+)
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-CANDIDATE, REFERENCE = "The weather is unbelievably cold today.", "It is freezing today, isn't it?"
-# A script for which no font is looked for.
-UNDRAWABLE = "𖩀"
-
-
-@pytest.fixture(autouse=True)
-def _leaves_nothing_behind():
-    """Pictures do not touch pyplot's figures or settings."""
-    settings, figures = dict(matplotlib.rcParams), plt.get_fignums()
-    yield
-    assert plt.get_fignums() == figures
-    assert dict(matplotlib.rcParams) == settings
-
-
-@pytest.fixture(scope="module", params=["plain", "idf", "mapping", "rescaled", "everything"])
-def settings(request, encoder, pairs, tmp_path_factory):
-    """Options of a picture."""
-    table = tmp_path_factory.mktemp("baseline") / "mine.csv"
-    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
-    rescaled = {"rescale_with_baseline": True, "baseline_path": table}
-    mapping = {"idf": {token: 0.1 + token % 5 for token in range(encoder.tokenizer.vocab_size)}}
-    idf = {"idf": True, "idf_sents": pairs[1]}
-    return {"plain": {}, "idf": idf, "mapping": mapping, "rescaled": rescaled, "everything": idf | rescaled}[
-        request.param
-    ]
+pytestmark = pytest.mark.usefixtures("one_thread", "no_open_figures")
 
 
 @pytest.fixture(scope="module")
-def pictures(encoder, settings):
-    """The alignment with these options, and what is drawn of it."""
-    alignment = align(CANDIDATE, REFERENCE, encoder, **settings)
+def pictures(encoder, alignment, settings):
+    """What is drawn of an alignment with these options, and its scores."""
     return SimpleNamespace(
-        alignment=alignment,
         matrix=alignment.plot().axes[0],
         contributions=alignment.plot_contributions().axes[0],
-        page=Page(alignment.to_html()),
         scores=bert_score(CANDIDATE, REFERENCE, encoder, **settings),
     )
-
-
-def weights_of(encoder, options):
-    return token_weights(encoder, options.get("idf", False), options.get("idf_sents"))
-
-
-def text_labels(axis):
-    return [label for label in axis.get_ticklabels() if label.get_text()]
-
-
-def words(axis):
-    return [label.get_text() for label in text_labels(axis)]
-
-
-def with_gid(ax, gid):
-    return [artist for artist in ax.get_children() if artist.get_gid() == gid]
 
 
 def scores_in(title):
@@ -133,9 +81,9 @@ def test_marks_are_where_the_maxima_are(family, encoder):
     assert explained == (sum(daggers) > 0)
 
 
-def test_titles_have_the_scores(pictures, settings):
+def test_titles_have_the_scores(pictures, page, settings):
     expected = [score.item() for score in pictures.scores.values()]
-    matrix, contributions, page = pictures.matrix, pictures.contributions, pictures.page
+    matrix, contributions = pictures.matrix, pictures.contributions
     for title in (matrix.get_title(loc="left"), contributions.get_title(loc="left"), page.texts["h1"][0]):
         assert scores_in(title) == pytest.approx(expected, abs=5.01e-4)
     captions = [{text.get_text() for text in ax.texts} for ax in (matrix, contributions)]
@@ -211,11 +159,6 @@ def sixty_tokens(encoder, texts):
     return next(long[:n] for n in range(len(long)) if len(encoder.tokenizer([long[:n]]).ids[0]) == 62)
 
 
-def no_overlap(labels):
-    boxes = [label.get_window_extent() for label in labels]
-    return all(not a.overlaps(b) for a, b in pairwise(boxes))
-
-
 def test_sixty_tokens_can_be_read(encoder, pairs):
     candidate, reference = sixty_tokens(encoder, pairs[0][:40]), sixty_tokens(encoder, pairs[1][3:])
     figure = plot_alignment(candidate, reference, encoder)
@@ -272,16 +215,6 @@ def test_size_grows_and_is_bounded(encoder, pairs):
     assert no_overlap(labels)
 
 
-def encoder_of_words(*texts):
-    """An encoder whose tokens are separated by spaces."""
-    words = {word: number for number, word in enumerate(["[UNK]", *dict.fromkeys(" ".join(texts).split())])}
-    inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
-    model = AutoModel.from_config(tiny_config("bert", vocab_size=len(words)))
-    return FrozenEncoder(randomised(model), tokenizer, num_layers=1)
-
-
 def test_formulae_are_text():
     text = r"$x_1$ $\nonsense{$ \alpha _ % #"
     encoder = encoder_of_words(text)
@@ -308,209 +241,21 @@ def test_axes_of_the_caller(encoder, pairs):
     assert plot_alignment("a cat", "the cat", encoder, ax=part) is whole
 
 
-def test_characters_without_a_font_give_one_warning(encoder):
-    text = f"{UNDRAWABLE} a {UNDRAWABLE}\u200d{UNDRAWABLE}"
-    for draw in (plot_alignment, plot_contributions):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            figure = draw(text, "a cat", encoder)
-            figure.canvas.draw()
-        (warning,) = caught
-        assert warning.filename == __file__
-        assert f"no installed font has 1 of the characters ({UNDRAWABLE})" in str(warning.message)
-        assert "contributions_html" in str(warning.message)
-        ax = figure.axes[0]
-        drawn = words(ax.yaxis) if draw is plot_alignment else [text.get_text() for text in ax.texts]
-        assert any(word.startswith("□") for word in drawn)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert UNDRAWABLE in contributions_html(text, "a cat", encoder)
-
-
-def test_an_installed_font_is_found(encoder, tmp_path):
-    from fontTools.fontBuilder import FontBuilder
-    from fontTools.pens.ttGlyphPen import TTGlyphPen
-
-    pen = TTGlyphPen(None)
-    for place, point in enumerate([(0, 0), (0, 700), (700, 700), (700, 0)]):
-        (pen.lineTo if place else pen.moveTo)(point)
-    pen.closePath()
-    builder = FontBuilder(1000, isTTF=True)
-    builder.setupGlyphOrder([".notdef", "own"])
-    builder.setupCharacterMap({ord(UNDRAWABLE): "own"})
-    builder.setupGlyf({".notdef": pen.glyph(), "own": pen.glyph()})
-    builder.setupHorizontalMetrics({".notdef": (800, 0), "own": (800, 0)})
-    builder.setupHorizontalHeader(ascent=800, descent=-200)
-    builder.setupNameTable({"familyName": "Noto Sans", "styleName": "Regular"})
-    builder.setupOS2()
-    builder.setupPost()
-    builder.save(tmp_path / "own.ttf")
-    before = list(font_manager.fontManager.ttflist)
-    font_manager.fontManager.addfont(tmp_path / "own.ttf")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            figure = plot_alignment(f"{UNDRAWABLE} cat", "a cat", encoder)
-            figure.canvas.draw()
-        assert words(figure.axes[0].yaxis)[0].startswith(UNDRAWABLE)
-        assert text_labels(figure.axes[0].yaxis)[0].get_fontfamily()[-1] == "Noto Sans"
-    finally:
-        font_manager.fontManager.ttflist[:] = before
-
-
-def test_right_to_left_texts_begin_at_the_right(encoder):
-    ax = plot_contributions("مرحبا بالعالم", "hello world", encoder).axes[0]
-    boxes = with_gid(ax, "token")
-    count = len(encoder.tokenizer(["مرحبا بالعالم"]).ids[0]) - 2
-    places = [box.get_x() for box in boxes]
-    assert places[:count] == sorted(places[:count], reverse=True)
-    assert places[count:] == sorted(places[count:])
-    assert boxes[0].get_x() + boxes[0].get_width() == pytest.approx(ax.get_xlim()[1])
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("the שלום , עולם is 12", "the עולם , שלום is 12"),
-        ("שלום big , cat ב 12 .", ". 12 ב big , cat שלום"),
-        (", שלום 12", "12 שלום ,"),
-        ("שלום the , עולם", "עולם , the שלום"),
-    ],
-)
-def test_words_of_the_other_direction_are_in_reading_order(text, shown):
-    """The expected lines are those that browsers show, from left to right."""
-    ax = plot_contributions(text, text, encoder_of_words(text)).axes[0]
-    count = len(text.split())
-    tokens = [(one.get_position()[0], one.get_text()) for one in ax.texts[1 : 1 + count]]
-    assert [token for _, token in sorted(tokens)] == shown.split()
-
-
-class Page(HTMLParser):
-    """What a browser makes of a page."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.texts, self.open = [], {}, []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag != "meta":
-            self.open.append(tag)
-            self.texts.setdefault(tag, []).append("")
-
-    def handle_decl(self, decl):
-        assert decl == "doctype html"
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        for tag in self.open:
-            self.texts[tag][-1] += data
-
-    def attributes(self, tag):
-        return [attrs for name, attrs in self.tags if name == tag]
-
-
-def test_text_level_functions_draw_the_alignment(encoder, pictures, settings):
+def test_text_level_functions_draw_the_alignment(encoder, alignment, pictures, settings):
     matrix = plot_alignment(CANDIDATE, REFERENCE, encoder, **settings).axes[0]
     assert marks(matrix) == marks(pictures.matrix)
     assert matrix.get_title(loc="left") == pictures.matrix.get_title(loc="left")
     boxes = with_gid(plot_contributions(CANDIDATE, REFERENCE, encoder, **settings).axes[0], "token")
     colours = [box.get_facecolor() for box in with_gid(pictures.contributions, "token")]
     assert [box.get_facecolor() for box in boxes] == colours
-    assert contributions_html(CANDIDATE, REFERENCE, encoder, **settings) == pictures.alignment.to_html()
+    assert contributions_html(CANDIDATE, REFERENCE, encoder, **settings) == alignment.to_html()
 
 
-def test_html_shows_tokens_and_shares(encoder, pictures, settings):
-    page = pictures.page
-    assert page.open == []
-    assert page.texts["p"] == [CANDIDATE, REFERENCE]
-    raw = compute_alignment(CANDIDATE, REFERENCE, encoder, weights_of(encoder, settings))
-    marked = page.attributes("mark")
-    ratios = []
-    for side, other, b in ((raw.candidate, raw.reference, 0.35), (raw.reference, raw.candidate, 0.45)):
-        best = (side.best - b) / (1 - b) if "baseline_path" in settings else side.best
-        ratios += (side.weights * best / side.weights.max()).tolist()
-        for attrs, match, similarity in zip(marked[: len(side.tokens)], side.matches, side.best, strict=True):
-            partner = "a special token" if match < 0 else f"“{other.tokens[match]}”"
-            assert f"similarity {similarity:.3f} with {partner}" in attrs["title"]
-        marked = marked[len(side.tokens) :]
-    for attrs, ratio in zip(page.attributes("mark"), ratios, strict=True):
-        share = float(attrs["style"].removeprefix("--share: "))
-        assert (-share if attrs.get("class") == "negative" else share) == pytest.approx(ratio, abs=6e-4)
-
-
-def test_a_notebook_shows_the_page_without_its_frame(pictures):
-    fragment = pictures.alignment._repr_html_()
-    shown = Page(fragment)
-    assert shown.open == []
-    assert not {"html", "head", "body", "meta"} & set(shown.texts)
-    assert shown.attributes("mark") == pictures.page.attributes("mark")
-    assert shown.texts["p"] == pictures.page.texts["p"]
-
-
-def test_a_notebook_shows_figures_without_pyplot(pictures):
-    for figure in (pictures.alignment.plot(), pictures.alignment.plot_contributions()):
+def test_a_notebook_shows_figures_without_pyplot(alignment):
+    for figure in (alignment.plot(), alignment.plot_contributions()):
         shown, _ = DisplayFormatter().format(figure)
         assert shown["image/png"].startswith(b"\x89PNG")
         assert DisplayFormatter().format(pickle.loads(pickle.dumps(figure)))[0]["image/png"] == shown["image/png"]
-
-
-def contrast(one, other):
-    """Contrast ratio of two RGB colours, as WCAG 2 defines it."""
-    linear = [[c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour] for colour in (one, other)]
-    darker, lighter = sorted(np.dot(rgb, (0.2126, 0.7152, 0.0722)) for rgb in linear)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def test_html_is_readable_on_light_and_dark_backgrounds(pictures):
-    fragment = pictures.alignment._repr_html_()
-    style = fragment[: fragment.index("</style>")]
-    # Nothing but the tokens and the scale has a background, so that a notebook's theme decides.
-    assert re.findall(r"background: .*", style) == [
-        f"background: rgba(var(--rgb), calc(var(--share) * {STRONGEST})); "
-        "box-shadow: inset 0 0 0 1px rgba(128, 128, 128, .4);"
-    ]
-    assert re.findall(r"[{; ]color: ([^;]*)", style) == ["inherit"]
-    assert {"name": "color-scheme", "content": "light dark"} in pictures.page.attributes("meta")
-    # In a frame of the other mode, a page without background would show the frame's.
-    page = pictures.alignment.to_html()
-    assert ":root { color-scheme: light dark; background: Canvas; color: CanvasText; }" in page
-    for background, text in (((1, 1, 1), (0, 0, 0)), ((0.07, 0.07, 0.07), (1, 1, 1))):
-        for colour in (POSITIVE, NEGATIVE):
-            shade = [c / 255 * STRONGEST + b * (1 - STRONGEST) for c, b in zip(colour, background, strict=True)]
-            assert contrast(shade, text) > 4.5
-
-
-def test_html_is_harmless(encoder):
-    evil = """<script>alert("x")</script> &lt; ' onclick=alert() <img src=x> --> ]]> <b title='"> </mark>"""
-    evil += " \u202e\u202d\x00"
-    named = encoder_of_words(evil)
-    named.name = "<b onclick='x'>model</b>"
-    for model in (encoder, named):
-        source = contributions_html(evil, evil[::-1], model)
-        page = Page(source)
-        # A notebook shows the same content.
-        assert f"<body>{align(evil, evil[::-1], model)._repr_html_().partition('</style>')[2].strip()}" in source
-        assert {tag for tag, _ in page.tags} == {
-            *("html", "head", "meta", "title", "style", "body", "div", "h1", "h2", "b", "small", "span", "p", "mark")
-        }
-        used = {name for _, attrs in page.tags for name in attrs}
-        assert used == {"lang", "charset", "name", "content", "class", "style", "dir", "title"}
-        assert not {"http", "\u202e", "\x00"} & {source[i : i + n] for n in (1, 4) for i in range(len(source))}
-        assert [attrs["dir"] for attrs in page.attributes("p")] == ["auto", "auto"]
-        assert page.open == []
-    assert '<script>alert("x")</script>' in page.texts["mark"]
-    assert page.texts["small"][0] == "<b onclick='x'>model</b>, layer 1"
-
-
-def test_html_shows_every_script(encoder):
-    text = "今天 مرحبا 😀 हिन्दी"
-    page = contributions_html(text, text, encoder)
-    for word in ("今", "天", "م", "😀", "ह"):
-        assert f">{word}" in page
 
 
 def test_idf_of_the_reference_alone_warns(encoder):
@@ -587,58 +332,3 @@ except ImportError as error:
     assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "contributions.pdf").read_bytes().startswith(b"%PDF")
     assert "precision-matches" in (tmp_path / "matrix.svg").read_text()
-
-
-def lines_by_label(ax):
-    return {line.get_label(): torch.as_tensor(np.asarray(line.get_ydata(), dtype=float)) for line in ax.lines}
-
-
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_metric_plot_of_now(encoder, pairs, reduction):
-    metric = BERTScore(encoder, reduction=reduction)
-    metric.update(pairs[0][:5], pairs[1][:5])
-    figure, ax = metric.plot()
-    plt.close(figure)
-    lines, scores = lines_by_label(ax), metric.compute()
-    assert set(lines) == {"precision", "recall", "f1"}
-    for name, values in lines.items():
-        torch.testing.assert_close(values.float(), scores[name].reshape(-1))
-    low, high = ax.get_ylim()
-    assert all(low < score.min() <= score.max() < high for score in scores.values())
-    assert {text.get_text() for text in ax.get_legend().get_texts()} == set(lines)
-
-
-def test_metric_plot_of_several_values(encoder, pairs):
-    metric = BERTScore(encoder, return_hash=True)
-    steps = [metric(pairs[0][i : i + 3], pairs[1][i : i + 3]) for i in range(0, 12, 3)]
-    own = Figure().subplots()
-    metric.plot(steps, ax=own)
-    for name, values in lines_by_label(own).items():
-        torch.testing.assert_close(values.float(), torch.stack([step[name] for step in steps]))
-    assert all(tick == int(tick) for tick in own.get_xticks())
-    figure, ax = metric.plot(steps[1])
-    plt.close(figure)
-    assert lines_by_label(ax)["f1"].item() == pytest.approx(steps[1]["f1"].item())
-
-
-def test_metric_plot_of_all_layers(minilm, pairs):
-    metric = BERTScore(minilm, all_layers=True)
-    metric.update(pairs[0][:3], pairs[1][:3])
-    _, ax = metric.plot(ax=Figure().subplots())
-    assert lines_by_label(ax)["f1"].shape == (7,)
-    assert ax.get_xlabel() == "layer"
-
-
-def test_metric_plot_of_many_pairs(encoder, pairs, tmp_path):
-    table = tmp_path / "mine.csv"
-    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.5,.5\n" for layer in range(6)))
-    metric = BERTScore(encoder, reduction="none", rescale_with_baseline=True, baseline_path=table)
-    metric.update(pairs[0][:60], pairs[1][60:120])
-    own = Figure().subplots()
-    figure, ax = metric.plot(ax=own)
-    assert (figure, ax) == (own.figure, own)
-    lowest = min(score.min() for score in metric.compute().values())
-    assert own.get_ylim()[0] < lowest < 0
-    assert own.get_xlabel() == "pair"
-    figure.canvas.draw()
-    assert no_overlap(text_labels(own.xaxis))

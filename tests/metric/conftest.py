@@ -1,0 +1,29 @@
+"""Encoders and kinds of metrics for several files."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertscore_tm import FrozenEncoder
+from tests.support.metric_kinds import TABLE, Workshop
+
+
+@pytest.fixture(scope="module")
+def encoder(minilm: str) -> FrozenEncoder:
+    """The real encoder, two layers of it: most of these tests are about what happens around it."""
+    return FrozenEncoder(minilm, num_layers=2)
+
+
+@pytest.fixture(scope="module")
+def every(minilm: str) -> FrozenEncoder:
+    """All layers of the real encoder."""
+    return FrozenEncoder(minilm, num_layers=6, all_layers=True)
+
+
+# Its encoders, and those of the reference package, are loaded once for all files.
+@pytest.fixture(scope="package")
+def workshop(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """Metrics of every kind, with the expected results."""
+    path = tmp_path_factory.mktemp("baseline") / "table.csv"
+    path.write_text("LAYER,P,R,F\n" + "".join(",".join(map(str, row)) + "\n" for row in TABLE))
+    return Workshop(minilm, str(path))

@@ -1,0 +1,65 @@
+"""Which metrics of a collection share their states, and which are kept apart."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torchmetrics import MetricCollection
+
+from bertscore_tm import BERTScore
+from bertscore_tm.functional import SCORES
+from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
+from tests.support.models import tiny_model
+
+# Scores of identical texts are 1 at any layer and with any weights, so that even the states are equal.
+_SAME = (["a cat"], ["a cat"])
+
+
+@pytest.mark.parametrize(("first", "how"), [(([], []), "update"), (_SAME, "update"), (_SAME, "forward")])
+def test_collection_keeps_different_metrics_apart(encoder, first, how):
+    kinds = {"plain": BERTScore(encoder), "idf": BERTScore(encoder, idf=True), "layer": BERTScore(encoder.name, 3)}
+    collection = MetricCollection({name: metric.clone() for name, metric in kinds.items()})
+    for batch in (first, SECOND, THIRD):
+        getattr(collection, how)(*batch)
+        for metric in kinds.values():
+            metric.update(*batch)
+    assert len(collection.compute_groups) == 3
+    found = collection.compute()
+    for kind, metric in kinds.items():
+        # Other texts are encoded together.
+        assert_equal({name: found[f"{kind}_{name}"] for name in SCORES}, metric.compute())
+    assert found["plain_f1"] != found["layer_f1"]
+
+
+def test_collection_keeps_ready_models_apart():
+    kinds = {}
+    for seed in (0, 1):
+        model, tokenizer = tiny_model("bert")
+        model = copy.deepcopy(model)
+        torch.nn.init.normal_(model.embeddings.word_embeddings.weight, std=0.3 + seed)
+        kinds[f"model{seed}"] = BERTScore(model=model, user_tokenizer=tokenizer, num_layers=2)
+    collection = MetricCollection({name: metric.clone() for name, metric in kinds.items()})
+    for batch in (([], []), FIRST, THIRD):
+        updated(collection, batch)
+        for metric in kinds.values():
+            metric.update(*batch)
+    found = collection.compute()
+    for kind, metric in kinds.items():
+        assert_equal({name: found[f"{kind}_{name}"] for name in SCORES}, metric.compute(), 0)
+
+
+def test_collection_of_equal_metrics_shares(encoder):
+    table = {"a": BERTScore(encoder), "b": BERTScore(encoder), "c": BERTScore(encoder, reduction="none")}
+    collection = MetricCollection(table)
+    collection.update(*FIRST)
+    assert sorted(map(sorted, collection.compute_groups.values())) == [["a", "b"], ["c"]]
+    collection(*SECOND)
+    collection.update(*THIRD)
+    found, expected = collection.compute(), per_pair(encoder, FIRST, SECOND, THIRD)
+    for kind, wanted in (("a", mean(expected)), ("b", mean(expected)), ("c", expected)):
+        assert_equal({name: found[f"{kind}_{name}"] for name in SCORES}, wanted)
+    collection.reset()
+    collection.update(*THIRD)
+    assert_equal({name: collection.compute()[f"c_{name}"] for name in SCORES}, per_pair(encoder, THIRD))

@@ -1,0 +1,115 @@
+"""Copies, merged metrics and saved states: each continues on its own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torchmetrics import MetricCollection
+
+from bertscore_tm import BERTScore
+from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
+
+
+def test_copies_of_a_synchronised_metric(encoder):
+    own, both = mean(per_pair(encoder, FIRST)), mean(per_pair(encoder, FIRST, SECOND))
+    metric = updated(BERTScore(encoder, sync_on_compute=False), FIRST)
+    other = updated(BERTScore(encoder), SECOND)
+    # Ranks that keep sums gather once: four counts, the fingerprint and the sums.
+    facts = torch.cat([torch.zeros(4, dtype=torch.int64), other.fingerprint, other.totals])
+    metric.sync(dist_sync_fn=lambda tensor, group: [tensor, facts], distributed_available=lambda: True)
+    for _, copied in _copies(metric):
+        assert_equal(copied.compute(), both)
+        copied.unsync()
+        assert_equal(copied.compute(), own)
+    assert_equal(metric.compute(), both)
+    metric.unsync()
+    assert_equal(metric.compute(), own)
+
+
+def _copies(metric):
+    yield "clone", metric.clone()
+    yield "deepcopy", copy.deepcopy(metric)
+    yield "copy", copy.copy(metric)
+    yield "pickle", pickle.loads(pickle.dumps(metric))
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_copies_continue_on_their_own(encoder, idf):
+    metric = updated(BERTScore(encoder, idf=idf, reduction="none"), FIRST)
+    expected = per_pair(encoder, FIRST, THIRD, idf=idf)
+    for name, other in _copies(metric):
+        assert other.encoder is encoder or name == "pickle"
+        assert_equal(updated(other, THIRD).compute(), expected)
+        other.reset()
+    assert_equal(metric.compute(), per_pair(encoder, FIRST, idf=idf))
+    # No weights (91 MB) and no texts travel.
+    pickled = pickle.dumps(metric)
+    assert len(pickled) < 2_000_000
+    assert b"the cat sat on a mat" not in pickled
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_reset(encoder, idf):
+    metric = updated(BERTScore(encoder, idf=idf, reduction="none"), FIRST)
+    metric.compute()
+    metric.reset()
+    assert not metric.update_called
+    assert_equal(updated(metric, SECOND).compute(), per_pair(encoder, SECOND, idf=idf))
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_merge_state_appends(encoder, idf):
+    metric = updated(BERTScore(encoder, idf=idf, reduction="none"), FIRST)
+    metric.compute()
+    metric.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), SECOND))
+    metric.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), THIRD).metric_state)
+    assert metric.update_count == 3
+    expected = per_pair(encoder, FIRST, SECOND, THIRD, idf=idf)
+    assert_equal(metric.compute(), expected)
+    # A mean takes pairs and means, in any order; nothing can take pairs out of a mean.
+    average = updated(BERTScore(encoder, idf=idf), FIRST)
+    average.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), THIRD))
+    average.merge_state(updated(BERTScore(encoder, idf=idf), SECOND))
+    assert_equal(average.compute(), mean(expected))
+    if not idf:
+        with pytest.raises(ValueError, match="kept sums only"):
+            metric.merge_state(average)
+        assert_equal(metric.compute(), expected)
+
+
+def test_merge_state_of_something_else(encoder):
+    metric = updated(BERTScore(encoder), FIRST)
+    others = [BERTScore(encoder, idf=True), BERTScore(encoder.name, 4), BERTScore(encoder.name, 2, dtype="bfloat16")]
+    for other in (*others, MetricCollection([]), 3, {}):
+        with pytest.raises(ValueError, match=r"differ|expected a BERTScore"):
+            metric.merge_state(other)
+    incomplete = {name: value for name, value in metric.metric_state.items() if name != "totals"}
+    with pytest.raises(ValueError, match="has no totals"):
+        metric.merge_state(incomplete)
+    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST)))
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_state_dict(encoder, idf):
+    metric = updated(BERTScore(encoder, idf=idf), FIRST)
+    assert metric.state_dict() == {}
+    assert nn.ModuleDict({"metric": metric}).state_dict() == {}
+    metric.load_state_dict({})
+    metric.persistent(True)
+    saved = metric.state_dict()
+    first, second = BERTScore(encoder, idf=idf), BERTScore(encoder, idf=idf)
+    first.load_state_dict(saved)
+    second.load_state_dict(saved)
+    assert_equal(updated(first, SECOND).compute(), mean(per_pair(encoder, FIRST, SECOND, idf=idf)))
+    # What one of them adds is not in the other, nor in what was saved.
+    assert_equal(updated(second, THIRD).compute(), mean(per_pair(encoder, FIRST, THIRD, idf=idf)))
+    with pytest.raises(ValueError, match="same arguments"):
+        BERTScore(encoder, idf=not idf).load_state_dict(saved)
+    with pytest.raises(ValueError, match="same arguments"):
+        nn.ModuleDict({"metric": BERTScore(encoder.name, 4, idf=idf)}).load_state_dict(
+            {f"metric.{name}": value for name, value in saved.items()}
+        )

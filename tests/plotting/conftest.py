@@ -1,0 +1,42 @@
+"""Fixtures of the pictures' tests."""
+
+import matplotlib
+import pytest
+from matplotlib import pyplot as plt
+
+from bertscore_tm import align
+from tests.support.pictures import CANDIDATE, REFERENCE, Page
+
+
+@pytest.fixture
+def no_open_figures():
+    """Pictures do not touch pyplot's figures or settings."""
+    settings, figures = dict(matplotlib.rcParams), plt.get_fignums()
+    yield
+    assert plt.get_fignums() == figures
+    assert dict(matplotlib.rcParams) == settings
+
+
+@pytest.fixture(scope="module", params=["plain", "idf", "mapping", "rescaled", "everything"])
+def settings(request, encoder, pairs, tmp_path_factory):
+    """Options of a picture."""
+    table = tmp_path_factory.mktemp("baseline") / "mine.csv"
+    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
+    rescaled = {"rescale_with_baseline": True, "baseline_path": table}
+    mapping = {"idf": {token: 0.1 + token % 5 for token in range(encoder.tokenizer.vocab_size)}}
+    idf = {"idf": True, "idf_sents": pairs[1]}
+    return {"plain": {}, "idf": idf, "mapping": mapping, "rescaled": rescaled, "everything": idf | rescaled}[
+        request.param
+    ]
+
+
+@pytest.fixture(scope="module")
+def alignment(encoder, settings):
+    """The alignment with these options."""
+    return align(CANDIDATE, REFERENCE, encoder, **settings)
+
+
+@pytest.fixture(scope="module")
+def page(alignment):
+    """The HTML page of the alignment."""
+    return Page(alignment.to_html())

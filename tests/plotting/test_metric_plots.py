@@ -1,0 +1,84 @@
+"""``plot`` of the metric."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from bertscore_tm import BERTScore
+from tests.support.metric_batches import FIRST
+from tests.support.pictures import no_overlap, text_labels
+
+pytestmark = pytest.mark.usefixtures("one_thread", "no_open_figures")
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_plot(encoder, reduction):
+    metric = BERTScore(encoder, return_hash=True, reduction=reduction)
+    values = [metric(*FIRST), metric(*FIRST)]
+    for val in (None, values[0], values) if reduction == "mean" else (None, values[0]):
+        figure, axes = metric.plot(val)
+        assert isinstance(figure, plt.Figure)
+        assert axes is not None
+        plt.close(figure)
+    figure, axes = plt.subplots()
+    assert metric.plot(ax=axes)[1] is axes
+    plt.close(figure)
+
+
+def lines_by_label(ax):
+    return {line.get_label(): torch.as_tensor(np.asarray(line.get_ydata(), dtype=float)) for line in ax.lines}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_metric_plot_of_now(encoder, pairs, reduction):
+    metric = BERTScore(encoder, reduction=reduction)
+    metric.update(pairs[0][:5], pairs[1][:5])
+    figure, ax = metric.plot()
+    plt.close(figure)
+    lines, scores = lines_by_label(ax), metric.compute()
+    assert set(lines) == {"precision", "recall", "f1"}
+    for name, values in lines.items():
+        torch.testing.assert_close(values.float(), scores[name].reshape(-1))
+    low, high = ax.get_ylim()
+    assert all(low < score.min() <= score.max() < high for score in scores.values())
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == set(lines)
+
+
+def test_metric_plot_of_several_values(encoder, pairs):
+    metric = BERTScore(encoder, return_hash=True)
+    steps = [metric(pairs[0][i : i + 3], pairs[1][i : i + 3]) for i in range(0, 12, 3)]
+    own = Figure().subplots()
+    metric.plot(steps, ax=own)
+    for name, values in lines_by_label(own).items():
+        torch.testing.assert_close(values.float(), torch.stack([step[name] for step in steps]))
+    assert all(tick == int(tick) for tick in own.get_xticks())
+    figure, ax = metric.plot(steps[1])
+    plt.close(figure)
+    assert lines_by_label(ax)["f1"].item() == pytest.approx(steps[1]["f1"].item())
+
+
+def test_metric_plot_of_all_layers(minilm, pairs):
+    metric = BERTScore(minilm, all_layers=True)
+    metric.update(pairs[0][:3], pairs[1][:3])
+    _, ax = metric.plot(ax=Figure().subplots())
+    assert lines_by_label(ax)["f1"].shape == (7,)
+    assert ax.get_xlabel() == "layer"
+
+
+def test_metric_plot_of_many_pairs(encoder, pairs, tmp_path):
+    table = tmp_path / "mine.csv"
+    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.5,.5\n" for layer in range(6)))
+    metric = BERTScore(encoder, reduction="none", rescale_with_baseline=True, baseline_path=table)
+    metric.update(pairs[0][:60], pairs[1][60:120])
+    own = Figure().subplots()
+    figure, ax = metric.plot(ax=own)
+    assert (figure, ax) == (own.figure, own)
+    lowest = min(score.min() for score in metric.compute().values())
+    assert own.get_ylim()[0] < lowest < 0
+    assert own.get_xlabel() == "pair"
+    figure.canvas.draw()
+    assert no_overlap(text_labels(own.xaxis))

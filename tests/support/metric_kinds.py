@@ -1,0 +1,219 @@
+"""Kinds of metrics, pairs for them, and what the reference package makes of these."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import bert_score as oracle
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from transformers import BertModel
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.functional import SCORES
+from tests.support.texts import real_pairs, several_references
+
+TOLERANCE = 1e-6
+LAYERS = 2
+VOCABULARY = 30522
+COUNT = 10
+# Weights that no corpus gives, for every id, special ones too.
+MAPPING = {token: (token * 37 % 11) / 4 for token in range(VOCABULARY)}
+TABLE = [(layer, 0.1 + layer / 40, 0.15 + layer / 50, 0.2 + layer / 60) for layer in range(7)]
+# What a metric holds when it is handed over, and its batches after that; some of it comes twice.
+HELD = [0, 1]
+BATCHES = [[2, 3, 4], [5], [7, 6], [9, 8, 4]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of metric: its encoder, its arguments, and the form of its data."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    layer: int = LAYERS
+    # The layers of an encoder of all layers from which one is picked.
+    picked_from: int | None = None
+    several: bool = False
+    indexed: bool = False
+
+    def counted(self, numbers: Iterable[int]) -> list[int]:
+        """The pairs that count, in the order of the result."""
+        return sorted(set(numbers)) if self.indexed else list(numbers)
+
+    @property
+    def all_layers(self) -> bool:
+        return self.options.get("all_layers", False)
+
+
+def kind(**options: Any) -> Kind:
+    own = {name: options.pop(name) for name in ("layer", "picked_from", "several", "indexed") if name in options}
+    return Kind(options, **own)
+
+
+# The corpus and the baseline's table are the workshop's.
+KINDS = {
+    "plain": kind(),
+    "idf": kind(idf=True),
+    "several references, idf, per pair": kind(several=True, idf=True, reduction="none"),
+    "all layers, per pair, idf": kind(all_layers=True, reduction="none", idf=True),
+    "recall, all layers": kind(score="recall", all_layers=True),
+    "precision per pair, given weights": kind(score="precision", reduction="none", idf=MAPPING),
+    "confidence, idf, indices": kind(confidence=0.8, idf=True, indexed=True),
+    "rescaled, per pair, several": kind(rescale_with_baseline=True, reduction="none", several=True),
+    "indices": kind(indexed=True),
+    "indices, per pair, idf of a corpus": kind(indexed=True, reduction="none", idf_sents=...),
+    "picked layer, idf, f1": kind(layer=3, picked_from=4, idf=True, score="f1"),
+    "picked layer, rescaled": kind(layer=3, picked_from=4, rescale_with_baseline=True),
+    "hash": kind(return_hash=True, idf=True),
+}
+every_kind = pytest.mark.parametrize("name", KINDS)
+
+
+class Workshop:
+    """Makes metrics of every kind, with the expected results."""
+
+    def __init__(self, model: str, table: str) -> None:
+        self.model, self.table = model, table
+        # Real texts, cut short, as they are encoded many times.
+        self.preds, self.target = ([" ".join(text.split()[:9]) for text in texts] for texts in real_pairs(COUNT))
+        self.corpus = [*self.target[3:], *self.target[5:8], *self.preds[:4]]
+        self._scorers: dict[Any, oracle.BERTScorer] = {}
+        self._encoders: dict[Any, FrozenEncoder] = {}
+        self._scores: dict[Any, Tensor] = {}
+
+    def texts(self, kind: Kind, numbers: Sequence[int]) -> tuple[list[str], list[Any]]:
+        """Candidates and references."""
+        target = several_references(self.target) if kind.several else self.target
+        return [self.preds[i] for i in numbers], [target[i] for i in numbers]
+
+    def batch(self, kind: Kind, numbers: Sequence[int]) -> tuple[Any, ...]:
+        """The arguments of update."""
+        return *self.texts(kind, numbers), *([torch.tensor(numbers)] if kind.indexed else [])
+
+    def metric(self, kind: Kind, **kwargs: Any) -> BERTScore:
+        """A metric that has seen nothing."""
+        layers, every = kind.picked_from or kind.layer, kind.all_layers or kind.picked_from is not None
+        if (layers, every) not in self._encoders:
+            self._encoders[layers, every] = FrozenEncoder(self.model, num_layers=layers, all_layers=every)
+        options = {name: value for name, value in kind.options.items() if name != "all_layers"}
+        if kind.picked_from is not None:
+            options["num_layers"] = kind.layer
+        if "rescale_with_baseline" in options:
+            options["baseline_path"] = self.table
+        if "idf_sents" in options:
+            options["idf_sents"] = self.corpus
+        return BERTScore(self._encoders[layers, every], **options, **kwargs)
+
+    def scorer(self, kind: Kind) -> oracle.BERTScorer:
+        """The reference package's scorer of such a kind, without the weights of a corpus."""
+        rescale = "rescale_with_baseline" in kind.options
+        key = kind.layer, kind.all_layers, rescale
+        if key not in self._scorers:
+            self._scorers[key] = oracle.BERTScorer(
+                self.model,
+                num_layers=6 if kind.all_layers else kind.layer,
+                all_layers=kind.all_layers,
+                rescale_with_baseline=rescale,
+                baseline_path=self.table if rescale else None,
+                lang="en",
+                nthreads=0,
+                device="cpu",
+            )
+        return self._scorers[key]
+
+    def scores(self, kind: Kind, numbers: Sequence[int]) -> Tensor:
+        """Scores of pairs by the reference package: shape (3, [layers,] pairs)."""
+        mapping, of_corpus = kind.options.get("idf", False), "idf_sents" in kind.options
+        # Without the idf of the references a pair's score is its own.
+        of_references = mapping is True
+        weights = tuple(numbers) if of_references else ("given" if mapping else of_corpus)
+        key = kind.layer, kind.all_layers, kind.several, "rescale_with_baseline" in kind.options, weights
+        if key not in self._scores:
+            scorer = self.scorer(kind)
+            chosen = list(numbers) if of_references else list(range(COUNT))
+            preds, target = self.texts(kind, chosen)
+            scorer._idf, scorer._idf_dict = bool(mapping) or of_corpus, None
+            if mapping is MAPPING:
+                scorer._idf_dict = MAPPING
+            elif scorer.idf:
+                scorer.compute_idf(self.corpus if of_corpus else flat(target))
+            # One pair at a time, since the other package lets padding take part in the matching.
+            found = torch.stack(scorer.score(preds, target, batch_size=1))
+            # No token of a corpus of one reference has a weight: 0 with us, 0/0 with the other package.
+            found = found if len(set(chosen)) > 1 else found.nan_to_num()
+            self._scores[key] = found[:, : kind.layer + 1] if kind.all_layers else found
+        found = self._scores[key]
+        return found if of_references else found[..., list(numbers)]
+
+    def check(self, found: Any, kind: Kind, numbers: Iterable[int]) -> None:
+        """Make sure that a result of ours is what the reference package makes of these pairs."""
+        counted = kind.counted(numbers)
+        options = kind.options
+        scores = self.scores(kind, counted)
+        shaped = scores if options.get("reduction") == "none" else scores.double().mean(-1).float()
+        wanted = dict(zip(SCORES, shaped, strict=True))
+        if "score" in options:
+            assert_close(found, wanted[options["score"]])
+            return
+        names = [
+            *SCORES,
+            *(("f1_low", "f1_high") if "confidence" in options else ()),
+            *options.keys() & {"return_hash"},
+        ]
+        assert list(found) == [name.removeprefix("return_") for name in names]
+        for name in SCORES:
+            assert_close(found[name], wanted[name])
+        if "confidence" in options:
+            check_interval(found, scores[2].double().numpy(), options["confidence"])
+        if "return_hash" in options:
+            assert f"|idf:{len(counted)}|" in found["hash"]
+
+
+def flat(target: Iterable[Any]) -> list[str]:
+    return [text for given in target for text in ([given] if isinstance(given, str) else given)]
+
+
+def assert_close(found: Tensor, wanted: Tensor) -> None:
+    assert (found.dtype, found.shape, found.requires_grad) == (torch.float32, wanted.shape, BERTScore.is_differentiable)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=TOLERANCE)
+
+
+def check_interval(found: dict[str, Tensor], f1: np.ndarray, confidence: float) -> None:
+    """The ends from 1000 resamples lie where they do with many more, four deviations apart; of few, Student's."""
+    if len(f1) == 1:
+        assert [found[name].item() for name in ("f1_low", "f1_high")] == pytest.approx([f1[0]] * 2, abs=TOLERANCE)
+        return
+    if len(f1) < 20:
+        expected = stats.ttest_1samp(f1, 0).confidence_interval(confidence)
+        assert [found[name].item() for name in ("f1_low", "f1_high")] == pytest.approx(list(expected), abs=1e-5)
+        return
+    resampled = stats.bootstrap((f1,), np.mean, n_resamples=50_000, method="percentile").bootstrap_distribution
+    outside = (1 - confidence) / 2
+    error = 4 * math.sqrt(outside * (1 - outside) / 1000)
+    for name, part in (("f1_low", outside), ("f1_high", 1 - outside)):
+        assert found[name].shape == ()
+        nearest = np.quantile(resampled, [max(part - error, 0), min(part + error, 1)])
+        assert nearest[0] - TOLERANCE <= found[name].item() <= nearest[1] + TOLERANCE
+
+
+@contextmanager
+def counted_texts() -> Generator[Counter[tuple[int, ...]], None, None]:
+    """How often each text, as its token ids, goes through a model."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    forward = BertModel.forward
+
+    def counted(model: BertModel, input_ids: Tensor, attention_mask: Tensor, **kwargs: Any) -> Any:
+        counts.update(tuple(row[real.bool()].tolist()) for row, real in zip(input_ids, attention_mask, strict=True))
+        return forward(model, input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BertModel, "forward", counted)
+        yield counts

@@ -1,0 +1,72 @@
+"""Texts of pictures, and what pictures show."""
+
+from html.parser import HTMLParser
+from itertools import pairwise
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModel, PreTrainedTokenizerFast
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.scoring.token_weights import token_weights
+from tests.support.models import randomised, tiny_config
+
+CANDIDATE, REFERENCE = "The weather is unbelievably cold today.", "It is freezing today, isn't it?"
+
+
+def weights_of(encoder, options):
+    return token_weights(encoder, options.get("idf", False), options.get("idf_sents"))
+
+
+def text_labels(axis):
+    return [label for label in axis.get_ticklabels() if label.get_text()]
+
+
+def words(axis):
+    return [label.get_text() for label in text_labels(axis)]
+
+
+def with_gid(ax, gid):
+    return [artist for artist in ax.get_children() if artist.get_gid() == gid]
+
+
+def no_overlap(labels):
+    boxes = [label.get_window_extent() for label in labels]
+    return all(not a.overlaps(b) for a, b in pairwise(boxes))
+
+
+def encoder_of_words(*texts):
+    """An encoder whose tokens are separated by spaces."""
+    words = {word: number for number, word in enumerate(["[UNK]", *dict.fromkeys(" ".join(texts).split())])}
+    inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
+    model = AutoModel.from_config(tiny_config("bert", vocab_size=len(words)))
+    return FrozenEncoder(randomised(model), tokenizer, num_layers=1)
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.texts, self.open = [], {}, []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_decl(self, decl):
+        assert decl == "doctype html"
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        for tag in self.open:
+            self.texts[tag][-1] += data
+
+    def attributes(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
