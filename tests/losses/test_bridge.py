@@ -3,135 +3,23 @@
 import copy
 import json
 import pickle
-from functools import cache
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModel, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses.bridge.text_pieces import decode_tokens
 from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.soft_tokens import encode_soft_tokens
 from examples.benchmarks import vocabularies
-from tests.support.models import EVERY_FAMILY, KINDS, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.generator_tokenizers import GENERATORS, SPECIALS, TEXTS, generator, like
+from tests.support.models import tiny_config
+from tests.support.soft_predictions import CPU, content_ids, tiny
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-CPU = torch.device("cpu")
-TEXTS = [
-    "The cat sat on the mat.",
-    "returns a list of snake_case names, or None",
-    "a café (naïve) costs 1,234 euros 🙂",
-]
-DECODERS = {
-    "bytes": decoders.ByteLevel,
-    "wordpiece": decoders.WordPiece,
-    "unigram": decoders.Metaspace,
-    "pieces": decoders.Metaspace,
-}
-
-
-@cache
-def texts_to_train_on():
-    return [text for side in real_pairs(240) for text in side]
-
-
-def wrapped(content, roles, **options):
-    """A tokenizer of transformers from what a tokenizer file holds."""
-    tokenizer = Tokenizer.from_str(json.dumps(content))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles, **options)
-
-
-def content_of(kind):
-    """What the file of a tiny tokenizer holds, with the decoder that the kind's real tokenizers have."""
-    tokenizer = Tokenizer.from_str(tiny_tokenizer(kind).backend_tokenizer.to_str())
-    tokenizer.decoder = DECODERS[KINDS[kind].algorithm]()
-    return json.loads(tokenizer.to_str())
-
-
-def like(kind, change=None):
-    """A tiny tokenizer that decodes, with something changed."""
-    content = content_of(kind)
-    if change is not None:
-        change(content)
-    return wrapped(content, KINDS[kind].roles)
-
-
-def renumber(content):
-    """Give all tokens other numbers."""
-    vocab = content["model"]["vocab"]
-    order = torch.randperm(len(vocab), generator=torch.Generator().manual_seed(1)).tolist()
-    if content["model"]["type"] == "Unigram":
-        names = [name for name, _ in vocab]
-        content["model"]["vocab"] = [vocab[order.index(i)] for i in range(len(vocab))]
-        numbers = dict(zip(names, order, strict=True))
-        content["model"]["unk_id"] = order[content["model"]["unk_id"]]
-    else:
-        numbers = content["model"]["vocab"] = {name: order[i] for name, i in vocab.items()}
-    for added in content["added_tokens"]:
-        added["id"] = numbers[added["content"]]
-    content["added_tokens"].sort(key=lambda added: added["id"])
-    for name, special in content["post_processor"]["special_tokens"].items():
-        special["ids"] = [numbers[name]]
-
-
-def renamed(kind):
-    """What makes of RoBERTa's kind of tokenizer one of GPT-2's: the same merges, one special token of another name."""
-    content = content_of(kind)
-    specials = {added["content"] for added in content["added_tokens"]}
-    names = ["<|endoftext|>", *(name for name in content["model"]["vocab"] if name not in specials)]
-    content["model"]["vocab"] = {name: i for i, name in enumerate(names)}
-    content["added_tokens"] = [{**content["added_tokens"][0], "id": 0, "content": "<|endoftext|>"}]
-    content["post_processor"] = None
-    return content
-
-
-def trained(model, trainer, pre_tokenizer, decoder=None, normalizer=None):
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizer
-    if decoder is not None:
-        tokenizer.decoder = decoder
-    if normalizer is not None:
-        tokenizer.normalizer = normalizer
-    tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
-    roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    if tokenizer.token_to_id("<unk>") is not None:
-        roles["unk_token"] = "<unk>"
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
-
-
-SPECIALS = ["<s>", "<pad>", "</s>"]
-
-
-@cache
-def generator(kind):
-    """A generator's tokenizer, trained on real texts."""
-    if kind == "byte-bpe":
-        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = trainers.BpeTrainer(
-            vocab_size=3000, special_tokens=SPECIALS, initial_alphabet=byte_level.alphabet(), show_progress=False
-        )
-        return trained(models.BPE(), trainer, byte_level, decoders.ByteLevel())
-    specials = [*SPECIALS, "<unk>"]
-    if kind == "sentencepiece":
-        trainer = trainers.UnigramTrainer(
-            vocab_size=1500, special_tokens=specials, unk_token="<unk>", show_progress=False
-        )
-        return trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), decoders.Metaspace(), normalizers.NFKC())
-    trainer = trainers.WordLevelTrainer(vocab_size=9000, special_tokens=specials, show_progress=False)
-    return trained(models.WordLevel(unk_token="<unk>"), trainer, pre_tokenizers.BertPreTokenizer())
-
-
-GENERATORS = ["byte-bpe", "sentencepiece", "words"]
-
-
-@cache
-def tiny(family):
-    model, tokenizer = tiny_model(family)
-    return FrozenEncoder(model, tokenizer, num_layers=2, dtype="float64")
 
 
 def labels(bridge, texts=TEXTS):
@@ -156,103 +44,6 @@ def uncertain(bridge, ids, dtype=torch.float64):
     return probabilities, probabilities @ bridge.embedding_table(CPU).to(dtype)
 
 
-def content_ids(encoder, text):
-    before, after = encoder.tokenizer.special_affixes
-    ids = encoder.tokenizer([text]).ids[0]
-    return ids[len(before) : len(ids) - len(after)]
-
-
-class TestIdentity:
-    def test_the_encoders_own_tokenizer_shares_the_table(self, encoder, minilm):
-        bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
-        assert bridge.mode == "identity"
-        assert bridge.embedding_table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
-        assert bridge.control_ids == encoder.tokenizer.control_ids
-        assert bridge.end_ids == encoder.tokenizer.end_ids
-        weights = torch.arange(bridge.vocab_size).float()
-        torch.testing.assert_close(bridge.average_weights(weights), weights)
-
-    @pytest.mark.parametrize("family", ["bert", "mpnet", "deberta", "deberta-v2", "xlm-roberta", "gpt2"])
-    def test_other_numbers(self, family):
-        encoder = tiny(family)
-        bridge = VocabularyBridge(like(EVERY_FAMILY[family], renumber), encoder)
-        assert bridge.mode == "identity"
-        texts = [" " + text for text in TEXTS] if encoder.tokenizer.prefix_space else TEXTS
-        soft = bridge.embed_texts(texts)
-        for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
-            expected = encoder.embedding_table(CPU)[content_ids(encoder, text)]
-            assert torch.equal(embeddings[content], expected)
-
-    @pytest.mark.parametrize("order", [1, -1])
-    def test_gpt2_and_roberta(self, order):
-        # Special tokens of other names and numbers, the same merges and space marks.
-        gpt2 = wrapped(renamed("bytes"), KINDS["gpt2"].roles)
-        first, second = (gpt2, like("bytes"))[::order]
-        model, _ = tiny_model("roberta")
-        encoder = FrozenEncoder(model, second, num_layers=2)
-        bridge = VocabularyBridge(first, encoder)
-        assert bridge.mode == "identity"
-        table, names = encoder.embedding_table(CPU), second.get_vocab()
-        for name, i in first.get_vocab().items():
-            expected = table[names[name]] if name in names else torch.zeros(table.shape[1])
-            assert torch.equal(bridge.embedding_table(CPU)[i], expected)
-
-    def test_added_tokens_take_the_pieces_of_their_text(self, encoder, minilm):
-        tokenizer = AutoTokenizer.from_pretrained(minilm)
-        tokenizer.add_tokens(["<table_row>"])
-        bridge = VocabularyBridge(tokenizer, encoder)
-        assert bridge.mode == "identity"
-        table = encoder.embedding_table(CPU)
-        expected = table[content_ids(encoder, "<table_row>")].mean(0)
-        torch.testing.assert_close(bridge.embedding_table(CPU)[-1], expected)
-        assert torch.equal(bridge.embedding_table(CPU)[:-1], table)
-
-    @pytest.mark.parametrize("extra", [0, 6])
-    def test_padded_output_layer(self, encoder, minilm, extra):
-        tokenizer = AutoTokenizer.from_pretrained(minilm)
-        size = len(tokenizer) + extra
-        bridge = VocabularyBridge(tokenizer, encoder, vocab_size=size)
-        assert bridge.mode == "identity"
-        assert bridge.embedding_table(CPU).shape[0] == bridge.vocab_size == size
-        assert not bridge.embedding_table(CPU)[len(tokenizer) :].any()
-        assert set(range(len(tokenizer), size)) <= set(bridge.control_ids)
-
-    @pytest.mark.parametrize("family", ["bert", "deberta", "deberta-v2", "xlm-roberta"])
-    def test_the_same_names_cut_otherwise(self, family):
-        def cut_otherwise(content):
-            model = content["model"]
-            if model["type"] == "WordPiece":
-                content["normalizer"] = None  # no lower case
-            elif model["type"] == "BPE":
-                model["merges"][-300:] = model["merges"][-300:][::-1]
-            else:
-                scores = [score for _, score in model["vocab"]][::-1]
-                model["vocab"] = [[name, score] for (name, _), score in zip(model["vocab"], scores, strict=True)]
-
-        changed = like(EVERY_FAMILY[family], cut_otherwise)
-        assert changed.get_vocab() == tiny(family).tokenizer.vocabulary
-        assert VocabularyBridge(changed, tiny(family)).mode != "identity"
-
-    def test_merges_in_another_order(self):
-        def swap(content):
-            merges = content["model"]["merges"]
-            merges[-2:] = merges[-2:][::-1]
-
-        assert VocabularyBridge(like("deberta"), tiny("deberta")).mode == "identity"
-        assert VocabularyBridge(like("deberta", swap), tiny("deberta")).mode != "identity"
-
-    def test_spaces_written_otherwise(self):
-        def without_spaces(content):
-            content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}]}
-            content["pre_tokenizer"]["pretokenizers"].append({**byte_level})
-
-        byte_level = content_of("deberta")["pre_tokenizer"]
-        changed = like("deberta", without_spaces)
-        assert VocabularyBridge(changed, tiny("deberta")).mode != "identity"
-        with pytest.raises(ValueError, match="mode='identity' needs tokenizers that split texts into the same tokens"):
-            VocabularyBridge(changed, tiny("deberta"), "identity")
-
-
 class TestTables:
     @pytest.mark.parametrize("kind", GENERATORS)
     def test_token_texts_join_to_the_text(self, kind):
@@ -269,11 +60,11 @@ class TestTables:
         silent = set()
         for i, text in enumerate(texts):
             word = text.replace("\ufffd", "")
-            if i in tokenizer.all_special_ids or not content_ids(encoder, word):
+            if i in tokenizer.all_special_ids or not content_ids(encoder, [word])[0]:
                 silent.add(i)
                 assert not made[i].any()
             elif word[0] == " ":
-                expected = table[content_ids(encoder, word)].mean(0)
+                expected = table[content_ids(encoder, [word])[0]].mean(0)
                 torch.testing.assert_close(made[i], expected, atol=1e-6, rtol=0)
             else:
                 assert made[i].any()
@@ -334,7 +125,7 @@ class TestTables:
         ids = torch.tensor([tokenizer("a b", add_special_tokens=False)["input_ids"]])
         soft = bridge.embed_texts(["a b"])
         assert ids.shape == (1, 3)
-        expected = encoder.embedding_table(CPU)[content_ids(encoder, "a b")]
+        expected = encoder.embedding_table(CPU)[content_ids(encoder, ["a b"])[0]]
         torch.testing.assert_close(soft.embeddings[soft.content], expected)
 
     def test_encoder_with_a_slow_tokenizer(self):
@@ -424,7 +215,7 @@ class TestExpand:
 def assert_certain_value_of_the_text(bridge, texts):
     soft = bridge.embed_texts(texts)
     for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
-        expected = bridge.encoder.embedding_table(CPU)[content_ids(bridge.encoder, text)]
+        expected = bridge.encoder.embedding_table(CPU)[content_ids(bridge.encoder, [text])[0]]
         torch.testing.assert_close(embeddings[content], expected, atol=1e-6, rtol=0)
 
 

@@ -5,59 +5,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import checkpoint
 
-from bertscore_tm.losses.expected_embedding import expected_embedding, linear_expected_embedding
-from bertscore_tm.losses.relaxation import softmax_relaxation
-from examples.benchmarks.expected_embedding import compare_implementations, peak_growth
+from bertscore_tm.losses.expected_embedding import linear_expected_embedding
+from tests.support.plain_expected_embedding import (
+    VOCABULARY,
+    assert_close,
+    gradients,
+    make,
+    noise,
+    plain,
+    plain_cross_entropy,
+    upstream,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
-VOCABULARY = 23
-
-
-def noise(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def make(positions=(2, 3), vocabulary=VOCABULARY, features=8, width=5, dtype=torch.float32):
-    """Hidden states, weight and bias that want gradients, and a table."""
-    return (
-        noise(*positions, features, dtype=dtype).requires_grad_(),
-        noise(vocabulary, features, dtype=dtype, seed=1).requires_grad_(),
-        noise(vocabulary, dtype=dtype, seed=2).requires_grad_(),
-        noise(vocabulary, width, dtype=dtype, seed=3),
-    )
-
-
-def plain(hidden, weight, bias, table, temperature=1.0, excluded_ids=()):
-    return expected_embedding(softmax_relaxation(F.linear(hidden, weight, bias), temperature, excluded_ids), table)
-
-
-def plain_cross_entropy(hidden, weight, bias, target, **options):
-    logits = F.linear(hidden, weight, bias)
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1), **options)
-
-
-def upstream(y):
-    return noise(*y.shape, dtype=y.dtype, seed=4)
-
-
-def gradients(y, leaves, *losses):
-    return torch.autograd.grad(sum(losses, (y * upstream(y)).sum()), leaves)
-
-
-def assert_close(found, expected, tolerance):
-    """To the tolerance, relative to the largest number where that is above 1."""
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
-    assert expected.isfinite().all()
-    if expected.numel():
-        largest = max(1.0, expected.abs().max().item())
-        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
 
 
 # Chunks differ in where excluded tokens fall; temperature and precision do not depend on them.
@@ -334,145 +297,6 @@ def test_autocast_does_not_lower_the_precision(dtype):
         assert torch.equal(ours, theirs)
 
 
-class Largest(TorchDispatchMode):
-    """Keeps how many numbers the largest storage had that an operation made or wrote to, and their shapes."""
-
-    def __init__(self, *known):
-        super().__init__()
-        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
-                storage = tensor.untyped_storage().nbytes() // tensor.element_size()
-                self.numbers = max(self.numbers, storage, tensor.numel())
-        return out
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("with_target", [False, True])
-def test_no_tensor_of_positions_times_vocabulary(dtype, with_target):
-    positions, vocabulary, features, chunk_size = 300, 2000, 16, 100
-    hidden, weight, bias, table = make((3, 100), vocabulary, features, 8, dtype)
-    target = torch.zeros(3, 100, dtype=torch.long)
-    with Largest() as largest:
-        y = plain(hidden, weight, bias, table)
-        gradients(y, (hidden, weight, bias))
-    assert largest.numbers == positions * vocabulary
-    with Largest() as largest:
-        y = linear_expected_embedding(
-            hidden, weight, table, target if with_target else None, linear_bias=bias, chunk_size=chunk_size
-        )
-        y, losses = (y[0], [y[1]]) if with_target else (y, [])
-        gradients(y, (hidden, weight, bias), *losses)
-    # Two buffers for a part of the vocabulary, in one storage; the weight's gradient has 32,000 numbers.
-    assert largest.numbers == 2 * positions * chunk_size
-
-
-@pytest.mark.parametrize("wanted", [(), (0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
-def test_only_gradients_that_are_wanted_are_computed(wanted):
-    positions, vocabulary, features, chunk_size = 32, 5000, 16, 50
-    tensors = make((positions,), vocabulary, features, 4)
-    names = ("hidden", "weight", "bias")
-    full = gradients(plain(*tensors), tensors[:3])
-    leaves = [tensor.detach().requires_grad_(i in wanted) for i, tensor in enumerate(tensors[:3])]
-    hidden, weight, bias = leaves
-    with Largest(*leaves, tensors[3]) as largest:
-        y = linear_expected_embedding(hidden, weight, tensors[3], linear_bias=bias, chunk_size=chunk_size)
-        assert y.requires_grad == bool(wanted)
-        if wanted:
-            (y * upstream(y)).sum().backward()
-    for i, leaf in enumerate(leaves):
-        assert (leaf.grad is None) == (i not in wanted), names[i]
-        if leaf.grad is not None:
-            assert_close(leaf.grad, full[i], 1e-5)
-    expected = vocabulary * features if 1 in wanted else vocabulary if 2 in wanted else 2 * positions * chunk_size
-    assert largest.numbers <= max(expected, chunk_size * features)
-
-
-def test_rows_without_gradient_change_nothing():
-    hidden, weight, bias, table = make((6,), dtype=torch.float64)
-    target = torch.tensor([1, -100, 2, -100, -100, 5])
-    needed = torch.tensor([True, False, True, False, True, True])
-    with torch.no_grad():
-        hidden[~needed] *= 1e6
-    found, loss = linear_expected_embedding(hidden, weight, table, target, linear_bias=bias, chunk_size=4)
-    ours = torch.autograd.grad(found[needed].sum() + loss, (hidden, weight, bias))
-    alone = hidden[needed].detach().requires_grad_()
-    found, loss = linear_expected_embedding(alone, weight, table, target[needed], linear_bias=bias, chunk_size=4)
-    theirs = torch.autograd.grad(found.sum() + loss, (alone, weight, bias))
-    assert (ours[0][~needed] == 0).all()
-    assert_close(ours[0][needed], theirs[0], 1e-12)
-    for grad, other in zip(ours[1:], theirs[1:], strict=True):
-        assert_close(grad, other, 1e-12)
-
-
-@pytest.mark.parametrize("used", ["embedding", "cross-entropy"])
-def test_one_of_both_results_alone(used):
-    hidden, weight, bias, table = make()
-    target = torch.full((2, 3), 9)
-    leaves = (hidden, weight, bias)
-    y, loss = linear_expected_embedding(hidden, weight, table, target, linear_bias=bias, excluded_ids=[1], chunk_size=6)
-    if used == "embedding":
-        ours, theirs = gradients(y, leaves), gradients(plain(hidden, weight, bias, table, 1.0, [1]), leaves)
-    else:
-        ours = torch.autograd.grad(loss, leaves)
-        theirs = torch.autograd.grad(plain_cross_entropy(hidden, weight, bias, target), leaves)
-    for grad, other in zip(ours, theirs, strict=True):
-        assert_close(grad, other, 1e-5)
-
-
-def test_arguments_of_any_layout_are_left_as_they_are():
-    hidden, weight, bias, table = make((4, 6))
-    views = [hidden.detach()[:, ::2], weight.detach().t().contiguous().t(), bias.detach().flip(0), table.flip(1)]
-    before = [view.clone() for view in views]
-    leaves = [view.requires_grad_() for view in views[:3]]
-    y = linear_expected_embedding(views[0], views[1], views[3], linear_bias=views[2], chunk_size=6)
-    expected = plain(*views)
-    assert_close(y, expected, 1e-5)
-    for grad, other in zip(gradients(y, leaves), gradients(expected, leaves), strict=True):
-        assert_close(grad, other, 1e-5)
-    for view, copy in zip(views, before, strict=True):
-        assert torch.equal(view, copy)
-
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_under_gradient_checkpointing(use_reentrant):
-    hidden, weight, bias, table = make()
-
-    def forward(hidden):
-        return linear_expected_embedding(hidden.tanh(), weight, table, linear_bias=bias, chunk_size=6)
-
-    leaves = (hidden, weight, bias)
-    y, again = forward(hidden), checkpoint(forward, hidden, use_reentrant=use_reentrant)
-    expected = gradients(y, leaves)
-    (again * upstream(again)).sum().backward()
-    for leaf, other in zip(leaves, expected, strict=True):
-        assert torch.equal(leaf.grad, other)
-
-
-def test_under_torch_compile_without_graph_breaks():
-    hidden, weight, bias, table = make()
-    target = torch.tensor([[3, -100, 2], [22, 1, 9]])
-    torch.compiler.reset()
-
-    def both(hidden, weight, bias):
-        return linear_expected_embedding(
-            hidden, weight, table, target, linear_bias=bias, temperature=0.7, excluded_ids=[0, 22], chunk_size=12
-        )
-
-    y, loss = both(hidden, weight, bias)
-    compiled, compiled_loss = torch.compile(both, fullgraph=True, backend="aot_eager")(hidden, weight, bias)
-    # Compiled code multiplies matrices in its own way.
-    assert_close(compiled, y, 1e-6)
-    assert_close(compiled_loss, loss, 1e-6)
-    leaves = (hidden, weight, bias)
-    for grad, other in zip(gradients(compiled, leaves, compiled_loss), gradients(y, leaves, loss), strict=True):
-        assert_close(grad, other, 1e-6)
-
-
 def test_with_the_encoders_table(encoder):
     table = encoder.embedding_table("cpu")
     control = encoder.tokenizer.control_ids
@@ -523,21 +347,3 @@ def test_a_table_that_wants_gradients_is_fine_where_none_are_computed():
     with torch.no_grad():
         y = linear_expected_embedding(hidden, weight, table.requires_grad_(), linear_bias=bias)
     assert_close(y, plain(hidden, weight, bias, table).detach(), 1e-5)
-
-
-def test_benchmark_measures_memory_at_its_peak():
-    # 64 MB at a time, freed before the end.
-    assert 60e6 < peak_growth(lambda: [torch.ones(16_000_000).sum() for _ in range(3)]) < 75e6
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_memory_stays_below_a_quarter():
-    records = compare_implementations(positions=512, vocabulary=20_000, width=16, repeats=1)
-    assert [(record["implementation"], record["cross_entropy"]) for record in records] == [
-        (name, cross_entropy) for cross_entropy in (False, True) for name in ("plain", "in parts")
-    ]
-    for plainly, in_parts in (records[:2], records[2:]):
-        assert plainly["beyond_weight_gradient"] > 2 * 512 * 20_000 * 4
-        assert in_parts["memory_ratio"] < 0.25
-        assert in_parts["difference"] < 1e-5

@@ -17,10 +17,11 @@ from bertscore_tm.functional import bert_score
 from bertscore_tm.losses.rewards import BERTScoreReward
 from bertscore_tm.losses.sequence_level import SelfCriticalLoss
 from tests.support.models import tiny_model
+from tests.support.reward_texts import LENGTHS, SEVERAL, TOLERANCE
 from tests.support.texts import several_references
 
 COMPONENTS = ["f1", "precision", "recall"]
-TOLERANCE = 1e-6
+
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,14 +33,6 @@ def say(text, role="assistant"):
 @pytest.fixture(scope="module")
 def corpus(pairs):
     return pairs[0][:10], pairs[1][:10]
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    """A baseline table of one's own."""
-    path = tmp_path_factory.mktemp("baseline") / "table.csv"
-    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.{layer}1,.{layer}2,.{layer}3\n" for layer in range(6)))
-    return path
 
 
 @pytest.fixture
@@ -255,114 +248,7 @@ def test_nothing_is_kept_by_default(minilm, corpus):
     assert len(encoder.cache("cpu", of_losses=True)) == before
 
 
-# --- guards
-
-
-def slow_guard(encoder, candidate, references, band, size):
-    """Both factors, written the long way."""
-    count, factor = {}, 1.0
-    for text in (candidate, *references):
-        count[text] = len(encoder.tokenizer.tokenizer.tokenize(text))
-    if band is not None:
-        best = 0.0
-        for reference in references:
-            ratio = count[candidate] / count[reference]
-            if ratio < band[0]:
-                best = max(best, ratio / band[0])
-            elif ratio > band[1]:
-                best = max(best, band[1] / ratio)
-            else:
-                best = 1.0
-        factor *= best
-    if size is not None:
-        tokens, seen, repeated = encoder.tokenizer.tokenizer.tokenize(candidate), [], 0
-        for start in range(len(tokens) - size + 1):
-            ngram = tokens[start : start + size]
-            repeated += ngram in seen
-            seen.append(ngram)
-        factor *= 1 - repeated / len(seen) if seen else 1
-    return factor
-
-
-LENGTHS = ["cat", "a cat", "a cat sat", "a cat sat on the mat", "a cat sat on the mat and a cat sat on the mat again"]
-SEVERAL = [
-    ["the cat sat"],
-    ["the cat sat", "the cat sat on the mat"],
-    ["cats"],
-    ["a cat sat on the mat"],
-    ["the cat sat"],
-]
-
-
-@pytest.fixture(scope="module")
-def plain(encoder):
-    return BERTScoreReward(encoder)(LENGTHS, SEVERAL)
-
-
-@pytest.mark.parametrize("band", [None, (0.5, 1.5), (1, 1), (0, 2), (0.9, math.inf)])
-@pytest.mark.parametrize("size", [None, 1, 2, 4])
-def test_guards_are_the_equations(encoder, plain, band, size):
-    found = BERTScoreReward(encoder, length_band=band, repeat_ngram_size=size)(LENGTHS, SEVERAL)
-    factors = [slow_guard(encoder, text, several, band, size) for text, several in zip(LENGTHS, SEVERAL, strict=True)]
-    assert found == pytest.approx([f * s for f, s in zip(factors, plain, strict=True)], abs=TOLERANCE)
-    assert (min(factors) < 1) == (band is not None or size is not None)
-
-
-def test_a_guard_never_raises_a_reward(encoder, tmp_path):
-    path = tmp_path / "table.csv"
-    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.9,.9,.9\n" for layer in range(6)))
-    rescaling = {"rescale_with_baseline": True, "baseline_path": path}
-    plain = BERTScoreReward(encoder, **rescaling)(LENGTHS, SEVERAL)
-    found = BERTScoreReward(encoder, **rescaling, length_band=(0.9, 1.1), repeat_ngram_size=2)(LENGTHS, SEVERAL)
-    assert min(plain) < -0.5
-    for text, several, before, after in zip(LENGTHS, SEVERAL, plain, found, strict=True):
-        factor = slow_guard(encoder, text, several, (0.9, 1.1), 2)
-        assert after == pytest.approx(before - (1 - factor) * abs(before), abs=TOLERANCE * 10)
-        assert after <= before
-
-
-def test_guards_take_away_what_the_score_alone_gives(encoder):
-    reference = "the committee met in the morning and adjourned at noon"
-    longer = f"{reference}. {reference}. {reference}."
-    twice, good = f"{reference} {reference}", "the committee sat in the morning and adjourned at midday"
-    plain = BERTScoreReward(encoder)([twice, longer, good], [reference] * 3)
-    assert plain[0] > plain[2]
-    for guard in ({"length_band": (0.5, 1.5)}, {"repeat_ngram_size": 4}):
-        guarded = BERTScoreReward(encoder, **guard)([twice, longer, good], [reference] * 3)
-        assert guarded[2] == plain[2]
-        assert guarded[2] > guarded[0] > guarded[1]
-
-
-def test_guards_of_empty_texts(encoder, table):
-    reward = BERTScoreReward(encoder, length_band=(0.5, 2), repeat_ngram_size=2)
-    assert reward(["", "", "a cat sat on the mat"], ["", "a cat", ""]) == [0, 0, 0]
-    rescaled = BERTScoreReward(
-        encoder, length_band=(0.5, 2), rescale_with_baseline=True, baseline_path=table, component="precision"
-    )
-    assert rescaled([""], ["a cat"]) == pytest.approx([-2 * 0.51 / 0.49], abs=TOLERANCE)
-
-
-def test_an_empty_reference_opens_no_way_around_the_guard_of_length(encoder):
-    reward = BERTScoreReward(encoder, length_band=(0.5, 1.5))
-    assert reward(["cat"], [["", "the cat sat on the mat"]]) == reward(["cat"], ["the cat sat on the mat"])
-
-
-def test_without_an_upper_end_no_text_is_too_long(encoder, table):
-    rescaling = {"rescale_with_baseline": True, "baseline_path": table}
-    references = ["", "a cat"]
-    plain = BERTScoreReward(encoder, **rescaling)(["a cat sat on the mat"] * 2, references)
-    open_end = BERTScoreReward(encoder, length_band=(0.5, math.inf), **rescaling)
-    assert plain[0] < 0
-    assert open_end(["a cat sat on the mat"] * 2, references) == plain
-
-
-def test_the_guard_of_length_sees_what_the_encoder_does_not(minilm):
-    reward = BERTScoreReward(FrozenEncoder(minilm, num_layers=1, max_length=8), length_band=(0.5, 1.5))
-    reference, tail = "one two three four five six", " and so on" * 20
-    with pytest.warns(UserWarning, match="were truncated"):
-        found = reward([reference, reference + tail], [reference] * 2)
-    assert found[0] == pytest.approx(1, abs=TOLERANCE)
-    assert found[1] == pytest.approx(1.5 * 6 / 66, abs=TOLERANCE)
+# --- long texts
 
 
 def test_texts_that_are_cut_are_told_of_once(minilm):

@@ -1,41 +1,17 @@
-"""SelfCriticalLoss and MinimumRiskLoss: the papers' formulae, their gradients, and policies that learn from them."""
+"""SelfCriticalLoss and MinimumRiskLoss: the papers' formulae, masks and precision."""
 
 import copy
-import math
 import pickle
-from itertools import product
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertscore_tm.losses.rewards import BERTScoreReward
-from bertscore_tm.losses.sequence_level import (
-    MinimumRiskLoss,
-    SelfCriticalLoss,
-    minimum_risk_loss,
-    self_critical_loss,
-)
+from bertscore_tm.losses.sequence_level import MinimumRiskLoss, SelfCriticalLoss, minimum_risk_loss, self_critical_loss
+from tests.support.sequence_losses import BOTH, INF, NAN, both_losses, kept, noise, sequences, slow_shares
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-INF, NAN = math.inf, math.nan
-
-
-def noise(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def sequences(*shape, seed=0):
-    """Log-probabilities of tokens, rewards, and a mask of sequences of different lengths, one token at least."""
-    log_probs = noise(*shape, 7, seed=seed).log_softmax(-1)[..., 0]
-    lengths = torch.randint(1, shape[-1] + 1, shape[:-1], generator=torch.Generator().manual_seed(seed))
-    return log_probs, noise(*shape[:-1], seed=seed + 1).sigmoid(), torch.arange(shape[-1]) < lengths[..., None]
-
-
-def kept(log_probs, mask):
-    return [p for p, real in zip(log_probs.tolist(), mask.tolist(), strict=True) if real]
 
 
 def slow_self_critical(log_probs, rewards, mask, baseline):
@@ -51,26 +27,12 @@ def slow_self_critical(log_probs, rewards, mask, baseline):
     return torch.tensor(losses, dtype=torch.float64)
 
 
-def slow_shares(log_probs, mask, alpha):
-    """Q of one item's candidates, from probabilities as the paper writes it."""
-    powers = [math.prod(math.exp(p) for p in kept(*one)) ** alpha for one in zip(log_probs, mask, strict=True)]
-    return [power / sum(powers) for power in powers]
-
-
 def slow_minimum_risk(log_probs, rewards, mask, alpha):
     losses = []
     for item in range(len(rewards)):
         shares = slow_shares(log_probs[item], mask[item], alpha)
         losses.append(sum(q * (1 - r) for q, r in zip(shares, rewards[item].tolist(), strict=True)))
     return torch.tensor(losses, dtype=torch.float64)
-
-
-def both_losses(reduction="mean"):
-    """Each loss with the arguments of the other: log_probs (batch, sequences, tokens), rewards, mask."""
-    return [SelfCriticalLoss(reduction=reduction), MinimumRiskLoss(0.3, reduction=reduction)]
-
-
-BOTH = pytest.mark.parametrize("kind", [0, 1], ids=["self-critical", "minimum-risk"])
 
 
 # --- the formulae
@@ -145,104 +107,22 @@ def test_risk_lies_between_the_candidates_and_depends_on_ratios_and_no_order(bat
     torch.testing.assert_close(minimum_risk_loss(less, rewards, mask, alpha, reduction="none"), loss)
 
 
-# --- gradients
-
-
-def test_gradient_of_the_self_critical_loss_is_minus_the_advantage_at_every_token():
-    log_probs, rewards, mask = sequences(4, 6)
-    baseline = noise(4, seed=9)
-    log_probs.requires_grad_()
-    self_critical_loss(log_probs, rewards, mask, baseline, "sum").backward()
-    expected = -(rewards - baseline)[:, None] * mask
-    torch.testing.assert_close(log_probs.grad, expected)
-
-
-@pytest.mark.parametrize("alpha", [0.005, 1.0])
-def test_gradient_of_the_minimum_risk_loss_is_that_of_the_paper(alpha):
-    log_probs, rewards, mask = sequences(4, 3, 6)
-    log_probs.requires_grad_()
-    minimum_risk_loss(log_probs, rewards, mask, alpha, "sum").backward()
-    for item in range(4):
-        shares = slow_shares(log_probs[item].detach(), mask[item], alpha)
-        mean = sum(q * r for q, r in zip(shares, rewards[item].tolist(), strict=True))
-        for candidate, share in enumerate(shares):
-            gradient = -alpha * share * (rewards[item, candidate] - mean)
-            torch.testing.assert_close(log_probs.grad[item, candidate], gradient * mask[item, candidate])
-
-
-@BOTH
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_gradcheck_from_the_logits(kind, reduction):
-    _, rewards, mask = sequences(2, 3, 3)
-    ids = torch.randint(4, (2, 3, 3, 1), generator=torch.Generator().manual_seed(0))
-    logits = noise(2, 3, 3, 4, seed=5).requires_grad_()
-    loss = both_losses(reduction)[kind]
-    assert torch.autograd.gradcheck(lambda z: loss(z.log_softmax(-1).gather(-1, ids)[..., 0], rewards, mask), logits)
-
-
-def every_sequence(num_tokens, length):
-    return torch.tensor(list(product(range(num_tokens), repeat=length)))
-
-
-def log_probs_of(logits, ids):
-    """Of a policy that chooses each position by itself: logits (positions, vocabulary), ids (..., positions)."""
-    table = logits.log_softmax(-1)
-    return table[torch.arange(len(table)), ids]
-
-
-@pytest.mark.parametrize("baseline", [0.0, 0.37, -5.0])
-def test_self_critical_gradient_is_on_average_that_of_the_expected_reward(baseline):
-    ids = every_sequence(3, 2)
-    rewards = noise(len(ids), seed=3)
-    logits = noise(2, 3, seed=4).requires_grad_()
-    probability = log_probs_of(logits, ids).sum(-1).exp()
-    expected = torch.autograd.grad(-(probability * rewards).sum(), logits)[0]
-    loss = self_critical_loss(
-        log_probs_of(logits, ids), rewards, baseline=torch.full((len(ids),), baseline), reduction="none"
-    )
-    average = torch.autograd.grad((probability.detach() * loss).sum(), logits)[0]
-    torch.testing.assert_close(average, expected)
-
-
-def test_leave_one_out_gradient_is_on_average_that_of_the_expected_reward():
-    ids = every_sequence(3, 2)
-    rewards = noise(len(ids), seed=3)
-    logits = noise(2, 3, seed=4).requires_grad_()
-    probability = log_probs_of(logits, ids).sum(-1).exp()
-    expected = torch.autograd.grad(-(probability * rewards).sum(), logits)[0]
-    triples = every_sequence(len(ids), 3)  # all ways to draw three samples
-    weight = probability.detach()[triples].prod(-1)
-    loss = self_critical_loss(log_probs_of(logits, ids[triples]), rewards[triples], reduction="none").mean(-1)
-    average = torch.autograd.grad((weight * loss).sum(), logits)[0]
-    torch.testing.assert_close(average, expected)
-
-
-def test_minimum_risk_over_all_sequences_is_the_expected_risk():
-    ids = every_sequence(3, 2)
-    rewards = noise(len(ids), seed=3)
-    logits = noise(2, 3, seed=4).requires_grad_()
-    expected = 1 - (log_probs_of(logits, ids).sum(-1).exp() * rewards).sum()
-    loss = minimum_risk_loss(log_probs_of(logits, ids)[None], rewards[None], alpha=1.0)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in (loss, expected)))
-
-
-@BOTH
-def test_rewards_get_no_gradient(kind):
-    log_probs, rewards, mask = sequences(2, 3, 4)
-    log_probs.requires_grad_()
-    rewards.requires_grad_()
-    both_losses()[kind](log_probs, rewards * 2, mask).backward()
-    assert rewards.grad is None
-    assert log_probs.grad.abs().max() > 0
-
-
-def test_the_baseline_gets_no_gradient():
-    log_probs, rewards, mask = sequences(3, 4)
-    log_probs.requires_grad_()
-    baseline = rewards.clone().neg().requires_grad_()
-    self_critical_loss(log_probs, rewards, mask, baseline * 2).backward()
-    assert baseline.grad is None
+def test_normalized_by_length_the_mean_log_probability_takes_the_place_of_the_sum():
+    log_probs = torch.tensor([[[-1.0, -2.0, -3.0], [-4.0, -1.0, -9.0], [-2.0, -7.0, -7.0]]])
+    mask = torch.tensor([[[True, True, True], [True, True, False], [True, False, False]]])
+    rewards = torch.tensor([[0.9, 0.2, 0.5]])
+    shares = torch.tensor([-2.0, -2.5, -2.0]).mul(5).softmax(0)
+    expected = (shares * (1 - rewards[0])).sum()
+    torch.testing.assert_close(minimum_risk_loss(log_probs, rewards, mask, normalize="length"), expected)
+    loss = MinimumRiskLoss(normalize="length")
+    torch.testing.assert_close(loss(log_probs, rewards, mask), expected)
+    assert "alpha=5.0" in repr(loss)
+    assert "normalize='length'" in repr(loss)
+    assert MinimumRiskLoss().alpha == 0.005
+    whole = minimum_risk_loss(log_probs, rewards, alpha=3.0, normalize="length")
+    torch.testing.assert_close(whole, minimum_risk_loss(log_probs, rewards, alpha=1.0))
+    with pytest.raises(ValueError, match="normalize='words' is not one of 'length'"):
+        MinimumRiskLoss(normalize="words")
 
 
 # --- masks, and what takes no part
@@ -419,148 +299,3 @@ def test_the_module_passes_its_baseline_on():
     assert torch.equal(
         SelfCriticalLoss()(log_probs, rewards, mask, baseline), self_critical_loss(log_probs, rewards, mask, baseline)
     )
-
-
-# --- errors
-
-P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("log_probs", "rewards", "mask", "error", "message"),
-    [
-        ([[-1.0]], R, None, TypeError, "log_probs must be a tensor, got a list"),
-        (P, [0.1, 0.2], None, TypeError, r"rewards must be a tensor, got a list: pass torch.tensor"),
-        (P.long(), R, None, TypeError, "log_probs must be floating point, got torch.int64"),
-        (P[..., None], R, None, ValueError, r"log_probs must have shape .* got \(2, 3, 4, 1\)"),
-        (P[0, 0], R, None, ValueError, r"log_probs must have shape .* got \(4,\)"),
-        (P, R.T, None, ValueError, r"rewards must have one number per sequence, shape \(2, 3\), got \(3, 2\)"),
-        (P, R[0], None, ValueError, r"rewards must have .* got \(3,\)"),
-        (P, R, torch.ones(2, 3), ValueError, r"mask must have the shape \(2, 3, 4\) of log_probs, got \(2, 3\)"),
-        (P + 3, R, None, ValueError, "log_probs must be finite and at most 0 where the mask holds, got 2.0"),
-        (P * INF, R, None, ValueError, "log_probs must be finite .* got -inf"),
-        (P * NAN, R, None, ValueError, "log_probs must be finite .* got nan"),
-        (P, R * NAN, None, ValueError, "rewards must be finite for every sequence with tokens"),
-        (P, R + INF, None, ValueError, "rewards must be finite"),
-    ],
-)
-def test_wrong_arguments(kind, log_probs, rewards, mask, error, message):
-    with pytest.raises(error, match=message):
-        both_losses()[kind](log_probs, rewards, mask)
-
-
-@pytest.mark.parametrize(
-    ("baseline", "error", "message"),
-    [
-        (0.5, TypeError, "baseline must be a tensor, got a float"),
-        (torch.zeros(3), ValueError, r"baseline must have .* shape \(2,\) or \(2, 3\), got \(3,\)"),
-        (torch.zeros(2, 1), ValueError, r"baseline must have .* got \(2, 1\)"),
-        (torch.tensor([0.1, NAN]), ValueError, "baseline must be finite"),
-    ],
-)
-def test_wrong_baselines(baseline, error, message):
-    with pytest.raises(error, match=message):
-        self_critical_loss(P, R, baseline=baseline)
-
-
-@pytest.mark.parametrize(("log_probs", "rewards"), [(P[:, :1], R[:, :1]), (P[:, 0], R[:, 0])])
-def test_a_single_sample_needs_a_baseline(log_probs, rewards):
-    with pytest.raises(ValueError, match="leave nothing to compare a sample with: pass baseline="):
-        self_critical_loss(log_probs, rewards)
-
-
-def test_normalized_by_length_the_mean_log_probability_takes_the_place_of_the_sum():
-    log_probs = torch.tensor([[[-1.0, -2.0, -3.0], [-4.0, -1.0, -9.0], [-2.0, -7.0, -7.0]]])
-    mask = torch.tensor([[[True, True, True], [True, True, False], [True, False, False]]])
-    rewards = torch.tensor([[0.9, 0.2, 0.5]])
-    shares = torch.tensor([-2.0, -2.5, -2.0]).mul(5).softmax(0)
-    expected = (shares * (1 - rewards[0])).sum()
-    torch.testing.assert_close(minimum_risk_loss(log_probs, rewards, mask, normalize="length"), expected)
-    loss = MinimumRiskLoss(normalize="length")
-    torch.testing.assert_close(loss(log_probs, rewards, mask), expected)
-    assert "alpha=5.0" in repr(loss)
-    assert "normalize='length'" in repr(loss)
-    assert MinimumRiskLoss().alpha == 0.005
-    whole = minimum_risk_loss(log_probs, rewards, alpha=3.0, normalize="length")
-    torch.testing.assert_close(whole, minimum_risk_loss(log_probs, rewards, alpha=1.0))
-    with pytest.raises(ValueError, match="normalize='words' is not one of 'length'"):
-        MinimumRiskLoss(normalize="words")
-
-
-@pytest.mark.parametrize("alpha", [0, -1.0, NAN, INF])
-def test_alpha_must_be_positive(alpha):
-    for call in (lambda: MinimumRiskLoss(alpha), lambda: minimum_risk_loss(P, R, alpha=alpha)):
-        with pytest.raises(ValueError, match="alpha must be above 0"):
-            call()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: SelfCriticalLoss(reduction="max"),
-        lambda: MinimumRiskLoss(reduction="max"),
-        lambda: self_critical_loss(P, R, reduction="max"),
-        lambda: minimum_risk_loss(P, R, reduction="max"),
-    ],
-)
-def test_unknown_reductions(call):
-    with pytest.raises(ValueError, match="reduction='max' is not one of 'mean', 'sum', 'none'"):
-        call()
-
-
-# --- a policy learns
-
-
-SLOTS = (("cat", "dog", "car", "idea"), ("sat", "slept", "drove", "rained"), ("mat", "rug", "road", "sky"))
-REFERENCES = ("the cat sat on the mat", "the car drove along the road")
-IDS = every_sequence(4, 3)
-
-
-@pytest.fixture(scope="module")
-def reward_table(encoder):
-    """The true BERTScore of every text that the policy can say, shape (items, texts)."""
-    texts = ["the {} {} on the {}".format(*(slot[i] for slot, i in zip(SLOTS, ids, strict=True))) for ids in IDS]
-    reward = BERTScoreReward(encoder)
-    return torch.tensor([reward(texts, [reference] * len(texts)) for reference in REFERENCES])
-
-
-def expected_reward(logits, reward_table):
-    """Of a policy (items, positions, vocabulary), over all texts."""
-    table = logits.log_softmax(-1)
-    probability = table[:, torch.arange(3), IDS].sum(-1).exp()
-    return (probability * reward_table).sum(-1)
-
-
-def repeats(ids):
-    """Samples that an item has had before."""
-    return torch.stack([(ids[:, :k] == ids[:, k : k + 1]).all(-1).any(-1) for k in range(ids.shape[1])], dim=1)
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("way", ["greedy baseline", "leave-one-out", "minimum risk", "minimum risk, alpha 1"])
-def test_a_policy_learns_to_say_what_has_a_high_bertscore(reward_table, way, seed):
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.zeros(2, 3, 4, requires_grad=True)
-    optimizer = torch.optim.Adam([logits], lr=0.1)
-    before = expected_reward(logits, reward_table).detach()
-    power = torch.tensor([16, 4, 1])
-    for _ in range(60):
-        draws = torch.multinomial(logits.detach().softmax(-1).flatten(0, 1), 8, replacement=True, generator=generator)
-        ids = draws.view(2, 3, 8).mT  # (items, samples, positions)
-        log_probs = logits.log_softmax(-1)[:, None].expand(2, 8, 3, 4).gather(-1, ids[..., None])[..., 0]
-        rewards = reward_table.gather(1, (ids * power).sum(-1))
-        if way == "greedy baseline":
-            greedy = reward_table.gather(1, (logits.argmax(-1) * power).sum(-1, keepdim=True))[:, 0]
-            loss = SelfCriticalLoss()(log_probs, rewards, baseline=greedy)
-        elif way == "leave-one-out":
-            loss = SelfCriticalLoss()(log_probs, rewards)
-        else:
-            fresh = ~repeats(ids)[..., None].expand_as(ids)
-            risk = MinimumRiskLoss(1.0) if way.endswith("alpha 1") else MinimumRiskLoss()
-            loss = risk(log_probs, rewards, fresh)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    after, best = expected_reward(logits, reward_table).detach(), reward_table.amax(1)
-    assert ((after - before) / (best - before) > 0.8).all()

@@ -11,6 +11,7 @@ CPU = torch.device("cpu")
 COMPONENTS = ["precision", "recall", "f1"]
 MATCHINGS = ["max", "softmax", "logsumexp"]
 IGNORE = -100
+SHARP = {"matching_temperature": 1e-6, "reduction": "none"}
 TEXTS = ["a black cat sat on the mat", "the weather is nice", "hello"]
 
 
@@ -93,3 +94,9 @@ def scores_of_certain_predictions(loss, candidates, references, target, step=10)
         parts.append(components)
     back = torch.tensor(order).argsort()
     return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+
+
+def assert_scores(scores, expected, atol=1e-5, names=COMPONENTS):
+    for name in names:
+        deviation = (scores[name] - expected[name]).abs().max().item()
+        assert deviation < atol, f"{name}: {deviation}"

@@ -1,0 +1,118 @@
+"""SoftBERTScoreLoss: padding, masked positions and special tokens change nothing."""
+
+import pytest
+import torch
+
+from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.models import FAMILIES
+from tests.support.soft_predictions import (
+    IGNORE,
+    TEXTS,
+    content_ids,
+    grad_of,
+    labels_of,
+    near_labels,
+    noise,
+    padded,
+    tiny,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def spread(encoder, z, labels, places, width, filler=IGNORE):
+    """Move positions apart, with random logits and fillers in between."""
+    wide = noise(encoder, len(labels), width, scale=5.0, seed=7)
+    wide_labels = torch.full((len(labels), width), filler)
+    wide[:, places], wide_labels[:, places] = z, labels
+    return wide, wide_labels
+
+
+@pytest.mark.parametrize(
+    ("place", "filler"),
+    [
+        (lambda i: i, IGNORE),
+        (lambda i: i + 4, IGNORE),
+        (lambda i: 2 * i, IGNORE),
+        (lambda i: 3 * i + 2, IGNORE),
+        (lambda i: 3 * i + 2, "pad"),
+        (lambda i: 3 * i + 2, "cls"),
+    ],
+    ids=["right", "left", "holes", "all", "all-pad", "all-cls"],
+)
+def test_padding_changes_nothing(encoder, place, filler):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    loss = SoftBERTScoreLoss(encoder, reduction="none")
+    value, gradient = grad_of(loss, z, labels)
+    places = [place(i) for i in range(labels.shape[1])]
+    hf_tokenizer = encoder.tokenizer.tokenizer
+    filler = {"pad": hf_tokenizer.pad_token_id, "cls": hf_tokenizer.cls_token_id}.get(filler, filler)
+    wide_value, wide_gradient = grad_of(loss, *spread(encoder, z, labels, places, 26, filler))
+    assert torch.allclose(wide_value, value, rtol=0, atol=1e-6)
+    assert torch.allclose(wide_gradient[:, places], gradient, rtol=0, atol=1e-6)
+    wide_gradient[:, places] = 0
+    assert (wide_gradient == 0).all()
+
+
+@pytest.mark.parametrize("as_texts", [True, False])
+def test_mask_does_what_ignore_index_does(encoder, as_texts):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    loss = SoftBERTScoreLoss(encoder, reduction="none")
+    value = loss(z, labels)
+    wide, wide_labels = spread(encoder, z, labels, [2 * i + 1 for i in range(labels.shape[1])], 30, filler=2054)
+    mask = torch.zeros(wide_labels.shape, dtype=torch.bool)
+    mask[:, 1 : 2 * labels.shape[1] : 2] = labels != IGNORE
+    target = TEXTS if as_texts else wide_labels.masked_fill(wide_labels == IGNORE, 2054)
+    assert torch.allclose(loss(wide, target, mask), value, rtol=0, atol=1e-6)
+    assert torch.allclose(loss(wide, target, mask.long()), value, rtol=0, atol=1e-6)
+    assert not torch.allclose(loss(wide, target), value, atol=1e-2)
+
+
+@pytest.mark.parametrize("family", [None, *FAMILIES])
+def test_a_row_alone_is_a_row_in_a_batch(encoder, pairs, family):
+    encoder = tiny(family) if family else encoder
+    labels = labels_of(encoder, [" ".join(text.split()[: 3 + 2 * i]) for i, text in enumerate(pairs[1][:5])])
+    z = near_labels(encoder, labels)
+    loss = SoftBERTScoreLoss(encoder, reduction="none")
+    together, gradient = grad_of(loss, z, labels)
+    for row in range(len(labels)):
+        length = int((labels[row] != IGNORE).sum())
+        alone, alone_gradient = grad_of(loss, z[row : row + 1, :length], labels[row : row + 1, :length])
+        assert alone.item() == pytest.approx(together[row].item(), abs=1e-6)
+        assert torch.allclose(alone_gradient[0], gradient[row, :length], rtol=0, atol=1e-6)
+
+
+def test_special_tokens_in_labels_are_no_content(encoder):
+    rows = content_ids(encoder, TEXTS)
+    plain = padded(rows)
+    full = padded([[101, *row, 102, 2054, 0] for row in rows], 0)
+    z = noise(encoder, *full.shape)
+    loss = SoftBERTScoreLoss(encoder, reduction="none")
+    expected, expected_gradient = grad_of(loss, z[:, 1 : 1 + plain.shape[1]], plain)
+    value, gradient = grad_of(loss, z, full)
+    assert torch.allclose(value, expected, rtol=0, atol=1e-6)
+    assert torch.allclose(gradient[:, 1 : 1 + plain.shape[1]], expected_gradient, rtol=0, atol=1e-6)
+    assert (gradient[:, 0] == 0).all()
+
+
+def test_logits_of_control_tokens_do_not_matter(encoder):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    value, gradient = grad_of(SoftBERTScoreLoss(encoder), z, labels)
+    controls = [0, 101, 102]
+    assert (gradient[..., controls] == 0).all()
+    z[..., controls] = torch.tensor([1e4, -1e4, torch.inf])
+    other_value, other_gradient = grad_of(SoftBERTScoreLoss(encoder), z, labels)
+    assert torch.equal(value, other_value)
+    assert torch.equal(gradient, other_gradient)
+
+
+def test_another_ignore_index(encoder):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    expected = SoftBERTScoreLoss(encoder)(z, labels)
+    for index in (-1, 2054):
+        renamed = labels.masked_fill(labels == IGNORE, index)
+        assert torch.equal(SoftBERTScoreLoss(encoder, ignore_index=index)(z, renamed), expected)

@@ -1,0 +1,148 @@
+"""SoftBERTScoreLoss is finite for all inputs, in every precision."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import one_hot
+
+from bertscore_tm.core.scores import guarded_f1
+from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.soft_predictions import CPU, IGNORE, MATCHINGS, TEXTS, grad_of, labels_of, near_labels, noise, tiny
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def extreme_logits(encoder, kind, dtype):
+    shape = (2, 3, len(encoder.embedding_table(CPU)))
+    largest = torch.finfo(dtype).max
+    z = noise(encoder, *shape[:2], scale=1.0)
+    if kind == "constant":
+        z = torch.zeros(shape)
+    elif kind == "one-hot":
+        z = 1e4 * one_hot(z.argmax(-1), shape[-1]).float()
+    elif kind == "control only":
+        z = torch.full(shape, -torch.inf)
+        z[..., encoder.tokenizer.end_ids] = 1.0
+    elif kind == "lowest":
+        z = torch.full(shape, -largest)
+    elif isinstance(kind, float):
+        z = (z.sign() * kind).clamp(-largest, largest)
+    elif kind == "largest":
+        z = z.sign() * largest
+    return z.to(dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "temperature"),
+    [(torch.float32, 1.0), (torch.float32, 0.01), (torch.bfloat16, 0.01), (torch.float16, 1.0)],
+)
+def test_finite_for_all_logits(dtype, temperature):
+    encoder = tiny("bert", "float32")
+    loss = SoftBERTScoreLoss(encoder, temperature=temperature, matching_temperature=temperature * 0.1)
+    for kind in ("random", "constant", "one-hot", 1e4, 1e30, -1e30, "largest", "lowest", "control only"):
+        z = extreme_logits(encoder, kind, dtype)
+        assert not z.isnan().any()
+        value, gradient = grad_of(loss, z, torch.tensor([[50, 60, 70], [51, 61, IGNORE]]))
+        assert value.dtype == torch.float32
+        assert 0 <= value <= 2
+        assert gradient.dtype == dtype
+        assert gradient.isfinite().all()
+
+
+ONE_VARIED = [*((matching, "f1") for matching in MATCHINGS), ("softmax", "precision"), ("softmax", "recall")]
+
+
+@pytest.mark.parametrize(("matching", "component"), ONE_VARIED)
+def test_empty_rows_score_0_without_gradient(encoder, matching, component):
+    labels = labels_of(encoder)
+    z = noise(encoder, *labels.shape)
+    loss = SoftBERTScoreLoss(encoder, matching=matching, component=component, reduction="none")
+    expected, expected_gradient = grad_of(loss, z, labels)
+    mask = torch.tensor([[True], [False], [True]]).expand(labels.shape)
+    ignored = labels.masked_fill(~mask, IGNORE)
+    ended = torch.where(mask, labels, torch.tensor(102))
+    texts = [TEXTS[0], "  ", TEXTS[2]]
+    for args in ((labels, mask), (ignored,), (ended,), (texts, labels != IGNORE)):
+        value, gradient = grad_of(loss, z, *args)
+        assert value[1] == 1
+        assert (gradient[1] == 0).all()
+        assert torch.allclose(value[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-6)
+        assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("matching", MATCHINGS)
+def test_nothing_but_empty_rows(encoder, matching):
+    z = noise(encoder, 2, 3)
+    nothing = torch.full((2, 3), IGNORE)
+    for args in ((nothing,), (["", " "],), (TEXTS[:2], torch.zeros(2, 3, dtype=torch.bool))):
+        value, gradient = grad_of(SoftBERTScoreLoss(encoder, matching=matching), z, *args)
+        assert value == 1
+        assert (gradient == 0).all()
+    value, gradient = grad_of(SoftBERTScoreLoss(encoder, matching=matching), z[:, :0], nothing[:, :0])
+    assert value == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_nothing(encoder, dtype):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    for args in ((labels,), (TEXTS, labels != IGNORE)):
+        value, gradient = grad_of(SoftBERTScoreLoss(encoder), z, *args)
+        leaf = z.clone().requires_grad_()
+        with torch.autocast("cpu", dtype):
+            inside = SoftBERTScoreLoss(encoder)(leaf, *args)
+        inside.backward()
+        assert inside.dtype == torch.float32
+        assert inside.item() == pytest.approx(value.item(), abs=1e-6)
+        assert torch.allclose(leaf.grad, gradient, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_logits_lose_only_their_own_rounding(encoder, dtype):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels).to(dtype)
+    assert SoftBERTScoreLoss(encoder)(z, labels) == SoftBERTScoreLoss(encoder)(z.float(), labels)
+
+
+def test_bfloat16_encoder_is_close(minilm, encoder):
+    labels = labels_of(encoder)
+    z = near_labels(encoder, labels)
+    value, gradient = grad_of(SoftBERTScoreLoss(minilm, 5, dtype="bfloat16"), z, labels)
+    exact, exact_gradient = grad_of(SoftBERTScoreLoss(encoder), z, labels)
+    assert value.dtype == torch.float32
+    assert value.item() == pytest.approx(exact.item(), abs=5e-3)
+    assert torch.cosine_similarity(gradient.flatten(), exact_gradient.flatten(), dim=0) > 0.99
+
+
+# A similarity of float32 vectors is a multiple of far more than 1e-30, or 0.
+SCORE = st.one_of(
+    st.just(0.0),
+    st.floats(-1, 1, width=32),
+    st.floats(-(2**-20), 2**-20, width=32),
+    st.sampled_from([1e-8, -1e-8, 1.0]),
+).filter(lambda x: x == 0 or abs(x) > 1e-18)
+
+
+@settings(deadline=None)
+@given(SCORE, SCORE)
+def test_guarded_f1(p, r):
+    precision, recall = (torch.tensor(x, requires_grad=True) for x in (p, r))
+    f1 = guarded_f1(precision, recall)
+    f1.backward()
+    smaller, larger = sorted((p, r))
+    assert smaller <= f1.item() * (1 + 1e-6) + 1e-12 or f1.item() == smaller
+    assert f1.item() <= larger + 1e-6 * abs(larger)
+    for gradient in (precision.grad, recall.grad):
+        assert -1e-6 <= gradient.item() <= 2 + 1e-5
+    if smaller > 0:
+        assert f1.item() == pytest.approx(2 / (1 / p + 1 / r), rel=1e-5)
+    else:
+        assert f1.item() == pytest.approx(smaller, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(SCORE, SCORE, st.floats(-1e-4, 1e-4), st.floats(-1e-4, 1e-4))
+def test_guarded_f1_is_continuous(p, r, dp, dr):
+    here, there = (guarded_f1(torch.tensor(a), torch.tensor(b)).item() for a, b in ((p, r), (p + dp, r + dr)))
+    assert abs(here - there) <= 2 * (abs(dp) + abs(dr)) + 1e-6
