@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from bertscore_tm import FrozenEncoder
-from tests.support.metric_kinds import TABLE, Workshop
+# Imports of seconds are inside functions, as in the conftest.py above.
+if TYPE_CHECKING:
+    from bertscore_tm import FrozenEncoder
+    from tests.support.metric_kinds import Workshop
 
 
 @pytest.fixture(scope="module")
 def encoder(minilm: str) -> FrozenEncoder:
     """The real encoder, two layers of it: most of these tests are about what happens around it."""
+    from bertscore_tm import FrozenEncoder
+
     return FrozenEncoder(minilm, num_layers=2)
 
 
 @pytest.fixture(scope="module")
 def every(minilm: str) -> FrozenEncoder:
     """All layers of the real encoder."""
+    from bertscore_tm import FrozenEncoder
+
     return FrozenEncoder(minilm, num_layers=6, all_layers=True)
 
 
@@ -24,6 +32,8 @@ def every(minilm: str) -> FrozenEncoder:
 @pytest.fixture(scope="package")
 def workshop(minilm: str, tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     """Metrics of every kind, with the expected results."""
+    from tests.support.metric_kinds import TABLE, Workshop
+
     path = tmp_path_factory.mktemp("baseline") / "table.csv"
     path.write_text("LAYER,P,R,F\n" + "".join(",".join(map(str, row)) + "\n" for row in TABLE))
     return Workshop(minilm, str(path))

@@ -1,16 +1,16 @@
 """Fixtures of the pictures' tests."""
 
-import matplotlib
 import pytest
-from matplotlib import pyplot as plt
 
-from bertscore_tm import align
-from tests.support.pictures import CANDIDATE, REFERENCE, Page
+# Imports of seconds are inside functions, as in the conftest.py above.
 
 
 @pytest.fixture
 def no_open_figures():
     """Pictures do not touch pyplot's figures or settings."""
+    import matplotlib
+    from matplotlib import pyplot as plt
+
     settings, figures = dict(matplotlib.rcParams), plt.get_fignums()
     yield
     assert plt.get_fignums() == figures
@@ -33,10 +33,15 @@ def settings(request, encoder, pairs, tmp_path_factory):
 @pytest.fixture(scope="module")
 def alignment(encoder, settings):
     """The alignment with these options."""
+    from bertscore_tm import align
+    from tests.support.pictures import CANDIDATE, REFERENCE
+
     return align(CANDIDATE, REFERENCE, encoder, **settings)
 
 
 @pytest.fixture(scope="module")
 def page(alignment):
     """The HTML page of the alignment."""
+    from tests.support.pictures import Page
+
     return Page(alignment.to_html())
