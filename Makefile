@@ -20,7 +20,8 @@ QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/pl
 	tests/functional/test_functional.py tests/metric/test_states.py tests/metric/test_shared_batch.py \
 	tests/losses/test_soft_matching.py tests/callbacks/test_text_buffer.py tests/callbacks/test_trainer.py \
 	tests/callbacks/test_schedules.py tests/core/test_scores.py tests/cli/test_score.py
-LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py
+LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
+	tests/callbacks/test_scoring_errors.py
 
 .PHONY: demo test quick benchmark lint dist types lowest docs check clean
 

@@ -222,11 +222,6 @@ def few(pairs):
 
 
 @pytest.fixture(scope="module")
-def shallow(minilm):
-    return FrozenEncoder(minilm, num_layers=2)
-
-
-@pytest.fixture(scope="module")
 def expected(few, shallow):
     """F1 of each pair, and their mean with idf."""
     return bert_score(*few, shallow)["f1"], bert_score(*few, shallow, idf=True)["f1"].mean().item()

@@ -1,24 +1,19 @@
-"""Training is bitwise unchanged by scoring: precisions, compilation, intervals, checkpoints and schedulers."""
+"""Training is bitwise unchanged by scoring: precisions, compilation, a loss on the same encoder, errors."""
 
 from __future__ import annotations
 
 import random
-import time
-from datetime import timedelta
-from pathlib import Path
 
 import lightning.pytorch as pl
-import numpy as np
 import pytest
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.callback_runs import (
+    COUNT,
     Keep,
     ShardedChooser,
     Writer,
@@ -30,12 +25,11 @@ from tests.support.callback_runs import (
     whole_weights,
     write_wildly,
 )
-from tests.support.lightning_modules import Chooser, Quality, Record, Steady, chooser, loader, trainer
+from tests.support.lightning_modules import Chooser, chooser, trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 PRECISIONS = ["32-true", "bf16-mixed", "bf16-true"]
-COUNT = 9
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +37,6 @@ def fresh_compiler():
     torch.compiler.reset()
     yield
     torch.compiler.reset()
-
-
-@pytest.fixture(scope="module")
-def shallow(minilm):
-    return FrozenEncoder(minilm, num_layers=2)
 
 
 # Precisions, and ways to train
@@ -269,284 +258,3 @@ def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sani
     assert not any(found["flags"])  # as in every validation
     assert modes == [True, torch.float32, False]
     assert not inference
-
-
-# When validation runs, and what of it
-
-
-class History(Record):
-    """Keeps what every validation has logged and seen."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def on_validation_end(self, trainer, pl_module):
-        super().on_validation_end(trainer, pl_module)
-        if not trainer.sanity_checking:
-            self.seen.append((trainer.global_step, logged(trainer.callback_metrics), list(pl_module.seen)))
-
-
-# The steps after which validation runs, and how many examples it has.
-INTERVALS = {
-    "count": ({"val_check_interval": 2}, [2, 5], 7),
-    "fraction": ({"val_check_interval": 0.67}, [2, 5], 7),
-    "across epochs": ({"val_check_interval": 2, "check_val_every_n_epoch": None, "max_epochs": 3}, [2, 4, 6, 8], 7),
-    "beyond an epoch": ({"val_check_interval": 4, "check_val_every_n_epoch": None, "max_epochs": 3}, [4, 8], 7),
-    "short epochs": ({"limit_train_batches": 2}, [2, 4], 7),
-    "few steps": ({"max_steps": 5, "max_epochs": -1, "val_check_interval": 2}, [2, 5], 7),
-    "fast_dev_run": ({"fast_dev_run": 2}, [2], 6),
-    "overfit_batches": ({"overfit_batches": 2}, [2, 4], 6),
-    "one batch": ({"limit_val_batches": 1, "val_check_interval": 2}, [2, 5], 3),
-}
-
-
-@pytest.mark.parametrize(("interval", "limit"), [*((name, None) for name in INTERVALS), ("across epochs", 1)])
-def test_every_validation_is_scored(pairs, shallow, tmp_path, interval, limit):
-    arguments, steps, examples = INTERVALS[interval]
-    module, history = chooser(pairs, count=COUNT), History()
-    callback = BERTScoreCallback(BERTScore(shallow), max_batches=limit)
-    trainer(tmp_path, [callback, history], **arguments).fit(module)
-    assert [step for step, _, _ in history.seen] == steps
-    for _, scores, seen in history.seen:
-        assert texts_of(seen)[1] == pairs[1][:examples]
-        assert scores == pytest.approx(means(*texts_of(seen[:limit]), shallow), abs=1e-6)
-
-
-class Slow(Chooser):
-    """Each training step advances the patched clock by a second."""
-
-    now = 0.0
-
-    def training_step(self, batch, batch_idx):
-        Slow.now += 1.0
-        return super().training_step(batch, batch_idx)
-
-
-def test_validation_every_so_many_seconds(pairs, shallow, tmp_path, monkeypatch):
-    monkeypatch.setattr(Slow, "now", 0.0)
-    monkeypatch.setattr(time, "monotonic", lambda: Slow.now)
-    module, history = chooser(pairs, kind=Slow, count=COUNT), History()
-    checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
-    callbacks = [BERTScoreCallback(BERTScore(shallow)), history, checkpoint]
-    trainer(
-        tmp_path, callbacks, val_check_interval=timedelta(seconds=2), check_val_every_n_epoch=None, max_epochs=3
-    ).fit(module)
-    assert [step for step, _, _ in history.seen] == [2, 4, 6, 8]
-    for _, scores, seen in history.seen:
-        assert scores == pytest.approx(means(*texts_of(seen), shallow), abs=1e-6)
-    assert checkpoint.best_model_score.item() == max(history.scores)
-
-
-@pytest.mark.parametrize("limit", [None, 2])
-def test_several_loaders_and_the_sanity_check(pairs, shallow, tmp_path, limit):
-    module, sanity = chooser(pairs, val_sizes=(9, 2, 4), count=COUNT), []
-
-    class Watch(pl.Callback):
-        def on_validation_end(self, trainer, pl_module):
-            if trainer.sanity_checking:
-                sanity.append((dict(trainer.callback_metrics), list(pl_module.seen)))
-
-    callback = BERTScoreCallback(BERTScore(shallow), max_batches=limit)
-    run = trainer(tmp_path, [callback, Watch()], num_sanity_val_steps=-1)
-    run.fit(module)
-    assert len(sanity) == 1
-    for metrics, seen in [*sanity, (run.callback_metrics, module.seen)]:
-        parts = []
-        for number in range(3):
-            own = [batch for batch in seen if batch[0] == number]
-            parts.append(means(*texts_of(own[:limit]), shallow))
-            assert logged(metrics, suffix=f"_dataloader_idx_{number}") == pytest.approx(parts[-1], abs=1e-6)
-        assert logged(metrics) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
-
-
-def test_prediction_is_not_scored(pairs, shallow, tmp_path):
-    module = chooser(pairs, count=COUNT)
-    module.predict_step = lambda batch, batch_idx: module.choose(batch)
-    callback = BERTScoreCallback(BERTScore(shallow), write_wildly)
-    run = trainer(tmp_path, [callback])
-    predicted = run.predict(module, loader(7))
-    assert [target for _, targets in predicted for target in targets] == pairs[1][:7]
-    assert not run.callback_metrics
-
-
-# Checkpoints
-
-
-def best_scores(callback):
-    return {Path(path).name: score.item() for path, score in callback.best_k_models.items()}
-
-
-@pytest.mark.parametrize("scorer_first", [True, False])
-def test_the_best_epochs_are_kept(pairs, shallow, tmp_path, scorer_first):
-    checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max", save_top_k=2, save_last=True)
-    checkpoint.filename = "{epoch}-{val_bertscore_f1:.4f}"
-    record, module = Record(), chooser(pairs, [3, 1, 6, 2, 5], kind=Quality, count=COUNT)
-    scorer = BERTScoreCallback(BERTScore(shallow))
-    callbacks = [scorer, checkpoint] if scorer_first else [checkpoint, scorer]
-    run = trainer(tmp_path, [*callbacks, record], max_epochs=5, num_sanity_val_steps=2)
-    run.fit(module)
-    third, fifth = (f"epoch={e}-val_bertscore_f1={record.scores[e]:.4f}.ckpt" for e in (2, 4))
-    assert sorted(record.scores)[-2:] == [record.scores[4], record.scores[2]]
-    assert best_scores(checkpoint) == {third: record.scores[2], fifth: record.scores[4]}
-    assert {path.name for path in tmp_path.iterdir()} == {third, fifth, "last.ckpt"}
-    assert torch.load(tmp_path / "last.ckpt", weights_only=False)["epoch"] == 4
-    assert Path(checkpoint.best_model_path).name == third
-
-
-def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
-    whole, rest = Record(), Record()
-    checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
-    scorer = BERTScoreCallback(BERTScore(shallow))
-    module = chooser(pairs, kind=Steady, count=COUNT)
-    run = trainer(tmp_path, [checkpoint, scorer, whole], max_epochs=6)
-    run.fit(module)
-    last, scores = whole_weights(module), list(whole.scores)
-    best = scores.index(max(scores))
-    assert best < 5
-    run.validate(module, ckpt_path="best", verbose=False)
-    assert logged(run.callback_metrics)[-1] == checkpoint.best_model_score.item() == max(scores)
-    run.test(module, ckpt_path="best", verbose=False)
-    assert logged(run.callback_metrics, stage="test")[-1] == max(scores)
-    resumed = chooser(pairs, kind=Steady, count=COUNT, lr=9.0)
-    again = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
-    callbacks = [again, BERTScoreCallback(BERTScore(shallow)), rest]
-    trainer(tmp_path, callbacks, max_epochs=6, num_sanity_val_steps=1).fit(
-        resumed, ckpt_path=checkpoint.best_model_path
-    )
-    assert rest.scores == scores[best + 1 :]
-    assert torch.equal(whole_weights(resumed), last)
-    assert again.best_model_score.item() == max(scores)
-    assert again.best_model_path == checkpoint.best_model_path
-
-
-def test_checkpoints_between_epochs(pairs, shallow, tmp_path):
-    """After each validation, with its score."""
-    checkpoint = ModelCheckpoint(tmp_path, "{step}", monitor="val_bertscore_f1", mode="max", save_top_k=-1)
-    module, history = chooser(pairs, count=COUNT), History()
-    callbacks = [checkpoint, BERTScoreCallback(BERTScore(shallow)), history]
-    trainer(tmp_path, callbacks, val_check_interval=2, check_val_every_n_epoch=None, max_epochs=3).fit(module)
-    assert best_scores(checkpoint) == {f"step={step}.ckpt": scores[-1] for step, scores, _ in history.seen}
-    assert len(history.seen) == 4
-    for step, _, _ in history.seen:
-        assert torch.load(tmp_path / f"step={step}.ckpt", weights_only=False)["global_step"] == step
-
-
-def test_checkpoints_after_so_many_steps(pairs, shallow, tmp_path):
-    """Lightning saves them before the validation of that step, except where there was none yet, or an epoch ends."""
-    checkpoint = ModelCheckpoint(
-        tmp_path, "{step}", monitor="val_bertscore_f1", mode="max", every_n_train_steps=2, save_top_k=2
-    )
-    module, history = chooser(pairs, count=COUNT), History()
-    callbacks = [checkpoint, BERTScoreCallback(BERTScore(shallow)), history]
-    trainer(tmp_path, callbacks, val_check_interval=1, max_epochs=3).fit(module)
-    scores = {step: scores[-1] for step, scores, _ in history.seen}
-    assert list(scores) == list(range(1, 10))
-    assert len(set(scores.values())) > 4
-    saved = best_scores(checkpoint)
-    assert len(saved) == 2
-    for name, score in saved.items():
-        step = int(name.removeprefix("step=").removesuffix(".ckpt"))
-        assert step % 2 == 0
-        assert score in (scores[step - 1], scores[step])
-    assert checkpoint.best_model_score.item() == max(saved.values())
-
-
-# Schedules
-
-
-def plateau(optimizer, patience):
-    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=patience, threshold=0.0)
-
-
-class Stepping(Quality):
-    """Its learning rate follows the score; ``settings`` are those of the trainer's scheduler."""
-
-    def __init__(self, choices, references, qualities, patience=1, **settings):
-        super().__init__(choices, references, qualities)
-        self.patience, self.settings = patience, settings
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), 1.0)
-        settings = {"scheduler": plateau(optimizer, self.patience), "monitor": "val_bertscore_f1", **self.settings}
-        return {"optimizer": optimizer, "lr_scheduler": settings}
-
-
-class Rates(pl.Callback):
-    """Keeps the learning rate of every epoch."""
-
-    def __init__(self):
-        self.rates = []
-
-    def on_train_epoch_start(self, trainer, pl_module):
-        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
-
-
-def rates_of(scores, patience=1, frequency=1):
-    """What torch's scheduler makes of the scores by itself."""
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 1.0)
-    scheduler, found = plateau(optimizer, patience), []
-    for epoch, score in enumerate(scores, 1):
-        found.append(optimizer.param_groups[0]["lr"])
-        if epoch % frequency == 0:
-            scheduler.step(score)
-    return found, counted(scheduler)
-
-
-def counted(scheduler):
-    return scheduler.best, scheduler.num_bad_epochs
-
-
-FALLING = [5, 4, 3, 6, 2, 1, 7, 5]
-
-
-@pytest.mark.parametrize(
-    ("settings", "scorer_first"),
-    [({}, True), ({}, False), ({"interval": "epoch", "frequency": 2, "patience": 0}, False), ({"strict": False}, True)],
-    ids=str,
-)
-def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, settings, scorer_first):
-    record, rates = Record(), Rates()
-    module = chooser(pairs, FALLING, kind=Stepping, count=COUNT, **settings)
-    scorer = BERTScoreCallback(BERTScore(shallow))
-    callbacks = [scorer, rates, record] if scorer_first else [rates, record, scorer]
-    checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
-    run = trainer(tmp_path, [checkpoint, *callbacks], max_epochs=8, num_sanity_val_steps=1)
-    run.fit(module)
-    expected, state = rates_of(record.scores, settings.get("patience", 1), settings.get("frequency", 1))
-    assert rates.rates == expected
-    assert len(set(expected)) > 1
-    assert counted(run.lr_scheduler_configs[0].scheduler) == state
-
-
-def test_scheduler_without_a_score(pairs, shallow, tmp_path):
-    module = chooser(pairs, FALLING, kind=Stepping, count=COUNT)
-    with pytest.raises(MisconfigurationException, match="val_bertscore_f1"):
-        trainer(tmp_path, [], max_epochs=1).fit(module)
-    # Every second epoch has a score, and the schedule asks after each.
-    record, module = Record(), chooser(pairs, FALLING, kind=Stepping, count=COUNT, strict=False)
-    callbacks = [BERTScoreCallback(BERTScore(shallow)), record]
-    run = trainer(tmp_path, callbacks, max_epochs=2, check_val_every_n_epoch=2)
-    with pytest.warns(RuntimeWarning, match="conditioned on metric val_bertscore_f1 which is not available"):
-        run.fit(module)
-    assert len(record.scores) == 1
-    assert run.lr_scheduler_configs[0].scheduler.best == record.scores[0]
-
-
-@pytest.mark.parametrize("epochs", [2, 6])
-def test_resumed_run_continues_the_scheduler(pairs, shallow, tmp_path, epochs):
-    """Also in the middle of its patience."""
-
-    def fit(last, **options):
-        record, rates = Record(), Rates()
-        callbacks = [rates, BERTScoreCallback(BERTScore(shallow)), record]
-        run = trainer(tmp_path, callbacks, max_epochs=last)
-        run.fit(chooser(pairs, FALLING, kind=Stepping, count=COUNT), **options)
-        return run, record.scores, rates.rates
-
-    first, scores, rates = fit(epochs)
-    first.save_checkpoint(tmp_path / "first.ckpt")
-    second, more, later = fit(8, ckpt_path=tmp_path / "first.ckpt")
-    expected, state = rates_of(scores + more)
-    assert rates + later == expected
-    assert counted(second.lr_scheduler_configs[0].scheduler) == state

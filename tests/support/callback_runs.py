@@ -17,9 +17,11 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm import FrozenEncoder, bert_score
-from tests.support.lightning_modules import Chooser, generate_wildly
+from tests.support.lightning_modules import Chooser, Record, generate_wildly
 from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
 
+# Of the examples, and of the encoder.
+COUNT, LAYER = 9, 2
 SCORES = ("precision", "recall", "f1")
 PROMPTS = ["sum the list", "open a file and read its lines", "close it", "return a new string from both"]
 ANSWERS = ["a cat sat", "it rains today", "hello", "returns a list of names"]
@@ -176,6 +178,20 @@ class Keep(pl.Callback):
             "flags": [part.training for part in pl_module.modules()],
             "modes": [torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")],
         }
+
+
+class History(Record):
+    """Keeps what every validation has logged and seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, list[float], list[tuple[int, list[str], list[Any]]]]] = []
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_validation_end(trainer, pl_module)
+        if not trainer.sanity_checking:
+            seen: Any = pl_module.seen
+            self.seen.append((trainer.global_step, logged(trainer.callback_metrics), list(seen)))
 
 
 def numpy_state() -> list[int]:

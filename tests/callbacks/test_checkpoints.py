@@ -1,0 +1,95 @@
+"""Checkpoints by the score: the best ones are kept, and runs continue from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import BERTScoreCallback
+from tests.support.callback_runs import COUNT, History, logged, whole_weights
+from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def best_scores(callback):
+    return {Path(path).name: score.item() for path, score in callback.best_k_models.items()}
+
+
+@pytest.mark.parametrize("scorer_first", [True, False])
+def test_the_best_epochs_are_kept(pairs, shallow, tmp_path, scorer_first):
+    checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max", save_top_k=2, save_last=True)
+    checkpoint.filename = "{epoch}-{val_bertscore_f1:.4f}"
+    record, module = Record(), chooser(pairs, [3, 1, 6, 2, 5], kind=Quality, count=COUNT)
+    scorer = BERTScoreCallback(BERTScore(shallow))
+    callbacks = [scorer, checkpoint] if scorer_first else [checkpoint, scorer]
+    run = trainer(tmp_path, [*callbacks, record], max_epochs=5, num_sanity_val_steps=2)
+    run.fit(module)
+    third, fifth = (f"epoch={e}-val_bertscore_f1={record.scores[e]:.4f}.ckpt" for e in (2, 4))
+    assert sorted(record.scores)[-2:] == [record.scores[4], record.scores[2]]
+    assert best_scores(checkpoint) == {third: record.scores[2], fifth: record.scores[4]}
+    assert {path.name for path in tmp_path.iterdir()} == {third, fifth, "last.ckpt"}
+    assert torch.load(tmp_path / "last.ckpt", weights_only=False)["epoch"] == 4
+    assert Path(checkpoint.best_model_path).name == third
+
+
+def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
+    whole, rest = Record(), Record()
+    checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
+    scorer = BERTScoreCallback(BERTScore(shallow))
+    module = chooser(pairs, kind=Steady, count=COUNT)
+    run = trainer(tmp_path, [checkpoint, scorer, whole], max_epochs=6)
+    run.fit(module)
+    last, scores = whole_weights(module), list(whole.scores)
+    best = scores.index(max(scores))
+    assert best < 5
+    run.validate(module, ckpt_path="best", verbose=False)
+    assert logged(run.callback_metrics)[-1] == checkpoint.best_model_score.item() == max(scores)
+    run.test(module, ckpt_path="best", verbose=False)
+    assert logged(run.callback_metrics, stage="test")[-1] == max(scores)
+    resumed = chooser(pairs, kind=Steady, count=COUNT, lr=9.0)
+    again = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
+    callbacks = [again, BERTScoreCallback(BERTScore(shallow)), rest]
+    trainer(tmp_path, callbacks, max_epochs=6, num_sanity_val_steps=1).fit(
+        resumed, ckpt_path=checkpoint.best_model_path
+    )
+    assert rest.scores == scores[best + 1 :]
+    assert torch.equal(whole_weights(resumed), last)
+    assert again.best_model_score.item() == max(scores)
+    assert again.best_model_path == checkpoint.best_model_path
+
+
+def test_checkpoints_between_epochs(pairs, shallow, tmp_path):
+    """After each validation, with its score."""
+    checkpoint = ModelCheckpoint(tmp_path, "{step}", monitor="val_bertscore_f1", mode="max", save_top_k=-1)
+    module, history = chooser(pairs, count=COUNT), History()
+    callbacks = [checkpoint, BERTScoreCallback(BERTScore(shallow)), history]
+    trainer(tmp_path, callbacks, val_check_interval=2, check_val_every_n_epoch=None, max_epochs=3).fit(module)
+    assert best_scores(checkpoint) == {f"step={step}.ckpt": scores[-1] for step, scores, _ in history.seen}
+    assert len(history.seen) == 4
+    for step, _, _ in history.seen:
+        assert torch.load(tmp_path / f"step={step}.ckpt", weights_only=False)["global_step"] == step
+
+
+def test_checkpoints_after_so_many_steps(pairs, shallow, tmp_path):
+    """Lightning saves them before the validation of that step, except where there was none yet, or an epoch ends."""
+    checkpoint = ModelCheckpoint(
+        tmp_path, "{step}", monitor="val_bertscore_f1", mode="max", every_n_train_steps=2, save_top_k=2
+    )
+    module, history = chooser(pairs, count=COUNT), History()
+    callbacks = [checkpoint, BERTScoreCallback(BERTScore(shallow)), history]
+    trainer(tmp_path, callbacks, val_check_interval=1, max_epochs=3).fit(module)
+    scores = {step: scores[-1] for step, scores, _ in history.seen}
+    assert list(scores) == list(range(1, 10))
+    assert len(set(scores.values())) > 4
+    saved = best_scores(checkpoint)
+    assert len(saved) == 2
+    for name, score in saved.items():
+        step = int(name.removeprefix("step=").removesuffix(".ckpt"))
+        assert step % 2 == 0
+        assert score in (scores[step - 1], scores[step])
+    assert checkpoint.best_model_score.item() == max(saved.values())

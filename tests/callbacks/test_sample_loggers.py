@@ -1,0 +1,190 @@
+"""SampleLogger: what each kind of logger gets."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from bertscore_tm.callbacks import SampleLogger
+from bertscore_tm.callbacks.samples.writers import find_writer
+from tests.support.lightning_modules import chooser
+from tests.support.sample_tables import COUNT, Mixed, files, mixed, run_with, table
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+AWKWARD = "a *b* | c <b>bold</b> `code` [x](http://y.z)\n# not a heading"
+
+
+class Awkward(Mixed):
+    """Texts that are full of markup."""
+
+    def choose(self, numbers):
+        preds, references = super().choose(numbers)
+        return [f"{AWKWARD} {pred}" for pred in preds], references
+
+
+def tensorboard_tables(folder):
+    from tensorboard import plugin_util
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0, "images": 0})
+    events.Reload()
+    texts = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("val_samples/text_summary")]
+    pictures = {name: events.Images(name) for name in events.Tags()["images"]}
+    return [plugin_util.markdown_to_safe_html(text) for text in texts], pictures
+
+
+def test_tensorboard_shows_texts_as_they_are(pairs, encoder, tmp_path):
+    logger = TensorBoardLogger(tmp_path, "tb")
+    module = chooser(pairs, count=COUNT, kind=Awkward, val_sizes=(COUNT,))
+    run_with(tmp_path, module, encoder, logger=logger)
+    (page,), pictures = tensorboard_tables(logger.log_dir)
+    assert page.count("<tr>") == 1 + 6
+    assert page.count("<th>") == 10
+    assert page.count("<td>") == 6 * 10
+    assert not re.search(r"<(b|em|code|a|h1)[ >]", page)
+    literal = "a *b* | c &lt;b&gt;bold&lt;/b&gt; `code` [x](http://y.z)<br># not a heading"
+    assert page.replace("<br/>", "<br>").replace("<br />", "<br>").count(literal) == 6
+    assert sorted(pictures) == [f"val_samples/{kind}_1" for kind in ("best", "median", "worst")]
+    assert all(image[0].width > 300 and image[0].height > 200 for image in pictures.values())
+
+
+def test_long_texts_are_shortened_in_tensorboard_alone(pairs, encoder, tmp_path):
+    loggers = [TensorBoardLogger(tmp_path, "tb"), CSVLogger(tmp_path, "csv")]
+    samples = SampleLogger(1, 0, inputs=lambda batch: ["word " * 200] * len(batch))
+    run_with(tmp_path, mixed(pairs), encoder, samples, logger=loggers)
+    (page,), _ = tensorboard_tables(loggers[0].log_dir)
+    assert page.count("word") == 3 * 80
+    assert page.count("…") == 3
+    assert table(tmp_path)[0]["input"] == "word " * 200
+
+
+@pytest.mark.slow
+def test_weights_and_biases_gets_the_table_and_the_pictures(pairs, encoder, tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = WandbLogger(save_dir=tmp_path, offline=True, project="samples")
+    module = mixed(pairs)
+    run_with(tmp_path, module, encoder, SampleLogger(3), logger=[logger, CSVLogger(tmp_path, "csv")])
+    wandb.finish()
+    media = next(tmp_path.glob("wandb/offline-run-*/files/media"))
+    (path,) = media.glob("table/*.json")
+    content = json.loads(path.read_text())
+    rows = [dict(zip(content["columns"], map(str, row), strict=True)) for row in content["data"]]
+    assert rows == table(tmp_path)
+    assert sorted(path.name.partition("_1_")[0] for path in media.glob("images/val_samples/*.png")) == [
+        "best",
+        "median",
+        "worst",
+    ]
+
+
+def test_csv_files_are_next_to_the_metrics(pairs, encoder, tmp_path):
+    run = run_with(tmp_path, chooser(pairs, val_sizes=(COUNT,)), encoder, call="fit", max_epochs=2)
+    names = files(tmp_path)
+    assert names == [
+        f"val_samples_step_{step}{rest}"
+        for step in (2, 5)
+        for rest in (".csv", "_best_1.png", "_median_1.png", "_worst_1.png")
+    ]
+    pictures = [path.read_bytes() for path in Path(run.logger.log_dir).glob("samples/*.png")]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    with (Path(run.logger.log_dir) / "metrics.csv").open() as file:
+        steps = [row["step"] for row in csv.DictReader(file) if row["val_bertscore_f1"]]
+    assert steps == ["2", "5"]  # the steps of the files' names
+
+
+class Recorder:
+    """Keeps the calls of an experiment's methods."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, method):
+        return lambda *args, **kwargs: self.calls.append((method, args, kwargs))
+
+
+class Recorded:
+    """Stands in for the parts of a logger that need the package of its service."""
+
+    name, version, run_id, save_dir = "recorded", "0", "run 7", None
+
+    def __init__(self):
+        self.recorder = Recorder()
+
+    @property
+    def experiment(self):
+        return self.recorder
+
+    def log_metrics(self, metrics, step=None):
+        pass
+
+    log_hyperparams = log_graph = finalize = log_metrics
+
+
+class RecordedMLFlow(Recorded, MLFlowLogger):
+    pass
+
+
+class RecordedComet(Recorded, CometLogger):
+    pass
+
+
+def test_mlflow_gets_the_table_and_the_pictures(pairs, encoder, tmp_path):
+    logger = RecordedMLFlow()
+    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3), logger=[logger, CSVLogger(tmp_path, "csv")])
+    (method, (run_id, text, path), _), *figures = logger.experiment.calls
+    assert (method, run_id, path) == ("log_text", "run 7", "samples/val_samples_step_0.csv")
+    assert list(csv.DictReader(io.StringIO(text, newline=""))) == table(tmp_path)
+    assert [(one[0], one[1][0]) for one in figures] == [("log_figure", "run 7")] * 3
+    kinds = [args[2].removeprefix("samples/val_samples_step_0_") for _, args, _ in figures]
+    assert kinds == ["worst_1.png", "median_1.png", "best_1.png"]
+    assert all(hasattr(args[1], "savefig") for _, args, _ in figures)
+
+
+def test_comet_gets_the_table_and_the_pictures(pairs, encoder, tmp_path):
+    logger = RecordedComet()
+    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3), logger=[logger, CSVLogger(tmp_path, "csv")])
+    (method, names, content), *figures = logger.experiment.calls
+    assert (method, names) == ("log_table", ("val_samples_step_0.csv",))
+    rows = [dict(zip(content["headers"], map(str, row), strict=True)) for row in content["tabular_data"]]
+    assert rows == table(tmp_path)
+    assert [(one[0], one[2]["figure_name"], one[2]["step"]) for one in figures] == [
+        ("log_figure", f"val_samples/{kind}_1", 0) for kind in ("worst", "median", "best")
+    ]
+    assert all(hasattr(one[2]["figure"], "savefig") for one in figures)
+
+
+class Other(Logger):
+    name, version = "other", 0
+
+    def log_metrics(self, metrics, step=None):
+        pass
+
+    def log_hyperparams(self, params):
+        pass
+
+
+@pytest.mark.parametrize(("logger", "have"), [(False, "none"), (Other(), "Other")], ids=["none", "another"])
+def test_no_logger_for_samples(pairs, encoder, tmp_path, logger, have):
+    with pytest.raises(MisconfigurationException, match=rf"the trainer's loggers are: {have}\. Add a supported one"):
+        run_with(tmp_path, mixed(pairs), encoder, logger=logger)
+    assert find_writer(Other()) is None
+
+
+def test_a_fast_development_run_needs_no_logger(pairs, encoder, tmp_path):
+    run_with(tmp_path, chooser(pairs), encoder, call="fit", fast_dev_run=True)
+    assert not (tmp_path / "csv").exists()
+
+
+@pytest.mark.filterwarnings("error:no installed font has")
+def test_characters_without_a_font_do_not_warn(pairs, encoder, tmp_path):
+    undrawable = "\U000e0fff \U00013000 \U0001f9ff"
+    few = tuple([f"{text} {undrawable}" for text in side] for side in pairs)
+    run_with(tmp_path, chooser(few, count=COUNT, val_sizes=(COUNT,)), encoder)
+    assert any(name.endswith(".png") for name in files(tmp_path))

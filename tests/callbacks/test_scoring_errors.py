@@ -1,0 +1,124 @@
+"""BERTScoreCallback: errors that say what to change."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import BERTScoreCallback
+from tests.support.lightning_modules import Chooser, Returns, chooser, loader, trainer, weights
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"metric": "f1"}, TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and"),
+        ({"metric": {"all_layers": True}}, ValueError, "one layer"),
+        ({"metric": {}, "generate": "f"}, TypeError, "generate must be a function of (pl_module, batch), got 'f'"),
+    ],
+)
+def test_unsupported_settings_are_an_error(minilm, options, error, said):
+    metric = options.pop("metric")
+    if isinstance(metric, dict):
+        metric = BERTScore(minilm, num_layers=5, **metric)
+    with pytest.raises(error, match=re.escape(said)):
+        BERTScoreCallback(metric, **options)
+
+
+class NoValidation(Chooser):
+    validation_step = None
+
+
+@pytest.mark.parametrize("name", ["val/f1", "..\\f1"])
+def test_names_with_slashes_are_an_error(encoder, name):
+    with pytest.raises(ValueError, match="without slashes"):
+        BERTScoreCallback({name: BERTScore(encoder)})
+    with pytest.raises(ValueError, match="without slashes"):
+        BERTScoreCallback(BERTScore(encoder), name=name)
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [(Chooser, {"limit_val_batches": 0}), (None, {})])
+def test_no_validation_loop_is_an_error_before_training(pairs, encoder, tmp_path, kind, arguments):
+    module = chooser(pairs, kind=kind or Chooser)
+    if kind is None:
+        module.val_dataloader = super(Chooser, module).val_dataloader
+    before = weights(module)
+    with pytest.raises(
+        MisconfigurationException, match=r"this run has no validation: define validation_step.*limit_val_batches"
+    ):
+        trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **arguments).fit(module)
+    assert torch.equal(weights(module), before)
+
+
+@pytest.mark.parametrize(("stage", "limit"), [("validate", 0), ("test", 0.0)])
+def test_runs_without_batches_are_an_error(pairs, encoder, tmp_path, stage, limit):
+    argument = "limit_val_batches" if stage == "validate" else "limit_test_batches"
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **{argument: limit})
+    with pytest.raises(MisconfigurationException, match=f"no batches to score with {argument}=0: raise it"):
+        getattr(run, stage)(chooser(pairs))
+
+
+NO_TEXTS = "return {'preds': [...], 'target': [...]} with one text per example"
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, ["{step} returned NoneType None", NO_TEXTS, "preds_key=", "generate="]),
+        (torch.tensor(0.5), ["{step} returned Tensor tensor(0.5", NO_TEXTS]),
+        ({"loss": 1.0, "preds": []}, ["{step} returned a dictionary with the keys ['loss', 'preds']", NO_TEXTS]),
+        (
+            {"preds": "one text", "target": ["a"]},
+            ["preds must be a list with one text per example, got str 'one text'"],
+        ),
+        ({"preds": ["a"], "target": "one text"}, ["target must be a list with one text per example, got str"]),
+        ({"preds": {"a": 1}, "target": ["b"]}, ["preds must be a list with one text per example, got dict"]),
+        ({"preds": ["a", "b"], "target": {"a", "b"}}, ["target must be a list with one text per example, got set"]),
+        ({"preds": 3, "target": ["a"]}, ["preds must be a list with one text per example, got int 3"]),
+        ({"preds": ["a", "b"], "target": ["a"]}, ["equal lengths, got 2 and 1"]),
+        ({"preds": ["a", None], "target": ["a", "b"]}, ["preds[1] must be a string, got None"]),
+        ({"preds": ["a"], "target": [["b", None]]}, ["target[0][1] must be a string, got None"]),
+        ({"preds": ["a"], "target": [[]]}, ["target[0] is empty"]),
+        ({"preds": torch.tensor([1]), "target": ["a"]}, ["preds[0] must be a string, got tensor(1)"]),
+        ({"preds": [b"a"], "target": ["a"]}, ["preds[0] must be a string, got b'a'"]),
+    ],
+)
+def test_unusable_step_outputs_are_an_error(pairs, encoder, tmp_path, returned, said):
+    module = chooser(pairs, returned=returned, kind=Returns)
+    before = weights(module)
+    for stage, step in (("fit", "validation_step"), ("test", "test_step")):
+        run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], num_sanity_val_steps=1)
+        with pytest.raises(MisconfigurationException) as caught:
+            getattr(run, stage)(module)
+        for phrase in said:
+            assert phrase.replace("{step}", step).lower() in str(caught.value).lower()
+        assert torch.equal(weights(module), before)
+        if "{step}" not in said[0]:
+            break  # the stage changes only the name of the step
+
+
+@pytest.mark.parametrize(
+    ("generated", "said"),
+    [
+        (None, "generate must return (preds, target), two lists of texts; it returned NoneType None"),
+        ((["a"], ["b"], ["c"]), "two lists of texts; it returned tuple"),
+        (("a", ["b"]), "preds must be a list with one text per example, got str 'a'"),
+        ((["a"], None), "target must be a list with one text per example, got NoneType None"),
+    ],
+)
+def test_unusable_generate_outputs_are_an_error(pairs, encoder, tmp_path, generated, said):
+    callback = BERTScoreCallback(BERTScore(encoder), lambda pl_module, batch: generated)
+    with pytest.raises(MisconfigurationException, match=re.escape(said)):
+        trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
+
+
+def test_two_callbacks_with_one_name_are_an_error(encoder, pairs, tmp_path):
+    callbacks = [BERTScoreCallback(BERTScore(encoder)) for _ in range(2)]
+    with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
+        trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))

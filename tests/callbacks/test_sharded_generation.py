@@ -1,0 +1,176 @@
+"""Generators of models that are sharded: all ranks gather the shards equally often."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
+from tests.support.callback_ranks import on_two_ranks, results
+from tests.support.callback_runs import (
+    ANSWERS,
+    LAYER,
+    Keep,
+    Writer,
+    batch_of,
+    differences,
+    logged,
+    means,
+    strategy_on_cpu,
+)
+from tests.support.lightning_modules import trainer
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("one_thread"),
+    # Random models write random tokens.
+    pytest.mark.filterwarnings("ignore:1 candidate scored 0"),
+]
+
+FAMILIES = ["gpt2", "llama", "bart", "t5"]
+SHARDINGS = {
+    "blocks": {},
+    "whole": {"by_blocks": False},
+    "resharded": {"reshard_after_forward": True},
+    "parts": {"whole": False},
+    "fsdp": {"fully": False},
+}
+OPTIONS = {
+    "greedy": {"do_sample": False},
+    "beams": {"num_beams": 3, "do_sample": False},
+    "sampled": {"do_sample": True},
+}
+
+
+# Every family in both kinds of FSDP, every sharding and every option for one family of each kind.
+GENERATIONS = [(family, sharding, "greedy") for family in FAMILIES for sharding in ("blocks", "fsdp")]
+GENERATIONS += [
+    (family, sharding, "greedy")
+    for family in ("gpt2", "bart")
+    for sharding in SHARDINGS
+    if sharding not in ("blocks", "fsdp")
+]
+GENERATIONS += [
+    ("gpt2", "blocks", "beams"),
+    ("bart", "fsdp", "beams"),
+    ("gpt2", "fsdp", "sampled"),
+    ("bart", "blocks", "sampled"),
+]
+TRAINERS = [("gpt2", "fsdp"), ("bart", "fully_shard"), ("bart", "fsdp")]
+
+
+def ready_generate(tokenizer, family, rank, **options):
+    """A generator of texts that end after 2 tokens on the first rank, and after 7 on the second."""
+    kind = Seq2SeqGenerate if family in ("bart", "t5") else CausalGenerate
+    return kind(tokenizer, max_new_tokens=2 + 5 * rank, **options)
+
+
+def written_by(module, rank, family, options):
+    torch.manual_seed(5 + rank)
+    with torch.no_grad():
+        return ready_generate(module.tokenizer, family, rank, **options)(
+            module, batch_of(module.tokenizer, slice(2 * rank, 2 * rank + 2))
+        )
+
+
+def written(rank, family, sharding, option):
+    module = Writer(family)
+    plain = written_by(deepcopy(module), rank, family, OPTIONS[option])
+    forwards = []
+    module.model.register_forward_hook(lambda *args: forwards.append(rank))
+    module.shard(**SHARDINGS[sharding])
+    texts = [written_by(module, rank, family, OPTIONS[option]) for _ in range(2)]
+    count = len(forwards)
+    module.training_step(batch_of(module.tokenizer), 0).backward()
+    gradient = [p.grad.full_tensor() if isinstance(p, DTensor) else p.grad for p in module.parameters()]
+    return plain, texts, torch.cat([part.flatten() for part in gradient]), count
+
+
+def trained_writer(minilm, folder, rank, family, strategy, scored):
+    encoder = FrozenEncoder(minilm, num_layers=LAYER)
+
+    def ready(*callbacks):
+        torch.manual_seed(0)
+        module = Writer(family)
+        make = ready_generate(module.tokenizer, family, rank, do_sample=False)
+
+        def remember(pl_module, batch):
+            written.append(make(pl_module, batch))
+            return written[-1]
+
+        written = []
+        chosen = strategy_on_cpu(strategy, {type(block) for block in module.blocks})
+        scorer = [BERTScoreCallback(BERTScore(encoder), remember)] if scored else []
+        options = {"devices": 2, "strategy": chosen, "max_epochs": 1, "num_sanity_val_steps": 1}
+        return module, written, trainer(folder, [*callbacks, *scorer], **options)
+
+    module, written, run = ready()
+    run.validate(module, verbose=False)
+    keep = Keep()
+    other, _, fit = ready(keep)  # once sharded a module cannot be sharded by another trainer
+    fit.fit(other)
+    return [text for texts, _ in written for text in texts], dict(run.callback_metrics), keep.found
+
+
+def generations(rank, minilm, folder):
+    for case in GENERATIONS:
+        yield case, lambda case=case: written(rank, *case)
+    for family, strategy in TRAINERS:
+        for scored in (False, True):
+            case = (family, strategy, scored)
+            yield case, lambda case=case: trained_writer(minilm, folder, rank, *case)
+
+
+@pytest.fixture(scope="module")
+def generated(minilm, tmp_path_factory):
+    return on_two_ranks(generations, minilm, tmp_path_factory.mktemp("generations"))
+
+
+@pytest.mark.parametrize(("family", "sharding", "option"), GENERATIONS)
+def test_sharded_models_generate_the_texts_of_whole_ones(generated, family, sharding, option):
+    ranks = results(generated, (family, sharding, option))
+    for plain, sharded, _, _ in ranks:
+        assert sharded == [plain] * 2
+    assert len({text for plain, *_ in ranks for text in plain[0]}) > 1
+    # Shards are gathered in each pass, so that a rank which makes fewer of them leaves the other waiting.
+    counts = [count for *_, count in ranks]
+    assert counts == [2 * 7] * 2
+
+
+@pytest.mark.parametrize(("family", "sharding"), [case[:2] for case in GENERATIONS if case[2] == "greedy"])
+def test_sharded_models_train_after_generation(generated, family, sharding):
+    module = Writer(family)
+    module.training_step(batch_of(module.tokenizer), 0).backward()
+    expected = torch.cat([p.grad.flatten() for p in module.parameters()])
+    found = [gradient for _, _, gradient, _ in results(generated, (family, sharding, "greedy"))]
+    if sharding == "fsdp":  # each rank has one half, possibly padded at the end
+        found = [torch.cat(found)[: len(expected)]] * 2
+    for gradient in found:
+        torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("family", "strategy"), TRAINERS)
+def test_the_trainer_shards_a_model_that_generates(generated, shallow, family, strategy):
+    """Also before any other forward pass, as in ``trainer.validate``."""
+    ranks = results(generated, (family, strategy, True))
+    plain = Writer(family)
+    tokenizer = plain.tokenizer
+    # Examples 0 and 2 are the first rank's, and 1 and 3 the second's.
+    expected = []
+    for rank in (0, 1):
+        make = ready_generate(tokenizer, family, rank, do_sample=False)
+        with torch.no_grad():
+            expected.append([make(plain, batch_of(tokenizer, slice(i, i + 1)))[0][0] for i in (rank, rank + 2)])
+    assert [preds for preds, _, _ in ranks] == expected
+    _, targets = ready_generate(tokenizer, family, 0)(plain, batch_of(tokenizer))
+    preds = [expected[i % 2][i // 2] for i in range(4)]
+    assert len(targets) == len(ANSWERS)
+    for _, metrics, _ in ranks:
+        assert logged(metrics) == pytest.approx(means(preds, targets, shallow), abs=1e-6)
+    for without, scored in zip(results(generated, (family, strategy, False)), ranks, strict=True):
+        assert differences(without[-1], scored[-1]) == []

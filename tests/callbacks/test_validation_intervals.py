@@ -1,0 +1,100 @@
+"""Every validation is scored, whenever it runs and however much of it."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import BERTScoreCallback
+from tests.support.callback_runs import COUNT, History, logged, means, texts_of, write_wildly
+from tests.support.lightning_modules import Chooser, chooser, loader, trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# The steps after which validation runs, and how many examples it has.
+INTERVALS = {
+    "count": ({"val_check_interval": 2}, [2, 5], 7),
+    "fraction": ({"val_check_interval": 0.67}, [2, 5], 7),
+    "across epochs": ({"val_check_interval": 2, "check_val_every_n_epoch": None, "max_epochs": 3}, [2, 4, 6, 8], 7),
+    "beyond an epoch": ({"val_check_interval": 4, "check_val_every_n_epoch": None, "max_epochs": 3}, [4, 8], 7),
+    "short epochs": ({"limit_train_batches": 2}, [2, 4], 7),
+    "few steps": ({"max_steps": 5, "max_epochs": -1, "val_check_interval": 2}, [2, 5], 7),
+    "fast_dev_run": ({"fast_dev_run": 2}, [2], 6),
+    "overfit_batches": ({"overfit_batches": 2}, [2, 4], 6),
+    "one batch": ({"limit_val_batches": 1, "val_check_interval": 2}, [2, 5], 3),
+}
+
+
+@pytest.mark.parametrize(("interval", "limit"), [*((name, None) for name in INTERVALS), ("across epochs", 1)])
+def test_every_validation_is_scored(pairs, shallow, tmp_path, interval, limit):
+    arguments, steps, examples = INTERVALS[interval]
+    module, history = chooser(pairs, count=COUNT), History()
+    callback = BERTScoreCallback(BERTScore(shallow), max_batches=limit)
+    trainer(tmp_path, [callback, history], **arguments).fit(module)
+    assert [step for step, _, _ in history.seen] == steps
+    for _, scores, seen in history.seen:
+        assert texts_of(seen)[1] == pairs[1][:examples]
+        assert scores == pytest.approx(means(*texts_of(seen[:limit]), shallow), abs=1e-6)
+
+
+class Slow(Chooser):
+    """Each training step advances the patched clock by a second."""
+
+    now = 0.0
+
+    def training_step(self, batch, batch_idx):
+        Slow.now += 1.0
+        return super().training_step(batch, batch_idx)
+
+
+def test_validation_every_so_many_seconds(pairs, shallow, tmp_path, monkeypatch):
+    monkeypatch.setattr(Slow, "now", 0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: Slow.now)
+    module, history = chooser(pairs, kind=Slow, count=COUNT), History()
+    checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
+    callbacks = [BERTScoreCallback(BERTScore(shallow)), history, checkpoint]
+    trainer(
+        tmp_path, callbacks, val_check_interval=timedelta(seconds=2), check_val_every_n_epoch=None, max_epochs=3
+    ).fit(module)
+    assert [step for step, _, _ in history.seen] == [2, 4, 6, 8]
+    for _, scores, seen in history.seen:
+        assert scores == pytest.approx(means(*texts_of(seen), shallow), abs=1e-6)
+    assert checkpoint.best_model_score.item() == max(history.scores)
+
+
+@pytest.mark.parametrize("limit", [None, 2])
+def test_several_loaders_and_the_sanity_check(pairs, shallow, tmp_path, limit):
+    module, sanity = chooser(pairs, val_sizes=(9, 2, 4), count=COUNT), []
+
+    class Watch(pl.Callback):
+        def on_validation_end(self, trainer, pl_module):
+            if trainer.sanity_checking:
+                sanity.append((dict(trainer.callback_metrics), list(pl_module.seen)))
+
+    callback = BERTScoreCallback(BERTScore(shallow), max_batches=limit)
+    run = trainer(tmp_path, [callback, Watch()], num_sanity_val_steps=-1)
+    run.fit(module)
+    assert len(sanity) == 1
+    for metrics, seen in [*sanity, (run.callback_metrics, module.seen)]:
+        parts = []
+        for number in range(3):
+            own = [batch for batch in seen if batch[0] == number]
+            parts.append(means(*texts_of(own[:limit]), shallow))
+            assert logged(metrics, suffix=f"_dataloader_idx_{number}") == pytest.approx(parts[-1], abs=1e-6)
+        assert logged(metrics) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
+
+
+def test_prediction_is_not_scored(pairs, shallow, tmp_path):
+    module = chooser(pairs, count=COUNT)
+    module.predict_step = lambda batch, batch_idx: module.choose(batch)
+    callback = BERTScoreCallback(BERTScore(shallow), write_wildly)
+    run = trainer(tmp_path, [callback])
+    predicted = run.predict(module, loader(7))
+    assert [target for _, targets in predicted for target in targets] == pairs[1][:7]
+    assert not run.callback_metrics

@@ -1,0 +1,34 @@
+"""Cases that run on two ranks, and their reports."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from tests.support.separate_ranks import run_separate_ranks
+
+
+def on_two_ranks(function, *args):
+    """The reports of both ranks; the error of a case is its report."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = run_separate_ranks(rank_main, 2, function, port, *args)
+    codes = [rank.exit_code for rank in ranks]
+    assert codes == [0, 0]
+    return [rank.report for rank in ranks]
+
+
+def rank_main(rank, report, function, port, *args):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    for name, case in function(rank, *args):
+        try:
+            report[name] = case()
+        except Exception as error:  # noqa: BLE001 - what it is, is the result
+            report[name] = f"{type(error).__name__}: {error}"
+
+
+def results(reports, name):
+    found = [report[name] for report in reports]
+    assert not [error for error in found if isinstance(error, str)]
+    return found
