@@ -1,10 +1,8 @@
 """``bertscore-tm baseline``: the table of the library, after interruptions and on several ranks too."""
 
-import io
 import json
 import re
 import signal
-import sys
 import time
 
 import pytest
@@ -14,7 +12,16 @@ from bertscore_tm import FrozenEncoder, bert_score, catalog
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.cli.baseline import state_path
 from tests.support.models import save_tiny_model
-from tests.support.shell import ONE_PROCESS, numbers_in, run_here, run_on_ranks, start, write_lines, write_records
+from tests.support.shell import (
+    ONE_PROCESS,
+    from_stdin,
+    numbers_in,
+    run_here,
+    run_on_ranks,
+    start,
+    write_lines,
+    write_records,
+)
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -78,7 +85,7 @@ def test_table_and_screen(command, folder, expected):
     ],
 )
 def test_other_files(command, folder, expected, monkeypatch, arguments):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / "texts.txt").read_bytes())))
+    from_stdin(monkeypatch, (folder / "texts.txt").read_bytes())
     command(*arguments.pop("options", ()), **arguments)
     assert (folder / "table.csv").read_text() == expected.table()
 

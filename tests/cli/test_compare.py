@@ -1,9 +1,7 @@
 """``bertscore-tm compare``: scores of the reference package, tested as the library tests them."""
 
-import io
 import json
 import re
-import sys
 
 import bert_score as oracle_package
 import pytest
@@ -12,7 +10,7 @@ import torch
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.statistics import bootstrap_interval, holm, paired_bootstrap
 from tests.support.models import save_tiny_model
-from tests.support.shell import numbers_in, run_here, run_on_ranks, write_lines, write_records
+from tests.support.shell import from_stdin, numbers_in, run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -243,7 +241,7 @@ def test_columns(command, tmp_path):
 
 def test_one_system_from_standard_input(command, monkeypatch):
     data = "".join(text + "\n" for text in SYSTEMS["openings"]).encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    from_stdin(monkeypatch, data)
     found = json.loads(command("-c", "summaries.txt", "-", "-r", "refs.txt", "--json").out)
     expected = json.loads(command("-c", "summaries.txt", "openings.txt", "-r", "refs.txt", "--json").out)
     assert found["differences"][0] | {"system": "openings.txt"} == expected["differences"][0]

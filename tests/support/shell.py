@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import pytest
 import torch.distributed as dist
 
 from bertscore_tm.cli import main
@@ -28,6 +29,11 @@ def run_here(capsys: Any, *arguments: Any, exit_code: int = 0) -> Any:
     capsys.readouterr()
     assert main([str(argument) for argument in arguments]) == exit_code
     return capsys.readouterr()
+
+
+def from_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Let the command read these bytes from standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
 
 
 class Printed(NamedTuple):
