@@ -25,7 +25,6 @@ from tests.support.texts import several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-
 GRADED = [name for name in EVERY_FAMILY if FAMILIES[name].additive_mask and name not in ("mbart", "blenderbot-small")]
 
 

@@ -8,7 +8,6 @@ from tests.support.sequence_losses import BOTH, INF, NAN, both_losses
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-
 P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
 
 

@@ -35,7 +35,6 @@ from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-
 LATER = list(chain(*BATCHES))
 
 

@@ -19,7 +19,6 @@ from tests.support.metric_kinds import LAYERS, TOLERANCE, assert_close
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-
 SCRIPT = """
 from torchmetrics import MetricCollection
 from torchmetrics.text.bert import BERTScore

@@ -10,7 +10,6 @@ from tests.support.pictures import encoder_of_words, text_labels, with_gid, word
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_open_figures")
 
-
 # A script for which no font is looked for.
 UNDRAWABLE = "𖩀"
 
