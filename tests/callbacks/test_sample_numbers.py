@@ -13,13 +13,7 @@ from tests.support.callback_ranks import on_two_ranks, results
 from tests.support.callback_runs import COUNT, LAYER, ShardedChooser, logged, means, strategy_on_cpu, stream, texts_of
 from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, loader, trainer
 
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("one_thread"),
-    # Random models write random tokens.
-    pytest.mark.filterwarnings("ignore:1 candidate scored 0"),
-]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 # Ranks with fewer batches, or none

@@ -28,13 +28,7 @@ from tests.support.callback_runs import (
 )
 from tests.support.lightning_modules import Record, SpawnedDDP, chooser, trainer
 
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.slow,
-    pytest.mark.usefixtures("one_thread"),
-    # Random models write random tokens.
-    pytest.mark.filterwarnings("ignore:1 candidate scored 0"),
-]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 STRATEGIES = {
     "ddp": "bf16-mixed",
