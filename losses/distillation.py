@@ -85,6 +85,7 @@ def make_candidates(
         The candidates of each example, in the order of the data set.
 
     Raises:
+        TypeError: ``collate`` returns something other than tensors.
         ValueError: a number is below 1, or the file was made by another model or with other settings.
 
     Example:
@@ -276,6 +277,9 @@ def _sample(
     seed: tuple[int, int],
 ) -> list[Candidates]:
     device: torch.device = model.device
+    others = sorted(name for name, one in inputs.items() if not isinstance(one, Tensor))
+    if others:
+        raise TypeError(f"collate must return the model's inputs only, as tensors: leave out {', '.join(others)}")
     inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(int.from_bytes(hashlib.sha256(repr(seed).encode()).digest()[:7], "big"))

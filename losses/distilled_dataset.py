@@ -110,6 +110,11 @@ class DistilledDataset(Dataset[Any]):
             return example
         if self.replace is not None:
             return self.replace(example, target)
+        if self.target_key not in example:
+            raise ValueError(
+                f"the examples have no {self.target_key!r} to replace, but {sorted(example)}: pass another "
+                f"target_key=, or replace="
+            )
         return {**example, self.target_key: target}
 
     def __iter__(self) -> Iterator[Any]:

@@ -53,6 +53,7 @@ def sample_with_log_probs(
         since tokens after the end token are padding.
 
     Raises:
+        TypeError: the inputs are not a mapping.
         ValueError: the inputs have no ``input_ids``, a row has no token, or a number is below 1.
 
     Example:
@@ -92,6 +93,7 @@ def generate_sequences(
         tokens) each. Text that is cut off has no end token.
 
     Raises:
+        TypeError: the inputs are not a mapping.
         ValueError: the inputs have no ``input_ids``, a row has no token, or a number is below 1.
     """
     for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens)):
@@ -134,6 +136,7 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
         Shape (batch, sequences, tokens), float32 or wider; 0 where the mask is ``False``.
 
     Raises:
+        TypeError: the inputs are not a mapping.
         ValueError: shapes do not fit, the inputs have no ``input_ids``, or a row has no token.
 
     Example:
@@ -191,8 +194,10 @@ def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tens
     return logits[:, prompts.shape[1] - 1 : -1]
 
 
-def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
     """Return the inputs with an attention mask, for a decoder with prompts that are padded on the left."""
+    if isinstance(inputs, Tensor):
+        raise TypeError("inputs must be a mapping with input_ids and attention_mask, got a tensor of ids alone")
     if "input_ids" not in inputs:
         raise ValueError(f"inputs must have the key 'input_ids', got {sorted(inputs)}")
     ids = inputs["input_ids"]

@@ -41,7 +41,7 @@ from bertscore_tm.losses.targets import (
     locate_label_content,
     require_ids,
     require_labels,
-    warn_if_unshifted,
+    warn_if_misaligned,
 )
 from bertscore_tm.losses.token_weights import LossIdf, resolve_token_weights
 from bertscore_tm.scoring.messages import describe_truncation
@@ -196,7 +196,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.encoder.require_soft_tokens()
         self.weights = resolve_token_weights(self.encoder, idf)
         self.bridge: VocabularyBridge | None = None
-        self._has_checked_shift = False
+        self._has_checked_logits = False
         if isinstance(generator_tokenizer, VocabularyBridge):
             if generator_tokenizer.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
                 raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
@@ -225,7 +225,7 @@ class SoftBERTScoreLoss(nn.Module):
             target: labels, shape (batch, positions), where ``ignore_index`` marks positions without content; or one
                 reference text per row, or a list of them; or the result of :meth:`encode_references`.
             mask: positions with content, shape (batch, positions). With texts as target it alone marks where the
-                generator's text ends, so pass it wherever rows have different lengths.
+                generator's text ends, so pass one that ends before the end token of each row.
             return_components: also return, detached and reduced like the loss, the soft ``precision``, ``recall``,
                 ``f1``; from the same similarities matched greedily ``teacher_forced_precision``,
                 ``teacher_forced_recall``, ``teacher_forced_f1``;
@@ -247,9 +247,9 @@ class SoftBERTScoreLoss(nn.Module):
             # Only where needed: the gradient of a slice allocates a tensor as large as the whole.
             logits = logits[..., :size]
         content, references = self._locate_content(logits.shape[:2], target, mask, logits.device)
-        if isinstance(target, Tensor) and not self._has_checked_shift and not torch.compiler.is_compiling():
-            self._has_checked_shift = True
-            warn_if_unshifted(logits, target, self.ignore_index)
+        if not self._has_checked_logits and not torch.compiler.is_compiling():
+            self._has_checked_logits = True
+            warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.excluded_ids)
         with torch.autocast(device_type=logits.device.type, enabled=False):
             predictions = predict_from_logits(
                 logits, content, vocabulary, resolve_relaxation(self.relaxation), self.temperature, self.top_k

@@ -28,11 +28,13 @@ __all__ = [
     "locate_label_content",
     "require_ids",
     "require_labels",
-    "warn_if_unshifted",
+    "warn_if_misaligned",
 ]
 
 # Fewest positions from which shifted logits are recognised.
 _FEWEST_SHIFTED = 16
+# Fewest rows from which a mask beyond the texts' ends is recognised.
+_FEWEST_ENDED = 4
 
 
 @dataclass(frozen=True)
@@ -245,18 +247,39 @@ def require_ids(labels: Tensor, content: Tensor, vocab_size: int, ignore_index: 
 
 
 @torch.no_grad()
-def warn_if_unshifted(logits: Tensor, labels: Tensor, ignore_index: int) -> None:
-    """Warn if logits predict the next label rather than their own, as those of causal language models do.
+def warn_if_misaligned(
+    logits: Tensor, target: Any, content: Tensor, ignore_index: int, excluded_ids: Sequence[int]
+) -> None:
+    """Warn if logits predict the next label, or if the mask of texts goes beyond the end of the predictions.
 
     Args:
         logits: shape (batch, positions, vocabulary).
-        labels: token ids, shape (batch, positions).
+        target: labels, shape (batch, positions), or texts.
+        content: positions with content, shape (batch, positions), bool.
         ignore_index: label of positions without content.
+        excluded_ids: tokens that get no probability.
 
     Example:
         >>> labels = torch.tensor([[1, 2, 3]])
-        >>> warn_if_unshifted(9.0 * torch.nn.functional.one_hot(labels), labels, -100)
+        >>> warn_if_misaligned(9.0 * torch.nn.functional.one_hot(labels), labels, labels > 0, -100, [0])
     """
+    if isinstance(target, Tensor):
+        _warn_if_unshifted(logits, target, ignore_index)
+        return
+    rows = content.any(1).nonzero()[:, 0]
+    last = content[rows].long().cumsum(1).argmax(1)
+    num_ended = int((logits[rows, last].float().softmax(-1)[:, [*excluded_ids]].sum(-1) > 0.5).sum())
+    # A model that has learned nothing yet does not end its texts.
+    if len(rows) >= _FEWEST_ENDED and num_ended > len(rows) // 2:
+        warn_user(
+            f"at the last position of the mask, the predictions of {num_ended} of {len(rows)} rows are end tokens or "
+            f"other special tokens, which are not scored: pass a mask that ends before them, such as "
+            f"mask & (labels != tokenizer.eos_token_id)"
+        )
+
+
+def _warn_if_unshifted(logits: Tensor, labels: Tensor, ignore_index: int) -> None:
+    """Warn if logits predict the next label rather than their own, as those of causal language models do."""
     own, following = labels[:, :-1], labels[:, 1:]
     differs = (own != ignore_index) & (following != ignore_index) & (own != following)
     likeliest, count = logits[:, :-1].argmax(-1), int(differs.sum())

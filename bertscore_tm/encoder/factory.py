@@ -60,6 +60,7 @@ def make_encoder(
         The encoder; ``model_name_or_path`` itself if it is one.
 
     Raises:
+        TypeError: a metric, loss or reward is given, not its encoder.
         ValueError: both a model and a name are given, or an encoder and options that contradict it.
 
     Example:
@@ -67,6 +68,8 @@ def make_encoder(
         >>> make_encoder(get_model_path(), num_layers=5).num_layers
         5
     """
+    if isinstance(getattr(model_name_or_path, "encoder", None), FrozenEncoder):
+        raise TypeError(f"a {type(model_name_or_path).__name__} is not an encoder: pass its .encoder")
     if isinstance(model_name_or_path, FrozenEncoder):
         parts = {"model": model, "user_tokenizer": user_tokenizer, "user_forward_fn": user_forward_fn}
         contradicting = _find_contradictions(model_name_or_path, options)

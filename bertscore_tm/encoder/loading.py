@@ -40,6 +40,9 @@ __all__ = [
     "resolve_tokenizer",
 ]
 
+# Tokens that tokenizers without words have besides the added ones, such as special tokens that are listed twice.
+_MOST_WITHOUT_WORDS = 16
+
 
 def load_config(source: ModelSource, name: str) -> PretrainedConfig:
     """Load a model's configuration.
@@ -75,7 +78,7 @@ def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
         The tokenizer.
 
     Raises:
-        OSError: it cannot be loaded, or its folder has changed since the encoder was made.
+        OSError: it cannot be loaded, its files are missing, or its folder has changed since the encoder was made.
     """
     source.check_unchanged()
     with quiet_loading("tokenizer", name, source.location):
@@ -85,6 +88,11 @@ def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
             revision=source.revision,
             trust_remote_code=source.trust_remote_code,
             subfolder=source.subfolder,
+        )
+    if not _has_vocabulary(tokenizer):
+        raise OSError(
+            f"could not load the tokenizer of {name!r}: its files are missing. Save the model's own tokenizer next to "
+            f"the weights with tokenizer.save_pretrained(folder)"
         )
     return tokenizer
 
@@ -180,13 +188,30 @@ def require_tokenizer(
 
     Raises:
         TypeError: it is something else.
+        ValueError: it was loaded from a folder without its files.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise TypeError(
             f"{argument} must be {allowed}, got a {type(tokenizer).__name__}; "
             f"wrap one of the tokenizers package with transformers.PreTrainedTokenizerFast(tokenizer_object=...)"
         )
+    if not _has_vocabulary(tokenizer):
+        raise ValueError(
+            f"{argument} has special tokens only: it was loaded from a folder without the tokenizer's files"
+        )
     return tokenizer
+
+
+def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer has tokens besides special ones.
+
+    Of a model that was saved without its tokenizer, transformers 5 makes one without, to which all words are unknown.
+    """
+    added = tokenizer.added_tokens_decoder
+    if len(tokenizer) - len(added) > _MOST_WITHOUT_WORDS:  # the vocabulary itself may take long to list
+        return True
+    # Those of T5 and mBART still have the mark of a word's start.
+    return len(set(tokenizer.get_vocab().values()) - added.keys()) > 1
 
 
 class _Verbosity:
@@ -248,6 +273,8 @@ def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
         if Path(location).is_dir():
             tried = "the local folder"
             remedy = _remedy(Path(location))
+        elif Path(location).is_file():
+            tried, remedy = "a local folder, but it is a file", "Pass the folder that save_pretrained wrote"
         elif location.startswith((".", "~")) or Path(location).is_absolute():
             tried = "a local folder, but there is none"
             remedy = "Pass a folder that save_pretrained wrote, or a name on the hub"
@@ -284,6 +311,11 @@ def _remedy(folder: Path) -> str:
         except (OSError, ValueError, SafetensorError):
             damaged.append(file.name)
     save = "save model and tokenizer there with save_pretrained(folder)"
+    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+        return (
+            "It holds a PEFT adapter without its model: merge the two with merge_and_unload(), and save the merged "
+            "model and its tokenizer with save_pretrained(folder)"
+        )
     if not damaged:
         return save.capitalize()
     return f"{', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} damaged: copy the folder again, or {save}"

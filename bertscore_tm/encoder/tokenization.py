@@ -165,7 +165,9 @@ num_excluded=(0, 0))
             self.stride = max(room // 2, 1) if settings.stride is None else settings.stride
             if not 1 <= self.stride <= room:
                 raise ValueError(f"stride={self.stride} must be from 1 to {room}, the tokens of text that fit a window")
-        self.vocab_size = max(len(tokenizer), int(getattr(config, "vocab_size", 0)))
+        # Tokens of the tokenizer may be missing in the model, such as added ones.
+        self._num_embeddings = int(getattr(config, "vocab_size", 0))
+        self.vocab_size = max(len(tokenizer), self._num_embeddings)
 
     @cached_property
     def special_affixes(self) -> tuple[list[int], list[int]]:
@@ -234,7 +236,7 @@ num_excluded=(0, 0))
             Token ids, and which texts have content and which were truncated.
 
         Raises:
-            ValueError: a text is too long and ``long_text`` is ``"error"``.
+            ValueError: a text is too long and ``long_text`` is ``"error"``, or a token has no embedding in the model.
         """
         if not texts:
             return TokenizedTexts([], [], [], self.num_excluded)
@@ -258,6 +260,8 @@ num_excluded=(0, 0))
                 truncated[i] = True
                 for key in ("input_ids", "special_tokens_mask"):
                     encoded[key][i] = cut[key][row]
+        if 0 < self._num_embeddings < self.vocab_size:
+            self._require_embeddings(encoded["input_ids"])
         # A "[CLS]" written in a text carries no weight either.
         unweighted = set(self.unweighted_ids)
         has_content = [
@@ -289,6 +293,15 @@ num_excluded=(0, 0))
             One string per id.
         """
         return list(self.tokenizer.convert_ids_to_tokens(list(ids)))
+
+    def _require_embeddings(self, ids: Sequence[Sequence[int]]) -> None:
+        missing = next((token for token in chain.from_iterable(ids) if token >= self._num_embeddings), None)
+        if missing is not None:
+            raise ValueError(
+                f"the tokenizer has {len(self.tokenizer)} tokens and the model embeddings of {self._num_embeddings}: "
+                f"token {missing}, {self.tokens([missing])[0]!r}, has none. Use the tokenizer that the model was "
+                f"trained with, or train the model after resize_token_embeddings(len(tokenizer))"
+            )
 
     def _encode(self, texts: list[str], *, truncate: bool) -> dict[str, list[list[int]]]:
         encoded = self.tokenizer(

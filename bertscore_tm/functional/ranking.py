@@ -221,6 +221,8 @@ def order_candidates(scores: Tensor) -> Tensor:
 def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
     texts = _check_lists(candidates, "candidates")
     for name, given in (("references", references), ("weights", weights)):
+        if isinstance(given, FrozenEncoder):
+            raise TypeError(f"{name} is an encoder: pass it as encoder=")
         if given is not None and (isinstance(given, str) or len(given) != len(texts)):
             raise ValueError(
                 f"{name} must have one entry per item, got {'a string' if isinstance(given, str) else len(given)} for "

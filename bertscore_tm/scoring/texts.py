@@ -17,6 +17,8 @@ __all__ = ["TextPairs", "as_documents", "as_text_pairs"]
 _SPECIAL = r"<s>|</s>|<pad>|<eos>|<bos>|\[CLS\]|\[SEP\]|\[PAD\]|<\|\w+\|>"
 _SPECIAL_AT_AN_END = re.compile(rf"^\s*({_SPECIAL})|({_SPECIAL})\s*$")
 
+_DECODE = "decode token ids with their tokenizer first, as with batch_decode"
+
 
 @dataclass(frozen=True)
 class TextPairs:
@@ -97,11 +99,9 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
 
 def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     """Return the elements or rows of a sequence, an iterator, an array or a column."""
-    if isinstance(texts, Tensor):
-        raise TypeError(
-            f"{name} must be texts, got a tensor of shape {tuple(texts.shape)}: decode token ids with their tokenizer "
-            f"first, as with batch_decode"
-        )
+    if hasattr(texts, "shape") and _has_integers(texts):
+        kind = "a tensor" if isinstance(texts, Tensor) else type(texts).__name__
+        raise TypeError(f"{name} must be texts, got {kind} of shape {tuple(texts.shape)}: {_DECODE}")
     if hasattr(texts, "to_numpy"):
         # A data frame iterates over the names of its columns.
         texts = texts.to_numpy()
@@ -117,9 +117,15 @@ def _short(value: Any) -> str:
     shown = repr(value)
     described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
     is_ids = isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value)
-    if is_ids or type(value) is int or (isinstance(value, Mapping) and "input_ids" in value):
-        described += ": decode token ids with their tokenizer first, as with batch_decode"
+    if is_ids or _has_integers(value) or (isinstance(value, Mapping) and "input_ids" in value):
+        described += f": {_DECODE}"
     return described
+
+
+def _has_integers(value: Any) -> bool:
+    """Return whether a value is an integer, an array of integers or a tensor."""
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    return type(value) is int or isinstance(value, Tensor) or kind in {"i", "u"}
 
 
 def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:

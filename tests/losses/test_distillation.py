@@ -235,8 +235,20 @@ def test_own_examples_are_replaced_by_a_function():
         (lambda: choose_targets([], [], min_gain=-1.0), "min_gain must be at least 0"),
         (lambda: DistilledDataset([1], []), "targets must have one entry per example, got 0 for 1 examples"),
         (lambda: DistilledDataset([1], [None], probability=2.0), "probability must be between 0 and 1, got 2.0"),
+        (
+            lambda: DistilledDataset(DATA[:1], ["b"], target_key="summary", probability=1.0)[0],
+            r"the examples have no 'summary' to replace, but \['text'\]: pass another target_key=",
+        ),
     ],
 )
 def test_errors_name_the_argument(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_inputs_that_are_not_tensors_are_named(tmp_path):
+    def with_texts(rows):
+        return {**collate(rows), "summary": [row["text"] for row in rows]}
+
+    with pytest.raises(TypeError, match="collate must return the model's inputs only, as tensors: leave out summary"):
+        make_candidates(make_model(), make_tokenizer(), DATA, with_texts, tmp_path / "x.jsonl", **OPTIONS)

@@ -140,6 +140,11 @@ def test_errors_name_the_argument(inputs, options, said):
         sample_with_log_probs(make_model("gpt2"), given, **{"num_samples": 2, "max_new_tokens": 2, **options})
 
 
+def test_ids_alone_are_refused():
+    with pytest.raises(TypeError, match="inputs must be a mapping with input_ids and attention_mask, got a tensor"):
+        sample_with_log_probs(make_model("t5"), batch_of("right")["input_ids"], 2, max_new_tokens=2)
+
+
 def test_shapes_of_stored_sequences_are_checked():
     ids = torch.ones(2, 3, 4, dtype=torch.long)
     with pytest.raises(ValueError, match=r"one shape \(batch, sequences, tokens\) with batch 3, got \(2, 3, 4\)"):

@@ -205,6 +205,8 @@ def test_several_references_in_rows(encoder):
             "preds must be texts, got a tensor of shape (2,): decode token ids",
         ),
         (["a", "b"], torch.ones(2, 5).long(), TypeError, "target must be texts, got a tensor of shape (2, 5)"),
+        (np.ones((2, 5), int), ["a", "b"], TypeError, "preds must be texts, got ndarray of shape (2, 5): decode token"),
+        ([torch.tensor([7])], ["a"], TypeError, "preds[0] must be a string, got tensor([7]) (Tensor): decode"),
         (["x" * 10, [1] * 500], ["a", "b"], TypeError, "... (list)"),
         ({"input_ids": [[1]]}, ["a"], TypeError, "got {'input_ids': [[1]]} (dict): decode token ids"),
         (["a"], [[101, 7]], TypeError, "target[0][0] must be a string, got 101 (int): decode token ids"),
