@@ -13,7 +13,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
 from bertscore_tm.core.onednn import pack_linears
-from bertscore_tm.encoder.families import FAMILIES, Family, OwnModelConfig, text_part
+from bertscore_tm.encoder.families import FAMILIES, Family, OwnModelConfig, listed_family, text_config, text_part
 from bertscore_tm.encoder.forward_pass import argument_names, run_encoder
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
@@ -223,7 +223,7 @@ class Backbone:
             if ready or next(model.parameters()).dtype == dtype:
                 return self._cut_copy(model)
         loaded_dtype = torch.float32 if self._needs_probe() else dtype
-        return load_encoder(self.source, self.name, self.config, self.family, self._cut, loaded_dtype)
+        return load_encoder(self.source, self.name, self.family, self._cut, loaded_dtype)
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
@@ -319,8 +319,8 @@ def ready_encoder(model: nn.Module) -> nn.Module:
             f"model and a dictionary of input_ids and attention_mask that returns token vectors"
         )
     base: nn.Module = model.base_model
-    known = FAMILIES.get(model.config.model_type)
-    return text_part(base) if known is None else known.encoder_of(base)
+    listed = listed_family(text_config(model.config))
+    return text_part(base) if listed is None else listed.encoder_of(base)
 
 
 def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool) -> PretrainedConfig:

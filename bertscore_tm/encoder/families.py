@@ -15,7 +15,16 @@ import torch
 from torch import nn
 from transformers import AutoModel, PretrainedConfig
 
-__all__ = ["Family", "OwnModelConfig", "describe_refusal", "family_of", "find_family", "text_config", "text_part"]
+__all__ = [
+    "Family",
+    "OwnModelConfig",
+    "describe_refusal",
+    "family_of",
+    "find_family",
+    "listed_family",
+    "text_config",
+    "text_part",
+]
 
 
 @dataclass(frozen=True)
@@ -88,15 +97,14 @@ class Family:
         """Return the encoder within a base model.
 
         Args:
-            model: the base model, or the encoder itself.
+            model: the base model, or the encoder itself; it may take images or sound too.
 
         Returns:
-            The encoder; the model itself if it has no decoder.
+            The encoder; the model itself if it has no decoder and takes texts only.
         """
-        if self.probed:
-            return text_part(model)
-        found: nn.Module | None = None if self.encoder is None else getattr(model, self.encoder, None)
-        return model if found is None else found
+        part = text_part(model)
+        found: nn.Module | None = None if self.encoder is None else getattr(part, self.encoder, None)
+        return part if found is None else found
 
     def layers_to_keep(self, num_layers: int) -> int:
         """Return how many layers must be in memory to get layer ``num_layers``.
@@ -246,15 +254,19 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
         config: configuration of a model.
 
     Returns:
-        The text part of models that take images or sound too; else the configuration itself.
+        The part of the texts in models that take images or sound too, that of the encoder in encoder-decoder models
+        with a configuration for each, else the configuration itself.
     """
-    if config.model_type in FAMILIES or getattr(config, "is_encoder_decoder", False):
+    if config.model_type in FAMILIES:
         return config
+    if getattr(config, "is_encoder_decoder", False):
+        own = getattr(config, "encoder", None)
+        return text_config(own) if isinstance(own, PretrainedConfig) else config
     return config.get_text_config()
 
 
 def text_part(model: nn.Module) -> nn.Module:
-    """Return the encoder of texts within a model whose type is not listed here.
+    """Return the encoder of texts within a model.
 
     Args:
         model: a base model of transformers.
@@ -265,8 +277,8 @@ def text_part(model: nn.Module) -> nn.Module:
     """
     config = cast(Any, model).config
     if getattr(config, "is_encoder_decoder", False):
-        encoder: nn.Module = getattr(model, "encoder", model)
-        return encoder
+        encoder: nn.Module | None = getattr(model, "encoder", None)
+        return model if encoder is None else text_part(encoder)
     part = text_config(config)
     if part is config:
         return model
@@ -280,7 +292,7 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
     """Return the family of a model's configuration.
 
     Args:
-        config: configuration of the model.
+        config: configuration of the model; it may take images or sound too.
         encoder: the encoder, if it is in memory. Needed for model classes that transformers cannot find by the
             configuration; else a type that is not listed is built without weights.
         trust_remote_code: run code that comes with the model.
@@ -299,16 +311,30 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
     """
     if isinstance(config, OwnModelConfig):
         return _OWN
-    if config.model_type in FAMILIES:
-        return FAMILIES[config.model_type]
+    part = text_config(config)
+    if (listed := listed_family(part)) is not None:
+        return listed
     if encoder is None:
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 auto: Any = AutoModel
                 encoder = text_part(auto.from_config(config, trust_remote_code=trust_remote_code))
         except (AttributeError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(describe_refusal(config, "structure", f"{type(error).__name__}: {error}")) from error
-    return find_family(encoder, config)
+            raise ValueError(describe_refusal(part, "structure", f"{type(error).__name__}: {error}")) from error
+    return find_family(encoder, part)
+
+
+def listed_family(config: PretrainedConfig) -> Family | None:
+    """Return the family of a configuration whose type is listed here.
+
+    Args:
+        config: configuration of the encoder.
+
+    Returns:
+        The family; ``None`` if the type is not listed, or if the configuration changes its attention.
+    """
+    # With this option, as in PaliGemma, Gemma's attention is bidirectional without padding and causal with it.
+    return None if getattr(config, "use_bidirectional_attention", False) else FAMILIES.get(config.model_type)
 
 
 def find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
@@ -326,7 +352,7 @@ def find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
     """
     if getattr(encoder, "main_input_name", "input_ids") != "input_ids":
         raise ValueError(describe_refusal(config, "structure", f"its input is {encoder.main_input_name!r}, not texts"))
-    count = int(getattr(config, "num_hidden_layers", 0))
+    count = getattr(config, "num_hidden_layers", 0)
     lists = {name: module for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)}
     outer = {name: module for name, module in lists.items() if not any(name.startswith(f"{one}.") for one in lists)}
     layers = tuple(name for name, module in outer.items() if len(module) == count > 0)

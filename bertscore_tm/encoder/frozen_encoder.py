@@ -143,7 +143,7 @@ class FrozenEncoder:
             self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
             ready = model if forward_fn is not None else ready_encoder(model)
             source = ModelSource.from_ready(ready, is_whole=forward_fn is not None)
-            self.config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
+            self.config = config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
         else:
             self.name = os.fspath(model)
             source = ModelSource.from_name(self.name, revision, trust_remote_code).with_content_hash()
@@ -151,7 +151,7 @@ class FrozenEncoder:
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
                 source = replace(source, revision=getattr(config, "_commit_hash", None) or revision)
-        family = family_of(self.config, ready, trust_remote_code=trust_remote_code)
+        family = family_of(config, ready, trust_remote_code=trust_remote_code)
         self.num_layers = resolve_layer(self.config, self.name, num_layers, all_layers, forward_fn)
         self._backbone = Backbone(
             source,

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,6 @@ def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
 def load_encoder(
     source: ModelSource,
     name: str,
-    config: PretrainedConfig,
     family: Family,
     cut: Callable[[nn.Module], None],
     dtype: torch.dtype,
@@ -110,7 +108,6 @@ def load_encoder(
     Args:
         source: a folder, or a model on the hub.
         name: the model as the user calls it.
-        config: the encoder's configuration.
         family: its family.
         cut: drops what is not needed of the encoder, in place.
         dtype: precision of the weights.
@@ -124,12 +121,9 @@ def load_encoder(
     """
     source.check_unchanged()
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
-    # The configuration of a probed encoder may be a part of the model's, which transformers reads again.
-    own_config = {} if family.probed else {"config": deepcopy(config)}
     with quiet_loading("weights", name, source.location):
         model, info = auto_class.from_pretrained(
             source.location,
-            **own_config,
             dtype=dtype,
             revision=source.revision,
             trust_remote_code=source.trust_remote_code,

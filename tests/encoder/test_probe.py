@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from torch.nn.functional import normalize
-from transformers import AutoConfig, AutoModel, FunnelConfig, FunnelModel, Gemma3Config, Gemma3Model
+from transformers import AutoConfig, AutoModel, FunnelConfig, FunnelModel
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder import probe
@@ -141,6 +141,8 @@ def refused_model(kind):
     if kind == "reformer":
         sizes = {"attn_layers": ["lsh", "local"], "hidden_size": 32, "attention_head_size": 16}
         sizes |= {"num_attention_heads": 2, "axial_pos_embds": False, "max_position_embeddings": 128}
+    if kind == "lxmert":
+        del sizes["num_hidden_layers"]  # it has several, one per part
     if kind == "nystromformer":
         sizes |= {"segment_means_seq_len": 64, "num_landmarks": 8}
     model = AutoModel.from_config(AutoConfig.for_model(kind, **sizes))
@@ -157,6 +159,7 @@ def refused_model(kind):
         ("nystromformer", "forward pass"),  # its landmarks fit some lengths only
         ("reformer", "forward pass"),  # its norm takes the output of two streams
         ("ernie", "repetition"),
+        ("lxmert", "structure"),
         ("vit", "structure"),
     ],
 )
@@ -190,17 +193,43 @@ def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, m
     assert probed == [LAYERS]
 
 
-def test_composite_models_give_their_text_part(tmp_path):
-    text = _LLAMA | {"num_hidden_layers": LAYERS, "vocab_size": len(tokenizer()), "sliding_window": 8}
-    vision = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
-    config = Gemma3Config(text_config=text, vision_config=vision | {"image_size": 28, "patch_size": 14})
+# Composite model to the type of its text part, where there is a choice, and the paths of this part and its norm.
+_VISION = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
+_VISION |= {"image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "siglip_vision_model"}
+COMPOSITES = {
+    "gemma3": (None, "language_model", "norm"),
+    "llava": ("llama", "language_model", "norm"),  # its text part is listed
+    "paligemma": ("gemma", "language_model", "norm"),  # listed too, but its attention is not that of the listed type
+    "siglip": (None, "text_model", "final_layer_norm"),  # its text part cannot be loaded alone
+    "t5gemma2": (None, "encoder.text_model", "norm"),  # the encoder of an encoder-decoder model is one
+}
+
+
+def composite_model(kind):
+    sizes = {"num_hidden_layers": LAYERS, "sliding_window": 8, "vocab_size": len(tokenizer())}
+    text = _LLAMA | sizes | {"pad_token_id": tokenizer().pad_token_id}
+    if COMPOSITES[kind][0] is not None:
+        text["model_type"] = COMPOSITES[kind][0]
+    elif kind == "t5gemma2":
+        text["dropout_rate"] = 0.0
+    parts = {"text_config": text, "vision_config": _VISION}
+    if kind == "t5gemma2":
+        parts = {"encoder": parts, "decoder": text}
     with torch.random.fork_rng(devices=[]):
-        model = randomised(Gemma3Model(config))
-    expected = by_plain_loop(model.language_model, "norm", 1)
+        return randomised(AutoModel.from_config(AutoConfig.for_model(kind, **parts)))
+
+
+@pytest.mark.parametrize("kind", COMPOSITES)
+def test_composite_models_give_their_text_part(kind, tmp_path):
+    model = composite_model(kind)
+    _, path, norm = COMPOSITES[kind]
+    expected = by_plain_loop(model.get_submodule(path), norm, 1)
     save(model, tmp_path)
     for encoder in (FrozenEncoder(tmp_path, num_layers=1), FrozenEncoder(model, tokenizer(), num_layers=1)):
         torch.testing.assert_close(encoder.encode(TEXTS).vectors[0], expected, atol=2e-6, rtol=0)
         assert not any("vision" in name for name, _ in encoder.backbone("cpu").named_modules())
+        assert encoder.family.probed == (kind != "llava")
+        assert encoder.family.mixes_padding == (kind == "paligemma")
 
 
 def test_sentence_transformers_folders_give_their_transformer(tmp_path):
