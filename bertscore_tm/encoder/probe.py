@@ -17,8 +17,8 @@ from bertscore_tm.encoder.padding import are_same_vectors, mixes_padding
 
 __all__ = ["cut_probed", "probed_family"]
 
-# Tokens of the texts that are tried: a short one, and one that fills several blocks of models with local attention.
-_LENGTHS = (3, 21)
+# Tokens of the texts that are tried: a short one, and two that fill several blocks of models with local attention.
+_LENGTHS = (3, 21, 34)
 
 # Results of this process, by configuration and number of layers.
 _results: dict[tuple[str, int], Family] = {}
@@ -170,10 +170,11 @@ class _Probe:
         for row, vectors in zip(self.texts, together, strict=True):
             if not are_same_vectors(self.run_whole(self.layer, row[None])[0], vectors, torch.float32):
                 raise _ProbeError("a text got other vectors next to a text of equal length than alone")
-        # Its attention changes with the length of the longest text.
+        # BigBird's attention changes with the length of the longest text. All layers are compared, also those above:
+        # a few texts may not show it in one layer, where attention is limited to some tokens of the highest weight.
         mixes = hasattr(self.encoder, "set_attention_type") or any(
             mixes_padding(
-                lambda ids, mask: self.run_whole(self.layer, ids, mask),
+                lambda ids, mask: self.run_whole(slice(None), ids, mask).movedim(0, 2),
                 self.texts[0, :length].tolist(),
                 self.pad_id,
                 max_length=self.limit,
@@ -190,7 +191,7 @@ class _Probe:
         try:
             embeds = cast(Any, self.encoder).get_input_embeddings()(self.texts)
             found = self.run(self.layers, mask, all_layers=True, inputs_embeds=embeds)[self.layer]
-        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             takes = False

@@ -30,6 +30,11 @@ _BART = {
     "max_position_embeddings": 72,
 }
 _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": LAYERS, "num_decoder_layers": 1}
+# Attention to the 4 tokens of the highest weight only.
+_SPARSE = _BERT | {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
+_SPARSE |= {"topk_group": 1, "moe_intermediate_size": 16, "q_lora_rank": 16, "kv_lora_rank": 16, "head_dim": 8}
+_SPARSE |= dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8)
+_SPARSE |= {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 4}
 _MOBILE = _BERT | {"embedding_size": 16, "intra_bottleneck_size": 16}
 
 # Model type to its sizes and the path of its final norm, or of several final modules.
@@ -74,11 +79,12 @@ TYPES = {
         | {"global_head_dim": 16, "sliding_window_pattern": 2},
         ("norm", "embedding_projection"),
     ),
+    "deepseek_v32": (_SPARSE, "norm"),
     "mobilebert": (_MOBILE, None),
     "fnet": (_BERT, None),
     "nystromformer": (_BERT | {"segment_means_seq_len": 64, "num_landmarks": 64}, None),
 }
-MIXING = {"mobilebert", "fnet", "nystromformer"}
+MIXING = {"deepseek_v32", "mobilebert", "fnet", "nystromformer"}
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog near a bank"]
 
 
@@ -168,6 +174,13 @@ def test_models_that_fail_a_probe_are_refused_with_its_name(kind, failed):
         model = refused_model(kind)
     with pytest.raises(ValueError, match=f"type '{kind}'.*the probe of the {failed} failed.*user_forward_fn="):
         FrozenEncoder(model, tokenizer(), num_layers=1)
+
+
+def test_padding_that_affects_a_higher_layer_only_is_found(monkeypatch):
+    monkeypatch.setattr(probe, "_results", {})
+    model = model_of("ernie")
+    model.encoder.layer[2].register_forward_hook(lambda layer, inputs, output: output + output.mean(1, keepdim=True))
+    assert FrozenEncoder(model, tokenizer(), num_layers=1).family.mixes_padding
 
 
 def save(model, folder):
