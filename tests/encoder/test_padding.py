@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
+from transformers import AutoModel, BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
 
 from bertscore_tm import FrozenEncoder, bert_score
-from tests.support.models import randomised, tiny_tokenizer
+from tests.support.models import randomised, tiny_config, tiny_tokenizer
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,6 +45,21 @@ def test_scores_of_any_model_do_not_depend_on_neighbours(models, name, forward):
     pairs = zip(candidates, references, strict=True)
     alone = [bert_score([candidate], [reference], batch_size=1, **options)["f1"] for candidate, reference in pairs]
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-6, rtol=0)
+
+
+def test_a_long_text_does_not_switch_the_frequencies_of_others():
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+    rope |= {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    config = tiny_config("phi3", rope_parameters=rope, original_max_position_embeddings=16)
+    model, tokenizer = randomised(AutoModel.from_config(config)), tiny_tokenizer("phi3")
+    texts = ["a cat sat", "hello", "the quick brown fox jumps over the lazy dog near a bank" * 2]
+    encoder = FrozenEncoder(model, tokenizer, num_layers=2)
+    alone = torch.cat([encoder.encode([text]).vectors[0] for text in texts])
+    torch.testing.assert_close(encoder.encode(texts).vectors[0], alone, atol=2e-6, rtol=0)
+    padded = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
+    mask = padded.attention_mask.bool()
+    soft = encoder.encode_soft(encoder.embedding_table("cpu")[padded.input_ids], mask)[0]
+    torch.testing.assert_close(soft[mask], alone, atol=2e-6, rtol=0)
 
 
 def test_a_model_is_probed_once_and_batched_by_equal_length_only_where_padding_matters(models):
