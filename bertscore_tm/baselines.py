@@ -160,8 +160,8 @@ def make_baseline(
         >>> [round(x, 2) for x in baseline.mean[5].tolist()], bool((baseline.standard_error < 0.05).all())
         ([0.39, 0.38, 0.38], True)
     """
-    if not encoder.all_layers:
-        raise ValueError("a baseline table has one row per layer: make the encoder with all_layers=True")
+    if not getattr(encoder, "all_layers", False):
+        raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
     if num_pairs < 2:
         raise ValueError(f"num_pairs must be at least 2, got {num_pairs}")
     if save_every < 1:

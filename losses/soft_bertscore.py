@@ -216,8 +216,8 @@ class SoftBERTScoreLoss(nn.Module):
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a batch.
 
-        Special tokens that the generator predicts or the target holds (beginning, end, padding, cls, sep) are not
-        content; neither is anything after the target's end token. Rows without content have score 0 and gradient 0.
+        Special tokens that the generator predicts or the target holds (beginning, end, padding, codes of languages) are
+        not content, nor is anything after the target's end token. Rows without content have score 0 and gradient 0.
 
         Args:
             logits: the generator's logits, aligned with the target as for cross-entropy, shape (batch, positions,

@@ -203,15 +203,19 @@ num_excluded=(0, 0))
 
     @cached_property
     def control_ids(self) -> list[int]:
-        """Ids that do not count as text when a generator predicts them: bos, eos, padding, cls and sep."""
+        """Ids that do not count as text when a generator predicts them: all special ones except unknown and mask.
+
+        Such as bos, eos, padding, cls, sep and the codes of languages.
+        """
         tokenizer = self.tokenizer
-        ids = (
+        ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id, tokenizer.mask_token_id}
+        ids |= {
             tokenizer.bos_token_id,
             tokenizer.eos_token_id,
             tokenizer.pad_token_id,
             tokenizer.cls_token_id,
             tokenizer.sep_token_id,
-        )
+        }
         return sorted({i for i in ids if i is not None})
 
     @cached_property

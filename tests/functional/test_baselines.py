@@ -227,6 +227,7 @@ def test_bad_arguments(tiny, changed, message):
         make_baseline(**({"encoder": tiny, "texts": TEXTS} | changed))
 
 
-def test_one_layer_makes_no_table(encoder):
-    with pytest.raises(ValueError, match="all_layers=True"):
-        make_baseline(encoder, TEXTS)
+def test_one_layer_and_a_name_make_no_table(encoder):
+    for wrong in (encoder, encoder.name):
+        with pytest.raises(ValueError, match=r"pass FrozenEncoder\(model, all_layers=True\)"):
+            make_baseline(wrong, TEXTS)
