@@ -319,7 +319,7 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 auto: Any = AutoModel
-                encoder = text_part(auto.from_config(config, trust_remote_code=trust_remote_code))
+                encoder = text_part(auto.from_config(config, trust_remote_code=trust_remote_code).base_model)
         except (AttributeError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(describe_refusal(part, "structure", f"{type(error).__name__}: {error}")) from error
     return find_family(encoder, part)

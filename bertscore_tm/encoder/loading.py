@@ -133,7 +133,7 @@ def load_encoder(
     # Compared by object, since the names change when the encoder is taken out of the model.
     parameters = dict(model.named_parameters(remove_duplicate=False))
     random = {parameters[key]: key for key in info["missing_keys"] if key in parameters}
-    encoder = family.encoder_of(model)
+    encoder = family.encoder_of(model.base_model)
     cut(encoder)
     missing = [random[parameter] for parameter in encoder.parameters() if parameter in random]
     if missing:

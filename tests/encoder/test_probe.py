@@ -210,6 +210,7 @@ def test_folders_and_pickles_are_probed_once_per_configuration(kind, tmp_path, m
 _VISION = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 16, "num_hidden_layers": 1}
 _VISION |= {"image_size": 28, "patch_size": 14, "projection_dim": 32, "model_type": "siglip_vision_model"}
 COMPOSITES = {
+    "dpr": (None, "question_encoder", None),  # an encoder within another model of texts
     "gemma3": (None, "language_model", "norm"),
     "llava": ("llama", "language_model", "norm"),  # its text part is listed
     "paligemma": ("gemma", "language_model", "norm"),  # listed too, but its attention is not that of the listed type
@@ -226,7 +227,9 @@ def composite_model(kind):
     elif kind == "t5gemma2":
         text["dropout_rate"] = 0.0
     parts = {"text_config": text, "vision_config": _VISION}
-    if kind == "t5gemma2":
+    if kind == "dpr":
+        parts = text
+    elif kind == "t5gemma2":
         parts = {"encoder": parts, "decoder": text}
     with torch.random.fork_rng(devices=[]):
         return randomised(AutoModel.from_config(AutoConfig.for_model(kind, **parts)))
