@@ -275,11 +275,18 @@ def text_part(model: nn.Module) -> nn.Module:
     Returns:
         The encoder of an encoder-decoder model, the model of the texts of one that takes images or sound too, else the
         model itself.
+
+    Raises:
+        ValueError: the encoder has no configuration, as in FSMT.
     """
     config = cast(Any, model).config
     if getattr(config, "is_encoder_decoder", False):
         encoder: nn.Module | None = getattr(model, "encoder", None)
-        return model if encoder is None else text_part(encoder)
+        if encoder is None:
+            return model
+        if not hasattr(encoder, "config"):
+            raise ValueError(describe_refusal(config, "structure", "its encoder has no configuration"))
+        return text_part(encoder)
     part = text_config(config)
     if part is config:
         return model
@@ -319,9 +326,10 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 auto: Any = AutoModel
-                encoder = text_part(auto.from_config(config, trust_remote_code=trust_remote_code).base_model)
+                base: nn.Module = auto.from_config(config, trust_remote_code=trust_remote_code).base_model
         except (AttributeError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(describe_refusal(part, "structure", f"{type(error).__name__}: {error}")) from error
+        encoder = text_part(base)
     return find_family(encoder, part)
 
 
