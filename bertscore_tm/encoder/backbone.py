@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -13,11 +13,18 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
 from bertscore_tm.core.onednn import pack_linears
-from bertscore_tm.encoder.families import FAMILIES, Family, OwnModelConfig, listed_family, text_config, text_part
+from bertscore_tm.encoder.families import (
+    FAMILIES,
+    Family,
+    OwnModelConfig,
+    listed_family,
+    text_config,
+    text_part,
+)
 from bertscore_tm.encoder.forward_pass import argument_names, run_encoder
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
-from bertscore_tm.encoder.padding import mixes_padding
+from bertscore_tm.encoder.padding import mixes_padding, switches_rope
 from bertscore_tm.encoder.precision import has_native_bfloat16, warn_of_slow_bfloat16
 from bertscore_tm.encoder.probe import cut_probed, probed_family
 from bertscore_tm.encoder.shared_objects import SharedObjects
@@ -132,6 +139,21 @@ class Backbone:
         if isinstance(self.dtype, torch.dtype):
             return self.dtype
         return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
+
+    def needs_equal_lengths(self, sizes: Sequence[int], device: torch.device, tokenizer: TextTokenizer) -> bool:
+        """Check whether only texts of equal length may share a batch.
+
+        Args:
+            sizes: lengths of the texts in tokens.
+            device: where the model runs, if it has to be tried.
+            tokenizer: its tokenizer.
+
+        Returns:
+            Whether texts of these lengths would affect each other.
+        """
+        if len(set(sizes)) < 2:
+            return False
+        return switches_rope(self.config, min(sizes), max(sizes)) or self.mixes_padding(device, tokenizer)
 
     def mixes_padding(self, device: torch.device, tokenizer: TextTokenizer) -> bool:
         """Check whether padding affects real tokens, so that only texts of equal length may share a batch.

@@ -22,7 +22,6 @@ __all__ = [
     "family_of",
     "find_family",
     "listed_family",
-    "rope_switch",
     "text_config",
     "text_part",
 ]
@@ -344,26 +343,6 @@ def listed_family(config: PretrainedConfig) -> Family | None:
     """
     # With this option, as in PaliGemma, Gemma's attention is bidirectional without padding and causal with it.
     return None if getattr(config, "use_bidirectional_attention", False) else FAMILIES.get(config.model_type)
-
-
-def rope_switch(config: PretrainedConfig) -> int | None:
-    """Return the length at which LongRoPE, as in Phi-3, switches its frequencies.
-
-    Args:
-        config: configuration of the encoder.
-
-    Returns:
-        The length in tokens: one longer text in a batch switches the frequencies of all its texts. ``None`` for models
-        without LongRoPE.
-    """
-    # Before transformers 5, it was rope_scaling.
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    for settings in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
-        if settings.get("rope_type", settings.get("type")) == "longrope":
-            default = getattr(config, "original_max_position_embeddings", None)
-            length: int | None = settings.get("original_max_position_embeddings", default)
-            return length
-    return None
 
 
 def find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:

@@ -27,10 +27,10 @@ from bertscore_tm.encoder.backbone import (
     resolve_layer,
 )
 from bertscore_tm.encoder.content_hash import hash_tokenizer
-from bertscore_tm.encoder.families import Family, family_of, rope_switch, text_config
+from bertscore_tm.encoder.families import Family, family_of, text_config
 from bertscore_tm.encoder.identity import CallerObject, EncoderSettings, ModelSource, Signature, listed_name
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
-from bertscore_tm.encoder.padding import run_by_length
+from bertscore_tm.encoder.padding import run_by_length, switches_rope
 from bertscore_tm.encoder.precision import as_dtype
 from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
@@ -151,7 +151,6 @@ class FrozenEncoder:
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
                 source = replace(source, revision=getattr(config, "_commit_hash", None) or revision)
-        self._rope_switch = rope_switch(self.config)
         family = family_of(config, ready, trust_remote_code=trust_remote_code)
         self.num_layers = resolve_layer(self.config, self.name, num_layers, all_layers, forward_fn)
         self._backbone = Backbone(
@@ -298,11 +297,7 @@ class FrozenEncoder:
                 budget,
                 device,
                 batch_size=self.batch_size,
-                equal=len(set(windows.sizes)) > 1
-                and (
-                    self._cross_rope_switch(min(windows.sizes), max(windows.sizes))
-                    or self._backbone.mixes_padding(device, self.tokenizer)
-                ),
+                equal=self._backbone.needs_equal_lengths(windows.sizes, device, self.tokenizer),
             )
         if fitting < budget:
             self._budgets[device] = fitting
@@ -313,10 +308,6 @@ class FrozenEncoder:
         if check_finite:
             self.require_finite(found)
         return found
-
-    def _cross_rope_switch(self, shortest: int, longest: int) -> bool:
-        """Check whether the longest text would change the frequencies of the shortest in the same batch."""
-        return self._rope_switch is not None and shortest <= self._rope_switch < longest
 
     def require_finite(self, found: TokenVectors) -> None:
         """Check that token vectors are finite.
@@ -381,7 +372,7 @@ class FrozenEncoder:
             self.family.require_additive_mask(self.config)
         self.backbone(device)  # completes the family
         self.family.require_embeddings(self.config)
-        if (self.family.mixes_padding or self._cross_rope_switch(1, mask.shape[1])) and not bool(mask.all()):
+        if (self.family.mixes_padding or switches_rope(self.config, 1, mask.shape[1])) and not bool(mask.all()):
             # As in encode, only texts of equal length share a batch.
             return run_by_length(self.encode_soft, inputs_embeds, mask)
         embeds = inputs_embeds.to(self.resolve_dtype(device))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
 
 from bertscore_tm.core.token_vectors import unit_vectors
 
-__all__ = ["are_same_vectors", "mixes_padding", "run_by_length"]
+__all__ = ["are_same_vectors", "mixes_padding", "run_by_length", "switches_rope"]
 
 # Tokens of the longer text.
 _LONGER = 64
@@ -93,3 +94,24 @@ def run_by_length(run: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, mask:
     for (rows, length), part in zip(groups, parts, strict=True):
         vectors[:, rows, :length] = part
     return vectors
+
+
+def switches_rope(config: PretrainedConfig, shortest: int, longest: int) -> bool:
+    """Check whether a longer text changes the position frequencies of a shorter one in its batch, as LongRoPE does.
+
+    Args:
+        config: configuration of the encoder.
+        shortest: length of the shorter text in tokens.
+        longest: length of the longer one.
+
+    Returns:
+        Whether the frequencies of Phi-3 and others switch between these lengths.
+    """
+    # Before transformers 5, it was rope_scaling.
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    default = getattr(config, "original_max_position_embeddings", None)
+    for settings in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
+        if settings.get("rope_type", settings.get("type")) == "longrope":
+            switch = settings.get("original_max_position_embeddings", default)
+            return switch is not None and shortest <= int(switch) < longest
+    return False
