@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from bertscore_tm.utilities.small_samples import MIN_RESAMPLED, MIN_TESTED, randomisation_p_value, student_interval
+from bertscore_tm.utilities import small_samples
 
 __all__ = [
     "Coefficient",
@@ -116,8 +116,8 @@ def mean_interval(values: Tensor, confidence: float, num_resamples: int = 1000, 
     if count == 0:
         low, high = torch.zeros(2, *values.shape[:-1], dtype=torch.float64, device="cpu")
         return low, high
-    if count < MIN_RESAMPLED:
-        return student_interval(values, confidence)
+    if count < small_samples.MIN_RESAMPLED:
+        return small_samples.student_interval(values, confidence)
     return _percentile_interval(_resample_means(values, num_resamples, seed), confidence)
 
 
@@ -158,7 +158,8 @@ def paired_bootstrap(
 
     .. math:: p = \min\left(1, 2\, \frac{1 + \min(\#\{d^* \le 0\}, \#\{d^* \ge 0\})}{1 + B}\right)
 
-    with the differences d* of B resamples; the added 1 keeps it above 0 (Davison & Hinkley 1997, chapter 4).
+    with the differences d* of B resamples; the added 1 keeps it above 0 (Davison & Hinkley 1997, chapter 4). Values
+    of d* that are 0 except for the rounding of the scores count as 0.
 
     Of fewer than 20 texts, whose p-value is too small, it is that of the exact paired randomisation test (Fisher 1935).
 
@@ -185,16 +186,17 @@ def paired_bootstrap(
     first, second = _as_paired_values(a, b, ("a", "b"))
     _check_bootstrap(confidence, num_resamples)
     differences = second - first
-    if len(differences) < MIN_TESTED:
-        count = len(differences)
-        raise ValueError(f"a paired test needs at least {MIN_TESTED} texts to reach a p-value below 0.05, got {count}")
-    if len(differences) < MIN_RESAMPLED:
-        low, high = student_interval(differences, confidence)
-        p_value = randomisation_p_value(differences)
+    rounding = max(small_samples.rounding_error(a), small_samples.rounding_error(b))
+    if len(differences) < small_samples.MIN_TESTED:
+        least, count = small_samples.MIN_TESTED, len(differences)
+        raise ValueError(f"a paired test needs at least {least} texts to reach a p-value below 0.05, got {count}")
+    if len(differences) < small_samples.MIN_RESAMPLED:
+        low, high = small_samples.student_interval(differences, confidence)
+        p_value = small_samples.randomisation_p_value(differences, rounding)
     else:
         means = _resample_means(differences, num_resamples, seed)
         low, high = _percentile_interval(means, confidence)
-        smaller_tail = min(int((means <= 0).sum()), int((means >= 0).sum()))
+        smaller_tail = min(int((means <= rounding).sum()), int((means >= -rounding).sum()))
         p_value = min(1.0, 2 * (smaller_tail + 1) / (num_resamples + 1))
     return PairedBootstrap(differences.mean().item(), low.item(), high.item(), p_value)
 
@@ -431,10 +433,8 @@ def _check_confidence(confidence: float) -> None:
 def _as_paired_values(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
     first, second = _as_values(a, names[0]), _as_values(b, names[1])
     if first.shape != second.shape:
-        raise ValueError(
-            f"{names[0]} and {names[1]} must have one value for each of the same texts, got {len(first)} and "
-            f"{len(second)} values"
-        )
+        lengths = f"{len(first)} and {len(second)}"
+        raise ValueError(f"{' and '.join(names)} must have one value for each of the same texts, got {lengths} values")
     return first, second
 
 

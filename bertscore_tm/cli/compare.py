@@ -345,7 +345,7 @@ def _compare(
     """Compare systems by their scores of shape (3, systems, texts)."""
     from bertscore_tm.statistics import bootstrap_interval, holm, paired_bootstrap
 
-    compared = scores[report.SCORES.index(arguments.score)].double()
+    compared = scores[report.SCORES.index(arguments.score)]
     settings = {"confidence": arguments.confidence, "num_resamples": arguments.resamples, "seed": arguments.seed}
     indices = range(len(compared))
     chosen = combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:])

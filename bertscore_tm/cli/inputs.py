@@ -67,7 +67,9 @@ def read_table(path: str, file_format: str | None = None) -> Table:
         rows, line_numbers = _csv_rows(_decode(data, name), name)
         return Table(name, found_format, rows, line_numbers=line_numbers)
     lines = _lines(data, name)
-    return Table(name, found_format, lines if found_format == "txt" else lines[: _num_filled(lines)])
+    # A row of empty cells in TSV has tabs.
+    filled = [line.replace("\t", ".") for line in lines] if found_format == "tsv" else lines
+    return Table(name, found_format, lines if found_format == "txt" else lines[: _num_filled(filled)])
 
 
 def read_parts(path: str, size: int, given_format: str | None = None) -> Iterator[Table]:
@@ -243,7 +245,12 @@ def _parquet_rows(data: bytes, name: str) -> list[dict[str, Any]]:
     except ImportError as error:
         raise CommandError(f"{name}: Parquet files need pyarrow: pip install 'bertscore-tm[parquet]'") from error
     try:
-        rows: list[dict[str, Any]] = parquet.read_table(io.BytesIO(data)).to_pylist()
+        # The threads of parquet.read_table abort a process that ends soon after it, such as with an error.
+        table = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
     except ArrowException as error:
         raise CommandError(f"{name}: not a valid Parquet file: {error}") from error
+    for column in table.column_names:
+        if table.column_names.count(column) > 1:
+            raise CommandError(f"{name}: more than one column is named {column!r}")
+    rows: list[dict[str, Any]] = table.to_pylist()
     return rows

@@ -238,5 +238,13 @@ def _is_unicode(text: str) -> bool:
 def _describe_type(value: Any) -> str:
     if value is None:
         return "null"
-    names = {bool: "a boolean", int: "a number", float: "a number", list: "an array", dict: "an object"}
-    return names.get(type(value), "a string")
+    names = {
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        list: "an array",
+        dict: "an object",
+        str: "a string",
+    }
+    # Parquet has further types, such as bytes.
+    return names.get(type(value), type(value).__name__)

@@ -297,10 +297,25 @@ def _score_item(
         return reduced[place]
     scores = score_all_pairs(encoded.vectors, weights.table, distinct)[component].cpu().double()
     shares = torch.ones(len(place), dtype=torch.float64, device="cpu") if item.weights is None else item.weights
-    # Equal candidates are each other's references, but none is its own.
+    # Equal candidates are each other's references, but none is its own. A candidate's own weight is left out and not
+    # subtracted, as the others' may be smaller than its rounding.
     total = torch.zeros(len(distinct), dtype=torch.float64, device="cpu").index_add(0, place, shares)
-    own = scores.diagonal()[place] * shares
-    return (((scores @ total)[place] - own) / (total.sum() - shares)).float()
+    others = 1 - torch.eye(len(distinct), dtype=torch.float64, device="cpu")
+    equal = _sum_of_equals(place.tolist(), shares.tolist())
+    agreement = ((scores * others) @ total)[place] + scores.diagonal()[place] * equal
+    return (agreement / ((others @ total)[place] + equal)).float()
+
+
+def _sum_of_equals(place: list[int], shares: list[float]) -> Tensor:
+    """Return the sum of the weights of all other candidates with the same text, shape (candidates,), float64."""
+    sums = [0.0] * len(place)
+    for indices in (range(len(place)), reversed(range(len(place)))):
+        before: dict[int, float] = {}
+        for i in indices:
+            seen = before.get(place[i], 0.0)
+            sums[i] += seen
+            before[place[i]] = seen + shares[i]
+    return torch.tensor(sums, dtype=torch.float64, device="cpu")
 
 
 def _number_texts(texts: Sequence[str], encoded: EncodedTexts) -> tuple[Tensor, Tensor]:

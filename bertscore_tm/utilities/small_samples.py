@@ -1,13 +1,14 @@
-"""Interval of a mean and test of a difference that hold for few values, where the bootstrap does not."""
+"""Interval of a mean and test of a difference that hold for few values, where the bootstrap does not; rounding."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["MIN_RESAMPLED", "MIN_TESTED", "randomisation_p_value", "student_interval"]
+__all__ = ["MIN_RESAMPLED", "MIN_TESTED", "randomisation_p_value", "rounding_error", "student_interval"]
 
 # With fewer values, percentiles of resampled means lie too close together: at 10 values, p is below 0.05 in 9% of
 # comparisons without a difference.
@@ -16,17 +17,18 @@ MIN_RESAMPLED = 20
 MIN_TESTED = 6
 
 
-def randomisation_p_value(differences: Tensor) -> float:
+def randomisation_p_value(differences: Tensor, rounding: float) -> float:
     """Return the p-value of the exact paired randomisation test.
 
     Args:
         differences: at most about 20 differences, shape (n,).
+        rounding: mean differences that are this close count as equal.
 
     Returns:
         The share of all 2**n choices of signs whose sum is at least as large, in absolute value, as the given one.
 
     Example:
-        >>> randomisation_p_value(torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
+        >>> randomisation_p_value(torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), 1e-7)
         0.03125
     """
     differences = differences.double()
@@ -34,9 +36,25 @@ def randomisation_p_value(differences: Tensor) -> float:
     sums = differences[:1]
     for difference in differences[1:]:
         sums = torch.cat([sums + difference, sums - difference])
-    # Sums that are equal but for rounding count as equal.
-    tolerance = 1e-12 * differences.abs().sum()
-    return (sums.abs() >= differences.sum().abs() - tolerance).double().mean().item()
+    return (sums.abs() >= differences.sum().abs() - rounding * len(differences)).double().mean().item()
+
+
+def rounding_error(values: Tensor | Sequence[float]) -> float:
+    """Return a bound of the rounding errors of means of values, which their type limits.
+
+    Args:
+        values: shape (n,), n at least 1.
+
+    Returns:
+        The bound, that of float32 for tensors of lower precision too.
+
+    Example:
+        >>> rounding_error([0.5, 1.0]) < 1e-12, rounding_error(torch.tensor([0.5, 1.0])) < 1e-6
+        (True, True)
+    """
+    is_single = isinstance(values, Tensor) and values.is_floating_point() and values.dtype != torch.float64
+    largest = torch.as_tensor(values, dtype=torch.float64, device="cpu").abs().max().item()
+    return (2**-23 if is_single else 2**-46) * largest
 
 
 def student_interval(values: Tensor, confidence: float) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import subprocess
 import sys
 
 import pytest
@@ -117,9 +118,24 @@ def test_parquet(tmp_path):
     table = read_table(str(path))
     assert table.texts("candidate") == ["a", ""]
     assert read_references([table], None, table, 2) == [["b", "c"], ["d"]]
+    parquet.write_table(pyarrow.table({"candidate": [b"a cat"]}), path)
+    with pytest.raises(CommandError, match="row 1: 'candidate' must be a string, got bytes"):
+        read_table(str(path)).texts("candidate")
+    parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["candidate", "candidate"]), path)
+    with pytest.raises(CommandError, match=r"pairs\.parquet: more than one column is named 'candidate'"):
+        read_table(str(path))
     path.write_bytes(b"PAR1")
     with pytest.raises(CommandError, match=r"pairs\.parquet: not a valid Parquet file"):
         read_table(str(path))
+
+
+def test_a_process_ends_normally_after_reading_parquet(tmp_path):
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    path = tmp_path / "texts.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a cat"]}), path)
+    script = f"import sys; from bertscore_tm.cli.inputs import read_table; read_table({str(path)!r}); sys.exit(2)"
+    for _ in range(5):
+        assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 2
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
@@ -129,6 +145,12 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
         CommandError, match=r"pairs\.parquet: Parquet files need pyarrow: pip install 'bertscore-tm\[parq"
     ):
         read_table(str(tmp_path / "pairs.parquet"))
+
+
+def test_a_row_of_empty_cells_at_the_end_is_a_row(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("candidate\treference\na cat\tthe cat\n\t\n\n")
+    assert read_table(str(path)).columns(["candidate", "reference"]) == [["a cat", ""], ["the cat", ""]]
 
 
 def test_files_without_a_suffix_are_plain_lines(tmp_path):

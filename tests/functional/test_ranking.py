@@ -119,6 +119,17 @@ def test_items_with_few_candidates(encoder):
     assert rank_candidates([["a"], []], ["a", "b"], encoder).best == ["a", None]
 
 
+def test_consensus_with_weights_of_very_different_size(encoder):
+    # Probabilities of a beam whose first text is nearly certain.
+    texts, weights = ["a cat sat", "stocks fell", "the cat sat down", "a cat sat"], [1.0, 1e-17, 3e-18, 2e-18]
+    scores = rank_candidates([texts], encoder=encoder, weights=[weights]).scores[0]
+    pairs = score_pairs(texts, texts, encoder)["f1"]
+    for i, score in enumerate(scores.tolist()):
+        others = [j for j in range(len(texts)) if j != i]
+        expected = sum(weights[j] * pairs[i, j].item() for j in others) / sum(weights[j] for j in others)
+        assert score == pytest.approx(expected, abs=1e-6)
+
+
 def test_of_equal_scores_the_first_candidate_comes_first(encoder):
     ranked = rank_candidates([["a dog", "a cat", "", "a cat", " ", "a dog"]], [["a cat"]], encoder)
     assert ranked.order[0].tolist() == [1, 3, 0, 5, 2, 4]

@@ -288,6 +288,16 @@ def test_p_value_is_small_only_for_a_difference():
     assert paired_bootstrap(a, a + 1, num_resamples=99).p_value == pytest.approx(0.02)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("count", [12, 24])
+def test_p_values_do_not_depend_on_the_unit_of_scores_on_a_scale(count, dtype):
+    drawn = torch.Generator().manual_seed(count)
+    a, b = torch.randint(10, (2, count), generator=drawn, dtype=torch.float64)
+    expected = paired_bootstrap(a, b).p_value
+    for unit in (0.1, 0.7, 1 / 3):
+        assert paired_bootstrap((a * unit).to(dtype), (b * unit).to(dtype)).p_value == expected
+
+
 numbers = st.lists(st.floats(-1, 1, width=32), min_size=20, max_size=30)
 quick = settings(max_examples=25, deadline=None)
 
