@@ -176,6 +176,9 @@ class HuggingFaceGenerate(ABC):
             options.setdefault("synced_gpus", True)
         if self.candidates > 1:
             options = {"do_sample": True, **options, "num_return_sequences": self.candidates}
+            if options["do_sample"] and "generation_config" not in options:
+                # Beams of the model's own generation config would search rather than sample.
+                options.setdefault("num_beams", 1)
         with _gather_weights(pl_module, model) as whole:
             preds = self._generate(whole, batch, options)
         if self.candidates > 1:
@@ -311,7 +314,9 @@ class CausalGenerate(HuggingFaceGenerate):
 
     Args:
         tokenizer: the model's tokenizer, or its name.
-        prompt_key: key of the prompts in the batch: texts, or token ids with an ``attention_mask`` in the same batch.
+        prompt_key: key of the prompts in the batch: texts, or token ids with an ``attention_mask`` in the same batch,
+            whose key has the same prefix (``"prompt_input_ids"`` and ``prompt_attention_mask``). Of texts, an end token
+            that the tokenizer adds, and a first token that both the text and the tokenizer have, are left out.
         target_key: key of the references in the batch: token ids with ``ignore_index`` for prompt and padding, or one
             or several texts per input.
         model: dotted path of the model in the LightningModule.
@@ -395,17 +400,38 @@ class CausalGenerate(HuggingFaceGenerate):
         return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
     def _tokenize(self, prompts: Sequence[str], model: Any) -> list[Tensor]:
-        ids: Any = self.tokenizer(list(prompts))["input_ids"]
-        return [torch.tensor(row, dtype=torch.long, device=model.device) for row in ids]
+        rows: Any = self.tokenizer(list(prompts))["input_ids"]
+        start, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        ids = []
+        for text, row in zip(prompts, rows, strict=True):
+            # Chat templates write the first token into the text, and some tokenizers end each text.
+            first = 1 if start is not None and row[:2] == [start, start] else 0
+            is_ended = len(row) > 1 and row[-1] == end and not text.endswith(str(self.tokenizer.eos_token))
+            ids.append(torch.tensor(row[first : -1 if is_ended else None], dtype=torch.long, device=model.device))
+        return ids
 
     def _prompt_ids(self, ids: Tensor, batch: Mapping[str, Any]) -> list[Tensor]:
-        mask = batch.get("attention_mask")
+        mask = self._prompt_mask(ids, batch)
         is_prompt = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         for key in {"labels", self.target_key}:
             labels = batch.get(key)
             if isinstance(labels, Tensor) and labels.shape == ids.shape:
                 is_prompt = is_prompt & (self._find_answers(ids, labels).cumsum(1) == 0)
         return [row[kept] for row, kept in zip(ids, is_prompt, strict=True)]
+
+    def _prompt_mask(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor | None:
+        own_key = self.prompt_key.replace("input_ids", "attention_mask")
+        key = own_key if own_key != self.prompt_key and own_key in batch else "attention_mask"
+        mask = batch.get(key)
+        is_of_others = key != own_key and "input_ids" in batch
+        if mask is not None and (is_of_others or mask.shape != ids.shape):
+            raise MisconfigurationException(
+                f"{type(self).__name__} cannot use {key!r}, of shape {tuple(mask.shape)}, as the mask of "
+                f"{self.prompt_key!r}, of shape {tuple(ids.shape)}: name the prompts 'prompt_input_ids' and their mask "
+                f"'prompt_attention_mask', or pass texts"
+            )
+        checked: Tensor | None = mask
+        return checked
 
     def _find_answers(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Return which ids repeat labels; none where the labels are separate answers that have the same width."""

@@ -86,7 +86,8 @@ def make_candidates(
 
     Raises:
         TypeError: ``collate`` returns something other than tensors.
-        ValueError: a number is below 1, or the file was made by another model or with other settings.
+        ValueError: a number is below 1, or the file was made by another model, with other settings or, judged by the
+            first and the last batch, of other examples.
 
     Example:
         >>> import tempfile
@@ -110,6 +111,7 @@ def make_candidates(
     settings = {
         "model": _digest_weights(model),
         "settings": [num_candidates, max_new_tokens, batch_size, seed, len(dataset), size],
+        "inputs": _digest_inputs(model, [_collate(collate, dataset, batch) for batch in batches[:1] + batches[-1:]]),
     }
     finished = Path(path)
     parts = [finished.with_name(f".{finished.name}.{number}.partial") for number in range(size)]
@@ -119,7 +121,7 @@ def make_candidates(
         with progress_bar(len(own), verbose and rank == 0, unit="batch") as progress:
             for number, batch in enumerate(own):
                 if number >= done:
-                    inputs = collate([dataset[i] for i in batch])
+                    inputs = _collate(collate, dataset, batch)
                     made = _sample(model, tokenizer, inputs, num_candidates, max_new_tokens, (seed, batch.start))
                     records = [{"index": i, **vars(one)} for i, one in zip(batch, made, strict=True)]
                     append_lines(parts[rank], [json.dumps(records)])
@@ -268,6 +270,16 @@ def choose_targets(
     return DistilledTargets(targets, gains, num_refused)
 
 
+def _collate(
+    collate: Callable[[list[Any]], Mapping[str, Tensor]], dataset: Sequence[Any], batch: range
+) -> Mapping[str, Tensor]:
+    inputs = collate([dataset[i] for i in batch])
+    others = sorted(name for name, one in inputs.items() if not isinstance(one, Tensor))
+    if others:
+        raise TypeError(f"collate must return the model's inputs only, as tensors: leave out {', '.join(others)}")
+    return inputs
+
+
 def _sample(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -277,9 +289,6 @@ def _sample(
     seed: tuple[int, int],
 ) -> list[Candidates]:
     device: torch.device = model.device
-    others = sorted(name for name, one in inputs.items() if not isinstance(one, Tensor))
-    if others:
-        raise TypeError(f"collate must return the model's inputs only, as tensors: leave out {', '.join(others)}")
     inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(int.from_bytes(hashlib.sha256(repr(seed).encode()).digest()[:7], "big"))
@@ -310,6 +319,14 @@ def _digest_weights(model: PreTrainedModel) -> str:
     return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
 
 
+def _digest_inputs(model: PreTrainedModel, batches: Sequence[Mapping[str, Tensor]]) -> str:
+    """Return a digest of the token ids of some batches, and of the special tokens that generation uses."""
+    special = model.generation_config
+    roles = [special.eos_token_id, special.decoder_start_token_id, special.forced_bos_token_id]
+    ids = [inputs["input_ids"].tolist() for inputs in batches if "input_ids" in inputs]
+    return hashlib.sha256(repr((roles, ids)).encode()).hexdigest()[:16]
+
+
 def _settings_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.settings.json")
 
@@ -325,8 +342,8 @@ def _is_made_with(path: Path, settings: dict[str, Any], overwrite: bool) -> bool
     if overwrite:
         return False
     raise ValueError(
-        f"{path} was made by another model or with other settings: read it with read_candidates, pass another "
-        f"path, or replace it with overwrite=True"
+        f"{path} was made by another model or with other settings, examples or special tokens: read it with "
+        f"read_candidates, pass another path, or replace it with overwrite=True"
     )
 
 

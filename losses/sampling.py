@@ -44,7 +44,7 @@ def sample_with_log_probs(
     Args:
         model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
         inputs: ``input_ids`` and ``attention_mask``, shape (batch, length) each; for a decoder the prompts, padded on
-            either side. An encoder-decoder gets all of them, so leave labels out.
+            either side. An encoder-decoder gets the others too, except labels and decoder inputs.
         num_samples: samples per input, at least 1.
         max_new_tokens: largest number of sampled tokens.
 
@@ -110,8 +110,9 @@ def generate_sequences(
         bos_token_id=special.bos_token_id,
         eos_token_id=special.eos_token_id,
         pad_token_id=_padding_id(special),
-        decoder_start_token_id=special.decoder_start_token_id,
-        forced_bos_token_id=special.forced_bos_token_id,
+        decoder_start_token_id=_start_id(model),
+        # A decoder would get it after a prompt of one token.
+        forced_bos_token_id=special.forced_bos_token_id if model.config.is_encoder_decoder else None,
     )
     generator: Any = model
     with evaluation_mode(model), torch.no_grad(), _own_config(model, plain):
@@ -170,10 +171,7 @@ def _decode(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, count: int) 
     """Return the logits of an encoder-decoder at each token of the rows, ``count`` rows per input."""
     encoded = model.get_encoder()(**inputs)
     encoded.last_hidden_state = encoded.last_hidden_state.repeat_interleave(count, 0)
-    start = model.generation_config.decoder_start_token_id
-    if start is None:
-        start = model.config.decoder_start_token_id
-    first = rows.new_full((len(rows), 1), start)
+    first = rows.new_full((len(rows), 1), _start_id(model))
     logits: Tensor = model(
         encoder_outputs=encoded,
         attention_mask=inputs["attention_mask"].repeat_interleave(count, 0),
@@ -207,13 +205,23 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor)
         empty = int((~mask.any(1)).nonzero()[0])
         raise ValueError(f"row {empty} of input_ids has no token that the attention_mask keeps")
     if model.config.is_encoder_decoder:
-        return {**inputs, "attention_mask": mask}
+        # Decoder inputs, which collators make of the labels, would be continued rather than the start token.
+        kept_inputs = {k: value for k, value in inputs.items() if k != "labels" and not k.startswith("decoder_")}
+        return {**kept_inputs, "attention_mask": mask}
     rows = [row[kept] for row, kept in zip(ids, mask.bool(), strict=True)]
     padding = _padding_id(model.generation_config)
     return {
         "input_ids": pad_sequence(rows, batch_first=True, padding_value=padding or 0, padding_side="left"),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left"),
     }
+
+
+def _start_id(model: Any) -> Any:
+    """Return the token that a decoder starts from: the model's where its generation config has none."""
+    special = model.generation_config
+    of_model = getattr(model.config, "decoder_start_token_id", None)
+    found = (special.decoder_start_token_id, of_model, special.bos_token_id)
+    return next((token for token in found if token is not None), None)
 
 
 def _padding_id(config: GenerationConfig) -> int | None:
@@ -250,9 +258,15 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
 @contextmanager
 def _own_config(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
     """Replace the generation config, whose settings ``generate`` would take where the given one has defaults."""
-    before = model.generation_config
+    # Wrappers such as PEFT's copy theirs to the wrapped model.
+    name = "generation_config"
+    before = {part: vars(part)[name] for part in model.modules() if name in vars(part)}
     model.generation_config = deepcopy(config)
     try:
         yield
     finally:
-        model.generation_config = before
+        for part in model.modules():
+            if part in before:
+                part.generation_config = before[part]
+            else:
+                vars(part).pop(name, None)

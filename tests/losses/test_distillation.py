@@ -104,6 +104,30 @@ def test_a_stopped_run_goes_on_with_the_same_candidates(tmp_path, monkeypatch):
         make(tmp_path / "stopped.jsonl", model=make_model(seed=1))
 
 
+@pytest.mark.parametrize("changed", ["first", "last", "language"])
+def test_candidates_of_other_examples_or_languages_are_not_read(tmp_path, monkeypatch, changed):
+    path, model = tmp_path / "candidates.jsonl", make_model()
+    make(path, model)
+    if changed == "language":
+        model.generation_config.forced_bos_token_id = 9
+    else:
+        others = list(DATA)
+        others[0 if changed == "first" else -1] = {"text": "rain"}
+        monkeypatch.setitem(globals(), "DATA", others)
+    with pytest.raises(ValueError, match="other settings, examples or special tokens"):
+        make(path, model)
+
+
+def test_labels_and_decoder_inputs_of_a_collator_do_not_reach_the_candidates(tmp_path):
+    def collate_for_training(rows):
+        inputs = collate(rows)
+        return inputs | {"labels": inputs["input_ids"], "decoder_input_ids": inputs["input_ids"]}
+
+    path = tmp_path / "candidates.jsonl"
+    made = make_candidates(make_model(), make_tokenizer(), DATA, collate_for_training, path, **OPTIONS)
+    assert made == make(tmp_path / "plain.jsonl")
+
+
 def test_overwriting_replaces_candidates_of_other_settings_only(tmp_path, monkeypatch):
     path = tmp_path / "candidates.jsonl"
     first = make(path)
