@@ -307,6 +307,7 @@ def _read_column(
     (table,) = tables
     candidates = text_arguments.read_candidates(table, arguments.candidate_column)
     names = table.texts(arguments.system_column)
+    check_lengths([table, table], [len(candidates), len(names)])
     sources = (
         [table]
         if arguments.references is None

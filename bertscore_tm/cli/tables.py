@@ -214,8 +214,12 @@ def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
         lengths: number of rows of each file.
 
     Raises:
-        CommandError: a file has fewer rows than another; the message names it and its last row.
+        CommandError: a file has fewer rows than another; the message names it and its last row. Or columns of one file
+            are given by name and by number.
     """
+    if len({table.name for table in tables}) == 1 and len(set(lengths)) > 1:
+        # One of the columns was read with the header.
+        raise CommandError(f"{tables[0].name}: give all columns by name, or of a file without header all by number")
     longest = max(range(len(tables)), key=lambda i: lengths[i])
     for table, length in zip(tables, lengths, strict=True):
         if length != lengths[longest]:

@@ -291,7 +291,10 @@ def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
     human = {}
     for column, cells in zip(columns, values, strict=True):
         human.update(_parse_judgements(judgements, column, cells, header=judgements.has_header(columns)))
-    systems = None if arguments.system_column is None else judgements.texts(arguments.system_column)
+    systems = None
+    if arguments.system_column is not None:
+        systems = judgements.texts(arguments.system_column)
+        check_lengths([table, judgements], [len(candidates), len(systems)])
     return JudgedTexts(TextPairs(candidates, references), human, systems)
 
 
@@ -314,7 +317,7 @@ def _parse_judgements(table: Table, column: str, cells: list[Any], *, header: bo
 
 def _parse_number(value: Any) -> float | None:
     """Return a number or numeric string as a finite float, else ``None``."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or (isinstance(value, str) and "_" in value):
         return None
     try:
         number = float(value)

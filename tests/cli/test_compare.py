@@ -207,6 +207,13 @@ def test_systems_in_a_column(command, tmp_path):
         assert re.search(message, command("-c", "outputs.jsonl", "--system-column", "system", exit_code=2).err)
 
 
+def test_columns_by_name_and_by_number_are_refused(command, tmp_path):
+    rows = [f"a\tb\t{system}" for system in "AB" for _ in range(6)]
+    write_lines(tmp_path / "outputs.tsv", ["candidate\treference\tsystem", *rows])
+    printed = command("-c", "outputs.tsv", "--system-column", "3", exit_code=2).err
+    assert "outputs.tsv: give all columns by name, or of a file without header all by number" in printed
+
+
 def test_a_picture_of_the_intervals(command, tmp_path):
     command(*FILES, "--names", "$a_b$", "b", "c", "--plot", "systems.svg")
     assert "<svg" in (tmp_path / "systems.svg").read_text()

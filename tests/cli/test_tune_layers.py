@@ -179,6 +179,12 @@ def test_layers_up_to_one(command):
         (["-c", "judged.jsonl", "--human-column", "system"], r"judged\.jsonl:1: 'system' must be a finite number"),
         (["-c", "judged.tsv", "--reference-column", "first", "--human-column", "system"], r"judged\.tsv:2: 'system'"),
         (["-c", "broken.jsonl"], r"broken\.jsonl:3: 'human' must be a finite number, got None"),
+        (["-c", "underscore.jsonl"], r"underscore\.jsonl:2: 'human' must be a finite number, got '1_0'"),
+        (["-c", "judged.tsv", "--reference-column", "1", *KINDS], r"judged\.tsv: give all columns by name, or"),
+        (
+            ["-c", "judged.tsv", "--reference-column", "first", *KINDS, "--system-column", "1"],
+            r"judged\.tsv: give all columns by name, or",
+        ),
         (["-c", "ragged.jsonl"], r"ragged\.jsonl:2: 'human' must be an object with the keys a, b"),
         (["-c", "infinite.jsonl"], r"infinite\.jsonl:1: 'human' must be a finite number, got nan"),
         (["-c", "huge.jsonl"], r"huge\.jsonl:1: 'human' must be a finite number, got 1000"),
@@ -207,6 +213,7 @@ def test_bad_input(command, folder, arguments, message):
         write_records(folder / name, [{"candidate": "a", "reference": "b", "human": value} for value in values])
 
     write("broken.jsonl", [1, "2.5", None, 4, 5])
+    write("underscore.jsonl", [1, "1_0", 3, 4, 5])
     write("ragged.jsonl", [{"a": 1, "b": 2}, {"a": 1}])
     write("infinite.jsonl", [float("nan")] * 5)
     write("huge.jsonl", [10**400] * 5)
