@@ -7,7 +7,6 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import Parameter, signature
 from typing import Any, ClassVar, Literal
 
 import lightning.pytorch as pl
@@ -18,9 +17,9 @@ from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationMixin, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.callbacks.generator_model import find_generator
+from bertscore_tm.callbacks.generator_model import find_generator, list_input_names
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional import rank_candidates
@@ -154,8 +153,8 @@ class HuggingFaceGenerate(ABC):
 
         Raises:
             MisconfigurationException: the module has no such model, the model does not take the input, DeepSpeed
-                partitions its weights (ZeRO stage 3), or the batch is not a mapping, lacks a key or has rows without a
-                prompt.
+                partitions its weights (ZeRO stage 3), or the batch is not a mapping, lacks a key, has rows without a
+                prompt, the mask of other ids, or pixels or other inputs that a decoder would not get.
         """
         model = find_generator(pl_module, self.model, self, ", or a function as generate=")
         if not isinstance(batch, Mapping):
@@ -270,7 +269,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
         return "input_ids"
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
-        names = _input_names(model)
+        names = list_input_names(model)
         if names is not None and self._input_key not in names:
             raise MisconfigurationException(
                 f"{type(self).__name__} cannot pass the input to pl_module.{self.model}: forward of "
@@ -286,22 +285,6 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             and not key.startswith("decoder_")
         }
         return self._decode(self._generate_ids(model, inputs, options))
-
-
-def _input_names(model: nn.Module) -> set[str] | None:
-    """Return the names of the inputs that a model takes; ``None`` where it takes any.
-
-    ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
-    model and of its base classes are included.
-    """
-    wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
-    own = signature(model.forward).parameters.values()
-    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in own):
-        return None
-    bases = () if wrapped is None else type(wrapped).__mro__
-    forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
-    parameters = [*own, *(p for forward in forwards for p in signature(forward).parameters.values())]
-    return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
 
 
 class CausalGenerate(HuggingFaceGenerate):
@@ -380,6 +363,13 @@ class CausalGenerate(HuggingFaceGenerate):
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
         prompts = batch[self.prompt_key]
+        names = list_input_names(model) or ()
+        others = sorted(key for key, value in batch.items() if key in names and _is_continuous(value))
+        if others:
+            raise MisconfigurationException(
+                f"{type(self).__name__} passes the prompts' tokens alone to the model, not {', '.join(others)}: pass a "
+                f"function as generate="
+            )
         rows = self._prompt_ids(prompts, batch) if isinstance(prompts, Tensor) else self._tokenize(prompts, model)
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty:
@@ -442,3 +432,8 @@ class CausalGenerate(HuggingFaceGenerate):
         if 2 * (following[:, 1:] & (labels[:, :-1] == ids[:, 1:])).sum() > labelled.sum():
             return following
         return torch.zeros_like(labelled)
+
+
+def _is_continuous(value: Any) -> bool:
+    """Return whether a value is an input such as pixels, rather than ids or a mask."""
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 2

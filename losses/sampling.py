@@ -54,7 +54,8 @@ def sample_with_log_probs(
 
     Raises:
         TypeError: the inputs are not a mapping.
-        ValueError: the inputs have no ``input_ids``, a row has no token, or a number is below 1.
+        ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, or a
+            number is below 1.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -94,7 +95,8 @@ def generate_sequences(
 
     Raises:
         TypeError: the inputs are not a mapping.
-        ValueError: the inputs have no ``input_ids``, a row has no token, or a number is below 1.
+        ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, or a
+            number is below 1.
     """
     for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens)):
         if value < 1:
@@ -208,12 +210,20 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor)
         # Decoder inputs, which collators make of the labels, would be continued rather than the start token.
         kept_inputs = {k: value for k, value in inputs.items() if k != "labels" and not k.startswith("decoder_")}
         return {**kept_inputs, "attention_mask": mask}
+    others = sorted(k for k, value in inputs.items() if k != "attention_mask" and _is_continuous(value))
+    if others:
+        raise ValueError(f"a decoder gets the prompts' tokens alone, not {', '.join(others)}: leave them out")
     rows = [row[kept] for row, kept in zip(ids, mask.bool(), strict=True)]
     padding = _padding_id(model.generation_config)
     return {
         "input_ids": pad_sequence(rows, batch_first=True, padding_value=padding or 0, padding_side="left"),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left"),
     }
+
+
+def _is_continuous(value: Any) -> bool:
+    """Return whether a value is an input such as pixels, rather than ids."""
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _start_id(model: Any) -> Any:

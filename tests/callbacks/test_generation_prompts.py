@@ -36,6 +36,23 @@ def test_end_tokens_that_the_text_has_stay_in_the_prompt():
     assert row[-1] == tokenizer.eos_token_id
 
 
+class ReadsPixels(torch.nn.Module):
+    """A decoder whose forward takes pixels too."""
+
+    def forward(self, input_ids, attention_mask=None, pixel_values=None):
+        raise NotImplementedError
+
+    def generate(self, **kwargs):
+        raise NotImplementedError
+
+
+def test_inputs_that_would_be_left_out_are_an_error():
+    batch = {"input_ids": torch.ones(1, 2, dtype=torch.long), "labels": ["a"], "pixel_values": torch.rand(1, 3, 8, 8)}
+    generate = CausalGenerate(tokenizer_of("gpt2"), **OPTIONS)
+    with pytest.raises(MisconfigurationException, match="passes the prompts' tokens alone to the model, not pixel_val"):
+        generate(Module(ReadsPixels()), batch)
+
+
 def prompts_next_to_inputs(tokenizer):
     prompts = tokenizer(TEXTS)["input_ids"]
     whole = [row + [9] * 2 for row in prompts]
