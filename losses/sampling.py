@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -41,6 +42,9 @@ def sample_with_log_probs(
     without dropout, temperature, top-k, nucleus or penalties, whatever the model's generation config says. Only its
     special tokens are used. The model keeps its training mode.
 
+    DDP averages gradients only of what runs in its ``forward``, as Lightning's ``training_step`` does. In a loop of
+    your own, wrap a module whose ``forward`` calls this function: with ``ddp.module`` as the model, ranks diverge.
+
     Args:
         model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
         inputs: ``input_ids`` and ``attention_mask``, shape (batch, length) each; for a decoder the prompts, padded on
@@ -53,7 +57,7 @@ def sample_with_log_probs(
         since tokens after the end token are padding.
 
     Raises:
-        TypeError: the inputs are not a mapping.
+        TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
         ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, or a
             number is below 1.
 
@@ -94,7 +98,7 @@ def generate_sequences(
         tokens) each. Text that is cut off has no end token.
 
     Raises:
-        TypeError: the inputs are not a mapping.
+        TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
         ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, or a
             number is below 1.
     """
@@ -126,7 +130,8 @@ def generate_sequences(
 def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids: Tensor, mask: Tensor) -> Tensor:
     """Return the log-probabilities of the tokens of given sequences, such as stored candidates, with gradient.
 
-    An encoder-decoder reads each input once for all of its sequences. Dropout is off, as in sampling.
+    An encoder-decoder reads each input once for all of its sequences. Dropout is off, as in sampling. For DDP, see
+    :func:`sample_with_log_probs`.
 
     Args:
         model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
@@ -139,7 +144,7 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
         Shape (batch, sequences, tokens), float32 or wider; 0 where the mask is ``False``.
 
     Raises:
-        TypeError: the inputs are not a mapping.
+        TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
         ValueError: shapes do not fit, the inputs have no ``input_ids``, or a row has no token.
 
     Example:
@@ -196,6 +201,11 @@ def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tens
 
 def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
     """Return the inputs with an attention mask, for a decoder with prompts that are padded on the left."""
+    if isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            "model is wrapped in DDP, which averages gradients only of what runs in its forward: wrap a module whose "
+            "forward samples and returns the loss"
+        )
     if isinstance(inputs, Tensor):
         raise TypeError("inputs must be a mapping with input_ids and attention_mask, got a tensor of ids alone")
     if "input_ids" not in inputs:

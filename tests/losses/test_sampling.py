@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from bertscore_tm.losses import MinimumRiskLoss, sample_with_log_probs, sequence_log_probs
@@ -210,6 +211,14 @@ def test_errors_name_the_argument(inputs, options, said):
 def test_ids_alone_are_refused():
     with pytest.raises(TypeError, match="inputs must be a mapping with input_ids and attention_mask, got a tensor"):
         sample_with_log_probs(make_model("t5"), batch_of("right")["input_ids"], 2, max_new_tokens=2)
+
+
+def test_models_in_ddp_are_refused():
+    wrapped, ids = DistributedDataParallel.__new__(DistributedDataParallel), torch.ones(3, 1, 2, dtype=torch.long)
+    with pytest.raises(TypeError, match="model is wrapped in DDP, which averages gradients only of what runs"):
+        sample_with_log_probs(wrapped, batch_of("left"), 2, max_new_tokens=2)
+    with pytest.raises(TypeError, match="model is wrapped in DDP"):
+        sequence_log_probs(wrapped, batch_of("left"), ids, ids.bool())
 
 
 def test_shapes_of_stored_sequences_are_checked():
