@@ -155,3 +155,13 @@ def test_equal_layers_do_not_differ_and_kendall_has_no_test():
     assert compare_neighbours(ranking, scores, human) == [{"adequacy": 1.0}]
     with pytest.raises(ValueError, match="got how='kendall'"):
         compare_neighbours(ranking, scores, human, "kendall")
+
+
+@pytest.mark.parametrize("how", ["pearson", "spearman"])
+def test_layers_whose_scores_differ_by_a_linear_function_do_not_differ(how):
+    drawn = torch.Generator().manual_seed(0)
+    first, human = torch.rand(2, 8, generator=drawn, dtype=torch.float64)
+    scores = torch.stack([first, 2 * first + 1, first.float().double()])
+    human = {"adequacy": human}
+    p_values = compare_neighbours(rank_layers(scores, human, how), scores, human, how)
+    assert p_values == [{"adequacy": 1.0}] * 2
