@@ -1,0 +1,86 @@
+"""No text becomes markup in pages, pictures and logs."""
+
+from __future__ import annotations
+
+import io
+from html.parser import HTMLParser
+from typing import Any
+
+import markdown
+import matplotlib
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from bertscore_tm import FrozenEncoder, contributions_html, plot_alignment, plot_contributions
+from bertscore_tm.callbacks.samples.selection import Sample
+from bertscore_tm.callbacks.samples.writers import SampleTable, _write_tensorboard
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+EVIL = """<script>alert(1)</script> "onmouseover="alert(1) & <img/src=x> </mark> ]]> <!-- javascript:alert(1) |"""
+
+
+class Elements(HTMLParser):
+    """Which elements a page has, and which attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def tokenizer_of_words(text: str) -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens are separated by spaces."""
+    words = {word: number for number, word in enumerate(dict.fromkeys(["[UNK]", *text.split()]))}
+    inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
+
+
+def test_texts_are_escaped_in_pages_and_pictures():
+    tokenizer = tokenizer_of_words(EVIL)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    encoder = FrozenEncoder(BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)), tokenizer, num_layers=1)
+    encoder.name = "<script>alert(1)</script>"
+    page = Elements(contributions_html(EVIL, EVIL, encoder, idf_sents=["a", EVIL]))
+    assert "mark" in page.elements
+    assert not {"script", "img"} & page.elements
+    assert not [name for name in page.attributes if name.startswith("on") or name in ("src", "href")]
+    assert page.text.count("<script>alert(1)</script>") == 3
+    for draw in (plot_alignment, plot_contributions):
+        file = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            # Letters are outlines otherwise.
+            patch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+            draw(EVIL, EVIL, encoder).savefig(file, format="svg")
+        picture = Elements(file.getvalue())
+        assert "svg" in picture.elements
+        assert not {"script", "img", "mark"} & picture.elements
+        assert not [name for name in picture.attributes if name.startswith("on")]
+        assert "<script>alert(1)</script>" in picture.text
+
+
+def test_samples_are_escaped_in_tensorboard():
+    sample = Sample("worst", 3, 0.1, 0.2, 0.3, EVIL, f"{EVIL}\n# {EVIL}", [EVIL, EVIL], EVIL, EVIL, EVIL, None)
+    written: dict[str, str] = {}
+
+    class Logger:
+        experiment: Any = type("", (), {"add_text": lambda _, key, text, step: written.update({key: text})})()
+
+    _write_tensorboard(Logger(), SampleTable("val_samples", 7, [sample], {}))  # type: ignore[arg-type]
+    # TensorBoard's own conversion, without its sanitiser.
+    page = Elements(markdown.markdown(written["val_samples"], extensions=["markdown.extensions.tables"]))
+    assert page.elements <= {"table", "thead", "tbody", "tr", "th", "td", "br"}
+    assert page.attributes == set()
+    assert page.text.count(EVIL) == 7
