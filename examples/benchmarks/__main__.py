@@ -29,7 +29,7 @@ _GPU = "gpu"
 PARTS: dict[str, tuple[str, Callable[[Options], Iterable[Figure]]]] = {
     "scoring": ("scoring texts, against bert-score", scoring.measure),
     "validation": ("the metric in Lightning, against torchmetrics' BERTScore", validation.measure),
-    "ranking": ("ranking candidates by consensus, against bert-score on all pairs", ranking.measure),
+    "ranking": ("ranking candidates by consensus, against bert-score and mbrs on all pairs", ranking.measure),
     "memory": ("peak memory over the loaded model", peak_memory.measure),
     "importing": ("importing the package", importing.measure),
     "loss": ("a training step with the loss", loss_step.measure),

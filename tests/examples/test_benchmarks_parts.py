@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -59,8 +60,9 @@ def test_ranking(options, monkeypatch):
     monkeypatch.setattr(ranking, "_NUMBERS_OF_CANDIDATES", (3,))
     monkeypatch.setattr(ranking, "_NUMBERS_OF_ITEMS", (2,))
     figures = by_name(ranking.measure(options))
-    assert figures["3 candidates, float32: largest difference in a score"].values[0] < 1e-6
-    assert figures["3 candidates, float32: faster than bert-score"].values
+    for peer in ("bert-score", *(["mbrs"] if find_spec("mbrs") else [])):
+        assert figures[f"3 candidates, float32: largest difference from {peer}"].values[0] < 1e-6
+        assert figures[f"3 candidates, float32: faster than {peer}"].values
     assert figures["peak memory of 2 items of 16 candidates"].values[0] >= 0
 
 
