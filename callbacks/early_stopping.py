@@ -29,8 +29,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
 
     With ``significance`` a score counts as an improvement only if it passes the paired bootstrap test (Koehn, EMNLP
     2004): the mean difference to the best epoch, resampled over pairs, is above 0 in all but that fraction of the
-    resamples. Noise around a plateau then does not reset the patience. Small improvements that add up do, since each
-    epoch is compared with the last one that counted.
+    resamples. Of fewer than 20 pairs the test is Student's. Noise around a plateau then does not reset the patience.
+    Small improvements that add up do, since each epoch is compared with the last one that counted.
 
     All arguments except the last are those of ``lightning.pytorch.callbacks.EarlyStopping``, in the same order. A
     resumed run uses its new ``patience``. If ``significance`` is set only in the resumed run, the pairs of the best
@@ -56,7 +56,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
     Raises:
         MisconfigurationException: at the start of training, if ``significance`` is set but no callback keeps the pairs
             of ``monitor``, which may be the mean of several dataloaders or a shuffled one, or if ``strict`` is set but
-            the run has no validation to check after.
+            the run has no validation to check after; at the first check, if there are fewer than two pairs.
         RuntimeError: at the first check, on all ranks, if ``strict`` is set and the key is not logged on every rank.
         ValueError: ``significance`` is not between 0 and 0.5, or combined with ``mode="min"`` or a negative
             ``min_delta``.
@@ -230,7 +230,13 @@ class BERTScoreEarlyStopping(EarlyStopping):
     def _current_pairs(self, trainer: pl.Trainer) -> Tensor | None:
         if self.significance is None:
             return None
-        return next(one.pairs[self.monitor] for one, _ in _find_pair_keys(trainer) if self.monitor in one.pairs)
+        pairs = next(one.pairs[self.monitor] for one, _ in _find_pair_keys(trainer) if self.monitor in one.pairs)
+        if len(pairs) < 2:
+            raise MisconfigurationException(
+                f"significance={self.significance} needs the spread of several pairs, but {self.monitor!r} has "
+                f"{len(pairs)}: validate on at least 2 pairs, better on hundreds, or remove significance="
+            )
+        return pairs
 
     def _broadcast_reason(self, trainer: pl.Trainer, should_stop: bool) -> None:
         """Copy the reason of the first rank that stops training."""

@@ -279,3 +279,10 @@ def test_other_data_is_an_error(pairs, shallow, tmp_path):
     rest = [callbacks[0], BERTScoreEarlyStopping(significance=0.05)]
     with pytest.raises(MisconfigurationException, match="has 30 pairs, but had 40 in the best epoch"):
         trainer(tmp_path, rest, max_epochs=2).fit(module, loader(2), loader(30), ckpt_path=tmp_path / "last.ckpt")
+
+
+def test_a_single_pair_is_an_error(pairs, shallow, tmp_path):
+    module = chooser(pairs, slow_progress(), count=COUNT, kind=Scripted)
+    callbacks = [BERTScoreCallback(BERTScore(shallow, reduction="none")), BERTScoreEarlyStopping(significance=0.05)]
+    with pytest.raises(MisconfigurationException, match="'val_bertscore_f1' has 1: validate on at least 2 pairs"):
+        trainer(tmp_path, callbacks, max_epochs=3).fit(module, loader(2), loader(1))
