@@ -19,11 +19,11 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, registe
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.callbacks.generator_model import find_generator, list_input_names
+from bertscore_tm.callbacks.generator_model import find_generator
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional import rank_candidates
-from bertscore_tm.losses.sampling import evaluation_mode
+from bertscore_tm.losses.sampling import evaluation_mode, list_input_names
 
 __all__ = [
     "CausalGenerate",

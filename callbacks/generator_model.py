@@ -1,17 +1,15 @@
-"""The Hugging Face model of a LightningModule, and its inputs."""
+"""The Hugging Face model of a LightningModule."""
 
 from __future__ import annotations
 
-from inspect import Parameter, signature
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import GenerationMixin
 
-__all__ = ["find_generator", "list_input_names"]
+__all__ = ["find_generator"]
 
 
 def find_generator(pl_module: pl.LightningModule, path: str, user: object, remedy: str = "") -> Any:
@@ -43,25 +41,3 @@ def find_generator(pl_module: pl.LightningModule, path: str, user: object, remed
             f"generate(): pass model= with the dotted path of the model{remedy}"
         )
     return found
-
-
-def list_input_names(model: nn.Module) -> set[str] | None:
-    """Return the names of the inputs that a model takes.
-
-    ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
-    model and of its base classes are included.
-
-    Args:
-        model: the model.
-
-    Returns:
-        The names; ``None`` where it takes any.
-    """
-    wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
-    own = signature(model.forward).parameters.values()
-    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in own):
-        return None
-    bases = () if wrapped is None else type(wrapped).__mro__
-    forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
-    parameters = [*own, *(p for forward in forwards for p in signature(forward).parameters.values())]
-    return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}

@@ -6,16 +6,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
-__all__ = ["SampledSequences", "evaluation_mode", "generate_sequences", "sample_with_log_probs", "sequence_log_probs"]
+__all__ = [
+    "SampledSequences",
+    "evaluation_mode",
+    "generate_sequences",
+    "list_input_names",
+    "sample_with_log_probs",
+    "sequence_log_probs",
+]
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ def sample_with_log_probs(
     your own, wrap a module whose ``forward`` calls this function: with ``ddp.module`` as the model, ranks diverge.
 
     Args:
-        model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
+        model: encoder-decoder or decoder of Hugging Face with a language-modelling head, or PEFT's model of one.
         inputs: ``input_ids`` and ``attention_mask``, shape (batch, length) each; for a decoder the prompts, padded on
             either side. An encoder-decoder gets the others too, except labels and decoder inputs.
         num_samples: samples per input, at least 1.
@@ -87,7 +94,7 @@ def generate_sequences(
     """Generate sequences from a model's own distribution, whatever its generation config says.
 
     Args:
-        model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
+        model: encoder-decoder or decoder of Hugging Face with a language-modelling head, or PEFT's model of one.
         inputs: as for :func:`sample_with_log_probs`.
         num_samples: sequences per input, at least 1.
         max_new_tokens: largest number of new tokens.
@@ -134,7 +141,7 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
     :func:`sample_with_log_probs`.
 
     Args:
-        model: encoder-decoder or decoder of Hugging Face with a language-modelling head.
+        model: encoder-decoder or decoder of Hugging Face with a language-modelling head, or PEFT's model of one.
         inputs: as for :func:`sample_with_log_probs`.
         ids: sequences without prompt and start token, shape (batch, sequences, tokens), int64; values after a
             sequence's end are ignored, but must be token ids.
@@ -145,7 +152,8 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
 
     Raises:
         TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
-        ValueError: shapes do not fit, the inputs have no ``input_ids``, or a row has no token.
+        ValueError: shapes do not fit, the inputs have no ``input_ids``, a row has no token, or PEFT adds virtual tokens
+            to an encoder-decoder or to padded prompts.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -164,6 +172,7 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
             f"and {tuple(mask.shape)}"
         )
     rows, real = ids.flatten(0, 1), mask.flatten(0, 1).bool()
+    _require_real_tokens(model, inputs)
     with evaluation_mode(model):
         if model.config.is_encoder_decoder:
             logits = _decode(model, inputs, rows, ids.shape[1])
@@ -193,10 +202,11 @@ def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tens
     prompts = inputs["input_ids"].repeat_interleave(count, 0)
     mask = torch.cat([inputs["attention_mask"].repeat_interleave(count, 0), torch.ones_like(rows)], 1)
     options: dict[str, Any] = {"use_cache": False}
-    if "position_ids" in signature(model.forward).parameters:
+    if "position_ids" in (list_input_names(model) or ()):
         options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
     logits: Tensor = model(input_ids=torch.cat([prompts, rows], 1), attention_mask=mask, **options).logits
-    return logits[:, prompts.shape[1] - 1 : -1]
+    # From the end, since the logits of models with virtual tokens, such as those of prompt tuning, start with theirs.
+    return logits[:, -rows.shape[1] - 1 : -1]
 
 
 def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
@@ -231,6 +241,24 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor)
     }
 
 
+def _require_real_tokens(model: Any, inputs: Mapping[str, Tensor]) -> None:
+    """Raise an error where PEFT's virtual tokens would be scored elsewhere than they are sampled."""
+    config = getattr(model, "active_peft_config", None)
+    if not getattr(config, "is_prompt_learning", False):
+        return
+    if model.config.is_encoder_decoder:
+        raise ValueError(
+            f"{type(config).__name__} adds virtual tokens to an encoder-decoder, which are lost where an input is read "
+            f"once for all of its sequences: train an adapter without them, such as LoRA"
+        )
+    if not inputs["attention_mask"].all():
+        raise ValueError(
+            f"{type(config).__name__} adds virtual tokens, with which PEFT ignores the positions of padded prompts: "
+            f"pass prompts of equal length, such as one per call, or train an adapter without virtual tokens, such as "
+            f"LoRA"
+        )
+
+
 def _is_continuous(value: Any) -> bool:
     """Return whether a value is an input such as pixels, rather than ids."""
     return isinstance(value, Tensor) and value.is_floating_point()
@@ -257,6 +285,28 @@ def _until_end(ids: Tensor, end: int | list[int] | None) -> Tensor:
         return torch.ones_like(ids, dtype=torch.bool)
     is_end = torch.isin(ids, torch.tensor(end, device=ids.device, dtype=ids.dtype))
     return is_end.cumsum(-1) - is_end.long() == 0
+
+
+def list_input_names(model: nn.Module) -> set[str] | None:
+    """Return the names of the inputs that a model takes.
+
+    ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
+    model and of its base classes are included.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The names; ``None`` where it takes any.
+    """
+    wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
+    own = signature(model.forward).parameters.values()
+    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in own):
+        return None
+    bases = () if wrapped is None else type(wrapped).__mro__
+    forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
+    parameters = [*own, *(p for forward in forwards for p in signature(forward).parameters.values())]
+    return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
 
 
 @contextmanager

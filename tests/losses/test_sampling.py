@@ -119,44 +119,6 @@ def test_dropout_is_off_and_the_training_mode_is_kept():
     assert torch.allclose(sampled.log_probs, looped(model.eval(), sampled.ids, sampled.mask), atol=1e-5)
 
 
-class Adapted(torch.nn.Module):
-    """Copies its generation config to the model that it wraps, as PEFT does."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.generation_config = model, model.generation_config
-
-    def __getattr__(self, name):
-        if name == "model" or name in vars(self):
-            return super().__getattr__(name)
-        return getattr(self.model, name)
-
-    def forward(self, *args, **kwargs):
-        return self.model(*args, **kwargs)
-
-    def generate(self, *args, **kwargs):
-        self.model.generation_config = self.generation_config
-        return self.model.generate(*args, **kwargs)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_generation_configs_in_wrappers_are_restored(monkeypatch, fails):
-    model = make_model("gpt2", num_beams=3)
-    before, wrapped = model.generation_config, Adapted(model)
-    inputs = batch_of("left")
-    torch.manual_seed(0)
-    expected = sample_with_log_probs(model, inputs, 2, max_new_tokens=3)
-    torch.manual_seed(0)
-    if fails:
-        # An error in the middle of generation.
-        monkeypatch.setattr(model, "forward", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            sample_with_log_probs(wrapped, inputs, 2, max_new_tokens=3)
-    else:
-        assert torch.equal(sample_with_log_probs(wrapped, inputs, 2, max_new_tokens=3).ids, expected.ids)
-    assert wrapped.generation_config is model.generation_config is before
-
-
 @pytest.mark.parametrize(("of_config", "bos", "start"), [(9, 6, 9), (None, 6, 6)])
 def test_sampling_and_scoring_start_from_the_same_token(of_config, bos, start):
     model = make_model("bart", decoder_start_token_id=None, bos_token_id=bos).eval()
