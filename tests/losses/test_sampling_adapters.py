@@ -85,5 +85,5 @@ def test_padded_prompts_after_virtual_tokens_are_refused():
 def test_virtual_tokens_of_encoder_decoders_are_refused():
     model = add_adapter("t5", PromptTuningConfig, num_virtual_tokens=3)
     ids = torch.ones(3, 1, 2, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"PromptTuningConfig adds virtual tokens to an encoder-decoder.* such as LoRA"):
+    with pytest.raises(ValueError, match=r"adds virtual tokens to an encoder-decoder.* such as LoRA"):
         sequence_log_probs(model, batch_of("right"), ids, ids.bool())
