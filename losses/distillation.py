@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -88,6 +88,7 @@ def make_candidates(
         TypeError: ``collate`` returns something other than tensors.
         ValueError: a number is below 1, or the file was made by another model, with other settings or, judged by the
             first and the last batch, of other examples.
+        OSError: another run writes the file.
 
     Example:
         >>> import tempfile
@@ -116,9 +117,11 @@ def make_candidates(
     finished = Path(path)
     parts = [finished.with_name(f".{finished.name}.{number}.partial") for number in range(size)]
     if not _is_made_with(finished, settings, overwrite):
-        done = _resume(parts[rank], settings)
         own = batches[rank::size]
-        with progress_bar(len(own), verbose and rank == 0, unit="batch") as progress:
+        with (
+            _resume(parts[rank], settings) as done,
+            progress_bar(len(own), verbose and rank == 0, unit="batch") as progress,
+        ):
             for number, batch in enumerate(own):
                 if number >= done:
                     inputs = _collate(collate, dataset, batch)
@@ -347,15 +350,17 @@ def _is_made_with(path: Path, settings: dict[str, Any], overwrite: bool) -> bool
     )
 
 
-def _resume(path: Path, settings: dict[str, Any]) -> int:
-    """Return the number of finished batches of a part; start it anew if it belongs to other settings."""
+@contextmanager
+def _resume(path: Path, settings: dict[str, Any]) -> Generator[int, None, None]:
+    """Yield the number of finished batches of a part; start it anew if it belongs to other settings."""
     header = json.dumps(settings)
-    done = resume_lines(path, header)
-    if done is None:
+    with resume_lines(path, header) as done:
+        if done is not None:
+            yield done
+            return
         path.unlink()
-        done = resume_lines(path, header)
-    assert done is not None
-    return done
+    with resume_lines(path, header):
+        yield 0
 
 
 def _merge(parts: Sequence[Path], path: Path, settings: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -170,12 +171,14 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
         "reference_column": arguments.reference_column,
     }
     unfinished = report.partial_path(arguments.output)
-    done = ranks.run_on_first(lambda: report.start_partial(unfinished, settings))
-    if done and ranks.rank == 0:
-        print(f"bertscore-tm: resuming after line {done} from {unfinished}", file=sys.stderr)
-    parts = _read_items(arguments, _LINES_PER_RANK * ranks.size, done)
     num_truncated = 0
-    with progress_bar(num_lines, ranks.rank == 0 and sys.stderr.isatty(), unit="line") as progress:
+    with ExitStack() as stack:
+        done = ranks.run_on_first(lambda: stack.enter_context(report.start_partial(unfinished, settings)))
+        if done and ranks.rank == 0:
+            print(f"bertscore-tm: resuming after line {done} from {unfinished}", file=sys.stderr)
+        parts = _read_items(arguments, _LINES_PER_RANK * ranks.size, done)
+        show = ranks.rank == 0 and sys.stderr.isatty()
+        progress = stack.enter_context(progress_bar(num_lines, show, unit="line"))
         progress(done)
         while items := ranks.run_on_first(lambda: next(parts, None)):
             score = partial(
@@ -192,11 +195,12 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
                 _append_lines(unfinished, items, [scores for scores, _ in gathered])
                 num_truncated += sum(truncated for _, truncated in gathered)
             progress(len(items))
-    if ranks.rank != 0:
-        return None
+        if ranks.rank != 0:
+            return None
+        summary = _finish(unfinished, arguments.output, signature)
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
-    return _finish(unfinished, arguments.output, signature)
+    return summary
 
 
 def _digest_files(paths: Sequence[str]) -> tuple[int, str]:

@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -264,25 +266,27 @@ def partial_path(output: str) -> Path:
     return Path(output + ".partial")
 
 
-def start_partial(path: Path, settings: dict[str, Any]) -> int:
-    """Start the file of an unfinished output, or find what an interrupted run finished.
+@contextmanager
+def start_partial(path: Path, settings: dict[str, Any]) -> Generator[int, None, None]:
+    """Start the file of an unfinished output, or find what an interrupted run finished; keep other runs off it.
 
     Args:
         path: the file, see :func:`partial_path`.
         settings: settings of the run, which an unfinished output must have too.
 
-    Returns:
+    Yields:
         Number of finished lines.
 
     Raises:
         CommandError: the file belongs to another run.
+        OSError: another process writes the file.
     """
-    done = resume_lines(path, json.dumps(settings))
-    if done is None:
-        raise CommandError(
-            f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
-        )
-    return done
+    with resume_lines(path, json.dumps(settings)) as done:
+        if done is None:
+            raise CommandError(
+                f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
+            )
+        yield done
 
 
 def write_output(content: str | bytes, path: str | None) -> None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -127,16 +128,18 @@ def score_files_across_ranks(
         weights = ranks.run_on_all(lambda: token_weights(encoder, False, idf_sents, device=device))
     parts: list[CorpusScores] = []
     unfinished: Path | None = None
-    if arguments.output is not None and files.num_pairs > PAIRS_PER_PART and not report.is_special(arguments.output):
-        unfinished = report.partial_path(arguments.output)
-        settings = {"signature": score_signature(encoder, weights.source), "input": files.digest}
-        parts += ranks.run_on_first(lambda: _resume(unfinished, settings))
-        arguments.resumes = True
-    done = sum(len(part.rows) for part in parts)
-    if done and ranks.rank == 0:
-        print(f"bertscore-tm: resuming after pair {done} from {unfinished}", file=sys.stderr)
-    reader = files.read(PAIRS_PER_PART * ranks.size, done)
-    with progress_bar(files.num_pairs, ranks.rank == 0 and sys.stderr.isatty()) as progress:
+    with ExitStack() as stack:
+        output = arguments.output
+        if output is not None and files.num_pairs > PAIRS_PER_PART and not report.is_special(output):
+            unfinished = report.partial_path(output)
+            settings = {"signature": score_signature(encoder, weights.source), "input": files.digest}
+            parts += ranks.run_on_first(lambda: _resume(unfinished, settings, stack))
+            arguments.resumes = True
+        done = sum(len(part.rows) for part in parts)
+        if done and ranks.rank == 0:
+            print(f"bertscore-tm: resuming after pair {done} from {unfinished}", file=sys.stderr)
+        reader = files.read(PAIRS_PER_PART * ranks.size, done)
+        progress = stack.enter_context(progress_bar(files.num_pairs, ranks.rank == 0 and sys.stderr.isatty()))
         progress(done)
         while texts := ranks.run_on_first(lambda: next(reader, None)):
             scored = ranks.score(texts, encoder, weights, device)
@@ -196,13 +199,13 @@ def _count_documents(files: PairFiles, encoder: FrozenEncoder) -> DocumentFreque
     return reduce(add, counted)
 
 
-def _resume(unfinished: Path, settings: dict[str, str]) -> list[CorpusScores]:
-    """Return the finished parts; start the file if it is new."""
+def _resume(unfinished: Path, settings: dict[str, str], stack: ExitStack) -> list[CorpusScores]:
+    """Return the finished parts; start the file if it is new, and keep other runs off it until the stack closes."""
     import torch
 
     from bertscore_tm.scoring.corpus import CorpusScores
 
-    report.start_partial(unfinished, settings)
+    stack.enter_context(report.start_partial(unfinished, settings))
     parts = []
     with unfinished.open(encoding="utf-8") as file:
         next(file)

@@ -94,40 +94,69 @@ def _exists(path: str, filesystem: Any) -> bool:
     return False
 
 
-def resume_lines(path: Path, header: str) -> int | None:
+@contextmanager
+def resume_lines(path: Path, header: str) -> Generator[int | None, None, None]:
     """Prepare a file of lines for :func:`append_lines`: start it, or keep the lines of an interrupted run.
 
-    A last line that the interruption cut off is removed.
+    A last line that the interruption cut off is removed. During the block other processes are refused, such as ranks
+    that outlive a killed ``torchrun``, where the system has advisory locks.
 
     Args:
         path: the file; its folder must exist.
         header: first line, which tells what the other lines belong to; without a line end.
 
-    Returns:
+    Yields:
         Number of complete lines after the header; ``None`` if the file has another header, and is left as it is.
+
+    Raises:
+        OSError: the file cannot be written, or another process writes it.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "unfinished")
-        >>> resume_lines(path, "settings")
-        0
-        >>> append_lines(path, ["one", "two"])
-        >>> resume_lines(path, "settings"), resume_lines(path, "other settings")
-        (2, None)
+        >>> with resume_lines(path, "settings") as done:
+        ...     append_lines(path, ["one", "two"])
+        >>> with resume_lines(path, "settings") as again, resume_lines(Path(f"{path}2"), "settings") as new:
+        ...     done, again, new
+        (0, 2, 0)
     """
-    if not path.exists():
-        with write_atomically(path) as new:
-            new.write(header + "\n")
-    with path.open("r+b") as file:
-        if file.readline() != f"{header}\n".encode():
-            return None
-        count, end = 0, file.tell()
+    first = f"{header}\n".encode()
+    with path.open("a+b") as file:
+        _lock(file, path)
+        file.seek(0)
+        found = file.readline()
+        if not first.startswith(found):
+            yield None
+            return
+        if found != first:
+            # A new file, or one whose first line was cut off.
+            file.truncate(0)
+            file.write(first)
+            file.flush()
+            os.fsync(file.fileno())
+        count, end = 0, len(first)
+        file.seek(end)
         for line in file:
             if not line.endswith(b"\n"):
                 break
             count, end = count + 1, end + len(line)
         file.truncate(end)
-    return count
+        yield count
+
+
+def _lock(file: IO[Any], path: Path) -> None:
+    """Lock a file until it is closed, also by the end of the process."""
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:
+        return
+    try:
+        flock(file, LOCK_EX | LOCK_NB)
+    except BlockingIOError as error:
+        raise OSError(f"another run is writing {path}: wait until it ends, or stop it") from error
+    except OSError:
+        # A file system without locks.
+        return
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

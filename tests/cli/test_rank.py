@@ -136,6 +136,23 @@ def test_a_killed_run_resumes(folder, items, encoder_arguments, capsys):
     assert not partial.exists()
 
 
+def test_a_second_run_is_refused_while_one_writes(folder, encoder_arguments, capsys, monkeypatch):
+    # As a run is that was started twice, or whose ranks outlived a killed torchrun.
+    arguments = ["rank", folder / "samples.jsonl", "-o", folder / "best.jsonl", *encoder_arguments]
+    write, errors = rank._append_lines, []
+
+    def start_again(*lines):
+        write(*lines)
+        errors.append(run_here(capsys, *arguments, exit_code=1).err)
+
+    monkeypatch.setattr(rank, "_append_lines", start_again)
+    run_here(capsys, *arguments)
+    assert len(errors) == 1
+    assert "another run is writing" in errors[0]
+    assert "best.jsonl.partial: wait until it ends, or stop it" in errors[0]
+    assert len(read_records(folder / "best.jsonl")) == NUM_ITEMS
+
+
 def test_another_command_does_not_resume(folder, encoder_arguments, capsys, monkeypatch):
     output = folder / "best.jsonl"
     arguments = ["rank", folder / "samples.jsonl", "-o", output, *encoder_arguments]

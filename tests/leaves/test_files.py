@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -112,21 +114,56 @@ def test_a_remote_file_system():
 
 def test_lines_of_an_interrupted_run_are_kept_without_the_unfinished_one(tmp_path):
     path = tmp_path / "unfinished"
-    assert resume_lines(path, "settings") == 0
-    append_lines(path, ["one", "zwölf"])
+    with resume_lines(path, "settings") as done:
+        assert done == 0
+        append_lines(path, ["one", "zwölf"])
     with path.open("ab") as file:
         file.write(b"cut o")
-    assert resume_lines(path, "settings") == 2
-    append_lines(path, ["three"])
+    with resume_lines(path, "settings") as done:
+        assert done == 2
+        append_lines(path, ["three"])
     assert path.read_text(encoding="utf-8") == "settings\none\nzwölf\nthree\n"
-    assert resume_lines(path, "settings") == 3
+    with resume_lines(path, "settings") as done:
+        assert done == 3
+
+
+def test_a_first_line_that_was_cut_off_is_written_again(tmp_path):
+    path = tmp_path / "unfinished"
+    path.write_text("sett")
+    with resume_lines(path, "settings") as done:
+        assert done == 0
+        append_lines(path, ["one"])
+    assert path.read_text() == "settings\none\n"
+
+
+def test_a_file_that_another_process_writes_is_refused_until_the_process_ends(tmp_path):
+    path = tmp_path / "unfinished"
+    program = """
+import sys, time
+from pathlib import Path
+from bertscore_tm.utilities.files import append_lines, resume_lines
+
+with resume_lines(Path(sys.argv[1]), "settings"):
+    append_lines(Path(sys.argv[1]), ["one"])
+    print("started", flush=True)
+    time.sleep(600)
+"""
+    other = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "started\n"
+    with pytest.raises(OSError, match=r"another run is writing .*unfinished: wait until it ends, or stop it"):
+        resume_lines(path, "settings").__enter__()
+    other.kill()
+    other.communicate()
+    with resume_lines(path, "settings") as done:
+        assert done == 1
 
 
 @pytest.mark.parametrize("other", ["settings ", "setting", ""])
 def test_lines_of_another_header_are_left_alone(tmp_path, other):
     path = tmp_path / "unfinished"
-    resume_lines(path, "settings")
-    append_lines(path, ["one"])
+    with resume_lines(path, "settings"):
+        append_lines(path, ["one"])
     before = path.read_bytes()
-    assert resume_lines(path, other) is None
+    with resume_lines(path, other) as done:
+        assert done is None
     assert path.read_bytes() == before

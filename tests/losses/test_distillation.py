@@ -104,6 +104,20 @@ def test_a_stopped_run_goes_on_with_the_same_candidates(tmp_path, monkeypatch):
         make(tmp_path / "stopped.jsonl", model=make_model(seed=1))
 
 
+def test_a_second_run_is_refused_while_one_writes(tmp_path, monkeypatch):
+    sample, refused = distillation._sample, []
+
+    def start_again(*args):
+        with pytest.raises(OSError, match=r"another run is writing .*candidates\.jsonl\.0\.partial: wait"):
+            make(tmp_path / "candidates.jsonl")
+        refused.append(args)
+        return sample(*args)
+
+    monkeypatch.setattr(distillation, "_sample", start_again)
+    assert len(make(tmp_path / "candidates.jsonl")) == len(DATA)
+    assert len(refused) == 4
+
+
 @pytest.mark.parametrize("changed", ["first", "last", "language"])
 def test_candidates_of_other_examples_or_languages_are_not_read(tmp_path, monkeypatch, changed):
     path, model = tmp_path / "candidates.jsonl", make_model()
