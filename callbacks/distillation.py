@@ -13,6 +13,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
+from torch.utils.data import Subset
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.generation import isolate_training_state
@@ -38,6 +39,8 @@ class BestOfNDistillation(Callback):
     difference of their scores to the greedy texts', and ``distillation_refused``, the number of refused candidates.
     Candidates and targets stay in ``folder``, from which a resumed run reads the targets of its epoch, also on another
     number of ranks. An interrupted refresh resumes. A new run in the same folder replaces the files.
+    ``fast_dev_run`` samples for the first batch of each rank, in files of its own; ``limit_train_batches`` and
+    ``overfit_batches`` do not reduce the sampling.
 
     Args:
         dataset: the data set of the training dataloader, without targets.
@@ -180,7 +183,7 @@ class BestOfNDistillation(Callback):
         Later hooks are too late for the first epoch: workers of the dataloader have fetched batches by then.
         """
         if self._refreshed_epoch is not None:
-            path = self._path("targets", self._refreshed_epoch)
+            path = self._path("targets", f"epoch_{self._refreshed_epoch}")
             if not path.exists():
                 raise MisconfigurationException(
                     f"{type(self).__name__} found no {path}, the targets of the checkpoint's epoch: pass the folder= "
@@ -191,16 +194,18 @@ class BestOfNDistillation(Callback):
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log how many targets are replaced, and by how much they score higher."""
-        pl_module.log_dict(self._logged, on_step=False, on_epoch=True)
+        pl_module.log_dict(self._logged, on_step=False, on_epoch=True, sync_dist=True)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Make the targets of the next epoch if they are due."""
         is_last_step = 0 <= trainer.max_steps <= trainer.global_step
-        is_last_epoch = trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch + 1
-        if not (is_last_step or is_last_epoch):
+        is_stopped = trainer.should_stop and trainer.fit_loop._can_stop_early
+        if not (is_last_step or is_stopped):
             self._prepare_epoch(trainer, pl_module, trainer.current_epoch + 1)
 
     def _prepare_epoch(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
+        if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= epoch:
+            return
         last = self._refreshed_epoch
         if epoch >= self.first_epoch and (last is None or epoch - last >= self.every_n_epochs):
             self._refresh(trainer, pl_module, epoch)
@@ -209,13 +214,18 @@ class BestOfNDistillation(Callback):
     def _refresh(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         verbose = trainer.progress_bar_callback is not None
+        is_trial = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+        examples = self.dataset.dataset
+        if is_trial:
+            examples = Subset(examples, range(min(self.batch_size * trainer.world_size, len(examples))))
+        label = "fast_dev_run" if is_trial else f"epoch_{epoch}"
         with isolate_training_state(trainer, pl_module):
             candidates = make_candidates(
                 find_generator(pl_module, self.model, self),
                 self.tokenizer,
-                self.dataset.dataset,
+                examples,
                 self.collate,
-                self._path("candidates", epoch),
+                self._path("candidates", label),
                 num_candidates=self.num_candidates,
                 max_new_tokens=self.max_new_tokens,
                 batch_size=self.batch_size,
@@ -232,8 +242,8 @@ class BestOfNDistillation(Callback):
             device=pl_module.device,
             verbose=verbose and trainer.is_global_zero,
         )
-        chosen = _interleave(gather_objects(trainer, chosen), len(candidates))
-        path = self._path("targets", epoch)
+        chosen = _interleave(gather_objects(trainer, chosen), len(self.dataset))
+        path = self._path("targets", label)
         if trainer.is_global_zero:
             chosen.write(path)
         trainer.strategy.barrier()
@@ -246,15 +256,16 @@ class BestOfNDistillation(Callback):
         }
         rank_zero_info(f"{type(self).__name__}, epoch {epoch}: {chosen}")
 
-    def _path(self, kind: str, epoch: int) -> Path:
-        return self.folder / f"{self.name}_{kind}_epoch_{epoch}.jsonl"
+    def _path(self, kind: str, label: str) -> Path:
+        return self.folder / f"{self.name}_{kind}_{label}.jsonl"
 
 
 def _interleave(parts: Sequence[DistilledTargets], count: int) -> DistilledTargets:
-    """Return the targets of all examples, of which each rank has every n-th."""
+    """Return the targets of all examples, of which each rank has every n-th; those after them have none."""
     targets: list[str | None] = [None] * count
-    gains = torch.empty(count, dtype=torch.float32, device="cpu")
+    gains = torch.full((count,), torch.nan, dtype=torch.float32, device="cpu")
+    num_chosen = sum(len(part.targets) for part in parts)
     for rank, part in enumerate(parts):
-        targets[rank :: len(parts)] = part.targets
-        gains[rank :: len(parts)] = part.gains
+        targets[rank : num_chosen : len(parts)] = part.targets
+        gains[rank : num_chosen : len(parts)] = part.gains
     return DistilledTargets(targets, gains, sum(part.num_refused for part in parts))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DeepSpeedStrategy
@@ -23,14 +21,13 @@ from bertscore_tm.callbacks.generator_model import find_generator
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional import rank_candidates
-from bertscore_tm.losses.sampling import evaluation_mode, list_input_names
+from bertscore_tm.losses.sampling import evaluation_mode, isolate_random_state, list_input_names
 
 __all__ = [
     "CausalGenerate",
     "Generate",
     "HuggingFaceGenerate",
     "Seq2SeqGenerate",
-    "isolate_random_state",
     "isolate_training_state",
 ]
 
@@ -42,8 +39,8 @@ Generate = Callable[[pl.LightningModule, Any], tuple[Sequence[str], Sequence[str
 def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Generator[None, None, None]:
     """Run a block in evaluation mode, without gradients and in the trainer's precision.
 
-    Afterwards, also after an exception, the random states (Python, NumPy, torch, the module's CUDA device) and the
-    training mode of every submodule are restored. Lightning calls callback hooks outside its precision context.
+    Afterwards, also after an exception, the random states (Python, NumPy, torch, CUDA) and the training mode of every
+    submodule are restored. Lightning calls callback hooks outside its precision context.
 
     Args:
         trainer: the running trainer.
@@ -51,28 +48,11 @@ def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -
     """
     with (
         evaluation_mode(pl_module),
-        isolate_random_state(pl_module),
+        isolate_random_state(pl_module.device),
         torch.no_grad(),
         trainer.precision_plugin.forward_context(),
     ):
         yield
-
-
-@contextmanager
-def isolate_random_state(pl_module: pl.LightningModule) -> Generator[None, None, None]:
-    """Run a block and restore the random states of Python, NumPy and torch.
-
-    Args:
-        pl_module: the module; the random state of its CUDA device is restored too.
-    """
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = [pl_module.device] if pl_module.device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 @contextmanager

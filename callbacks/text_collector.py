@@ -12,9 +12,9 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from bertscore_tm.callbacks.corpus_warnings import ignore_corpus_warnings
-from bertscore_tm.callbacks.generation import isolate_random_state
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
 from bertscore_tm.callbacks.trainer import count_scored_loaders, gather_objects
+from bertscore_tm.losses.sampling import isolate_random_state
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_text_pairs
 
@@ -190,7 +190,7 @@ class TextCollector(TextListener):
         scorer.flush()
         loaders, self._loaders = self._loaders, []
         # Loggers may draw random numbers.
-        with isolate_random_state(pl_module):
+        with isolate_random_state(pl_module.device):
             for number, loader in enumerate(loaders):
                 with ignore_corpus_warnings():  # the BERTScoreCallback warns
                     scores = loader.metric.compute()

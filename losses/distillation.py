@@ -5,27 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.content_hash import hash_model
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.losses.rewards import distinct_ngram_share
-from bertscore_tm.losses.sampling import generate_sequences
+from bertscore_tm.losses.sampling import generate_sequences, isolate_random_state
 from bertscore_tm.scoring.messages import progress_bar
 from bertscore_tm.utilities.files import append_lines, resume_lines, write_atomically
 
 __all__ = ["Candidates", "DistilledTargets", "choose_targets", "make_candidates", "read_candidates"]
 
 _NGRAM_SIZE = 4
+# In scripts without spaces (Thai to Khmer, Chinese, Japanese) each character counts as a word.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,8 @@ class Candidates:
 
     Args:
         greedy: the text of the most probable tokens.
-        candidates: the sampled texts that are complete, that is, not cut off at the length limit.
+        candidates: the sampled texts that are complete.
+        num_cut_off: number of further samples, which were cut off at the length limit.
 
     Example:
         >>> Candidates("it rains", ["it is raining", "rain"]).greedy
@@ -43,6 +52,7 @@ class Candidates:
 
     greedy: str
     candidates: list[str]
+    num_cut_off: int = 0
 
 
 def make_candidates(
@@ -61,24 +71,24 @@ def make_candidates(
 ) -> list[Candidates]:
     """Sample candidates for every example of a data set, and write them to a file of JSON lines.
 
-    Under ``torch.distributed`` each rank samples for a part of the examples, and all ranks return all candidates. A run
-    that was stopped resumes when it is called again with the same model, settings and number of ranks. The samples of
-    an example depend on the seed and on its batch only, and the caller's random state is untouched. A file that is
-    complete is read and not made again.
+    Under ``torch.distributed`` each rank samples for a part of the examples, and all ranks return all candidates; all
+    must call. A run that was stopped resumes when it is called again with the same model, examples, settings and number
+    of ranks. A complete file is read and not made again, on any number of ranks. The samples of an example depend on
+    the model and its device, the seed and its batch only. The random states of Python, NumPy and torch are untouched.
 
     Args:
         model: encoder-decoder or decoder of Hugging Face, on its device.
         tokenizer: its tokenizer.
         dataset: the examples, in a fixed order, with ``len`` and indices.
         collate: makes the model's inputs, ``input_ids`` and ``attention_mask``, from a list of examples; for a decoder
-            the prompts without the answers.
+            the prompts without the answers. It is called twice per batch: first to recognize the examples of a file.
         path: file to write, such as ``"candidates.jsonl"``, on a file system that all ranks share. Each line has
-            ``index``, ``greedy`` and ``candidates``, which ``bertscore-tm rank`` reads.
-        num_candidates: samples per example; those that are cut off are left out.
+            ``index``, ``greedy``, ``candidates`` and ``num_cut_off``; ``bertscore-tm rank`` reads it.
+        num_candidates: samples per example; those that are cut off are counted and left out.
         max_new_tokens: largest number of tokens of a text.
         batch_size: examples per batch.
         seed: seed of the samples.
-        overwrite: replace a file of another model or other settings. Default: raise an error.
+        overwrite: replace a file of another model, other examples or other settings. Default: raise an error.
         verbose: show a progress bar on standard error.
 
     Returns:
@@ -86,8 +96,9 @@ def make_candidates(
 
     Raises:
         TypeError: ``collate`` returns something other than tensors.
-        ValueError: a number is below 1, or the file was made by another model, with other settings or, judged by the
-            first and the last batch, of other examples.
+        ValueError: a number is below 1, the model has no end token, the ranks have different models or settings, or
+            the file was made with another model, other examples or other settings.
+        RuntimeError: several processes run without ``torch.distributed``.
         OSError: another run writes the file.
 
     Example:
@@ -107,25 +118,47 @@ def make_candidates(
     for name, value in (("num_candidates", num_candidates), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    if model.generation_config.eos_token_id is None:
+        raise ValueError(
+            "model.generation_config has no eos_token_id, so every text would be cut off: set it, such as to "
+            "tokenizer.eos_token_id"
+        )
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     batches = [range(start, min(start + batch_size, len(dataset))) for start in range(0, len(dataset), batch_size)]
+    own = batches[rank::size]
+    special = model.generation_config
     settings = {
-        "model": _digest_weights(model),
-        "settings": [num_candidates, max_new_tokens, batch_size, seed, len(dataset), size],
-        "inputs": _digest_inputs(model, [_collate(collate, dataset, batch) for batch in batches[:1] + batches[-1:]]),
+        "model": hash_model(model),
+        "special tokens": [special.eos_token_id, special.decoder_start_token_id, special.forced_bos_token_id],
+        "num_candidates": num_candidates,
+        "max_new_tokens": max_new_tokens,
+        "batch_size": batch_size,
+        "seed": seed,
+        "number of examples": len(dataset),
     }
+    hashes = []
+    for batch in own:
+        with _seed(model, seed, batch.start):
+            hashes.append(_hash_inputs(_collate(collate, dataset, batch)))
+    settings["examples"] = _combine_hashes(settings, hashes, len(batches))
     finished = Path(path)
     parts = [finished.with_name(f".{finished.name}.{number}.partial") for number in range(size)]
     if not _is_made_with(finished, settings, overwrite):
-        own = batches[rank::size]
+        if size == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise RuntimeError(
+                f"several processes would write {path} at once: call make_candidates after "
+                f"torch.distributed.init_process_group (in Hugging Face's Trainer, after the TrainingArguments are "
+                f"made), or in one process before the others start"
+            )
         with (
-            _resume(parts[rank], settings) as done,
+            _resume(parts[rank], {**settings, "number of ranks": size}) as done,
             progress_bar(len(own), verbose and rank == 0, unit="batch") as progress,
         ):
             for number, batch in enumerate(own):
                 if number >= done:
-                    inputs = _collate(collate, dataset, batch)
-                    made = _sample(model, tokenizer, inputs, num_candidates, max_new_tokens, (seed, batch.start))
+                    with _seed(model, seed, batch.start):
+                        inputs = _collate(collate, dataset, batch)
+                        made = _sample(model, tokenizer, inputs, num_candidates, max_new_tokens)
                     records = [{"index": i, **vars(one)} for i, one in zip(batch, made, strict=True)]
                     append_lines(parts[rank], [json.dumps(records)])
                 progress(1)
@@ -133,6 +166,10 @@ def make_candidates(
         if rank == 0:
             _merge(parts, finished, settings)
         _wait_for_all()
+    if rank == 0:
+        # Also those of an interrupted run on another number of ranks.
+        for part in finished.parent.glob(f".{escape(finished.name)}.[0-9]*.partial"):
+            part.unlink(missing_ok=True)
     return read_candidates(finished)
 
 
@@ -150,11 +187,11 @@ def read_candidates(path: str | os.PathLike[str]) -> list[Candidates]:
         >>> path = Path(tempfile.mkdtemp(), "candidates.jsonl")
         >>> _ = path.write_text('{"index": 0, "greedy": "a cat", "candidates": ["cats"]}')
         >>> read_candidates(path)
-        [Candidates(greedy='a cat', candidates=['cats'])]
+        [Candidates(greedy='a cat', candidates=['cats'], num_cut_off=0)]
     """
     with Path(path).open(encoding="utf-8") as file:
         records = [json.loads(line) for line in file]
-    return [Candidates(record["greedy"], record["candidates"]) for record in records]
+    return [Candidates(one["greedy"], one["candidates"], one.get("num_cut_off", 0)) for one in records]
 
 
 @dataclass(frozen=True)
@@ -164,7 +201,7 @@ class DistilledTargets:
     Args:
         targets: the best candidate, or ``None`` where the example keeps its own target.
         gains: score of each target minus that of the greedy text, NaN where there is no target, shape (examples,).
-        num_refused: candidates that were empty or repeated themselves.
+        num_refused: candidates that were cut off, empty or repeated themselves.
 
     Example:
         >>> print(DistilledTargets(["a cat sat", None], torch.tensor([0.25, torch.nan]), num_refused=3))
@@ -216,7 +253,7 @@ def choose_targets(
 ) -> DistilledTargets:
     """Choose the best candidate of each example as its target, if it scores above the greedy text.
 
-    Empty candidates and those that repeat themselves are refused. Choose with an encoder or layer that you do not
+    Candidates that are cut off, empty or repeat themselves are refused. Choose with an encoder or layer that you do not
     validate with, or a gain may be due to the choice alone.
 
     Args:
@@ -225,7 +262,8 @@ def choose_targets(
         encoder: hub name, local folder or a :class:`bertscore_tm.FrozenEncoder` of one layer with any settings.
             Default: the model for English.
         min_gain: smallest difference to the score of the greedy text that a target needs; equal scores do not count.
-        max_repetition: largest share of repeated 4-grams of words in a target.
+        max_repetition: largest share of repeated 4-grams of words in a target, or of characters in scripts without
+            spaces.
         component: score to choose by: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: ``"mean"`` or ``"max"`` over several references.
         device: where to compute. Default: the GPU if there is one, else the CPU.
@@ -269,7 +307,9 @@ def choose_targets(
         targets.append(ranked.best[i] if is_better else None)
         if is_better:
             gains[i] = gain
-    num_refused = sum(len(one.candidates) - len(texts) for one, texts in zip(candidates, kept, strict=True))
+    num_refused = sum(
+        one.num_cut_off + len(one.candidates) - len(texts) for one, texts in zip(candidates, kept, strict=True)
+    )
     return DistilledTargets(targets, gains, num_refused)
 
 
@@ -289,45 +329,62 @@ def _sample(
     inputs: Mapping[str, Tensor],
     num_candidates: int,
     max_new_tokens: int,
-    seed: tuple[int, int],
 ) -> list[Candidates]:
-    device: torch.device = model.device
-    inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(int.from_bytes(hashlib.sha256(repr(seed).encode()).digest()[:7], "big"))
-        sampled, _ = generate_sequences(model, inputs, num_candidates, max_new_tokens=max_new_tokens)
-        greedy, _ = generate_sequences(model, inputs, 1, max_new_tokens=max_new_tokens, do_sample=False)
-    end = model.generation_config.eos_token_id
-    is_complete = torch.ones_like(sampled[..., 0], dtype=torch.bool)
-    if end is not None:
-        is_complete = torch.isin(sampled, torch.tensor(end, device=sampled.device, dtype=sampled.dtype)).any(-1)
+    inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+    sampled, _ = generate_sequences(model, inputs, num_candidates, max_new_tokens=max_new_tokens)
+    greedy, _ = generate_sequences(model, inputs, 1, max_new_tokens=max_new_tokens, do_sample=False)
+    end = torch.tensor(model.generation_config.eos_token_id, device=sampled.device, dtype=sampled.dtype)
+    is_complete = torch.isin(sampled, end).any(-1)
     made = []
     for ids, complete, best in zip(sampled, is_complete, greedy[:, 0], strict=True):
-        texts = tokenizer.batch_decode(ids[complete], skip_special_tokens=True)
-        made.append(Candidates(str(tokenizer.decode(best, skip_special_tokens=True)), texts))
+        # batch_decode returns an empty text for no rows.
+        texts = [str(tokenizer.decode(row, skip_special_tokens=True)) for row in (best, *ids[complete])]
+        made.append(Candidates(texts[0], texts[1:], num_cut_off=int((~complete).sum())))
     return made
 
 
+@contextmanager
+def _seed(model: PreTrainedModel, seed: int, first: int) -> Generator[None, None, None]:
+    """Seed all generators of random numbers for the batch that starts with an example, and restore them."""
+    number = int.from_bytes(hashlib.sha256(repr((seed, first)).encode()).digest()[:7], "big")
+    with isolate_random_state(model.device):
+        random.seed(number)
+        np.random.seed(number % 2**32)
+        if model.device.type == "cpu":
+            # torch.manual_seed would seed accelerators too.
+            torch.default_generator.manual_seed(number)
+        else:
+            torch.manual_seed(number)
+        yield
+
+
 def _is_usable(text: str, max_repetition: float) -> bool:
-    words = text.split()
+    words = _WORD.findall(text)
     return bool(words) and 1 - distinct_ngram_share(words, _NGRAM_SIZE) <= max_repetition
 
 
-def _digest_weights(model: PreTrainedModel) -> str:
-    """Return a digest that changes with the weights, without a copy of them on the CPU."""
-    sums = [
-        (name, p.detach().double().sum().item(), p.detach().double().norm().item())
-        for name, p in model.named_parameters()
-    ]
-    return hashlib.sha256(repr(sums).encode()).hexdigest()[:16]
+def _hash_inputs(inputs: Mapping[str, Tensor]) -> str:
+    """Return a hash of what generation reads of a batch."""
+    content = hashlib.sha256()
+    for name, tensor in sorted(inputs.items()):
+        if name != "labels" and not name.startswith("decoder_"):
+            content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return content.hexdigest()
 
 
-def _digest_inputs(model: PreTrainedModel, batches: Sequence[Mapping[str, Tensor]]) -> str:
-    """Return a digest of the token ids of some batches, and of the special tokens that generation uses."""
-    special = model.generation_config
-    roles = [special.eos_token_id, special.decoder_start_token_id, special.forced_bos_token_id]
-    ids = [inputs["input_ids"].tolist() for inputs in batches if "input_ids" in inputs]
-    return hashlib.sha256(repr((roles, ids)).encode()).hexdigest()[:16]
+def _combine_hashes(settings: dict[str, Any], own: list[str], count: int) -> str:
+    """Return a hash of all batches, of which each rank has every n-th, where the ranks have the same settings."""
+    gathered: list[Any] = [(settings, own)]
+    if dist.is_initialized():
+        gathered = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, (settings, own))
+    if any(other != gathered[0][0] for other, _ in gathered):
+        raise ValueError("the ranks have different models, examples or settings: call make_candidates with the same")
+    hashes = [""] * count
+    for rank, (_, part) in enumerate(gathered):
+        hashes[rank :: len(gathered)] = part
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def _settings_path(path: Path) -> Path:
@@ -338,15 +395,16 @@ def _is_made_with(path: Path, settings: dict[str, Any], overwrite: bool) -> bool
     """Return whether the file is complete; raise an error if it belongs to other settings and must be kept."""
     if not path.exists():
         return False
-    with suppress(FileNotFoundError):
-        found = json.loads(_settings_path(path).read_text(encoding="utf-8"))
-        if found == settings:
-            return True
+    beside = _settings_path(path)
+    found = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    if found == settings:
+        return True
     if overwrite:
         return False
+    differing = ", ".join(name for name in settings if found.get(name) != settings[name])
+    reason = f"was made with a different {differing}" if found else f"has no {beside.name} next to it"
     raise ValueError(
-        f"{path} was made by another model or with other settings, examples or special tokens: read it with "
-        f"read_candidates, pass another path, or replace it with overwrite=True"
+        f"{path} {reason}. Read it with read_candidates, pass another path, or replace it with overwrite=True"
     )
 
 
@@ -377,8 +435,6 @@ def _merge(parts: Sequence[Path], path: Path, settings: dict[str, Any]) -> None:
         json.dump(settings, file)
     with write_atomically(path) as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    for part in parts:
-        part.unlink()
 
 
 def _wait_for_all() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class DistilledDataset(Dataset[Any]):
         dataset: examples with ``len`` and indices, in the order of the targets.
         targets: a text per example, or ``None`` where it keeps its target. Default: all keep theirs.
         replace: returns the example with another target, from the example and a text: a copy, tokenized as your
-            examples are. Default: a copy of the mapping with the text under ``target_key``.
+            examples are. Default: a copy of the mapping with the text under ``target_key``, for targets that are texts.
         target_key: key of the target.
         probability: probability with which a target is replaced: 1 with several references per example, 0.5 with one,
             so that the reference stays in training.
@@ -37,6 +37,7 @@ class DistilledDataset(Dataset[Any]):
 
     Raises:
         ValueError: lengths differ, or the probability is not between 0 and 1.
+        TypeError: an example that is read is not a mapping with a text, and there is no ``replace``.
 
     Example:
         >>> data = [{"text": "a", "summary": "b"}, {"text": "c", "summary": "d"}]
@@ -110,10 +111,17 @@ class DistilledDataset(Dataset[Any]):
             return example
         if self.replace is not None:
             return self.replace(example, target)
+        if not isinstance(example, Mapping):
+            raise TypeError(f"the examples are not mappings but {type(example).__name__}: pass replace=")
         if self.target_key not in example:
             raise ValueError(
                 f"the examples have no {self.target_key!r} to replace, but {sorted(example)}: pass another "
                 f"target_key=, or replace="
+            )
+        if not isinstance(example[self.target_key], str):
+            raise TypeError(
+                f"{self.target_key!r} of the examples is not a text but {type(example[self.target_key]).__name__}: "
+                f"pass another target_key=, or replace= with a function that tokenizes the text"
             )
         return {**example, self.target_key: target}
 

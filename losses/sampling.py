@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -19,6 +21,7 @@ __all__ = [
     "SampledSequences",
     "evaluation_mode",
     "generate_sequences",
+    "isolate_random_state",
     "list_input_names",
     "sample_with_log_probs",
     "sequence_log_probs",
@@ -323,6 +326,23 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
+
+
+@contextmanager
+def isolate_random_state(device: torch.device) -> Iterator[None]:
+    """Run a block and restore the random states of Python, NumPy and torch, also after an exception.
+
+    Args:
+        device: the device in use; the random states of all CUDA devices, which one seed changes, are restored with it.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 @contextmanager

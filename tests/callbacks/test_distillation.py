@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import warnings
+from functools import partial
 
 import lightning.pytorch as pl
 import pytest
@@ -90,7 +92,7 @@ def fit(
         dataset, TEXTS, tiny_tokenizer(EVERY_FAMILY["bart"]), tokenize, folder, encoder=encoder, **SAMPLING, **settings
     )
     torch.manual_seed(0)
-    module = Writer(dataset, workers)
+    module = Writer(dataset if distil else DATA, workers)
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -190,22 +192,93 @@ def test_the_first_epochs_may_keep_their_own_targets(tmp_path, encoder):
     assert module.seen == {0: [own["labels"] for own in DATA], 1: targets_of(tmp_path, 1)}
 
 
-def fit_in_a_rank(rank, folder, minilm, port):
+@pytest.mark.parametrize("options", [{"fast_dev_run": True}, {"fast_dev_run": 2}], ids=str)
+def test_a_trial_run_samples_one_batch_in_its_own_files(unbroken, tmp_path, encoder, options):
+    fit(tmp_path, encoder, epochs=1)
+    kept = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    module = fit(tmp_path, encoder, **options)
+    path = tmp_path / "distillation_candidates_fast_dev_run.jsonl"
+    made = read_candidates(tmp_path / "distillation_candidates_epoch_0.jsonl")
+    assert read_candidates(path) == made[: SAMPLING["batch_size"]]
+    expected = [*targets_of(tmp_path, 0)[:2], *(row["labels"] for row in DATA[2:])]
+    assert module.seen == {0: expected[: 2 * int(options["fast_dev_run"])]}
+    assert {file: file.read_bytes() for file in kept} == kept
+
+
+@pytest.mark.parametrize("options", [{"limit_train_batches": 2}, {"overfit_batches": 2}], ids=str)
+def test_fewer_batches_train_on_their_targets(unbroken, tmp_path, encoder, options):
+    module = fit(tmp_path, encoder, epochs=3, **options)
+    assert module.seen[0] == module.seen[1] == targets_of(unbroken[0] / "best", 0)[:4]
+    assert module.seen[2] == targets_of(tmp_path, 2)[:4]
+
+
+class Stop(pl.Callback):
+    """Stops training, as EarlyStopping does, before the callback after it ends the second epoch."""
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        trainer.should_stop = trainer.current_epoch >= 1
+
+
+@pytest.mark.parametrize(("min_epochs", "epochs"), [(None, [0, 1]), (3, [0, 1, 2])])
+def test_nothing_is_sampled_when_training_stops(tmp_path, encoder, min_epochs, epochs):
+    module = fit(tmp_path, encoder, Stop(), min_epochs=min_epochs, settings={"every_n_epochs": 1})
+    assert sorted(module.seen) == epochs
+    assert len(list(tmp_path.glob("*targets*"))) == len(epochs)
+
+
+def test_nothing_is_sampled_for_a_finished_run(tmp_path, encoder):
+    fit(tmp_path / "best", encoder, ModelCheckpoint(tmp_path, "last"), epochs=2)
+    before = sorted((tmp_path / "best").iterdir())
+    assert fit(tmp_path / "best", encoder, epochs=2, ckpt_path=str(tmp_path / "last.ckpt")).seen == {}
+    assert sorted((tmp_path / "best").iterdir()) == before
+
+
+def fit_in_a_rank(rank, folder, minilm, port, checkpoints=None, **options):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), NODE_RANK="0")
     strategy = DDPStrategy(process_group_backend="gloo", find_unused_parameters=True)
-    return fit(folder, FrozenEncoder(minilm, num_layers=5), epochs=1, devices=2, strategy=strategy).seen[0]
+    of_steps = ModelCheckpoint(checkpoints, "{step}", save_top_k=-1, every_n_train_steps=1)
+    of_epochs = ModelCheckpoint(checkpoints, "{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    saving = [of_steps, of_epochs] if checkpoints else []
+    options = options | {"devices": 2, "strategy": strategy}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        module = fit(folder, FrozenEncoder(minilm, num_layers=5), *saving, **options)
+    assert not [str(one.message) for one in caught if "distillation" in str(one.message)]
+    return module.seen
+
+
+def fit_in_ranks(folder, minilm, **options):
+    """Train in two ranks, and return the targets of each epoch in any order."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    first, second = run_ranks(partial(fit_in_a_rank, **options), 2, folder, minilm, port)
+    # Lightning shuffles the loader's examples over the ranks.
+    return {epoch: sorted([*first[epoch], *second[epoch]]) for epoch in first}
 
 
 @pytest.mark.distributed
 def test_two_ranks_train_on_the_targets_of_one(unbroken, tmp_path, minilm):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    seen = run_ranks(fit_in_a_rank, 2, tmp_path, minilm, port)
+    seen = fit_in_ranks(tmp_path, minilm, epochs=1)
     first = targets_of(unbroken[0] / "best", 0)
     assert targets_of(tmp_path, 0) == first
-    # Lightning shuffles the loader's examples over the ranks.
-    assert sorted([*seen[0], *seen[1]]) == sorted(first)
+    assert seen == {0: sorted(first)}
+
+
+@pytest.mark.distributed
+def test_two_ranks_resume_between_refreshes(tmp_path, minilm, encoder):
+    checkpoints = tmp_path / "checkpoints"
+    whole = fit_in_ranks(tmp_path / "best", minilm, checkpoints=checkpoints)
+    assert whole[0] == whole[1] != whole[2] == whole[3]
+    # Between two refreshes at the end of an epoch, and within an epoch.
+    for name, finished in (("epoch=0", 1), ("step=5", 2)):
+        resumed = fit_in_ranks(tmp_path / "best", minilm, ckpt_path=str(checkpoints / f"{name}.ckpt"))
+        assert sorted(resumed) == list(range(finished, 4))
+        assert set(resumed[finished]) <= set(whole[finished])
+        assert all(resumed[epoch] == whole[epoch] for epoch in range(finished + 1, 4))
+    # On one rank.
+    resumed = fit(tmp_path / "best", encoder, epochs=2, ckpt_path=str(checkpoints / "epoch=0.ckpt"))
+    assert {epoch: sorted(seen) for epoch, seen in resumed.seen.items()} == {1: whole[1]}
 
 
 @pytest.mark.parametrize(

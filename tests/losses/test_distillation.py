@@ -1,25 +1,29 @@
-"""Best-of-n distillation: made candidates, chosen targets and the data set that holds them."""
+"""Best-of-n distillation: made candidates and chosen targets."""
 
 import json
-from importlib.util import find_spec
+import random
+import signal
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
-from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+import torch.distributed as dist
+from transformers import AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGeneration
 
 from bertscore_tm import bert_score
 from bertscore_tm.losses import (
     Candidates,
     DistilledDataset,
-    DistilledTargets,
     choose_targets,
     distillation,
     make_candidates,
     read_candidates,
 )
+from tests.metric.test_interrupted import die
 from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
 from tests.support.ranks import run_ranks
+from tests.support.separate_ranks import run_separate_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,8 +68,9 @@ def test_candidates_are_complete_samples_and_the_greedy_text(tmp_path):
     assert torch.rand(1) == expected_draw
     assert len(made) == len(DATA)
     counts = [len(one.candidates) for one in made]
-    # Texts without an end token are left out.
+    # Texts without an end token are left out, and counted.
     assert 0 < sum(counts) < 3 * len(DATA)
+    assert [count + one.num_cut_off for count, one in zip(counts, made, strict=True)] == [3] * len(DATA)
     tokenizer = make_tokenizer()
     inputs = collate(DATA[2:3])
     greedy = model.generate(**inputs, max_new_tokens=5, do_sample=False, num_beams=1)
@@ -82,7 +87,7 @@ def test_a_stopped_run_goes_on_with_the_same_candidates(tmp_path, monkeypatch):
     sample, calls = distillation._sample, []
 
     def stopping(*args):
-        calls.append(args[-1])
+        calls.append(args)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return sample(*args)
@@ -94,14 +99,18 @@ def test_a_stopped_run_goes_on_with_the_same_candidates(tmp_path, monkeypatch):
     with partial.open("a") as file:
         file.write('[{"index": 4')
     assert make(tmp_path / "stopped.jsonl") == whole
-    assert calls[2:] == [(0, 4), (0, 4), (0, 6)]
+    # The third batch again, and the fourth.
+    assert len(calls) == 5
     # A complete file is read.
     assert make(tmp_path / "stopped.jsonl") == whole
     assert len(calls) == 5
-    with pytest.raises(ValueError, match="was made by another model or with other settings"):
-        make(tmp_path / "stopped.jsonl", num_candidates=4)
-    with pytest.raises(ValueError, match="was made by another model"):
+    with pytest.raises(ValueError, match=r"stopped.jsonl was made with a different num_candidates, seed\. Read it"):
+        make(tmp_path / "stopped.jsonl", num_candidates=4, seed=1)
+    with pytest.raises(ValueError, match=r"was made with a different model\. "):
         make(tmp_path / "stopped.jsonl", model=make_model(seed=1))
+    (tmp_path / "stopped.jsonl.settings.json").unlink()
+    with pytest.raises(ValueError, match=r"stopped.jsonl has no stopped.jsonl.settings.json next to it"):
+        make(tmp_path / "stopped.jsonl")
 
 
 def test_a_second_run_is_refused_while_one_writes(tmp_path, monkeypatch):
@@ -118,7 +127,7 @@ def test_a_second_run_is_refused_while_one_writes(tmp_path, monkeypatch):
     assert len(refused) == 4
 
 
-@pytest.mark.parametrize("changed", ["first", "last", "language"])
+@pytest.mark.parametrize("changed", [0, 3, -1, "language"])
 def test_candidates_of_other_examples_or_languages_are_not_read(tmp_path, monkeypatch, changed):
     path, model = tmp_path / "candidates.jsonl", make_model()
     make(path, model)
@@ -126,10 +135,38 @@ def test_candidates_of_other_examples_or_languages_are_not_read(tmp_path, monkey
         model.generation_config.forced_bos_token_id = 9
     else:
         others = list(DATA)
-        others[0 if changed == "first" else -1] = {"text": "rain"}
+        others[changed] = {"text": "rain"}
         monkeypatch.setitem(globals(), "DATA", others)
-    with pytest.raises(ValueError, match="other settings, examples or special tokens"):
+    with pytest.raises(ValueError, match=f"a different {'special tokens' if changed == 'language' else 'examples'}"):
         make(path, model)
+
+
+def test_the_model_is_recognized_with_any_number_of_threads(tmp_path):
+    sizes = {"d_model": 64, "d_kv": 8, "d_ff": 8, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    model = randomised(T5ForConditionalGeneration(T5Config(vocab_size=4000, eos_token_id=1, **sizes)))
+    made = make(tmp_path / "candidates.jsonl", model)
+    torch.set_num_threads(2)  # one_thread restores it
+    assert make(tmp_path / "candidates.jsonl", model) == made
+
+
+def test_random_states_and_modes_are_untouched(tmp_path):
+    def draw(rows):
+        drawn = [random.randrange(3), int(np.random.randint(3)), int(torch.randint(3, ()))]
+        return collate([{"text": row["text"] + " cat" * sum(drawn)} for row in rows])
+
+    def states(model):
+        modes = [part.training for part in model.modules()]
+        return [random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist(), modes]
+
+    path, model = tmp_path / "candidates.jsonl", make_model().train()
+    next(model.children()).eval()
+    before = states(model)
+    made = make_candidates(model, make_tokenizer(), DATA, draw, path, **OPTIONS)
+    assert states(model) == before
+    random.random(), np.random.rand(), torch.rand(1)
+    # The same draws, so the file is of the same examples.
+    assert make_candidates(model, make_tokenizer(), DATA, draw, path, **OPTIONS) == made
+    assert make_candidates(model, make_tokenizer(), DATA, draw, tmp_path / "new.jsonl", **OPTIONS) == made
 
 
 def test_labels_and_decoder_inputs_of_a_collator_do_not_reach_the_candidates(tmp_path):
@@ -167,6 +204,71 @@ def test_two_ranks_make_what_one_does(tmp_path):
     alone = make(tmp_path / "one.jsonl")
     first, second = run_ranks(make_in_a_rank, 2, str(tmp_path / "two.jsonl"))
     assert first == second == alone
+    # A finished file is read on any number of ranks.
+    assert make(tmp_path / "two.jsonl") == alone
+    assert run_ranks(make_in_a_rank, 2, str(tmp_path / "one.jsonl")) == [alone, alone]
+
+
+def make_with_another_model(rank, path):
+    with pytest.raises(ValueError, match="the ranks have different models, examples or settings"):
+        make(path, make_model(seed=rank))
+
+
+@pytest.mark.distributed
+def test_ranks_with_different_models_are_refused(tmp_path):
+    run_ranks(make_with_another_model, 2, str(tmp_path / "candidates.jsonl"))
+    assert not list(tmp_path.iterdir())
+
+
+def die_while_writing(rank, report, path):
+    append = distillation.append_lines
+
+    def dying(part, lines):
+        if rank == dist.get_world_size() - 1 and part.exists() and len(part.read_bytes().splitlines()) == 2:
+            # Half of the line has reached the disk.
+            with part.open("a") as file:
+                file.write(lines[0][: len(lines[0]) // 2])
+            die()
+        append(part, lines)
+
+    distillation.append_lines = dying
+    make(path)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("size", [1, 2])
+def test_killed_ranks_go_on_with_the_same_candidates(tmp_path, size):
+    alone = make(tmp_path / "one.jsonl")
+    path = tmp_path / "killed.jsonl"
+    *_, ended = run_separate_ranks(die_while_writing, size, path)
+    assert ended.exit_code == -signal.SIGKILL
+    assert not path.exists()
+    assert run_ranks(make_in_a_rank, size, path) == [alone] * size
+    assert path.read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_parts_of_another_number_of_ranks_are_removed(tmp_path):
+    (tmp_path / ".candidates.jsonl.1.partial").write_text("settings\n")
+    make(tmp_path / "candidates.jsonl")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_processes_without_a_group_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match=r"several processes would write .* call make_candidates after"):
+        make(tmp_path / "candidates.jsonl")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    made = make(tmp_path / "candidates.jsonl")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert make(tmp_path / "candidates.jsonl") == made
+
+
+def test_a_model_without_an_end_token_is_refused(tmp_path):
+    model = make_model()
+    model.generation_config.eos_token_id = None
+    with pytest.raises(ValueError, match="no eos_token_id, so every text would be cut off"):
+        make(tmp_path / "candidates.jsonl", model)
 
 
 def test_targets_beat_the_greedy_text(encoder):
@@ -189,80 +291,26 @@ def test_targets_beat_the_greedy_text(encoder):
     assert stricter.targets[0] is None
     loose = choose_targets(candidates, references, encoder, max_repetition=1.0)
     assert loose.num_refused == 1
+    cut_off = [replace(one, num_cut_off=2) for one in candidates]
+    assert choose_targets(cut_off, references, encoder).num_refused == 2 + 2 * 4
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_targets_are_replaced_with_the_probability_in_every_worker(workers):
-    data = [{"labels": "own", "index": i} for i in range(400)]
-    targets = [None if i % 4 == 0 else "best" for i in range(400)]
-    distilled = DistilledDataset(data, targets, probability=0.3)
-    loader = DataLoader(distilled, batch_size=50, num_workers=workers, persistent_workers=workers > 0)
-    drawn = []
-    for epoch in (0, 1, 0):
-        distilled.set_epoch(epoch)
-        drawn.append([label for batch in loader for label in batch["labels"]])
-    assert drawn[0] == drawn[2] != drawn[1]
-    for labels in drawn:
-        assert all(label == "own" for label in labels[::4])
-        assert 60 < labels.count("best") < 120
-    assert data[1]["labels"] == "own"
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_running_workers_read_new_targets(tmp_path, workers):
-    distilled = DistilledDataset([{"labels": f"own {i}"} for i in range(8)], probability=1.0)
-    loader = DataLoader(distilled, batch_size=2, num_workers=workers, persistent_workers=workers > 0)
-    seen = [[label for batch in loader for label in batch["labels"]]]
-    for number in (1, 2):
-        targets = ["grüße" if i == number else None for i in range(8)]
-        gains = torch.tensor([0.5 if i == number else torch.nan for i in range(8)])
-        DistilledTargets(targets, gains, 0).write(tmp_path / "targets.jsonl")
-        distilled.read_targets(tmp_path / "targets.jsonl")
-        seen.append([label for batch in loader for label in batch["labels"]])
-    own = [f"own {i}" for i in range(8)]
-    assert seen == [own, [own[0], "grüße", *own[2:]], [*own[:2], "grüße", *own[3:]]]
-    record = json.loads((tmp_path / "targets.jsonl").read_text(encoding="utf-8").splitlines()[2])
-    assert record == {"index": 2, "target": "grüße", "gain": 0.5}
-    DistilledTargets([None], torch.tensor([torch.nan]), 0).write(tmp_path / "other.jsonl")
-    with pytest.raises(ValueError, match="one entry per example, got 1 for 8 examples"):
-        distilled.read_targets(tmp_path / "other.jsonl")
-
-
-class DrawTargets(TrainerCallback):
-    def __init__(self, distilled):
-        self.distilled = distilled
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        self.distilled.set_epoch(round(state.epoch or 0))
-
-
-@pytest.mark.skipif(find_spec("accelerate") is None, reason="Hugging Face's Trainer requires accelerate")
-def test_hugging_faces_trainer_trains_on_the_targets(tmp_path):
-    data = [{"text": row["text"], "labels": f"own {i}"} for i, row in enumerate(DATA)]
-    distilled = DistilledDataset(data, [f"best {i}" for i in range(len(DATA))], probability=0.5)
-    seen = []
-
-    def collate_labels(rows):
-        seen.append([row["labels"] for row in rows])
-        labels = make_tokenizer()([row["labels"] for row in rows], padding=True, return_tensors="pt")["input_ids"]
-        return {**collate(rows), "labels": labels}
-
-    settings = {"num_train_epochs": 3, "per_device_train_batch_size": len(DATA), "remove_unused_columns": False}
-    arguments = Seq2SeqTrainingArguments(tmp_path, use_cpu=True, save_strategy="no", report_to=[], **settings)
-    Seq2SeqTrainer(make_model(), arguments, collate_labels, distilled, callbacks=[DrawTargets(distilled)]).train()
-    expected = []
-    for epoch in range(3):
-        distilled.set_epoch(epoch)
-        expected.append(sorted(row["labels"] for row in distilled))
-    assert [sorted(labels) for labels in seen] == expected
-    assert expected[0] != expected[1]
-
-
-def test_own_examples_are_replaced_by_a_function():
-    distilled = DistilledDataset([(1, "a"), (2, "b")], ["c", "d"], lambda row, text: (row[0], text), probability=1.0)
-    assert list(distilled) == [(1, "c"), (2, "d")]
-    assert distilled[-1] == (2, "d")
-    assert list(DistilledDataset([(1, "a")], ["c"], probability=0.0)) == [(1, "a")]
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("今天下雨" * 4, True),
+        ("ฝนตก" * 4, True),
+        ("雨が降る。" * 3, True),
+        ("中国气象局预计今天北京有小到中雨，请市民出行携带雨具。", False),
+        ("วันนี้ฝนตกหนักในกรุงเทพ", False),
+        ("비가 옵니다 " * 5, True),
+        ("오늘은 비가 오고 내일은 맑겠습니다", False),
+    ],
+)
+def test_repetition_is_found_in_scripts_without_spaces(encoder, text, is_refused):
+    chosen = choose_targets([Candidates("a cat", [text])], [text], encoder)
+    assert chosen.num_refused == is_refused
+    assert chosen.targets == [None if is_refused else text]
 
 
 @pytest.mark.parametrize(
@@ -273,10 +321,6 @@ def test_own_examples_are_replaced_by_a_function():
         (lambda: choose_targets([], [], min_gain=-1.0), "min_gain must be at least 0"),
         (lambda: DistilledDataset([1], []), "targets must have one entry per example, got 0 for 1 examples"),
         (lambda: DistilledDataset([1], [None], probability=2.0), "probability must be between 0 and 1, got 2.0"),
-        (
-            lambda: DistilledDataset(DATA[:1], ["b"], target_key="summary", probability=1.0)[0],
-            r"the examples have no 'summary' to replace, but \['text'\]: pass another target_key=",
-        ),
     ],
 )
 def test_errors_name_the_argument(call, said):
