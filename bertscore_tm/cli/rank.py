@@ -19,18 +19,18 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import STDIN, read_parts
+from bertscore_tm.cli.inputs import STDIN, format_of, read_parts
 from bertscore_tm.cli.tables import Table
 from bertscore_tm.cli.text_arguments import read_references
 from bertscore_tm.utilities.files import append_lines, write_atomically
@@ -48,6 +48,7 @@ HELP = "choose the best of several candidates, against references or by consensu
 
 # Lines of the input that a rank scores before the output grows.
 _LINES_PER_RANK = 32
+_LINES_PER_CHECK = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,10 +121,11 @@ def run(arguments: argparse.Namespace) -> int:
     """
     report.check_output_path(arguments.output)
     for path in (arguments.candidates, *(arguments.references or ())):
-        if path == STDIN:
-            raise CommandError(
-                "rank reads its files twice and cannot read standard input (-): put the texts into a file"
-            )
+        if path == STDIN or Path(path).is_fifo():
+            name = "standard input (-)" if path == STDIN else f"the pipe {path}"
+            raise CommandError(f"rank reads its files twice and cannot read {name}: put the texts into a file")
+        if Path(path).resolve() == Path(arguments.output).resolve():
+            raise CommandError(f"argument --output: {path} is read, and would be replaced: give another file")
     with join_ranks() as ranks:
         summary = _rank(arguments, ranks)
     if summary is not None:
@@ -152,10 +154,10 @@ class _Summary:
 
 
 def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
-    num_lines, digest = ranks.run_on_first(lambda: _digest_files([arguments.candidates, *(arguments.references or ())]))
+    num_lines, digest = ranks.run_on_first(lambda: _check_files(arguments))
     idf_sents = ranks.run_on_first(lambda: options.read_idf_texts(arguments))
 
-    from bertscore_tm.functional.ranking import score_items
+    from bertscore_tm.functional.ranking import Item, score_items
     from bertscore_tm.scoring.messages import describe_truncation, progress_bar
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
@@ -176,11 +178,12 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
         done = ranks.run_on_first(lambda: stack.enter_context(report.start_partial(unfinished, settings)))
         if done and ranks.rank == 0:
             print(f"bertscore-tm: resuming after line {done} from {unfinished}", file=sys.stderr)
-        parts = _read_items(arguments, _LINES_PER_RANK * ranks.size, done)
+        parts = _read_texts(arguments, _LINES_PER_RANK * ranks.size, done)
         show = ranks.rank == 0 and sys.stderr.isatty()
         progress = stack.enter_context(progress_bar(num_lines, show, unit="line"))
         progress(done)
-        while items := ranks.run_on_first(lambda: next(parts, None)):
+        while texts := ranks.run_on_first(lambda: next(parts, None)):
+            items = [Item(candidates, references) for candidates, references in texts]
             score = partial(
                 score_items,
                 items[ranks.rank :: ranks.size],
@@ -203,48 +206,48 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
     return summary
 
 
-def _digest_files(paths: Sequence[str]) -> tuple[int, str]:
-    """Return the number of lines of the first file and a digest of the contents of all."""
-    digest, num_lines = hashlib.sha256(), 0
-    for number, path in enumerate(paths):
-        for table in read_parts(path, 1000):
-            num_lines += len(table.rows) if number == 0 else 0
-            digest.update("\n".join(table.rows).encode())
-        digest.update(b"\0")
+def _check_files(arguments: argparse.Namespace) -> tuple[int, str]:
+    """Check all lines before the first is scored; return their number and a digest of the texts."""
+    ends = [_read_end(path) for path in (arguments.candidates, *(arguments.references or ()))]
+    lengths = [end.num_before + len(end.rows) for end in ends]
+    num_lines = lengths[0]
     if num_lines == 0:
-        raise CommandError(f"{paths[0]}: the file contains no candidates")
+        raise CommandError(f"{arguments.candidates}: the file contains no candidates")
+    longest = ends[lengths.index(max(lengths))]
+    for end, length in zip(ends, lengths, strict=True):
+        if length != max(lengths):
+            blank = ", as its blank last line is an empty text" if longest.ends_blank else ""
+            message = f"the file ends here, but {longest.name} has {max(lengths)} texts{blank}"
+            raise end.error(len(end.rows) - 1, message)
+    digest = hashlib.sha256()
+    for texts in _read_texts(arguments, _LINES_PER_CHECK):
+        digest.update("".join(json.dumps(each) + "\n" for each in texts).encode())
     return num_lines, digest.hexdigest()
 
 
-def _read_items(arguments: argparse.Namespace, size: int, done: int) -> Iterator[list[Item]]:
-    """Yield the items of each part of the files that are not done yet."""
-    from bertscore_tm.functional.ranking import Item
+def _read_end(path: str) -> Table:
+    """Return the last lines of a file."""
+    last = deque(read_parts(path, _LINES_PER_CHECK), maxlen=1)
+    return last.pop() if last else Table(path, format_of(path)[0], [])
 
-    readers = [_read_to_the_end(path, size) for path in arguments.references or ()]
+
+def _read_texts(
+    arguments: argparse.Namespace, size: int, done: int = 0
+) -> Iterator[list[tuple[list[str], list[str] | None]]]:
+    """Yield candidates and references of the lines that are not done yet, part by part."""
+    readers = [read_parts(path, size) for path in arguments.references or ()]
     for table in read_parts(arguments.candidates, size):
-        tables = [next(reader) for reader in readers]
+        tables = [next(reader, None) for reader in readers]
+        sources = [other for other in tables if other is not None and len(other.rows) == len(table.rows)]
+        if len(sources) != len(readers):
+            raise CommandError("the files changed while they were read: give the command again")
         if table.num_before + len(table.rows) <= done:
             continue
         candidates = _read_candidates(table, arguments.candidates_column)
-        references: Sequence[list[str] | None]
-        if tables or arguments.reference_column is not None:
-            references = read_references(tables or [table], arguments.reference_column, table, len(candidates))
-        else:
-            references = [None] * len(candidates)
-        items = [Item(texts, wanted) for texts, wanted in zip(candidates, references, strict=True)]
-        yield items[max(done - table.num_before, 0) :]
-    for reader in readers:
-        extra = next(reader)
-        if extra.rows:
-            raise extra.error(0, f"the file goes on, but {arguments.candidates} has {extra.num_before} lines")
-
-
-def _read_to_the_end(path: str, size: int) -> Iterator[Table]:
-    """Yield the parts of a file, and then empty ones."""
-    last = Table(path, "txt", [])
-    for last in read_parts(path, size):
-        yield last
-    yield from repeat(Table(path, last.file_format, [], last.num_before + len(last.rows)))
+        references: Sequence[list[str] | None] = [None] * len(candidates)
+        if sources or arguments.reference_column is not None:
+            references = read_references(sources or [table], arguments.reference_column, table, len(candidates))
+        yield list(zip(candidates, references, strict=True))[max(done - table.num_before, 0) :]
 
 
 def _read_candidates(table: Table, column: str) -> list[list[str]]:

@@ -43,7 +43,8 @@ class Table:
     @property
     def ends_blank(self) -> bool:
         """Whether the last of several plain lines is blank."""
-        return self.file_format == "txt" and len(self.rows) > 1 and not self.rows[-1].strip()
+        is_several = self.num_before + len(self.rows) > 1
+        return self.file_format == "txt" and is_several and len(self.rows) > 0 and not self.rows[-1].strip()
 
     def texts(self, column: str) -> list[str]:
         """Return one text per row.

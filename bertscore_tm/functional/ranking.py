@@ -241,7 +241,10 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
     for i, rows in enumerate(texts):
         given = None
         if weights is not None:
-            given = torch.as_tensor(weights[i], dtype=torch.float64, device="cpu")
+            try:
+                given = torch.as_tensor(weights[i], dtype=torch.float64, device="cpu")
+            except (TypeError, ValueError) as error:
+                raise TypeError(f"weights[{i}] must be numbers, one per candidate, got {weights[i]!r}") from error
             if given.shape != (len(rows),) or not bool((given >= 0).all() and given.isfinite().all()):
                 raise ValueError(
                     f"weights[{i}] must be {len(rows)} finite numbers of at least 0, one per candidate, got "

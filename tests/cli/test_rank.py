@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import signal
 import time
 
@@ -182,18 +183,42 @@ def test_another_command_does_not_resume(folder, encoder_arguments, capsys, monk
         ([], [], "c.jsonl: the file contains no candidates"),
         (['{"candidates": ["a"]}'] * 3, ["-r", "r.txt"], "r.txt:2: the file ends here, but c.jsonl has 3 texts"),
         (['{"candidates": ["a"]}'], ["-r", "r.txt"], "c.jsonl:1: the file ends here, but r.txt has 2 texts"),
-        (['{"candidates": ["a"]}'] * 2, ["-r", "r3.txt"], "r3.txt:3: the file goes on, but c.jsonl has 2 lines"),
+        (['{"candidates": ["a"]}'] * 2, ["-r", "r3.txt"], "c.jsonl:2: the file ends here, but r3.txt has 3 texts"),
+        (['{"candidates": ["a"]}'] * 9, ["-r", "r.txt"], "r.txt:2: the file ends here, but c.jsonl has 9 texts"),
+        (['{"candidates": ["a"]}'] * 2, ["-r", "blank.txt"], "blank.txt has 3 texts, as its blank last line is an"),
+        (['{"candidates": ["a"]}'], ["-r", "none.txt"], "none.txt:0: the file ends here, but c.jsonl has 1 texts"),
+        (['{"candidates": ["a"]}'], ["-r", "pipe.txt"], "cannot read the pipe pipe.txt: put the texts into a file"),
         (['{"candidates": ["a"]}'], ["-r", "-"], "cannot read standard input (-)"),
+        (['{"candidates": ["a"]}'], ["-o", "c.jsonl"], "argument --output: c.jsonl is read, and would be replaced"),
         (['{"candidates": ["a"]}'], ["-r", "r.tsv"], "r.tsv: TSV files are not read in parts"),
     ],
 )
 def test_errors_name_the_file_and_the_line(tmp_path, encoder_arguments, capsys, monkeypatch, lines, options, message):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rank, "_LINES_PER_CHECK", 2)
     monkeypatch.setattr(rank, "_LINES_PER_RANK", 2)
     write_lines(tmp_path / "c.jsonl", lines)
     write_lines(tmp_path / "r.txt", ["a", "b"])
     write_lines(tmp_path / "r3.txt", ["a", "b", "c"])
     write_lines(tmp_path / "r.tsv", ["a"])
+    write_lines(tmp_path / "blank.txt", ["a", "b", ""])
+    write_lines(tmp_path / "none.txt", [])
+    os.mkfifo(tmp_path / "pipe.txt")
     printed = run_here(capsys, "rank", "c.jsonl", "-o", "best.jsonl", *options, *encoder_arguments, exit_code=2)
     assert message in printed.err
-    assert not (tmp_path / "best.jsonl").exists()
+    # Found before the first line is scored, so that nothing is left that the corrected files would not resume.
+    assert not list(tmp_path.glob("best.jsonl*"))
+
+
+def test_files_that_change_during_the_run_are_an_error(folder, encoder_arguments, capsys, monkeypatch):
+    check = rank._check_files
+
+    def change(arguments):
+        checked = check(arguments)
+        write_lines(folder / "refs0.txt", ["one line"])
+        return checked
+
+    monkeypatch.setattr(rank, "_check_files", change)
+    arguments = ["rank", folder / "samples.jsonl", "-r", folder / "refs0.txt", "-o", folder / "best.jsonl"]
+    error = run_here(capsys, *arguments, *encoder_arguments, exit_code=2).err
+    assert "the files changed while they were read: give the command again" in error

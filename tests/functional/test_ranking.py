@@ -163,6 +163,8 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"references": [[]]}, ValueError, r"references\[0\] is empty"),
         ({"references": ["a"], "weights": [[1, 1]]}, ValueError, "weights= are those of a consensus"),
         ({"weights": [[1]]}, ValueError, r"weights\[0\] must be 2 finite numbers .* got \[1.0\]"),
+        ({"weights": [None]}, TypeError, r"weights\[0\] must be numbers, one per candidate, got None"),
+        ({"weights": [["a", "b"]]}, TypeError, r"weights\[0\] must be numbers, one per candidate, got \['a', 'b'\]"),
         ({"weights": [[1, -1]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
         ({"weights": [[1, math.inf]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
         ({"component": "f2"}, ValueError, "component='f2' is not one of 'f1', 'precision', 'recall'"),
