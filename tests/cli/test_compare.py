@@ -178,7 +178,9 @@ def test_layouts(command, tmp_path):
     assert r"\begin{tabular}{lrrrr}" in latex
     assert r"50\% - a\_b & " in latex
     assert "\n{}[c] \\& d & " in latex
-    assert re.search(r"& \$-\$0\.\d{4} & \[\$-\$0\.\d{4}, \+0\.\d{4}\] &", latex)
+    signed = r"(\+|\$-\$)0\.\d{4}"
+    assert len(re.findall(rf"& {signed} & \[{signed}, {signed}\] &", latex)) == 2
+    assert not re.search(r"[^$]-0\.", latex.split(r"\end{tabular}")[0])
     # All layouts have the same numbers, and LaTeX compiles what follows the tables as comments.
     for line, other in zip(text.splitlines()[1:4], latex.splitlines()[4:7], strict=True):
         assert re.findall(r"\d\.\d{4}", line) == re.findall(r"\d\.\d{4}", other)

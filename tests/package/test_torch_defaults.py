@@ -80,7 +80,7 @@ class Given:
         self.head = torch.randn(len(tokenizer), 8, generator=generator)
         # Of another vocabulary.
         self.generator_tokenizer = tiny_model("gpt2")[1]
-        self.generator_labels = torch.tensor([self.generator_tokenizer("a cat sat on the mat")["input_ids"]])
+        self.generator_labels = torch.tensor([self.generator_tokenizer("a cat sat")["input_ids"]])
         shape = (*self.generator_labels.shape, len(self.generator_tokenizer))
         self.generator_logits = torch.randn(*shape, generator=generator)
 

@@ -219,6 +219,12 @@ def test_tokens_of_other_scripts(family, text, tokens):
     assert split_for_display(text, tokenizer).tokens == tokens
 
 
+def test_one_character_that_is_several_when_normalised():
+    tokenizer = TextTokenizer(tiny_model("xlm-roberta")[1], tiny_config("xlm-roberta"))
+    # It depends on the tokenizer's training whether the space is a token.
+    assert split_for_display("½", tokenizer).tokens[-3:] == ["½₁", "½₂ <unk>", "½₃"]
+
+
 def test_parts_of_a_character_are_joined():
     tokenizer = TextTokenizer(tiny_model("bart")[1], tiny_config("bart"))
     readable = split_for_display("a 今b 天", tokenizer)
