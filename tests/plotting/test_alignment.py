@@ -210,8 +210,6 @@ def test_any_text_can_be_read(family, text):
         ("bart", "ि", ["◌ि₁", "◌ि₂", "◌ि₃"]),
         ("bert", "今 É", ["今 [UNK]", "É"]),
         ("xlm-roberta", "今a", ["␣", "今 <unk>", "a"]),
-        # Each is one character of the text and several of the normalised one.
-        ("xlm-roberta", "½", ["½₁", "½₂ <unk>", "½₃"]),
     ],
 )
 def test_tokens_of_other_scripts(family, text, tokens):
