@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, registe
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.generator_model import find_generator
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
@@ -119,6 +120,9 @@ class HuggingFaceGenerate(ABC):
         self.candidates = candidates
         self.choose = choose
         self.encoder = None if encoder is None else make_encoder(encoder)
+        if self.encoder is not None and self.encoder.all_layers:
+            raise ValueError("encoder= must have one layer to choose by: pass one without all_layers=True")
+        self._warned: set[str] = set()
         self.generate_kwargs = generate_kwargs
 
     def __call__(self, pl_module: pl.LightningModule, batch: Any) -> tuple[list[str], Sequence[Any]]:
@@ -166,7 +170,8 @@ class HuggingFaceGenerate(ABC):
 
     def _choose_by_consensus(self, texts: list[str], device: torch.device) -> list[str]:
         groups = [texts[start : start + self.candidates] for start in range(0, len(texts), self.candidates)]
-        best = rank_candidates(groups, encoder=self.encoder, device=device).best
+        with warn_once(self._warned):
+            best = rank_candidates(groups, encoder=self.encoder, device=device).best
         return [text for text in best if text is not None]
 
     @abstractmethod

@@ -41,8 +41,8 @@ class RankedCandidates:
     """Candidates of several items with their scores.
 
     Args:
-        scores: score of each candidate, per item of shape (candidates,), float32, on the CPU; NaN for a candidate that
-            has no other to agree with.
+        scores: score of each candidate, per item of shape (candidates,), float32, on the CPU; NaN, the last in the
+            order, without another candidate or a reference of positive weight.
         order: indices of the candidates, best first, per item of shape (candidates,), int64; of equal scores the first
             candidate comes first.
         best: the best candidate of each item, ``None`` for an item without candidates.
@@ -78,9 +78,11 @@ def rank_candidates(
 
     .. math:: u_i = \frac{\sum_{j \ne i} w_j \, F_1(y_i, y_j)}{\sum_{j \ne i} w_j}
 
-    which chooses by minimum Bayes risk (Kumar and Byrne, NAACL 2004; Eikema and Aziz, COLING 2020). The scores are
-    those of :func:`bertscore_tm.bert_score` on all pairs. Each distinct text of the call is encoded once, and memory
-    depends on the largest item and on the number of texts that later items share, not on the number of items.
+    which for samples chooses by minimum Bayes risk (Kumar and Byrne, NAACL 2004; Eikema and Aziz, COLING 2020). Texts
+    with probabilities, such as those of a beam, must count for themselves too, or one that has nearly all of the
+    probability is not chosen: pass them as both candidates and references, with ``weights``. The scores are those of
+    :func:`bertscore_tm.bert_score` on all pairs. Each distinct text of the call is encoded once, and memory depends on
+    the largest item and on the number of texts that later items share, not on the number of items.
 
     Args:
         candidates: any number of texts per item, such as sampled summaries of one document.
@@ -92,9 +94,8 @@ def rank_candidates(
         idf: weight tokens by their inverse document frequency in the references or, without references, in all
             candidates; or a mapping from token id to weight.
         idf_sents: texts to take the document frequencies from instead; switches idf on.
-        weights: for the consensus: weight w of each candidate as a reference, at least 0, per item of length
-            (candidates,), such as the probabilities of a beam's texts. Default: each counts once, which is right for
-            samples.
+        weights: weight w of each reference in the mean, or for the consensus of each candidate as a reference of the
+            others, at least 0, per item. Default: each counts once, which is right for samples.
         device: where to compute. Default: the GPU if there is one, else the CPU.
         verbose: show a progress bar on standard error.
 
@@ -123,6 +124,8 @@ def rank_candidates(
         if value not in allowed:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
     items = _check_items(candidates, references, weights)
+    if weights is not None and references_reduce == "max":
+        raise ValueError("weights= have no effect on references_reduce='max': remove one of them")
     used_encoder = make_encoder(encoder)
     if used_encoder.all_layers:
         raise ValueError("candidates are ranked by one layer: pass an encoder without all_layers=True")
@@ -151,7 +154,7 @@ class Item:
     Args:
         candidates: the texts.
         references: at least one reference; ``None`` for a ranking by consensus.
-        weights: weight of each candidate in a consensus, shape (candidates,), float64. Default: 1 each.
+        weights: weight of each reference, or of each candidate in a consensus, float64. Default: 1 each.
     """
 
     candidates: list[str]
@@ -231,8 +234,6 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
     if references is None:
         wanted: list[list[str] | None] = [None] * len(texts)
     else:
-        if weights is not None:
-            raise ValueError("weights= are those of a consensus of the candidates: remove weights= or references=")
         wanted = [*_check_lists([[one] if isinstance(one, str) else one for one in references], "references")]
         for i, several in enumerate(wanted):
             if not several:
@@ -244,11 +245,11 @@ def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
             try:
                 given = torch.as_tensor(weights[i], dtype=torch.float64, device="cpu")
             except (TypeError, ValueError) as error:
-                raise TypeError(f"weights[{i}] must be numbers, one per candidate, got {weights[i]!r}") from error
-            if given.shape != (len(rows),) or not bool((given >= 0).all() and given.isfinite().all()):
+                raise TypeError(f"weights[{i}] must be a list of numbers, got {weights[i]!r}") from error
+            name, count = ("candidate", len(rows)) if wanted[i] is None else ("reference", len(wanted[i] or ()))
+            if given.shape != (count,) or not bool((given >= 0).all() and given.isfinite().all()):
                 raise ValueError(
-                    f"weights[{i}] must be {len(rows)} finite numbers of at least 0, one per candidate, got "
-                    f"{given.tolist()}"
+                    f"weights[{i}] must be {count} finite numbers of at least 0, one per {name}, got {given.tolist()}"
                 )
         items.append(Item(rows, wanted[i], given))
     return items
@@ -296,7 +297,10 @@ def _score_item(
     if item.references is not None:
         others, other_place = _number_texts(item.references, encoded)
         scores = score_all_pairs(encoded.vectors, weights.table, distinct, others)[component].cpu()[:, other_place]
-        reduced = scores.amax(1) if references_reduce == "max" else scores.mean(1)
+        if item.weights is not None:
+            reduced = (scores.double() @ item.weights / item.weights.sum()).float()
+        else:
+            reduced = scores.amax(1) if references_reduce == "max" else scores.mean(1)
         return reduced[place]
     scores = score_all_pairs(encoded.vectors, weights.table, distinct)[component].cpu().double()
     shares = torch.ones(len(place), dtype=torch.float64, device="cpu") if item.weights is None else item.weights

@@ -1,6 +1,7 @@
 """Seq2SeqGenerate and CausalGenerate: inputs of the model, decoded texts and references."""
 
 import pickle
+import warnings
 from copy import deepcopy
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
+from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import bert_score
 from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
 from tests.support.texts import real_pairs
@@ -318,11 +320,28 @@ def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
         ({"candidates": 0}, "candidates must be at least 1, got 0"),
         ({"candidates": 2, "choose": "longest"}, "choose='longest' is not 'consensus'"),
         ({"num_return_sequences": 3}, "num_return_sequences= returns several texts per example: pass candidates="),
+        ({"candidates": 4, "all_layers": True}, "encoder= must have one layer to choose by"),
     ],
 )
-def test_options_of_the_choice_are_checked(options, said):
+def test_options_of_the_choice_are_checked(options, said, minilm):
+    if options.pop("all_layers", False):
+        options["encoder"] = FrozenEncoder(minilm, all_layers=True)
     with pytest.raises(ValueError, match=said):
         Seq2SeqGenerate(tokenizer_of("bart"), **options)
+
+
+def test_truncated_candidates_are_a_warning_of_the_first_batch_alone(minilm):
+    tokenizer, model = tokenizer_of("bart"), model_of("bart")
+    batch = {"input_ids": torch.tensor(tokenizer(TEXTS[:1])["input_ids"]), "summary": REFERENCES[:1]}
+    short = FrozenEncoder(minilm, num_layers=1, max_length=4)
+    options = {"max_new_tokens": 9, "min_new_tokens": 9, "target_key": "summary"}
+    generate = Seq2SeqGenerate(tokenizer, candidates=4, encoder=short, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for seed in range(4):
+            torch.manual_seed(seed)
+            generate(Module(model), batch)
+    assert ["longer than 4 tokens" in str(one.message) for one in caught] == [True]
 
 
 class GeneratesInSteps(Module):

@@ -130,6 +130,27 @@ def test_consensus_with_weights_of_very_different_size(encoder):
         assert score == pytest.approx(expected, abs=1e-6)
 
 
+def test_references_with_weights(encoder):
+    candidates, references = make_items()
+    drawn = random.Random(2)
+    weights = [[drawn.random() for _ in texts] for texts in references]
+    ranked = rank_candidates(candidates, references, encoder, weights=weights)
+    for number, scores in enumerate(ranked.scores):
+        pairs, share = score_pairs(candidates[number], references[number], encoder)["f1"], torch.tensor(weights[number])
+        assert torch.allclose(scores.double(), (pairs * share).sum(1) / share.double().sum(), atol=1e-6)
+
+
+def test_texts_with_probabilities_are_chosen_as_their_samples_are(encoder):
+    texts, counts = ["a cat sat", "a dog sat", "the fish"], [96, 3, 1]
+    samples = [text for text, count in zip(texts, counts, strict=True) for _ in range(count)]
+    weighted = rank_candidates([texts], [texts], encoder, weights=[counts])
+    sampled = rank_candidates([samples], encoder=encoder)
+    assert weighted.best == sampled.best == ["a cat sat"]
+    # A sample is not its own reference, and the score of a text with itself is 1.
+    expected = (sampled.scores[0][[0, 96, 99]] * 99 + 1) / 100
+    assert torch.allclose(weighted.scores[0], expected, atol=1e-6)
+
+
 def test_of_equal_scores_the_first_candidate_comes_first(encoder):
     ranked = rank_candidates([["a dog", "a cat", "", "a cat", " ", "a dog"]], [["a cat"]], encoder)
     assert ranked.order[0].tolist() == [1, 3, 0, 5, 2, 4]
@@ -161,10 +182,19 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"references": "a"}, ValueError, "references must have one entry per item, got a string"),
         ({"references": FrozenEncoder(get_model_path(), num_layers=1)}, TypeError, "encoder: pass it as encoder="),
         ({"references": [[]]}, ValueError, r"references\[0\] is empty"),
-        ({"references": ["a"], "weights": [[1, 1]]}, ValueError, "weights= are those of a consensus"),
+        (
+            {"references": ["a"], "weights": [[1, 1]]},
+            ValueError,
+            r"weights\[0\] must be 1 .* one per reference",
+        ),
+        (
+            {"references": ["a"], "weights": [[1]], "references_reduce": "max"},
+            ValueError,
+            "weights= have no effect on references_reduce='max'",
+        ),
         ({"weights": [[1]]}, ValueError, r"weights\[0\] must be 2 finite numbers .* got \[1.0\]"),
-        ({"weights": [None]}, TypeError, r"weights\[0\] must be numbers, one per candidate, got None"),
-        ({"weights": [["a", "b"]]}, TypeError, r"weights\[0\] must be numbers, one per candidate, got \['a', 'b'\]"),
+        ({"weights": [None]}, TypeError, r"weights\[0\] must be a list of numbers, got None"),
+        ({"weights": [["a", "b"]]}, TypeError, r"weights\[0\] must be a list of numbers, got \['a', 'b'\]"),
         ({"weights": [[1, -1]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
         ({"weights": [[1, math.inf]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
         ({"component": "f2"}, ValueError, "component='f2' is not one of 'f1', 'precision', 'recall'"),
