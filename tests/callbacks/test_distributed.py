@@ -151,7 +151,7 @@ def test_spawned_ranks_stop_together_and_keep_the_best(pairs, encoder, tmp_path)
     module = chooser(few, [2, 7, 3, 3, 7], kind=Worse, count=COUNT)
     checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
     callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreEarlyStopping(patience=2), checkpoint, Record()]
-    run = trainer(tmp_path, callbacks, max_epochs=5, devices=2, strategy=SpawnedDDP("forkserver"))
+    run = trainer(tmp_path, callbacks, max_epochs=5, devices=2, strategy=SpawnedDDP())
     run.fit(module)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
     assert first == second

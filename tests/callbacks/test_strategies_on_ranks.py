@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -127,6 +128,11 @@ def test_checkpoints_of_the_best_scores_on_all_ranks(fit_reports, strategy):
 class Watched(ShardedChooser):
     """Writes from each rank what training ended with."""
 
+    def setup(self, stage):
+        # As Lightning does with the seed of `chooser` in the other ranks.
+        pl.seed_everything(7, verbose=False)
+        torch.set_num_threads(1)
+
     def on_fit_end(self):
         run = self.trainer
         found = {"rng": torch.get_rng_state(), "score": run.callback_metrics["val_bertscore_f1"].item()}
@@ -136,8 +142,6 @@ class Watched(ShardedChooser):
 def test_spawned_processes_train_as_ranks_without_the_callback(fit_reports, few, shallow, tmp_path):
     """The run without the callback is that of ranks that were started by hand."""
     module = chooser(few, kind=Watched, count=COUNT)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # handed on to spawned processes
     run = trainer(
         tmp_path,
         [BERTScoreCallback(BERTScore(shallow), write_wildly)],
@@ -148,7 +152,6 @@ def test_spawned_processes_train_as_ranks_without_the_callback(fit_reports, few,
         precision=STRATEGIES["ddp"],
     )
     run.fit(module)
-    torch.set_num_threads(threads)
     found = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
     plain = results(fit_reports, ("ddp", "none"))
     assert torch.equal(whole_weights(module), plain[0]["kept"]["weights"])

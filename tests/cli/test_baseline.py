@@ -1,27 +1,20 @@
 """``bertscore-tm baseline``: the table of the library, after interruptions and on several ranks too."""
 
 import json
+import os
 import re
 import signal
-import time
 
 import pytest
 import torch
 
 from bertscore_tm import FrozenEncoder, bert_score, catalog
 from bertscore_tm.baselines import make_baseline
+from bertscore_tm.cli import main
 from bertscore_tm.cli.baseline import state_path
 from tests.support.models import save_tiny_model
-from tests.support.shell import (
-    ONE_PROCESS,
-    from_stdin,
-    numbers_in,
-    run_here,
-    run_on_ranks,
-    start,
-    write_lines,
-    write_records,
-)
+from tests.support.separate_ranks import run_separate_ranks
+from tests.support.shell import from_stdin, numbers_in, run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -153,24 +146,31 @@ def test_a_state_of_other_settings_is_an_error(command, folder):
     state.unlink()
 
 
+def die_in_the_fourth_step(rank, report, folder, arguments):
+    encode, calls = FrozenEncoder.encode, []
+
+    def dying(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return encode(*args, **kwargs)
+
+    FrozenEncoder.encode = dying
+    os.chdir(folder)
+    main(arguments)
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_killed_run_resumes_to_the_same_table(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     outputs = {name: tmp_path / f"{name}.csv" for name in ("alone", "ranks", "whole")}
-    options = ["-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", 1200, "--save-every", 10]
+    options = ["-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", PAIRS, "--save-every", 5]
     arguments = {name: ["baseline", *options, "-o", path] for name, path in outputs.items()}
-    running = start(ONE_PROCESS, folder, *arguments["alone"])
+    (killed,) = run_separate_ranks(die_in_the_fourth_step, 1, folder, list(map(str, arguments["alone"])))
+    assert killed.exit_code == -signal.SIGKILL
     state = state_path(str(outputs["alone"]))
-    while not state.exists():
-        assert running.poll() is None
-        time.sleep(0.01)
-    running.kill()
-    out, err = running.communicate()
-    assert (running.returncode, out, err) == (-signal.SIGKILL, "", "")
-    done = json.loads(state.read_text())["num_pairs"]
-    assert 0 < done < 1200
-    assert done % 10 == 0
+    assert json.loads(state.read_text())["num_pairs"] == 15
     assert not outputs["alone"].exists()
     copied = state_path(str(outputs["ranks"]))
     copied.write_bytes(state.read_bytes())

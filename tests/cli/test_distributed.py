@@ -1,12 +1,7 @@
 """The command on several ranks: the output of one process, evenly split work, and no deadlocks."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from itertools import chain
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -18,12 +13,14 @@ from bertscore_tm.cli import main
 from bertscore_tm.cli.distributed import RankGroup, choose_device, split_steps
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import plan_steps, score_corpus
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import save_tiny_model
 from tests.support.ranks import run_ranks
-from tests.support.shell import ROOT, run_here, run_on_ranks
+from tests.support.separate_ranks import run_separate_ranks
+from tests.support.shell import run_here, run_on_ranks, run_rank
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -131,45 +128,23 @@ def test_a_model_that_one_rank_lacks_ends_all_ranks_with_one_line(folder):
     assert second == (1, "", "")
 
 
-def start_ranks(folder: Path, programs: list[list[str]]) -> list[tuple[int, str, str]]:
-    """Start one process for each rank, and return exit codes, standard outputs and standard errors."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    running = []
-    for rank, program in enumerate(programs):
-        variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(programs))}
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen([sys.executable, *program], cwd=folder, env=environment, **pipes))
-    printed = [process.communicate() for process in running]
-    return [(process.returncode, *texts) for process, texts in zip(running, printed, strict=True)]
+def run_and_crash(rank, report, folder):
+    def crash(*args, **kwargs):
+        raise RuntimeError("a bug")
 
-
-CRASH = """
-import sys
-from bertscore_tm.scoring import corpus
-from bertscore_tm.cli import main
-
-def crash(*args, **kwargs):
-    raise RuntimeError("a bug")
-
-corpus.score_corpus = crash
-sys.exit(main(sys.argv[1:]))
-"""
+    if rank == 1:
+        corpus.score_corpus = crash
+    report["printed"] = run_rank(rank, folder, [ARGUMENTS] * 2)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_rank_that_crashes_ends_the_others(folder):
-    programs = [["-m", "bertscore_tm.cli", *ARGUMENTS], ["-c", CRASH, *ARGUMENTS]]
-    (first, out, err), (second, _, traceback) = start_ranks(folder, programs)
-    assert (first, out) == (1, "")
-    (line,) = (line for line in err.splitlines() if line.startswith("bertscore-tm"))
+    first, second = run_separate_ranks(run_and_crash, 2, str(folder))
+    assert (first.report["printed"].exit_code, first.report["printed"].out) == (1, "")
+    (line,) = (line for line in first.report["printed"].err.splitlines() if line.startswith("bertscore-tm"))
     assert line.startswith("bertscore-tm: error: lost the connection to another process: ")
-    assert second == 1
-    assert "RuntimeError: a bug" in traceback
+    assert (second.exit_code, second.report) == (1, {})
 
 
 def test_each_rank_of_a_machine_uses_its_own_gpu(monkeypatch):

@@ -312,5 +312,5 @@ def test_logged(workshop, tmp_path, stepwise):
 def test_logged_in_two_processes(workshop, tmp_path):
     # An odd number of examples, so that the sampler gives one of them to both.
     assert VALIDATED % 2
-    run, scores = fit(logging_module(workshop), tmp_path, strategy=SpawnedDDP("forkserver"), devices=2)
+    run, scores = fit(logging_module(workshop), tmp_path, strategy=SpawnedDDP(), devices=2)
     check_fit(workshop, run, scores)

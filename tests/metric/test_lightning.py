@@ -141,7 +141,7 @@ def test_score_does_not_depend_on_precision_and_mode(minilm, tmp_path):
 @pytest.mark.distributed
 def test_ddp(minilm, tmp_path):
     # DDP stops by itself when a parameter of the module gets no gradient, as those of a registered encoder would.
-    run = trainer(tmp_path, strategy=SpawnedDDP("forkserver"), devices=2, enable_checkpointing=False, callbacks=[])
+    run = trainer(tmp_path, strategy=SpawnedDDP(), devices=2, enable_checkpointing=False, callbacks=[])
     module = Generator(minilm)
     before = module.head.weight.detach().clone()
     run.fit(module)

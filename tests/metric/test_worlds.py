@@ -24,7 +24,7 @@ pytestmark = [
 
 TOLERANCE = 1e-6
 LAYERS = 2
-SIZES = (1, 7, 20)
+SIZES = (1, 7, 12)
 # Of each text; what is compared depends on numbers of texts, not on their lengths.
 WORDS = 8
 # Whether idf, several references, all layers: every pair of two of them in every combination.

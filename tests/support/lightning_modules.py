@@ -6,7 +6,7 @@ import multiprocessing
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -213,16 +213,20 @@ def generate_few(pl_module: Chooser, batch: Tensor) -> tuple[list[str], list[Any
 class SpawnedDDP(DDPStrategy):
     """Processes over gloo that the trainer starts, and that leave their group before they end.
 
-    Lightning ends them with the threads of the group running, which now and then aborts them.
-
-    Args:
-        start_method: ``"spawn"``, or ``"forkserver"``, which imports once for all tests but, unlike ``"spawn"``, does
-            not copy the random states of the main process.
+    Lightning ends them with the threads of the group running, which now and then aborts them. They come from a fork
+    server, which imports once for all tests. Unlike with ``"spawn"``, Lightning then neither copies the random states
+    and the seed of the main process nor keeps the processes from sharing the module's memory.
     """
 
-    def __init__(self, start_method: Literal["spawn", "forkserver"] = "spawn") -> None:
+    def __init__(self) -> None:
         multiprocessing.set_forkserver_preload(RANK_IMPORTS)
-        super().__init__(process_group_backend="gloo", start_method=start_method, find_unused_parameters=False)
+        super().__init__(process_group_backend="gloo", start_method="forkserver", find_unused_parameters=False)
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        assert self.model is not None
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.clone()
+        super().setup(trainer)
 
     def teardown(self) -> None:
         super().teardown()

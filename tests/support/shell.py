@@ -46,10 +46,11 @@ class Printed(NamedTuple):
 
 def run_on_ranks(folder: Path, *arguments: list[Any]) -> list[Printed]:
     """Run the command as ``torchrun`` does, but on the session's ranks, each with its own arguments."""
-    return run_ranks(_run_rank, len(arguments), str(folder), [list(map(str, one)) for one in arguments])
+    return run_ranks(run_rank, len(arguments), str(folder), [list(map(str, one)) for one in arguments])
 
 
-def _run_rank(rank: int, folder: str, arguments: list[list[str]]) -> Printed:
+def run_rank(rank: int, folder: str, arguments: list[list[str]]) -> Printed:
+    """Run the command on one rank, in the group that it has joined."""
     os.environ |= {"WORLD_SIZE": str(dist.get_world_size()), "RANK": str(rank), "LOCAL_RANK": str(rank)}
     out, err = io.StringIO(), io.StringIO()
     # The rank is already in its default process group.
