@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # uv, where it is installed, sets the environments up faster than pip.
 UV := $(shell command -v uv)
+# Checks in environments of their own import little of what is installed there: compiling all would take longer.
 ifdef UV
 create = $(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(1)
 install = $(UV) pip install --quiet --python $(1)/bin/python
@@ -52,11 +53,11 @@ dist: $(VENV)/ready
 types: dist
 	rm -rf .venv-wheel
 	$(call create,.venv-wheel)
-	$(call install,.venv-wheel) --constraint constraints.txt torch
-	$(call install,.venv-wheel) --constraint constraints.txt dist/*.whl
+	$(call install,.venv-wheel) --no-compile --constraint constraints.txt torch
+	$(call install,.venv-wheel) --no-compile --constraint constraints.txt dist/*.whl
 	cd dist && ../.venv-wheel/bin/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; from bertscore_tm import BERTScore, bert_score; print('imported from', bertscore_tm.__file__)"
 	.venv-wheel/bin/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; print('imported from the checkout')"
-	$(call install,.venv-wheel) --constraint constraints.txt "$$(echo dist/*.whl)[plot,cli]" mypy
+	$(call install,.venv-wheel) --no-compile --constraint constraints.txt "$$(echo dist/*.whl)[plot,cli]" mypy
 	cd dist && ../.venv-wheel/bin/python -m mypy --config-file ../pyproject.toml -p bertscore_tm
 
 # With the lowest versions that pyproject.toml allows: every example of the docstrings, and runs of the Trainer.
@@ -85,8 +86,8 @@ $(VENV)/ready: $(VENV)/demo-ready
 
 .venv-lowest/ready: pyproject.toml constraints.txt tests/lowest.txt
 	$(call create,.venv-lowest)
-	$(call install,.venv-lowest) --constraint tests/lowest.txt torch
-	$(call install,.venv-lowest) --constraint tests/lowest.txt --editable ".[plot,cli,demo,entmax]" pytest
+	$(call install,.venv-lowest) --no-compile --constraint tests/lowest.txt torch
+	$(call install,.venv-lowest) --no-compile --constraint tests/lowest.txt --editable ".[plot,cli,demo,entmax]" pytest
 	touch $@
 
 clean:

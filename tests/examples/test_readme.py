@@ -89,7 +89,7 @@ def test_console_commands_run(command):
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     if command == "make test":
         # This very run; tried on one small file, so that it does not call itself, and without further processes.
-        arguments = [*shlex.split(command), "TEST_ARGS=--numprocesses 0 tests/leaves/test_statistics.py"]
+        arguments = [*shlex.split(command), "TEST_ARGS=--numprocesses 0 tests/leaves/test_files.py"]
     elif command == "make demo":
         # test_demo.py runs it.
         arguments = [*shlex.split(command), "DEMO_ARGS=--help"]
