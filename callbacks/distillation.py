@@ -212,7 +212,6 @@ class BestOfNDistillation(Callback):
         self.dataset.set_epoch(epoch)
 
     def _refresh(self, trainer: pl.Trainer, pl_module: pl.LightningModule, epoch: int) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         verbose = trainer.progress_bar_callback is not None
         is_trial = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
         examples = self.dataset.dataset

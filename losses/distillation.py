@@ -83,7 +83,8 @@ def make_candidates(
         collate: makes the model's inputs, ``input_ids`` and ``attention_mask``, from a list of examples; for a decoder
             the prompts without the answers. It is called twice per batch: first to recognize the examples of a file.
         path: file to write, such as ``"candidates.jsonl"``, on a file system that all ranks share. Each line has
-            ``index``, ``greedy``, ``candidates`` and ``num_cut_off``; ``bertscore-tm rank`` reads it.
+            ``index``, ``greedy``, ``candidates`` and ``num_cut_off``; ``bertscore-tm rank`` reads it if each example
+            has candidates.
         num_candidates: samples per example; those that are cut off are counted and left out.
         max_new_tokens: largest number of tokens of a text.
         batch_size: examples per batch.
@@ -142,6 +143,7 @@ def make_candidates(
             hashes.append(_hash_inputs(_collate(collate, dataset, batch)))
     settings["examples"] = _combine_hashes(settings, hashes, len(batches))
     finished = Path(path)
+    finished.parent.mkdir(parents=True, exist_ok=True)
     parts = [finished.with_name(f".{finished.name}.{number}.partial") for number in range(size)]
     if not _is_made_with(finished, settings, overwrite):
         if size == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:

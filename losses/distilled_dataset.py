@@ -37,7 +37,7 @@ class DistilledDataset(Dataset[Any]):
 
     Raises:
         ValueError: lengths differ, or the probability is not between 0 and 1.
-        TypeError: an example that is read is not a mapping with a text, and there is no ``replace``.
+        TypeError: the examples are not mappings with a text, and there is no ``replace``.
 
     Example:
         >>> data = [{"text": "a", "summary": "b"}, {"text": "c", "summary": "d"}]
@@ -69,6 +69,9 @@ class DistilledDataset(Dataset[Any]):
         self._num_reads = _share(torch.zeros((), dtype=torch.long, device="cpu"))
         self._path = _share(torch.zeros(_LONGEST_PATH, dtype=torch.uint8, device="cpu"))
         self._own_num_reads = 0
+        if replace is None and probability and len(dataset):
+            # Now rather than after candidates have been sampled for hours.
+            self._replace_target(dataset[0], "")
 
     def set_epoch(self, epoch: int) -> None:
         """Draw anew which targets are replaced.
@@ -107,8 +110,12 @@ class DistilledDataset(Dataset[Any]):
             self.targets = self._check(_read_targets(bytes(self._path.tolist()).rstrip(b"\0")))
         example, target = self.dataset[index], self.targets[index]
         drawn = random.Random(f"{self.seed} {int(self._epoch)} {index % len(self)}").random()
-        if target is None or drawn >= self.probability:
-            return example
+        return example if target is None or drawn >= self.probability else self._replace_target(example, target)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def _replace_target(self, example: Any, target: str) -> Any:
         if self.replace is not None:
             return self.replace(example, target)
         if not isinstance(example, Mapping):
@@ -124,9 +131,6 @@ class DistilledDataset(Dataset[Any]):
                 f"pass another target_key=, or replace= with a function that tokenizes the text"
             )
         return {**example, self.target_key: target}
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[index] for index in range(len(self)))
 
     def _check(self, targets: list[str | None]) -> list[str | None]:
         count = len(self.dataset)

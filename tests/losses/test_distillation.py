@@ -79,7 +79,7 @@ def test_candidates_are_complete_samples_and_the_greedy_text(tmp_path):
     assert [record["index"] for record in records] == list(range(len(DATA)))
     assert read_candidates(path) == made
     assert sorted(file.name for file in tmp_path.iterdir()) == ["candidates.jsonl", "candidates.jsonl.settings.json"]
-    assert make(tmp_path / "other.jsonl", seed=1) != made
+    assert make(tmp_path / "new" / "other.jsonl", seed=1) != made
 
 
 def test_a_stopped_run_goes_on_with_the_same_candidates(tmp_path, monkeypatch):

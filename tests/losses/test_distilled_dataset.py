@@ -201,4 +201,4 @@ def test_own_examples_are_replaced_by_a_function():
 )
 def test_examples_without_a_target_text_are_refused(example, kind, said):
     with pytest.raises(kind, match=said):
-        DistilledDataset([example], ["b"], probability=1.0)[0]
+        DistilledDataset([example], probability=0.5)
