@@ -167,7 +167,12 @@ class BestOfNDistillation(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Read the epoch that a resumed run starts with, which the trainer restores only after ``on_fit_start``."""
-        self._next_epoch = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+        loops = checkpoint["loops"]["fit_loop"]
+        epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]
+        is_within_batch = batches["total"]["completed"] < batches["total"]["processed"]
+        # From a checkpoint of an epoch's last step, the trainer resumes with the next epoch.
+        is_last_step = epochs["processed"] < epochs["started"] and batches["is_last_batch"] and is_within_batch
+        self._next_epoch = epochs["processed"] + is_last_step
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch of the last refresh and what is logged, for a checkpoint."""

@@ -270,8 +270,8 @@ def test_two_ranks_resume_between_refreshes(tmp_path, minilm, encoder):
     checkpoints = tmp_path / "checkpoints"
     whole = fit_in_ranks(tmp_path / "best", minilm, checkpoints=checkpoints)
     assert whole[0] == whole[1] != whole[2] == whole[3]
-    # Between two refreshes at the end of an epoch, and within an epoch.
-    for name, finished in (("epoch=0", 1), ("step=5", 2)):
+    # Between two refreshes at the end of an epoch, after its last step just before a refresh, and within an epoch.
+    for name, finished in (("epoch=0", 1), ("step=4", 2), ("step=5", 2)):
         resumed = fit_in_ranks(tmp_path / "best", minilm, ckpt_path=str(checkpoints / f"{name}.ckpt"))
         assert sorted(resumed) == list(range(finished, 4))
         assert set(resumed[finished]) <= set(whole[finished])
