@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.encoder.content_hash import hash_model
+from bertscore_tm.encoder.content_hash import hash_tensors
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.losses.rewards import distinct_ngram_share
 from bertscore_tm.losses.sampling import generate_sequences, isolate_random_state
@@ -129,7 +129,7 @@ def make_candidates(
     own = batches[rank::size]
     special = model.generation_config
     settings = {
-        "model": hash_model(model),
+        "model": hash_tensors(model.state_dict()),
         "special tokens": [special.eos_token_id, special.decoder_start_token_id, special.forced_bos_token_id],
         "num_candidates": num_candidates,
         "max_new_tokens": max_new_tokens,
@@ -367,12 +367,8 @@ def _is_usable(text: str, max_repetition: float) -> bool:
 
 def _hash_inputs(inputs: Mapping[str, Tensor]) -> str:
     """Return a hash of what generation reads of a batch."""
-    content = hashlib.sha256()
-    for name, tensor in sorted(inputs.items()):
-        if name != "labels" and not name.startswith("decoder_"):
-            content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return content.hexdigest()
+    names = sorted(name for name in inputs if name != "labels" and not name.startswith("decoder_"))
+    return hash_tensors({name: inputs[name] for name in names})
 
 
 def _combine_hashes(settings: dict[str, Any], own: list[str], count: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-__all__ = ["hash_folder", "hash_model", "hash_tokenizer"]
+__all__ = ["hash_folder", "hash_model", "hash_tensors", "hash_tokenizer"]
 
 # Files of a folder that determine scores besides the weights: configuration and tokenizer.
 _LOADED_FILES = (
@@ -43,10 +44,28 @@ def hash_model(model: nn.Module) -> str:
     config = getattr(model, "config", None)
     if isinstance(config, PretrainedConfig):
         content.update(_as_json(_without_origin(config.to_dict())))
-    for name, tensor in model.state_dict().items():
+    _add_tensors(content, model.state_dict())
+    return content.hexdigest()
+
+
+def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return a hash of named tensors, equal on any device.
+
+    Args:
+        tensors: the tensors, such as a model's ``state_dict()``.
+
+    Returns:
+        SHA-256 in hexadecimal digits.
+    """
+    content = hashlib.sha256()
+    _add_tensors(content, tensors)
+    return content.hexdigest()
+
+
+def _add_tensors(content: hashlib._Hash, tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
         content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return content.hexdigest()
 
 
 def hash_folder(folder: str) -> str:

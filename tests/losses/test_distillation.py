@@ -141,12 +141,14 @@ def test_candidates_of_other_examples_or_languages_are_not_read(tmp_path, monkey
         make(path, model)
 
 
-def test_the_model_is_recognized_with_any_number_of_threads(tmp_path):
+def test_a_saved_model_is_recognized_with_any_number_of_threads(tmp_path):
     sizes = {"d_model": 64, "d_kv": 8, "d_ff": 8, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
     model = randomised(T5ForConditionalGeneration(T5Config(vocab_size=4000, eos_token_id=1, **sizes)))
     made = make(tmp_path / "candidates.jsonl", model)
+    model.save_pretrained(tmp_path / "model")
     torch.set_num_threads(2)  # one_thread restores it
-    assert make(tmp_path / "candidates.jsonl", model) == made
+    loaded = T5ForConditionalGeneration.from_pretrained(tmp_path / "model")
+    assert make(tmp_path / "candidates.jsonl", model) == make(tmp_path / "candidates.jsonl", loaded) == made
 
 
 def test_random_states_and_modes_are_untouched(tmp_path):
