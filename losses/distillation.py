@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.content_hash import hash_tensors
 from bertscore_tm.functional import rank_candidates
+from bertscore_tm.losses.distilled_dataset import require_length
 from bertscore_tm.losses.rewards import distinct_ngram_share
 from bertscore_tm.losses.sampling import generate_sequences, isolate_random_state
 from bertscore_tm.scoring.messages import progress_bar
@@ -96,7 +97,7 @@ def make_candidates(
         The candidates of each example, in the order of the data set.
 
     Raises:
-        TypeError: ``collate`` returns something other than tensors.
+        TypeError: ``collate`` returns something other than tensors, or the data set has no length.
         ValueError: a number is below 1, the model has no end token, the ranks have different models or settings, or
             the file was made with another model, other examples or other settings.
         RuntimeError: several processes run without ``torch.distributed``.
@@ -119,6 +120,7 @@ def make_candidates(
     for name, value in (("num_candidates", num_candidates), ("batch_size", batch_size)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    require_length(dataset)
     if model.generation_config.eos_token_id is None:
         raise ValueError(
             "model.generation_config has no eos_token_id, so every text would be cut off: set it, such as to "

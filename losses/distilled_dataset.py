@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-__all__ = ["DistilledDataset"]
+__all__ = ["DistilledDataset", "require_length"]
 
 _LONGEST_PATH = 4096
 
@@ -37,7 +37,7 @@ class DistilledDataset(Dataset[Any]):
 
     Raises:
         ValueError: lengths differ, or the probability is not between 0 and 1.
-        TypeError: the examples are not mappings with a text, and there is no ``replace``.
+        TypeError: the data set has no length, or the examples are not mappings with a text and there is no ``replace``.
 
     Example:
         >>> data = [{"text": "a", "summary": "b"}, {"text": "c", "summary": "d"}]
@@ -58,6 +58,7 @@ class DistilledDataset(Dataset[Any]):
     ) -> None:
         if not 0 <= probability <= 1:
             raise ValueError(f"probability must be between 0 and 1, got {probability}")
+        require_length(dataset)
         self.dataset = dataset
         self.targets = self._check([None] * len(dataset) if targets is None else list(targets))
         self.replace = replace
@@ -137,6 +138,25 @@ class DistilledDataset(Dataset[Any]):
         if len(targets) != count:
             raise ValueError(f"targets must have one entry per example, got {len(targets)} for {count} examples")
         return targets
+
+
+def require_length(dataset: Any) -> None:
+    """Raise an error for a data set that can only be iterated, whose examples have no fixed place.
+
+    Args:
+        dataset: the data set.
+
+    Raises:
+        TypeError: it has no length.
+
+    Example:
+        >>> require_length(["a cat"])
+    """
+    if not isinstance(dataset, Sized):
+        raise TypeError(
+            f"dataset is a {type(dataset).__name__} without a length: candidates belong to examples by their index, so "
+            f"pass a map-style data set, such as list(dataset)"
+        )
 
 
 def _share(tensor: Tensor) -> Tensor:

@@ -5,10 +5,10 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 from transformers import BatchEncoding, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 
-from bertscore_tm.losses import DistilledDataset, DistilledTargets
+from bertscore_tm.losses import DistilledDataset, DistilledTargets, make_candidates
 from tests.losses.test_distillation import DATA, collate, make_model, make_tokenizer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -202,3 +202,18 @@ def test_own_examples_are_replaced_by_a_function():
 def test_examples_without_a_target_text_are_refused(example, kind, said):
     with pytest.raises(kind, match=said):
         DistilledDataset([example], probability=0.5)
+
+
+class Stream(IterableDataset):
+    """Examples without a fixed place."""
+
+    def __iter__(self):
+        return iter(DATA)
+
+
+def test_data_sets_that_can_only_be_iterated_are_refused(tmp_path):
+    said = r"dataset is a Stream without a length: .* pass a map-style data set, such as list\(dataset\)"
+    with pytest.raises(TypeError, match=said):
+        DistilledDataset(Stream(), target_key="text")
+    with pytest.raises(TypeError, match=said):
+        make_candidates(make_model(), make_tokenizer(), Stream(), collate, tmp_path / "x.jsonl", max_new_tokens=5)
