@@ -225,9 +225,8 @@ def test_models_whose_forward_takes_any_arguments_get_their_inputs():
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "index": torch.tensor([0])}
         batch |= {"labels": labels_of(tokenizer, [reference]), "decoder_input_ids": ids}
         expected = generate(Module(model), batch)
-        # Without a task type, PEFT's forward passes any arguments on.
-        adapted = get_peft_model(deepcopy(model), LoraConfig(target_modules=["q_proj"]))
-        assert generate(Module(adapted), batch) == expected
+        without_task_type = get_peft_model(deepcopy(model), LoraConfig(target_modules=["q_proj"]))
+        assert generate(Module(without_task_type), batch) == expected
         assert expected[0] == tokenizer.batch_decode(
             one_by_one(model, [row], max_new_tokens=6, num_beams=1), skip_special_tokens=True
         )
