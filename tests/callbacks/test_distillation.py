@@ -141,6 +141,9 @@ def test_each_epoch_trains_on_the_targets_of_its_refresh(unbroken, encoder):
     assert logged["distillation_share"] == pytest.approx(chosen.num_replaced / len(DATA))
     assert logged["distillation_gain"] == pytest.approx(chosen.mean_gain)
     assert logged["distillation_refused"] == chosen.num_refused
+    # The samples of a refresh have their own seed.
+    made_with = [folder / f"best/distillation_candidates_epoch_{epoch}.jsonl.settings.json" for epoch in (0, 2)]
+    assert [json.loads(path.read_text(encoding="utf-8"))["seed"] for path in made_with] == [0, 2]
 
 
 def test_running_workers_get_the_new_targets(unbroken, tmp_path, encoder):
@@ -307,7 +310,7 @@ def test_a_module_without_the_model_is_refused(tmp_path, encoder):
         fit(tmp_path, encoder, settings={"model": "net"})
 
 
-def test_sharded_models_are_refused(tmp_path, encoder):
+def test_a_new_trainer_starts_anew_and_sharded_models_are_refused(tmp_path, encoder):
     callback = BestOfNDistillation(
         DistilledDataset(DATA),
         TEXTS,
@@ -318,6 +321,9 @@ def test_sharded_models_are_refused(tmp_path, encoder):
         max_new_tokens=5,
     )
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    callback.load_state_dict({"refreshed_epoch": 3, "logged": {"distillation_share": 0.5}})
+    callback.setup(trainer, Writer(None), "fit")
+    assert callback.state_dict() == {"refreshed_epoch": None, "logged": {}}
     trainer.strategy.__class__ = FSDPStrategy
     with pytest.raises(MisconfigurationException, match="FSDPStrategy does not keep: use DDP"):
         callback.setup(trainer, Writer(None), "fit")

@@ -157,6 +157,15 @@ def test_non_finite_score_keeps_the_best_pairs(pairs, shallow, tmp_path):
     assert stopping.state_dict()["best_pairs"] is best
 
 
+def test_a_worse_score_than_the_divergence_threshold_stops():
+    stopping = BERTScoreEarlyStopping(min_delta=0.1, divergence_threshold=0.5, significance=0.05)
+    stopping.best_score, stopping._best_pairs = torch.tensor(0.55), torch.full((COUNT,), 0.55)
+    stopping._pairs = torch.full((COUNT,), 0.49)
+    should_stop, reason = stopping._evaluate_stopping_criteria(torch.tensor(0.49))
+    assert should_stop
+    assert reason.startswith("Divergence threshold reached")
+
+
 def test_threshold_applies_without_significance(pairs, shallow, tmp_path):
     right = noise_around_a_plateau()
     _, scores = run(pairs, shallow, tmp_path, right, BERTScoreEarlyStopping(patience=3))

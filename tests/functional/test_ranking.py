@@ -117,6 +117,10 @@ def test_items_with_few_candidates(encoder):
     assert ranked.scores[2].tolist() == pytest.approx([1, 1], abs=1e-6)
     assert len(rank_candidates([], encoder=encoder)) == 0
     assert rank_candidates([["a"], []], ["a", "b"], encoder).best == ["a", None]
+    # The first has no other candidate of positive weight.
+    weighted = rank_candidates([["a cat", "a dog"]], encoder=encoder, weights=[[1, 0]])
+    assert weighted.scores[0].isnan().tolist() == [True, False]
+    assert (weighted.order[0].tolist(), weighted.best) == ([1, 0], ["a dog"])
 
 
 def test_consensus_with_weights_of_very_different_size(encoder):

@@ -59,13 +59,14 @@ def make_in_a_rank(rank, path):
     return make(path)
 
 
-def test_candidates_are_complete_samples_and_the_greedy_text(tmp_path):
+def test_candidates_are_complete_samples_and_the_greedy_text(tmp_path, capsys):
     path, model = tmp_path / "candidates.jsonl", make_model()
     torch.manual_seed(5)
     expected_draw = torch.rand(1)
     torch.manual_seed(5)
-    made = make(path, model)
+    made = make(path, model, verbose=True)
     assert torch.rand(1) == expected_draw
+    assert "4/4" in capsys.readouterr().err
     assert len(made) == len(DATA)
     counts = [len(one.candidates) for one in made]
     # Texts without an end token are left out, and counted.
@@ -153,8 +154,8 @@ def test_a_saved_model_is_recognized_with_any_number_of_threads(tmp_path):
 
 def test_random_states_and_modes_are_untouched(tmp_path):
     def draw(rows):
-        drawn = [random.randrange(3), int(np.random.randint(3)), int(torch.randint(3, ()))]
-        return collate([{"text": row["text"] + " cat" * sum(drawn)} for row in rows])
+        drawn = [random.randrange(100), int(np.random.randint(100)), int(torch.randint(100, ()))]
+        return collate([{"text": f"{row['text']} {drawn}"} for row in rows])
 
     def states(model):
         modes = [part.training for part in model.modules()]
@@ -287,7 +288,8 @@ def test_targets_beat_the_greedy_text(encoder):
     assert chosen.gains[0].item() == pytest.approx((f1[0] - f1[1]).item(), abs=1e-6)
     assert chosen.gains.isnan().tolist() == [False, True, True, False]
     assert chosen.num_refused == 2
-    assert str(chosen).startswith("2 of 4 targets replaced, 0.")
+    assert chosen.mean_gain == pytest.approx((chosen.gains[0] + chosen.gains[3]).item() / 2)
+    assert str(chosen).startswith(f"2 of 4 targets replaced, {chosen.mean_gain:.4f} above the greedy text on average")
     least = float(chosen.gains[0]) + 1e-4
     stricter = choose_targets(candidates, references, encoder, min_gain=least)
     assert stricter.targets[0] is None
@@ -306,6 +308,9 @@ def test_targets_beat_the_greedy_text(encoder):
         ("中国气象局预计今天北京有小到中雨，请市民出行携带雨具。", False),
         ("วันนี้ฝนตกหนักในกรุงเทพ", False),
         ("비가 옵니다 " * 5, True),
+        # One 4-gram of five is repeated; then three words only.
+        ("the cat sat on the cat sat on", True),
+        ("the cat sat and the cat sat", False),
         ("오늘은 비가 오고 내일은 맑겠습니다", False),
     ],
 )

@@ -32,6 +32,7 @@ def test_the_gradient_has_the_norm_and_keeps_its_direction(scale, several):
     assert wanted.norm() > 10 * before.norm() / scale
     torch.testing.assert_close(ours.norm(), wanted.norm())
     torch.testing.assert_close(torch.cosine_similarity(ours, before, dim=0), torch.tensor(1.0))
+    assert match_gradient_norm(risk.bfloat16(), cross_entropy, tensors).dtype == torch.bfloat16
     # The graph is kept for the backward pass of the sum.
     (cross_entropy + 0.3 * scaled).backward()
     assert layer.weight.grad.isfinite().all()

@@ -119,6 +119,13 @@ def test_dropout_is_off_and_the_training_mode_is_kept():
     assert torch.allclose(sampled.log_probs, looped(model.eval(), sampled.ids, sampled.mask), atol=1e-5)
 
 
+def test_log_probs_of_half_precision_are_computed_in_float32():
+    model, inputs = make_model("gpt2").bfloat16().eval(), {"input_ids": torch.tensor([ROWS[0]])}
+    sampled = sample_with_log_probs(model, inputs, 4, max_new_tokens=1)
+    expected = model(**inputs).logits[0, -1].float().log_softmax(-1)[sampled.ids]
+    torch.testing.assert_close(sampled.log_probs, expected)
+
+
 @pytest.mark.parametrize(("of_config", "bos", "start"), [(9, 6, 9), (None, 6, 6)])
 def test_sampling_and_scoring_start_from_the_same_token(of_config, bos, start):
     model = make_model("bart", decoder_start_token_id=None, bos_token_id=bos).eval()

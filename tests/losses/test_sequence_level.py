@@ -41,7 +41,7 @@ def slow_minimum_risk(log_probs, rewards, mask, alpha):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("greedy", [True, False])
 def test_self_critical_loss_is_the_formula(greedy, seed):
-    log_probs, rewards, mask = sequences(5, 4, 6, seed=seed)
+    log_probs, rewards, mask = sequences(5, 2 + seed, 6, seed=seed)
     baseline = noise(5, seed=9).sigmoid() if greedy else None
     loss = self_critical_loss(log_probs, rewards, mask, baseline, reduction="none")
     expected = slow_self_critical(log_probs, rewards, mask, baseline)
@@ -181,6 +181,7 @@ def test_items_without_sequences_count_in_no_mean(kind):
     assert (both_losses("none")[kind](log_probs, rewards, mask)[1] == 0).all()
     with torch.autograd.set_detect_anomaly(True):  # no NaN on the way either
         both_losses()[kind](log_probs, rewards, mask).backward()
+        minimum_risk_loss(log_probs, rewards, mask, normalize="length").backward()
     assert log_probs.grad.isfinite().all()
 
 
