@@ -293,6 +293,9 @@ def test_targets_beat_the_greedy_text(encoder):
     least = float(chosen.gains[0]) + 1e-4
     stricter = choose_targets(candidates, references, encoder, min_gain=least)
     assert stricter.targets[0] is None
+    none = choose_targets(candidates[1:3], references[1:3], encoder)
+    assert (str(none), none.mean_gain) == ("0 of 2 targets replaced; candidates refused: 0", 0)
+    assert choose_targets(candidates, references, encoder, max_repetition=0.0).targets == chosen.targets
     loose = choose_targets(candidates, references, encoder, max_repetition=1.0)
     assert loose.num_refused == 1
     cut_off = [replace(one, num_cut_off=2) for one in candidates]

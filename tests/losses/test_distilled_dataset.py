@@ -1,6 +1,5 @@
 """The data set of chosen targets: draws, workers, other data sets around and within it, and Hugging Face's Trainer."""
 
-import json
 from importlib.util import find_spec
 
 import pytest
@@ -44,8 +43,11 @@ def test_running_workers_read_new_targets(tmp_path, workers):
         seen.append([label for batch in loader for label in batch["labels"]])
     own = [f"own {i}" for i in range(8)]
     assert seen == [own, [own[0], "grüße", *own[2:]], [*own[:2], "grüße", *own[3:]]]
-    record = json.loads((tmp_path / "targets.jsonl").read_text(encoding="utf-8").splitlines()[2])
-    assert record == {"index": 2, "target": "grüße", "gain": 0.5}
+    lines = (tmp_path / "targets.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines[1:3] == [
+        '{"index": 1, "target": null, "gain": null}',
+        '{"index": 2, "target": "grüße", "gain": 0.5}',
+    ]
     DistilledTargets([None], torch.tensor([torch.nan]), 0).write(tmp_path / "other.jsonl")
     with pytest.raises(ValueError, match="one entry per example, got 1 for 8 examples"):
         distilled.read_targets(tmp_path / "other.jsonl")
