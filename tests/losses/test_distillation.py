@@ -189,6 +189,18 @@ def test_overwriting_replaces_candidates_of_other_settings_only(tmp_path, monkey
     monkeypatch.setattr(distillation, "_sample", lambda *args: calls.append(args) or sample(*args))
     assert make(path, overwrite=True) == first
     assert not calls
+    write = distillation.write_atomically
+
+    def stopping(target):
+        if target == path:
+            raise KeyboardInterrupt
+        return write(target)
+
+    # The settings are written and the candidates are not.
+    with monkeypatch.context() as patched:
+        patched.setattr(distillation, "write_atomically", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            make(path, overwrite=True, seed=1)
     replaced = make(path, overwrite=True, seed=1)
     assert replaced == make(tmp_path / "fresh.jsonl", seed=1)
     assert replaced == read_candidates(path) != first

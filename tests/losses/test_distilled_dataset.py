@@ -38,12 +38,13 @@ def test_running_workers_read_new_targets(tmp_path, workers):
     for number in (1, 2):
         targets = ["grüße" if i == number else None for i in range(8)]
         gains = torch.tensor([0.5 if i == number else torch.nan for i in range(8)])
-        DistilledTargets(targets, gains, 0).write(tmp_path / "targets.jsonl")
-        distilled.read_targets(tmp_path / "targets.jsonl")
+        path = tmp_path / ("longer_name.jsonl" if number == 1 else "targets.jsonl")
+        DistilledTargets(targets, gains, 0).write(path)
+        distilled.read_targets(path)
         seen.append([label for batch in loader for label in batch["labels"]])
     own = [f"own {i}" for i in range(8)]
     assert seen == [own, [own[0], "grüße", *own[2:]], [*own[:2], "grüße", *own[3:]]]
-    lines = (tmp_path / "targets.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[1:3] == [
         '{"index": 1, "target": null, "gain": null}',
         '{"index": 2, "target": "grüße", "gain": 0.5}',

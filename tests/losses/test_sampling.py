@@ -86,7 +86,8 @@ def test_each_input_is_encoded_once_for_all_of_its_candidates(family):
 def test_tokens_after_the_end_are_masked(family):
     ends = list(range(1, 60, 4))
     torch.manual_seed(0)
-    sampled = sample_with_log_probs(make_model(family, eos_token_id=ends), batch_of("right"), 16, max_new_tokens=9)
+    model = make_model(family, eos_token_id=ends, pad_token_id=None)
+    sampled = sample_with_log_probs(model, batch_of("right"), 16, max_new_tokens=9)
     lengths = sampled.mask.sum(-1)
     assert 1 < lengths.float().mean() < 9
     for ids, mask in zip(sampled.ids.flatten(0, 1).tolist(), sampled.mask.flatten(0, 1).tolist(), strict=True):
