@@ -4,14 +4,14 @@ import gzip
 import json
 import os
 import signal
-import time
 
 import pytest
 
-from bertscore_tm.cli import rank, report
+from bertscore_tm.cli import main, rank, report
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
-from tests.support.shell import ONE_PROCESS, run_here, run_on_ranks, start, write_lines, write_records
+from tests.support.separate_ranks import run_separate_ranks
+from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
 NUM_ITEMS = 7
@@ -114,27 +114,38 @@ def test_two_ranks_write_what_one_does(folder, encoder_arguments, capsys):
         assert record["scores"] == pytest.approx(other["scores"], abs=2e-6)
 
 
+def die_within_the_third_part(rank_number, report_to, folder, arguments):
+    append, parts = rank._append_lines, []
+
+    def dying(path, *scored):
+        parts.append(path)
+        if len(parts) == 3:
+            with path.open("a") as file:
+                file.write('{"candidate": "an unfinished')
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(path, *scored)
+
+    rank._append_lines = dying
+    os.chdir(folder)
+    main(arguments)
+
+
 @pytest.mark.slow
+@pytest.mark.distributed
 def test_a_killed_run_resumes(folder, items, encoder_arguments, capsys):
-    # So many lines that the run is killed before its end.
-    write_records(folder / "many.jsonl", [{"candidates": texts} for texts in items[0] * 100])
-    arguments = ["rank", "many.jsonl", "-o", "best.jsonl", *encoder_arguments]
-    partial = report.partial_path(str(folder / "best.jsonl"))
-    running = start(ONE_PROCESS, folder, *arguments)
-    while not partial.exists() or partial.read_bytes().count(b"\n") < 40:
-        assert running.poll() is None, running.communicate()
-        time.sleep(0.01)
-    running.send_signal(signal.SIGKILL)
-    running.communicate()
-    with partial.open("a") as file:
-        file.write('{"candidate": "an unfinished')
+    write_records(folder / "many.jsonl", [{"candidates": texts} for texts in items[0] * 20])
+    arguments = ["rank", "many.jsonl", "-o", "best.jsonl", *map(str, encoder_arguments)]
+    (killed,) = run_separate_ranks(die_within_the_third_part, 1, folder, arguments)
+    assert killed.exit_code == -signal.SIGKILL
     (folder / "whole").mkdir()
     run_here(capsys, "rank", folder / "many.jsonl", "-o", folder / "whole" / "best.jsonl", *encoder_arguments)
     resumed = run_here(capsys, "rank", folder / "many.jsonl", "-o", folder / "best.jsonl", *encoder_arguments)
-    assert "resuming after line" in resumed.err
+    assert f"resuming after line {2 * rank._LINES_PER_RANK} from" in resumed.err
     records, others = read_records(folder / "best.jsonl"), read_records(folder / "whole" / "best.jsonl")
-    assert [record["index"] for record in records] == [record["index"] for record in others]
-    assert not partial.exists()
+    for record, other in zip(records, others, strict=True):
+        assert record["index"] == other["index"]
+        assert record["scores"] == pytest.approx(other["scores"], abs=1e-6)
+    assert not report.partial_path(str(folder / "best.jsonl")).exists()
 
 
 def test_a_second_run_is_refused_while_one_writes(folder, encoder_arguments, capsys, monkeypatch):

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -21,7 +20,6 @@ from bertscore_tm.cli import main
 from tests.support.ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
-ONE_PROCESS = [sys.executable, "-m", "bertscore_tm.cli"]
 
 
 def run_here(capsys: Any, *arguments: Any, exit_code: int = 0) -> Any:
@@ -58,13 +56,6 @@ def run_rank(rank: int, folder: str, arguments: list[list[str]]) -> Printed:
     with chdir(folder), redirect_stdout(out), redirect_stderr(err), init, destroy:
         exit_code = main(arguments[rank])
     return Printed(exit_code, out.getvalue(), err.getvalue())
-
-
-def start(program: list[str], folder: Path, *arguments: Any) -> subprocess.Popen[str]:
-    """Start the command in new processes. One thread each makes sums equal to the last bit."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*program, *map(str, arguments)], cwd=folder, env=environment, **pipes)
 
 
 def numbers_in(line: str) -> list[float]:
