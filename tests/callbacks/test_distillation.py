@@ -230,6 +230,10 @@ def test_nothing_is_sampled_when_training_stops(tmp_path, encoder, min_epochs, e
 
 
 def test_nothing_is_sampled_for_a_finished_run(tmp_path, encoder):
+    fit(tmp_path / "none", encoder, epochs=0)
+    assert not (tmp_path / "none").exists()
+    fit(tmp_path / "steps", encoder, max_steps=3, settings={"every_n_epochs": 1})
+    assert not list((tmp_path / "steps").glob("*epoch_1*"))
     fit(tmp_path / "best", encoder, ModelCheckpoint(tmp_path, "last"), epochs=2)
     before = sorted((tmp_path / "best").iterdir())
     assert fit(tmp_path / "best", encoder, epochs=2, ckpt_path=str(tmp_path / "last.ckpt")).seen == {}

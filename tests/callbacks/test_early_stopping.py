@@ -169,17 +169,18 @@ def test_state_survives_dictionaries_and_pickles(tmp_path):
     ("values", "first", "epochs"),
     [
         ([0.5, 0.4, 0.3, 0.2, 0.9], 2, 4),
+        ([NAN, None, 0.5, 0.4, 0.3, 0.2, 0.9], 1, 6),
         # No value yet when the resumed run first validates.
         ([0.5, None, None, 0.4, None, None, 0.3, None, None, 0.2], 2, 10),
     ],
 )
 def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first, epochs):
-    unbroken = BERTScoreEarlyStopping(patience=3)
+    unbroken = BERTScoreEarlyStopping(patience=3, check_finite=False)
     assert fitted(tmp_path, unbroken, values).epochs == epochs
-    run = trainer(tmp_path, [BERTScoreEarlyStopping(patience=3)], max_epochs=first)
+    run = trainer(tmp_path, [BERTScoreEarlyStopping(patience=3, check_finite=False)], max_epochs=first)
     run.fit(Logs(values))
     run.save_checkpoint(tmp_path / "first.ckpt")
-    resumed = BERTScoreEarlyStopping(patience=3)
+    resumed = BERTScoreEarlyStopping(patience=3, check_finite=False)
     assert fitted(tmp_path, resumed, values, ckpt_path=tmp_path / "first.ckpt").epochs == epochs - first
     assert resumed.state_dict() == unbroken.state_dict()
 

@@ -259,12 +259,14 @@ def test_the_mean_of_several_loaders_is_an_error_before_training(pairs, shallow,
     assert steps == [0, 2 * 3]
 
 
-def test_shuffled_pairs_are_an_error_before_training(pairs, shallow, tmp_path):
+@pytest.mark.parametrize("every", [1, 2])
+def test_shuffled_pairs_are_an_error_before_training_or_the_first_validation(pairs, shallow, tmp_path, every):
     callbacks = [BERTScoreCallback(BERTScore(shallow, reduction="none")), BERTScoreEarlyStopping(significance=0.05)]
-    run = trainer(tmp_path, callbacks)
+    run = trainer(tmp_path, callbacks, max_epochs=2, num_sanity_val_steps=0, check_val_every_n_epoch=every)
     with pytest.raises(MisconfigurationException, match="the validation dataloader 0 is shuffled"):
         run.fit(chooser(pairs), val_dataloaders=DataLoader(Numbers(4), shuffle=True))
-    assert run.global_step == 0
+    assert run.current_epoch == every - 1
+    assert every == 2 or run.global_step == 0
 
 
 def test_settings_out_of_range_are_an_error():
@@ -295,3 +297,4 @@ def test_a_single_pair_is_an_error(pairs, shallow, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(shallow, reduction="none")), BERTScoreEarlyStopping(significance=0.05)]
     with pytest.raises(MisconfigurationException, match="'val_bertscore_f1' has 1: validate on at least 2 pairs"):
         trainer(tmp_path, callbacks, max_epochs=3).fit(module, loader(2), loader(1))
+    trainer(tmp_path, callbacks, max_epochs=1).fit(module, loader(2), loader(2))

@@ -7,7 +7,14 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore
-from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, LossWeightSchedule, TemperatureAnnealing
+from bertscore_tm.callbacks import (
+    BERTScoreCallback,
+    BERTScoreEarlyStopping,
+    BestOfNDistillation,
+    LossWeightSchedule,
+    TemperatureAnnealing,
+)
+from bertscore_tm.losses import DistilledDataset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -26,9 +33,15 @@ class Module(pytorch_lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-@pytest.mark.parametrize("kind", [BERTScoreCallback, BERTScoreEarlyStopping, LossWeightSchedule, TemperatureAnnealing])
-def test_other_lightning_package_is_an_error(encoder, kind):
-    callback = kind(BERTScore(encoder)) if kind is BERTScoreCallback else kind()
+@pytest.mark.parametrize(
+    "kind",
+    [BERTScoreCallback, BERTScoreEarlyStopping, BestOfNDistillation, LossWeightSchedule, TemperatureAnnealing],
+)
+def test_other_lightning_package_is_an_error(minilm, encoder, tmp_path, kind):
+    if kind is BestOfNDistillation:
+        callback = kind(DistilledDataset([]), [], minilm, dict, tmp_path, max_new_tokens=1, encoder=encoder)
+    else:
+        callback = kind(BERTScore(encoder)) if kind is BERTScoreCallback else kind()
     trainer = pytorch_lightning.Trainer(
         callbacks=[callback], max_epochs=1, logger=False, enable_checkpointing=False, accelerator="cpu"
     )
