@@ -108,8 +108,11 @@ def test_each_distinct_text_is_encoded_once_in_steps_of_bounded_memory(encoder, 
         assert torch.allclose(scores, others, atol=1e-6)
 
 
-def test_items_with_few_candidates(encoder):
+def test_items_with_few_candidates(encoder, capsys):
     ranked = rank_candidates([[], ["a cat"], ["a cat", "a cat"]], encoder=encoder)
+    assert capsys.readouterr() == ("", "")
+    rank_candidates([[], ["a cat"], ["a cat", "a cat"]], encoder=encoder, verbose=True)
+    assert "3/3" in capsys.readouterr().err
     assert [len(scores) for scores in ranked.scores] == [0, 1, 2]
     assert ranked.best == [None, "a cat", "a cat"]
     # Nothing agrees with the only candidate.
@@ -201,6 +204,7 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"weights": [["a", "b"]]}, TypeError, r"weights\[0\] must be a list of numbers, got \['a', 'b'\]"),
         ({"weights": [[1, -1]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
         ({"weights": [[1, math.inf]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
+        ({"idf": {101: 1.0}}, ValueError, r"idf has no weight for token id \d+"),
         ({"component": "f2"}, ValueError, "component='f2' is not one of 'f1', 'precision', 'recall'"),
         ({"references_reduce": "min"}, ValueError, "references_reduce='min' is not one of 'mean', 'max'"),
     ],
