@@ -1,5 +1,6 @@
 """The data set of chosen targets: draws, workers, other data sets around and within it, and Hugging Face's Trainer."""
 
+import multiprocessing
 from importlib.util import find_spec
 
 import pytest
@@ -9,6 +10,7 @@ from transformers import BatchEncoding, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from bertscore_tm.losses import DistilledDataset, DistilledTargets, make_candidates
 from tests.losses.test_distillation import DATA, collate, make_model, make_tokenizer
+from tests.support.ranks import RANK_IMPORTS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,10 +97,13 @@ def test_tables_subsets_and_concatenations_keep_each_example_its_target(workers)
 
 
 @pytest.mark.distributed
-def test_spawned_workers_that_run_get_epochs_and_targets(tmp_path):
+def test_running_workers_with_a_pickled_copy_get_epochs_and_targets(tmp_path):
+    # As spawned ones, which would import everything anew.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(RANK_IMPORTS)
     distilled = DistilledDataset([{"labels": own} for own in OWN], BEST, probability=0.5)
     loader = DataLoader(
-        distilled, 4, num_workers=2, persistent_workers=True, multiprocessing_context="spawn", collate_fn=list
+        distilled, 4, num_workers=2, persistent_workers=True, multiprocessing_context=context, collate_fn=list
     )
     seen, expected = [], []
     for epoch in range(3):
