@@ -160,11 +160,12 @@ def test_benchmark_measures_memory_at_its_peak():
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_memory_stays_below_a_quarter():
-    records = compare_implementations(positions=512, vocabulary=20_000, width=16, repeats=1)
+    # Large enough that what libraries allocate by the way, up to 13 MB, is a small part.
+    records = compare_implementations(positions=1024, vocabulary=30_000, width=16, repeats=1)
     assert [(record["implementation"], record["cross_entropy"]) for record in records] == [
         (name, cross_entropy) for cross_entropy in (False, True) for name in ("plain", "in parts")
     ]
     for plainly, in_parts in (records[:2], records[2:]):
-        assert plainly["beyond_weight_gradient"] > 2 * 512 * 20_000 * 4
+        assert plainly["beyond_weight_gradient"] > 2 * 1024 * 30_000 * 4
         assert in_parts["memory_ratio"] < 0.25
         assert in_parts["difference"] < 1e-5
