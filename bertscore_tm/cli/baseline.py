@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: an argument or file is invalid.
     """
-    report.check_output_path(arguments.output)
+    report.check_output_path(arguments.output, arguments.texts)
     state = state_path(arguments.output)
     with join_ranks() as ranks:
         if ranks.rank == 0 and state.exists():

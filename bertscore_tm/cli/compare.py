@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: an argument or file is invalid.
     """
-    report.check_output_path(arguments.output)
+    report.check_output_path(arguments.output, *arguments.candidates, *(arguments.references or ()), arguments.idf_file)
     charts.check_plot_path(arguments.plot)
     if arguments.json and arguments.layout != "text":
         raise CommandError(f"--json and --layout {arguments.layout} exclude each other: give one of them")

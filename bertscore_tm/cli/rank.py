@@ -119,13 +119,12 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: an argument or file is invalid.
     """
-    report.check_output_path(arguments.output)
-    for path in (arguments.candidates, *(arguments.references or ())):
+    texts = (arguments.candidates, *(arguments.references or ()))
+    report.check_output_path(arguments.output, *texts, arguments.idf_file)
+    for path in texts:
         if path == STDIN or Path(path).is_fifo():
             name = "standard input (-)" if path == STDIN else f"the pipe {path}"
             raise CommandError(f"rank reads its files twice and cannot read {name}: put the texts into a file")
-        if Path(path).resolve() == Path(arguments.output).resolve():
-            raise CommandError(f"argument --output: {path} is read, and would be replaced: give another file")
     with join_ranks() as ranks:
         summary = _rank(arguments, ranks)
     if summary is not None:

@@ -229,14 +229,16 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def check_output_path(path: str | None) -> None:
-    """Check, before the scores are computed, that a file can be written.
+def check_output_path(path: str | None, *inputs: str | None) -> None:
+    """Check, before the scores are computed, that a file can be written and is none of those that are read.
 
     Args:
         path: the file, or ``None`` for standard output.
+        *inputs: files that are read; ``None`` where one is not given.
 
     Raises:
-        CommandError: the path is a folder, its folder does not exist, or the permissions do not allow writing.
+        CommandError: the path is a folder or an input, its folder does not exist, or the permissions do not allow
+            writing.
     """
     if path is None:
         return
@@ -248,6 +250,8 @@ def check_output_path(path: str | None) -> None:
         raise CommandError(f"argument --output: the folder {folder} does not exist")
     if not os.access(target if is_special(target) else folder, os.W_OK):
         raise CommandError(f"argument --output: no permission to write {path}")
+    if not is_special(target) and any(one is not None and Path(one).resolve() == target.resolve() for one in inputs):
+        raise CommandError(f"argument --output: {path} is read, and would be replaced: give another file")
 
 
 def partial_path(output: str) -> Path:

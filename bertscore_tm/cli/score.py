@@ -86,8 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
     unused = [f"--{name}" for name in ("nthreads", "use_fast_tokenizer", "verbose") if name in arguments]
     if unused:
         warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
-    report.check_output_path(arguments.output)
-    check_standard_input([arguments.candidates, *(arguments.references or ()), arguments.idf_file])
+    files = [arguments.candidates, *(arguments.references or ()), arguments.idf_file]
+    report.check_output_path(arguments.output, *files)
+    check_standard_input(files)
     scored = _score(arguments)
     if scored is not None:
         if arguments.json:

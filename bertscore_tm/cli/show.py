@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: an argument or file is invalid.
     """
-    report.check_output_path(arguments.output)
+    report.check_output_path(arguments.output, arguments.candidates, *(arguments.references or ()), arguments.idf_file)
     suffix = _choose_format(arguments)
     texts = _read(arguments)
     idf_sents = options.read_idf_texts(arguments)

@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: an argument or file is invalid.
     """
-    report.check_output_path(arguments.output)
+    report.check_output_path(arguments.output, *_input_files(arguments))
     charts.check_plot_path(arguments.plot)
     with join_ranks() as ranks:
         judged, idf_sents = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
@@ -229,12 +229,16 @@ class JudgedTexts:
         return Ranking(layers, [*compare_neighbours(layers, scores, human, how), {}])
 
 
+def _input_files(arguments: argparse.Namespace) -> list[str | None]:
+    references = arguments.references or ()
+    return [arguments.candidates, arguments.darr, arguments.human, *references, arguments.idf_file]
+
+
 def _read(arguments: argparse.Namespace) -> JudgedTexts:
     from bertscore_tm.statistics import correlation, scipy_stats
 
     scipy_stats()
-    references = arguments.references or ()
-    check_standard_input([arguments.candidates, arguments.darr, arguments.human, *references, arguments.idf_file])
+    check_standard_input(_input_files(arguments))
     if arguments.darr is not None:
         return _read_preferences(arguments)
     judged = _read_judged(arguments)

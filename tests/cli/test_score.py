@@ -194,6 +194,27 @@ def test_output_goes_to_a_file(command, tmp_path):
     assert target.read_text() == on_stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["score", "-c", "a.txt", "-r", "b.txt", "-o", "b.txt"],
+        ["score", "-c", "a.txt", "-r", "c.txt", "--idf-file", "b.txt", "-o", "link.txt"],
+        ["compare", "-c", "a.txt", "b.txt", "-r", "c.txt", "-o", "b.txt"],
+        ["show", "-c", "a.txt", "-r", "b.txt", "--row", "0", "-o", "./b.txt"],
+        ["baseline", "-t", "b.txt", "-o", "b.txt"],
+        ["tune-layers", "--darr", "b.txt", "-o", "b.txt"],
+    ],
+)
+def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "c.txt"):
+        Path(name).write_text("a cat\n")
+    Path("link.txt").symlink_to("b.txt")
+    assert main(arguments) == 2
+    assert f"argument --output: {arguments[-1]} is read, and would be replaced" in capsys.readouterr().err
+    assert Path("b.txt").read_text() == "a cat\n"
+
+
 def test_devices_are_written_to_not_replaced(command, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
