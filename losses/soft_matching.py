@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching, TokenMass
-from bertscore_tm.core.scores import guarded_f1
+from bertscore_tm.core.scores import selection_f1
 
 __all__ = [
     "MATCHINGS",
@@ -73,7 +73,7 @@ def soft_precision_recall_f1(
     sides = _to_token_mass(candidate, similarities.dtype), _to_token_mass(reference, similarities.dtype)
     sums = resolve_matching(matching)(similarities, sides[0], sides[1], temperature)
     precision, recall = (_divide_by_weight(summed, side.weights) for summed, side in zip(sums, sides, strict=True))
-    return {"precision": precision, "recall": recall, "f1": guarded_f1(precision, recall)}
+    return {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
 
 
 def resolve_matching(matching: MatchingName | Matching) -> Matching:

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
 from bertscore_tm.core.matching import MatchedPairs
-from bertscore_tm.core.scores import best_of_references, guarded_f1, harmonic_mean, precision_recall_f1, rescale
+from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1, rescale, selection_f1
 from bertscore_tm.scoring.corpus import match_texts, plan_steps
 from bertscore_tm.scoring.texts import as_text_pairs
 from tests.support.texts import real_pairs, several_references
@@ -272,9 +272,9 @@ def test_harmonic_mean_is_bounded_and_exact_where_positive(p, r):
 
 @settings(deadline=None)
 @given(p=scores_in_range, r=scores_in_range)
-def test_guarded_f1_is_continuous_bounded_and_has_finite_gradients(p, r):
+def test_selection_f1_is_continuous_bounded_and_has_finite_gradients(p, r):
     both = torch.tensor([p, r], dtype=torch.float64, requires_grad=True)
-    f = guarded_f1(both[0], both[1])
+    f = selection_f1(both[0], both[1])
     f.backward()
     assert torch.isfinite(both.grad).all()
     assert min(p, r) - 1e-12 <= f.item() <= max(p, r) + 1e-12
@@ -282,9 +282,16 @@ def test_guarded_f1_is_continuous_bounded_and_has_finite_gradients(p, r):
         assert f.item() == pytest.approx(harmonic_mean(*both.detach()).item(), abs=1e-12)
 
 
-def test_guarded_f1_has_no_step_where_a_score_turns_negative():
+def test_selection_f1_is_the_smaller_score_beside_the_pole():
+    precision, recall = torch.tensor([0.0282, 0.0345, -0.2, 0.0]), torch.tensor([-0.0317, -0.0349, -0.1, 0.3])
+    assert torch.equal(selection_f1(precision, recall), torch.tensor([-0.0317, -0.0349, -0.2, 0.0]))
+    # The metric keeps the formula, cut to 1.
+    assert harmonic_mean(precision, recall)[:2].tolist() == pytest.approx([0.5108, 1.0], abs=1e-3)
+
+
+def test_selection_f1_has_no_step_where_a_score_turns_negative():
     p = torch.tensor([1e-9, 0.0, -1e-9], dtype=torch.float64)
-    assert guarded_f1(p, torch.full_like(p, 0.5)).abs().max() < 1e-8
+    assert selection_f1(p, torch.full_like(p, 0.5)).abs().max() < 1e-8
 
 
 def test_best_of_references_takes_each_maximum_within_its_group():

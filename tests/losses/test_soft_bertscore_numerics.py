@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import one_hot
 
-from bertscore_tm.core.scores import guarded_f1
+from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.soft_predictions import CPU, IGNORE, MATCHINGS, TEXTS, grad_of, labels_of, near_labels, noise, tiny
 
@@ -126,9 +126,9 @@ SCORE = st.one_of(
 
 @settings(deadline=None)
 @given(SCORE, SCORE)
-def test_guarded_f1(p, r):
+def test_selection_f1(p, r):
     precision, recall = (torch.tensor(x, requires_grad=True) for x in (p, r))
-    f1 = guarded_f1(precision, recall)
+    f1 = selection_f1(precision, recall)
     f1.backward()
     smaller, larger = sorted((p, r))
     assert smaller <= f1.item() * (1 + 1e-6) + 1e-12 or f1.item() == smaller
@@ -143,6 +143,6 @@ def test_guarded_f1(p, r):
 
 @settings(deadline=None)
 @given(SCORE, SCORE, st.floats(-1e-4, 1e-4), st.floats(-1e-4, 1e-4))
-def test_guarded_f1_is_continuous(p, r, dp, dr):
-    here, there = (guarded_f1(torch.tensor(a), torch.tensor(b)).item() for a, b in ((p, r), (p + dp, r + dr)))
+def test_selection_f1_is_continuous(p, r, dp, dr):
+    here, there = (selection_f1(torch.tensor(a), torch.tensor(b)).item() for a, b in ((p, r), (p + dp, r + dr)))
     assert abs(here - there) <= 2 * (abs(dp) + abs(dr)) + 1e-6
