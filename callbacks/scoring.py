@@ -294,9 +294,11 @@ class BERTScoreCallback(Callback):
         self._loaders = []
         for number, order in enumerate(orders):
             is_numbered = trainer.world_size == 1 and not has_random_order(trainer, number)
-            metrics = {name: deepcopy(metric).to(pl_module.device) for name, metric in self.metrics.items()}
-            for metric in metrics.values():
-                metric.reset()
+            metrics = {}
+            for name, metric in self.metrics.items():
+                own = metric.for_selection() if isinstance(metric, BERTScore) else deepcopy(metric)
+                own.reset()
+                metrics[name] = own.to(pl_module.device)
             has_numbers = self.index_key is not None or order is not None or is_numbered
             self._loaders.append(LoaderScores(metrics, order, has_numbers))
 

@@ -174,7 +174,7 @@ class TextCollector(TextListener):
         metric = self.find_scorer(trainer)[1]
         # Created on all ranks: a rank without batches must join every collective.
         count = count_scored_loaders(trainer)
-        self._loaders = [LoaderTexts(metric.per_pair().to(pl_module.device)) for _ in range(count)]
+        self._loaders = [LoaderTexts(metric.for_selection().per_pair().to(pl_module.device)) for _ in range(count)]
 
     def finish(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Compute the scores of all pairs and write the texts.

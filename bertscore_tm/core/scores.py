@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,41 +17,6 @@ __all__ = [
     "rescale",
     "selection_f1",
 ]
-
-
-def precision_recall_f1(pairs: MatchedPairs, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Return the scores of pairs of texts.
-
-    .. math::
-        P = \frac{\sum_i w(\hat x{}_i) \max_j s_{ij}}{\sum_i w(\hat x{}_i)}, \quad
-        R = \frac{\sum_j w(x_j) \max_i s_{ij}}{\sum_j w(x_j)}, \quad F_1 = \frac{2PR}{P+R}
-
-    (Zhang et al. 2020, section 3.)
-
-    Args:
-        pairs: best similarities of all tokens.
-        weights: weight of each token id, shape (vocabulary,).
-
-    Returns:
-        Precision, recall and F1, each of shape (layers, pairs), float32. Weights that sum to 0 give 0.
-
-    Example:
-        >>> pairs = MatchedPairs(
-        ...     candidate_ids=torch.tensor([0, 1]),
-        ...     candidate_best=torch.tensor([[0.5], [1.0]]),
-        ...     candidate_lengths=torch.tensor([2]),
-        ...     reference_ids=torch.tensor([1]),
-        ...     reference_best=torch.tensor([[1.0]]),
-        ...     reference_lengths=torch.tensor([1]),
-        ... )
-        >>> precision_recall_f1(pairs, torch.tensor([1.0, 3.0]))
-        (tensor([[0.8750]]), tensor([[1.]]), tensor([[0.9333]]))
-    """
-    precision = _weighted_mean(pairs.candidate_best, weights[pairs.candidate_ids], pairs.candidate_lengths)
-    recall = _weighted_mean(pairs.reference_best, weights[pairs.reference_ids], pairs.reference_lengths)
-    # Rounding can push the mean of similarities of 1 beyond 1.
-    precision, recall = precision.clamp(-1, 1), recall.clamp(-1, 1)
-    return precision.float(), recall.float(), harmonic_mean(precision, recall).float()
 
 
 def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
@@ -97,6 +64,44 @@ def selection_f1(precision: Tensor, recall: Tensor) -> Tensor:
     # Both operands of `where` are differentiated, so the unused quotient must be finite as well.
     p, r = torch.where(positive, precision, 1.0), torch.where(positive, recall, 1.0)
     return torch.where(positive, 2 * p * r / (p + r), smaller)
+
+
+def precision_recall_f1(
+    pairs: MatchedPairs, weights: Tensor, f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Return the scores of pairs of texts.
+
+    .. math::
+        P = \frac{\sum_i w(\hat x{}_i) \max_j s_{ij}}{\sum_i w(\hat x{}_i)}, \quad
+        R = \frac{\sum_j w(x_j) \max_i s_{ij}}{\sum_j w(x_j)}, \quad F_1 = \frac{2PR}{P+R}
+
+    (Zhang et al. 2020, section 3.)
+
+    Args:
+        pairs: best similarities of all tokens.
+        weights: weight of each token id, shape (vocabulary,).
+        f1: function of precision and recall; :func:`selection_f1` to choose by F1.
+
+    Returns:
+        Precision, recall and F1, each of shape (layers, pairs), float32. Weights that sum to 0 give 0.
+
+    Example:
+        >>> pairs = MatchedPairs(
+        ...     candidate_ids=torch.tensor([0, 1]),
+        ...     candidate_best=torch.tensor([[0.5], [1.0]]),
+        ...     candidate_lengths=torch.tensor([2]),
+        ...     reference_ids=torch.tensor([1]),
+        ...     reference_best=torch.tensor([[1.0]]),
+        ...     reference_lengths=torch.tensor([1]),
+        ... )
+        >>> precision_recall_f1(pairs, torch.tensor([1.0, 3.0]))
+        (tensor([[0.8750]]), tensor([[1.]]), tensor([[0.9333]]))
+    """
+    precision = _weighted_mean(pairs.candidate_best, weights[pairs.candidate_ids], pairs.candidate_lengths)
+    recall = _weighted_mean(pairs.reference_best, weights[pairs.reference_ids], pairs.reference_lengths)
+    # Rounding can push the mean of similarities of 1 beyond 1.
+    precision, recall = precision.clamp(-1, 1), recall.clamp(-1, 1)
+    return precision.float(), recall.float(), f1(precision, recall).float()
 
 
 def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

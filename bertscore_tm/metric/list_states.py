@@ -27,6 +27,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
+from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.metric.rank_sync import Collectives, RankState, SyncedState, combine_ranks
 from bertscore_tm.metric.shared_batch import match_batch
@@ -78,6 +79,7 @@ class ListStateMetric(Metric):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean
         self._synced: SyncedState | None = None
         # States of the batch that forward adds.
         self._step: dict[str, Any] | None = None
@@ -122,7 +124,7 @@ class ListStateMetric(Metric):
     def _register_fingerprint(self) -> None:
         # A state, since MetricCollection merges metrics whose states are equal after the first update. The token of the
         # caller's objects differs between processes, so ranks and merged states are compared without it.
-        settings = f"{self.encoder.signature(self._layer)}|{self._weight_source}"
+        settings = f"{self.encoder.signature(self._layer)}|{self._weight_source}|{self._f1.__name__}"
         digest = hashlib.sha256(settings.encode()).digest()[:_DIGEST_SIZE]
         values = torch.tensor([*digest, self._keeps_pairs, *self.encoder.caller_token], device=self.device)
         self.add_state("fingerprint", default=values, dist_reduce_fx=None)
@@ -145,7 +147,7 @@ class ListStateMetric(Metric):
             added["indices"] = indices
         if self._weights is None:
             return added | pack_tokens(matched, self.encoder.tokenizer.vocab_size)
-        scores = compute_weighted_scores(matched, self._weights, self.encoder)[0]
+        scores = compute_weighted_scores(matched, self._weights, self.encoder, self._f1)[0]
         if self._keeps_pairs or indices is not None:
             return added | {"scores": pack_scores(scores)}
         return added | {"totals": sums_of_scores(scores)}
@@ -185,7 +187,7 @@ class ListStateMetric(Metric):
         settings = self.fingerprint[: _DIGEST_SIZE + 1]
         state = RankState(self._concatenate(states), states["totals"], states["num_truncated"], settings)
         vocab_size = self.encoder.tokenizer.vocab_size
-        return combine_ranks(state, self._num_layers, vocab_size, self._weights is None, collectives)
+        return combine_ranks(state, self._num_layers, vocab_size, self._weights is None, collectives, self._f1)
 
     def _concatenate(self, states: Mapping[str, Any]) -> dict[str, Tensor]:
         """Concatenate list states.

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
+from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.metric.states import (
     TOKEN_STATES,
     first_occurrences,
@@ -115,7 +116,12 @@ class SyncedState:
 
 
 def combine_ranks(
-    state: RankState, num_layers: int, vocab_size: int, idf: bool, collectives: Collectives
+    state: RankState,
+    num_layers: int,
+    vocab_size: int,
+    idf: bool,
+    collectives: Collectives,
+    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> SyncedState:
     """Combine the pairs of all ranks, of which those with equal indices count once.
 
@@ -128,6 +134,7 @@ def combine_ranks(
         vocab_size: number of token ids.
         idf: whether to weight tokens by their idf in the references of all ranks.
         collectives: exchange of tensors.
+        f1: function of the precision and recall of a candidate and one reference, with idf.
 
     Returns:
         The same on all ranks.
@@ -169,7 +176,7 @@ def combine_ranks(
         local = DocumentFrequencies.of(matched.pairs.reference_ids, matched.pairs.reference_lengths, vocab_size)
         summed = collectives.sum(torch.cat([local.counts, local.num_documents[None]]))
         frequencies = DocumentFrequencies(summed[:-1], summed[-1])
-        scores = pack_scores(compute_scores(matched, idf_weights(frequencies))[0])
+        scores = pack_scores(compute_scores(matched, idf_weights(frequencies), f1)[0])
     else:
         scores = state.lists["scores"]
         if keep is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertscore_tm.core.matching import MatchedPairs, match_pairs
 from bertscore_tm.core.memory import return_freed_memory
-from bertscore_tm.core.scores import best_of_references, precision_recall_f1
+from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.texts import TextPairs
@@ -166,24 +166,30 @@ def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device |
     return match_encoded(texts, encode_texts(texts, encoder, device))
 
 
-def compute_scores(matched: MatchedTexts, weights: Tensor) -> tuple[Tensor, Tensor]:
+def compute_scores(
+    matched: MatchedTexts, weights: Tensor, f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean
+) -> tuple[Tensor, Tensor]:
     """Compute scores from matched tokens.
 
     Args:
         matched: matched tokens.
         weights: weight of each token id, shape (vocabulary,).
+        f1: function of the precision and recall of a candidate and one reference.
 
     Returns:
         Precision, recall and F1, each the maximum over the candidate's references, shape (3, layers, candidates); and
         the index of the reference with the best F1, shape (layers, candidates).
     """
-    precision, recall, f1 = precision_recall_f1(matched.pairs, weights)
-    best = [best_of_references(score, matched.counts) for score in (precision, recall, f1)]
+    scores = precision_recall_f1(matched.pairs, weights, f1)
+    best = [best_of_references(score, matched.counts) for score in scores]
     return torch.stack([score for score, _ in best]), best[2][1]
 
 
 def compute_weighted_scores(
-    matched: MatchedTexts, weights: TokenWeights, encoder: FrozenEncoder
+    matched: MatchedTexts,
+    weights: TokenWeights,
+    encoder: FrozenEncoder,
+    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> tuple[Tensor, Tensor]:
     """Compute scores from matched tokens, after a check that each token has a weight.
 
@@ -191,6 +197,7 @@ def compute_weighted_scores(
         matched: matched tokens.
         weights: the weights, on any device.
         encoder: the encoder, whose tokenizer spells tokens in the error message.
+        f1: as for :func:`compute_scores`.
 
     Returns:
         As :func:`compute_scores`.
@@ -201,7 +208,7 @@ def compute_weighted_scores(
     weights = weights.to(matched.counts.device)
     for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
         require_known(weights, ids, encoder.tokenizer)
-    return compute_scores(matched, weights.table)
+    return compute_scores(matched, weights.table, f1)
 
 
 def plan_steps(

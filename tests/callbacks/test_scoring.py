@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, scoring
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, scoring
 from bertscore_tm.callbacks.generation import isolate_training_state
 from tests.support.callback_runs import numpy_state
 from tests.support.lightning_modules import (
@@ -414,3 +414,75 @@ def test_callback_adds_no_warnings(pairs, encoder, tmp_path, recwarn):
 
     plain = said([])
     assert said([BERTScoreCallback(BERTScore(encoder))]) <= plain
+
+
+# Unrelated texts at the last layer: P = .015, R = -.015 and F1 = 1.000 by its formula, then .66. And related texts.
+UNRELATED = ["Construct a Ttk Panedwindow", "If y is not"]
+OTHERS = ["Return all members of", "Handle request to open"]
+CLOSE = ["gives the members", "open it"]
+
+
+def plain_selection_f1(pred, references, encoder, b=0.0, **options):
+    """F1 of one prediction by plain arithmetic, reference by reference, rescaled by b."""
+    best = -1.0
+    for reference in references:
+        scores = bert_score([pred], [reference], encoder, **options)
+        p, r = scores["precision"].item(), scores["recall"].item()
+        best = max(best, 2 * p * r / (p + r) if p > 0 and r > 0 else min(p, r))
+    return (best - b) / (1 - b)
+
+
+@pytest.mark.parametrize("kind", ["plain", "several", "pairs", "idf", "rescaled"])
+def test_logged_f1_has_no_pole(minilm, tmp_path, kind):
+    encoder = FrozenEncoder(minilm, num_layers=6)
+    options, b = {}, 0.0
+    if kind == "rescaled":
+        b = 0.25
+        (tmp_path / "baseline.csv").write_text("LAYER,P,R,F\n" + "".join(f"{i},{b},{b},{b}\n" for i in range(7)))
+        options = {"rescale_with_baseline": True, "baseline_path": tmp_path / "baseline.csv"}
+    references = [[one, "Read everything up to"] for one in OTHERS] if kind == "several" else OTHERS
+    by_formula = bert_score(UNRELATED, references, encoder, **options)["f1"]
+    assert by_formula[0] == 1.0
+    callback = BERTScoreCallback(
+        BERTScore(encoder, reduction="none" if kind == "pairs" else "mean", idf=kind == "idf", **options)
+    )
+    module = Returns(OTHERS, references, {"preds": UNRELATED, "target": references})
+    run = trainer(tmp_path, [callback])
+    run.validate(module, loader(2), verbose=False)
+    as_lists = [[one] if isinstance(one, str) else one for one in references]
+    weights = {"idf": True, "idf_sents": OTHERS} if kind == "idf" else {}
+    wanted = [
+        plain_selection_f1(pred, several, encoder, b, **weights)
+        for pred, several in zip(UNRELATED, as_lists, strict=True)
+    ]
+    assert max(wanted) < 0.1
+    f1 = run.callback_metrics["val_bertscore_f1"].item()
+    assert f1 == pytest.approx(sum(wanted) / 2, abs=1e-6)
+    if kind == "pairs":
+        assert callback.pairs["val_bertscore_f1"].tolist() == pytest.approx(wanted, abs=1e-6)
+    own = BERTScore(encoder)
+    own.update(UNRELATED, OTHERS)
+    assert own.compute()["f1"].item() > 0.8  # by the formula
+
+
+class Improves(Chooser):
+    """Writes unrelated texts in the first epoch, and related ones in the second."""
+
+    def choose(self, numbers):
+        texts = UNRELATED if self.current_epoch == 0 else CLOSE
+        return [texts[i] for i in numbers.tolist()], [OTHERS[i] for i in numbers.tolist()]
+
+
+def test_checkpoints_and_samples_are_not_chosen_by_the_pole(minilm, tmp_path):
+    encoder = FrozenEncoder(minilm, num_layers=6)
+    best = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max", filename="{epoch}")
+    stopping = BERTScoreEarlyStopping(patience=1)
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1, 0), best, stopping]
+    run = trainer(tmp_path, callbacks, max_epochs=2, logger=CSVLogger(tmp_path, "csv"), num_sanity_val_steps=0)
+    run.fit(Improves(OTHERS, OTHERS), loader(2), loader(2))
+    assert bert_score(CLOSE, OTHERS, encoder)["f1"].mean() < bert_score(UNRELATED, OTHERS, encoder)["f1"].mean()
+    assert Path(best.best_model_path).stem == "epoch=1"
+    assert stopping.wait_count == 0
+    with (Path(run.logger.log_dir) / "samples" / "val_samples_step_0.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(float(row["F1"]) < 0.1 for row in rows)

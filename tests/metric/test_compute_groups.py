@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchmetrics import MetricCollection
 
-from bertscore_tm import BERTScore
+from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
 from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
 from tests.support.models import tiny_model
@@ -63,3 +63,23 @@ def test_collection_of_equal_metrics_shares(encoder):
     collection.reset()
     collection.update(*THIRD)
     assert_equal({name: collection.compute()[f"c_{name}"] for name in SCORES}, per_pair(encoder, THIRD))
+
+
+def test_collection_keeps_the_f1_for_selection_apart(minilm):
+    """Its first batch has equal scores with both, and the second one with the formula's pole has not."""
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=6))
+    kinds = {"formula": metric, "selection": metric.for_selection()}
+    collection = MetricCollection(kinds)
+    batches = (FIRST, (["Construct a Ttk Panedwindow"], ["Return all members of"]))
+    for batch in batches:
+        collection.update(*batch)
+    found = collection.compute()
+    for kind, one in kinds.items():
+        alone = one.clone()
+        alone.reset()
+        for batch in batches:
+            alone.update(*batch)
+        assert found[f"{kind}_f1"] == alone.compute()["f1"]
+    assert found["formula_f1"] > found["selection_f1"] + 0.1
+    with pytest.raises(ValueError, match="differs in model"):
+        kinds["formula"].merge_state(kinds["selection"])
