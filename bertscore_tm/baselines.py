@@ -262,7 +262,7 @@ def _save_state(path: Path, settings: dict[str, Any], known: Sums) -> None:
         "squares": known.squares.tolist(),
     }
     try:
-        with write_atomically(path) as file:
+        with write_atomically(path, follow_links=False) as file:
             json.dump(state, file)
     except OSError as error:
         raise OSError(f"{error}; the same call resumes from there") from error

@@ -21,7 +21,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn, TextIO
 
-from bertscore_tm.cli.errors import FAILED, CommandError, expected_errors, replace_arguments_with_options
+from bertscore_tm.cli.errors import (
+    FAILED,
+    CommandError,
+    expected_errors,
+    print_message,
+    replace_arguments_with_options,
+)
 from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main", "print_error"]
@@ -76,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             if os.environ.get("RANK", "0") == "0":
                 resumes = "; the same command resumes" if arguments is not None and "resumes" in arguments else ""
-                print(f"bertscore-tm: interrupted{resumes}", file=sys.stderr)
+                print_message(f"interrupted{resumes}")
             return _INTERRUPTED
         except BrokenPipeError:
             # Otherwise Python fails again at exit when it flushes the buffered output.
@@ -96,7 +102,7 @@ def print_error(error: CommandError) -> int:
         The error's exit code.
     """
     if error.args[0]:
-        print(f"bertscore-tm: error: {error}", file=sys.stderr)
+        print_message(f"error: {error}")
     return error.exit_code
 
 
@@ -142,5 +148,4 @@ def _print_warning(
 ) -> None:
     # All ranks see the same texts, so the first one prints for all.
     if os.environ.get("RANK", "0") == "0":
-        text = replace_arguments_with_options(" ".join(str(message).split()))
-        print(f"bertscore-tm: warning: {text}", file=sys.stderr)
+        print_message(f"warning: {replace_arguments_with_options(' '.join(str(message).split()))}")

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
-from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.utilities.columns import align_columns
+from bertscore_tm.utilities.files import is_special
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=report.resumable_path,
         metavar="FILE",
         required=True,
-        help="write the complete table to this file",
+        help="write the complete table to this file (.csv)",
     )
     group.add_argument("--json", action="store_true", help="print means and standard errors as one JSON document")
     parser.set_defaults(resumes=True)
@@ -103,14 +104,21 @@ def run(arguments: argparse.Namespace) -> int:
         CommandError: an argument or file is invalid.
     """
     report.check_output_path(arguments.output, arguments.texts)
-    state = state_path(arguments.output)
+    report.choose_format(arguments.output, (".csv",), ".csv")
+    state = None
+    if is_special(arguments.output):
+        # Nothing can be kept next to a device or a pipe.
+        del arguments.resumes
+    else:
+        state = state_path(arguments.output)
     with join_ranks() as ranks:
-        if ranks.rank == 0 and state.exists():
-            print(f"bertscore-tm: resuming from {state}", file=sys.stderr)
+        if ranks.rank == 0 and state is not None and state.exists():
+            print_message(f"resuming from {state}")
         baseline, limit = _make(arguments, ranks, state)
         if ranks.rank == 0:
             report.write_output(baseline.table(), arguments.output)
-            state.unlink()
+            if state is not None:
+                state.unlink()
     if ranks.rank == 0:
         if baseline.num_truncated:
             from bertscore_tm.scoring.messages import describe_truncation
@@ -126,7 +134,7 @@ def state_path(output: str) -> Path:
     """Return the file with the state of an unfinished table.
 
     Args:
-        output: the table's file.
+        output: the table's file; of a symbolic link its target counts.
 
     Returns:
         A file in the same folder.
@@ -135,10 +143,10 @@ def state_path(output: str) -> Path:
         >>> state_path("roberta-large.csv").name
         'roberta-large.csv.partial.json'
     """
-    return Path(output + ".partial.json")
+    return report.partial_path(output).with_suffix(".partial.json")
 
 
-def _make(arguments: argparse.Namespace, ranks: RankGroup, state: Path) -> tuple[Baseline, int | None]:
+def _make(arguments: argparse.Namespace, ranks: RankGroup, state: Path | None) -> tuple[Baseline, int | None]:
     texts = ranks.run_on_first(lambda: _read_distinct(arguments))
 
     from bertscore_tm.baselines import make_baseline

@@ -44,6 +44,8 @@ __all__ = ["HELP", "NAME", "Comparison", "add_arguments", "run"]
 NAME = "compare"
 HELP = "compare two or more systems on the same references"
 
+# A text file contains what is printed.
+_LAYOUT_OF_SUFFIX = {".txt": "text", ".md": "markdown", ".tex": "latex"}
 # Rounding of equal scores.
 _TIE = 1e-6
 
@@ -109,12 +111,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.95,
         help="coverage of the intervals (default: %(default)s)",
     )
-    group = report.add_output_arguments(parser)
+    group = report.add_output_arguments(parser, (*_LAYOUT_OF_SUFFIX, ".json"))
     group.add_argument(
         "--layout",
         choices=LAYOUTS,
-        default="text",
-        help="layout of the tables; latex needs the package booktabs (default: %(default)s)",
+        help="layout of the tables; latex needs the package booktabs (default: that of the output's suffix, else text)",
     )
     charts.add_plot_argument(group, "the systems and their differences")
 
@@ -133,8 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     report.check_output_path(arguments.output, *arguments.candidates, *(arguments.references or ()), arguments.idf_file)
     charts.check_plot_path(arguments.plot)
-    if arguments.json and arguments.layout != "text":
-        raise CommandError(f"--json and --layout {arguments.layout} exclude each other: give one of them")
+    layout = _choose_layout(arguments)
     with join_ranks() as ranks:
         systems, references, idf_sents = ranks.run_on_first(lambda: _read(arguments))
 
@@ -146,14 +146,29 @@ def run(arguments: argparse.Namespace) -> int:
     if scored is not None:
         scores = scored.scores[:, 0].reshape(len(report.SCORES), len(systems), -1)
         comparison = _compare(scores, list(systems), references, arguments)
-        if arguments.json:
+        if layout == "json":
             content = comparison.format_json(scored.signature)
         else:
-            content = comparison.format_summary(scored.signature, arguments.layout)
+            content = comparison.format_summary(scored.signature, layout)
         report.write_output(content, arguments.output)
         if arguments.plot is not None:
             comparison.draw(arguments.plot)
     return 0
+
+
+def _choose_layout(arguments: argparse.Namespace) -> str:
+    """Return the layout of the tables, or ``"json"``."""
+    given = arguments.layout
+    if arguments.json and given not in (None, "text"):
+        raise CommandError(f"--json and --layout {given} exclude each other: give one of them")
+    suffixes = (*_LAYOUT_OF_SUFFIX, ".json")
+    suffix = report.choose_format(arguments.output, suffixes, ".json" if arguments.json else ".txt")
+    layout = _LAYOUT_OF_SUFFIX.get(suffix, "json")
+    if given is None or suffix == ".txt":
+        return given or layout
+    if given != layout and not arguments.json:
+        raise CommandError(f"--layout {given} and --output {arguments.output} exclude each other: give one of them")
+    return layout
 
 
 @dataclass(frozen=True)

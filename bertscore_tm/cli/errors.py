@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import sys
 
-__all__ = ["BAD_INPUT", "FAILED", "CommandError", "expected_errors", "replace_arguments_with_options"]
+from bertscore_tm.utilities.untrusted_text import for_terminal
+
+__all__ = ["BAD_INPUT", "FAILED", "CommandError", "expected_errors", "print_message", "replace_arguments_with_options"]
 
 FAILED = 1
 BAD_INPUT = 2
@@ -45,6 +47,15 @@ def expected_errors() -> tuple[type[Exception], ...]:
     """
     torch = sys.modules.get("torch")
     return (ValueError, OSError, ImportError, *(() if torch is None else (torch.OutOfMemoryError,)))
+
+
+def print_message(message: str) -> None:
+    """Print a line on standard error, with the control characters of names and texts in it escaped.
+
+    Args:
+        message: an error, a warning or a note.
+    """
+    print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
 
 
 _OPTIONS = {

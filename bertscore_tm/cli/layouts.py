@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from bertscore_tm.utilities.columns import align_columns
+from bertscore_tm.utilities.untrusted_text import for_terminal
 
 __all__ = ["LAYOUTS", "format_rows"]
 
@@ -26,7 +27,7 @@ def format_rows(rows: Sequence[Sequence[str]], layout: str = "text") -> str:
     r"""Format the rows of a table; the first column is left-aligned, the others are right-aligned.
 
     Args:
-        rows: the cells, equally many per row; the first row is the header.
+        rows: the cells, equally many per row; the first row is the header. Control characters are escaped.
         layout: one of ``LAYOUTS``. LaTeX needs the package booktabs.
 
     Returns:
@@ -40,6 +41,7 @@ def format_rows(rows: Sequence[Sequence[str]], layout: str = "text") -> str:
     """
     if layout == "text":
         return align_columns(rows)
+    rows = [[for_terminal(cell) for cell in row] for row in rows]
     if layout == "markdown":
         lines = ["| " + " | ".join(_escape(cell, _MARKDOWN) for cell in row) + " |" for row in rows]
         lines.insert(1, "|---" + "|---:" * (len(rows[0]) - 1) + "|")

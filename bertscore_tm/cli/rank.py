@@ -25,15 +25,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
-from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.errors import CommandError, print_message
 from bertscore_tm.cli.inputs import STDIN, format_of, read_parts
 from bertscore_tm.cli.tables import Table
 from bertscore_tm.cli.text_arguments import read_references
-from bertscore_tm.utilities.files import append_lines, write_atomically
+from bertscore_tm.utilities.files import append_lines, is_special, write_atomically
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=report.resumable_path,
         metavar="FILE",
         required=True,
-        help="write the best candidates to this file, as JSON lines",
+        help="write the best candidates to this file, as JSON lines (.jsonl)",
     )
     group.add_argument("--json", action="store_true", help="print the summary as one JSON document")
     parser.set_defaults(resumes=True)
@@ -121,6 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     texts = (arguments.candidates, *(arguments.references or ()))
     report.check_output_path(arguments.output, *texts, arguments.idf_file)
+    report.choose_format(arguments.output, (".jsonl",), ".jsonl")
     for path in texts:
         if path == STDIN or Path(path).is_fifo():
             name = "standard input (-)" if path == STDIN else f"the pipe {path}"
@@ -171,12 +173,17 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
         **{name: getattr(arguments, name) for name in ("component", "references_reduce", "candidates_column")},
         "reference_column": arguments.reference_column,
     }
-    unfinished = report.partial_path(arguments.output)
     num_truncated = 0
     with ExitStack() as stack:
+        if is_special(arguments.output):
+            # Nothing can be kept next to a device or a pipe.
+            unfinished = Path(stack.enter_context(TemporaryDirectory()), "lines")
+            del arguments.resumes
+        else:
+            unfinished = report.partial_path(arguments.output)
         done = ranks.run_on_first(lambda: stack.enter_context(report.start_partial(unfinished, settings)))
         if done and ranks.rank == 0:
-            print(f"bertscore-tm: resuming after line {done} from {unfinished}", file=sys.stderr)
+            print_message(f"resuming after line {done} from {unfinished}")
         parts = _read_texts(arguments, _LINES_PER_RANK * ranks.size, done)
         show = ranks.rank == 0 and sys.stderr.isatty()
         progress = stack.enter_context(progress_bar(num_lines, show, unit="line"))

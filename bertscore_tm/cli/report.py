@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
 from bertscore_tm.utilities.columns import align_columns
-from bertscore_tm.utilities.files import resume_lines, write_atomically
+from bertscore_tm.utilities.files import is_special, resume_lines, write_atomically
+from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +27,8 @@ __all__ = [
     "ScoreReport",
     "add_output_arguments",
     "check_output_path",
+    "choose_format",
     "format_count",
-    "is_special",
     "output_path",
     "partial_path",
     "resumable_path",
@@ -41,23 +42,25 @@ SCORES = ("precision", "recall", "f1")
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
 
-def add_output_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str]) -> argparse._ArgumentGroup:
     """Declare the arguments for format and destination of the output.
 
     Args:
         parser: the command's parser.
+        suffixes: suffixes of the files that the command writes.
 
     Returns:
         The group of arguments, to add further ones.
     """
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print one JSON document")
+    group.add_argument("--json", action="store_true", help="print one JSON document, as to a .json file")
     group.add_argument(
         "-o",
         "--output",
         type=output_path,
         metavar="FILE",
-        help="write the complete output to this file instead of standard output (-)",
+        help="write the complete output to this file instead of standard output (-), in the format of its suffix: "
+        + ", ".join(suffixes),
     )
     return group
 
@@ -153,15 +156,19 @@ class ScoreReport:
         counts = f"{format_count(self.num_candidates, 'candidate')}, {format_count(self.num_references, 'reference')}"
         return f"{text}{counts}\nsignature: {self.signature}\n"
 
-    def format_table(self) -> str:
-        """Return the scores of each candidate as tab-separated values.
+    def format_table(self, separator: str = "\t") -> str:
+        """Return the scores of each candidate as tab-separated or comma-separated values.
+
+        Args:
+            separator: tab or comma.
 
         Returns:
-            The summary in comment lines, a header, and one line per candidate and layer.
+            With tabs the summary in comment lines, which CSV does not have; a header, and one line per candidate and
+            layer.
         """
         several = self.num_references > self.num_candidates
-        lines = ["# " + line for line in self.format_summary().splitlines()]
-        lines.append("\t".join(("segment", "layer", *SCORES, *(("best_reference",) if several else ()))))
+        lines = ["# " + line for line in self.format_summary().splitlines()] if separator == "\t" else []
+        lines.append(separator.join(("segment", "layer", *SCORES, *(("best_reference",) if several else ()))))
         # Lists of the rows of a large corpus would take ten times the memory of the text.
         text = StringIO()
         text.writelines(line + "\n" for line in lines)
@@ -171,7 +178,7 @@ class ScoreReport:
             for segment, (values, chosen) in enumerate(zip(rows, best, strict=True), start):
                 for layer, row, index in zip(self.layers, values, chosen, strict=True):
                     cells = [str(segment), str(layer), *(f"{x:.6f}" for x in row)]
-                    text.write("\t".join(cells + ([str(index)] if several else [])) + "\n")
+                    text.write(separator.join(cells + ([str(index)] if several else [])) + "\n")
         return text.getvalue()
 
     def format_json(self, per_segment: bool) -> str:
@@ -254,11 +261,42 @@ def check_output_path(path: str | None, *inputs: str | None) -> None:
         raise CommandError(f"argument --output: {path} is read, and would be replaced: give another file")
 
 
+def choose_format(path: str | None, suffixes: Sequence[str], default: str) -> str:
+    """Choose the format of the output by the suffix of its file.
+
+    Args:
+        path: the file, or ``None`` for standard output.
+        suffixes: the allowed suffixes.
+        default: suffix that stands for the format on standard output, on devices and in pipes; ``".json"`` only with
+            ``--json``.
+
+    Returns:
+        One of the suffixes.
+
+    Raises:
+        CommandError: the file has another suffix, or ``--json`` contradicts it.
+
+    Example:
+        >>> choose_format("Scores.JSON", (".txt", ".json"), ".txt")
+        '.json'
+    """
+    if path is None or is_special(path):
+        return default
+    suffix = Path(path).suffix.lower()
+    if suffix not in suffixes:
+        *others, last = suffixes
+        allowed = f"{', '.join(others)} or {last}" if others else last
+        raise CommandError(f"argument --output: {path} must end with {allowed}, which selects the format")
+    if default == ".json" != suffix:
+        raise CommandError(f"--json and --output {path} exclude each other: name the file .json, or remove --json")
+    return suffix
+
+
 def partial_path(output: str) -> Path:
     """Return the file with the settings and the finished lines of an unfinished output.
 
     Args:
-        output: the output file.
+        output: the output file; of a symbolic link its target counts.
 
     Returns:
         A file in the same folder.
@@ -267,7 +305,8 @@ def partial_path(output: str) -> Path:
         >>> partial_path("best.jsonl").name
         'best.jsonl.partial'
     """
-    return Path(output + ".partial")
+    target = Path(output).resolve() if Path(output).is_symlink() else Path(output)
+    return target.with_name(f"{target.name}.partial")
 
 
 @contextmanager
@@ -300,15 +339,15 @@ def write_output(content: str | bytes, path: str | None) -> None:
 
     Args:
         content: text, or bytes of a picture.
-        path: the file, or ``None`` for standard output.
+        path: the file, or ``None`` for standard output, where control characters are escaped.
 
     Raises:
         CommandError: the file or standard output cannot be written.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
     if path is None:
+        assert isinstance(content, str)
         try:
-            sys.stdout.write(data.decode("utf-8"))
+            sys.stdout.write(for_terminal(content, keep="\n\t"))
             # At exit Python could not report the error in one line.
             sys.stdout.flush()
         except BrokenPipeError:
@@ -317,25 +356,9 @@ def write_output(content: str | bytes, path: str | None) -> None:
             raise CommandError(f"standard output: {error.strerror or error}", FAILED) from error
         return
     try:
-        if is_special(path):
-            Path(path).write_bytes(data)
-        else:
-            with write_atomically(path, "wb") as file:
-                file.write(data)
+        with write_atomically(path, "wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
     except OSError as error:
         if isinstance(content, str):
             write_output(content, None)
-        # An error of write_atomically has no strerror, and its message names the path.
-        raise CommandError(f"{path}: {error.strerror}" if error.strerror else str(error), FAILED) from error
-
-
-def is_special(path: str | Path) -> bool:
-    """Check whether a path is a device or pipe, which must be written to and not be replaced.
-
-    Args:
-        path: the path.
-
-    Returns:
-        Whether it is.
-    """
-    return Path(path).exists() and not Path(path).is_file()
+        raise CommandError(str(error), FAILED) from error

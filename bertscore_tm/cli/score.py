@@ -15,6 +15,7 @@ from typing import Any
 
 from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
+from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import check_standard_input
 from bertscore_tm.cli.pair_files import open_pairs
 from bertscore_tm.cli.scored_corpus import score_files_across_ranks
@@ -24,6 +25,8 @@ __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
 NAME = "score"
 HELP = "score candidate texts against references"
+
+_SUFFIXES = (".txt", ".json", ".tsv", ".csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser)
     options.add_rescale_arguments(parser)
-    group = report.add_output_arguments(parser)
+    group = report.add_output_arguments(parser, _SUFFIXES)
     group.add_argument(
         "--per-segment",
         action="store_true",
@@ -88,14 +91,23 @@ def run(arguments: argparse.Namespace) -> int:
         warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
     files = [arguments.candidates, *(arguments.references or ()), arguments.idf_file]
     report.check_output_path(arguments.output, *files)
+    suffix = report.choose_format(arguments.output, _SUFFIXES, ".json" if arguments.json else ".txt")
+    if suffix in (".tsv", ".csv") and not arguments.per_segment:
+        raise CommandError(
+            f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment, or name it .txt"
+        )
     check_standard_input(files)
     scored = _score(arguments)
     if scored is not None:
-        if arguments.json:
+        if suffix == ".json":
             text = scored.format_json(arguments.per_segment)
+        elif arguments.per_segment:
+            text = scored.format_table("," if suffix == ".csv" else "\t")
         else:
-            text = scored.format_table() if arguments.per_segment else scored.format_summary()
+            text = scored.format_summary()
         report.write_output(text, arguments.output)
+        if suffix == ".csv":
+            report.write_output(scored.format_summary(), None)
         if "resumes" in arguments:
             report.partial_path(arguments.output).unlink(missing_ok=True)
     return 0

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device
+from bertscore_tm.cli.errors import print_message
 from bertscore_tm.cli.pair_files import PairFiles
-from bertscore_tm.utilities.files import append_lines
+from bertscore_tm.utilities.files import append_lines, is_special
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -130,14 +131,14 @@ def score_files_across_ranks(
     unfinished: Path | None = None
     with ExitStack() as stack:
         output = arguments.output
-        if output is not None and files.num_pairs > PAIRS_PER_PART and not report.is_special(output):
+        if output is not None and files.num_pairs > PAIRS_PER_PART and not is_special(output):
             unfinished = report.partial_path(output)
             settings = {"signature": score_signature(encoder, weights.source), "input": files.digest}
             parts += ranks.run_on_first(lambda: _resume(unfinished, settings, stack))
             arguments.resumes = True
         done = sum(len(part.rows) for part in parts)
         if done and ranks.rank == 0:
-            print(f"bertscore-tm: resuming after pair {done} from {unfinished}", file=sys.stderr)
+            print_message(f"resuming after pair {done} from {unfinished}")
         reader = files.read(PAIRS_PER_PART * ranks.size, done)
         progress = stack.enter_context(progress_bar(files.num_pairs, ranks.rank == 0 and sys.stderr.isatty()))
         progress(done)

@@ -19,7 +19,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report, text_arguments
@@ -172,16 +171,8 @@ class ShownPair:
 
 def _choose_format(arguments: argparse.Namespace) -> str:
     """Return the suffix that stands for the format of the output."""
-    suffix = ".txt" if arguments.output is None else Path(arguments.output).suffix.lower()
-    if suffix not in (*PICTURE_SUFFIXES, ".html", ".txt", ".json"):
-        raise CommandError(
-            f"argument --output: {arguments.output} must end with {', '.join(PICTURE_SUFFIXES)}, .html, .txt or .json, "
-            f"which selects the format"
-        )
-    if arguments.json:
-        if suffix not in (".txt", ".json"):
-            raise CommandError(f"--json and --output {arguments.output} exclude each other: give one of them")
-        suffix = ".json"
+    suffixes = (*PICTURE_SUFFIXES, ".html", ".txt", ".json")
+    suffix = report.choose_format(arguments.output, suffixes, ".json" if arguments.json else ".txt")
     if arguments.contributions and suffix in (".txt", ".json"):
         raise CommandError("--contributions needs a picture: pass --output with a .png, .pdf or .svg file")
     num_rows = arguments.worst or len(arguments.row or [0])

@@ -40,6 +40,8 @@ __all__ = ["HELP", "NAME", "JudgedTexts", "add_arguments", "run"]
 NAME = "tune-layers"
 HELP = "rank a model's layers by their correlation with human judgements"
 
+_SUFFIXES = (".txt", ".json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments.
@@ -104,7 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.95,
         help="coverage of the intervals (default: %(default)s)",
     )
-    charts.add_plot_argument(report.add_output_arguments(parser), "the layers in their order, with intervals")
+    charts.add_plot_argument(
+        report.add_output_arguments(parser, _SUFFIXES), "the layers in their order, with intervals"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         CommandError: an argument or file is invalid.
     """
     report.check_output_path(arguments.output, *_input_files(arguments))
+    suffix = report.choose_format(arguments.output, _SUFFIXES, ".json" if arguments.json else ".txt")
     charts.check_plot_path(arguments.plot)
     with join_ranks() as ranks:
         judged, idf_sents = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
@@ -132,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
             name: judged.rank_layers(scores, arguments)
             for name, scores in zip(report.SCORES, scored.scores, strict=True)
         }
-        format_rankings = _format_json if arguments.json else _format_summary
+        format_rankings = _format_json if suffix == ".json" else _format_summary
         report.write_output(format_rankings(rankings, judged, arguments, scored.signature), arguments.output)
         if arguments.plot is not None:
             _draw(rankings[arguments.score].layers, arguments)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+from bertscore_tm.utilities.untrusted_text import for_terminal
+
 __all__ = ["align_columns"]
 
 
@@ -12,7 +14,7 @@ def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
     """Format the rows of a table as lines with columns of equal width.
 
     Args:
-        rows: the cells, equally many per row.
+        rows: the cells, equally many per row; control characters are escaped.
         num_left: number of left-aligned columns; the following ones are right-aligned.
 
     Returns:
@@ -23,6 +25,7 @@ def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
         layer      F1
         3      0.4150
     """
+    rows = [[for_terminal(cell) for cell in row] for row in rows]
     widths = [max(map(_terminal_width, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,29 +1,70 @@
-"""Files that an interruption leaves usable: written atomically, or line by line so that a later run goes on."""
+"""Files that an interruption leaves usable: written atomically, or line by line so that a later run resumes."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
+import stat
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["append_lines", "resume_lines", "write_atomically"]
+__all__ = ["append_lines", "is_special", "resume_lines", "write_atomically"]
+
+
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Check whether a path must be written in place, since replacing it would destroy it.
+
+    Args:
+        path: the path; of a symbolic link its target counts.
+
+    Returns:
+        Whether it is a device, a pipe, a socket, or an open file of this process such as ``/dev/stdout``.
+
+    Example:
+        >>> is_special(os.devnull), is_special("scores.txt")
+        (True, False)
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _descriptor(path) is not None
+
+
+def _descriptor(path: str | os.PathLike[str]) -> int | None:
+    """Return the number of the open file of this process that a path such as ``/dev/stdout`` names."""
+    name = Path(path).absolute()
+    while name.parent.resolve() != Path("/proc/self/fd").resolve():
+        if not name.is_symlink():
+            return None
+        name = name.parent / name.readlink()
+    return int(name.name) if name.name.isdecimal() else None
 
 
 @contextmanager
 def write_atomically(
-    path: str | os.PathLike[str], mode: str = "w", *, filesystem: Any = None, **open_options: Any
+    path: str | os.PathLike[str],
+    mode: str = "w",
+    *,
+    filesystem: Any = None,
+    follow_links: bool = True,
+    **open_options: Any,
 ) -> Generator[IO[Any], None, None]:
     """Open a temporary file in the folder of ``path``, and move it to ``path`` when the block ends.
 
-    If the block raises, also on an interrupt, the temporary file is removed and ``path`` keeps its old content. A
-    symbolic link stays, and its target is replaced. Do nothing in the block but write.
+    If the block raises, also on an interrupt, the temporary file is removed and ``path`` keeps its old content. What
+    is replaced keeps its mode and owner; a symbolic link stays, and its target is replaced; a file with hard links is
+    overwritten with the complete content. A device, pipe or open file such as ``/dev/stdout`` is written in place.
+    Only write in the block.
 
     Args:
         path: the file to write; its folder must exist.
         mode: ``"w"`` for text, in UTF-8 unless ``encoding`` is given, or ``"wb"`` for bytes.
         filesystem: fsspec file system that holds ``path``. Default: the local one.
+        follow_links: whether a symbolic link stays; ``False`` replaces the link itself.
         open_options: further arguments of ``open``, such as ``newline``.
 
     Yields:
@@ -46,33 +87,78 @@ def write_atomically(
     if mode == "w":
         open_options.setdefault("encoding", "utf-8")
     name = os.fspath(path)
-    if filesystem is None:
-        replace = _replace_local(name, mode, open_options)
-    else:
-        replace = _replace_remote(name, mode, open_options, filesystem)
+    in_place = filesystem is None and follow_links and is_special(name)
     try:
-        with replace as file:
+        target: AbstractContextManager[IO[Any]]
+        if in_place:
+            target = _open_in_place(name, mode, open_options)
+        elif filesystem is None:
+            target = _replace_local(name, mode, follow_links, open_options)
+        else:
+            target = _replace_remote(name, mode, open_options, filesystem)
+        with target as file:
             yield file
     except OSError as error:
+        reason = error.strerror or error
+        if in_place:
+            raise OSError(f"{name}: {reason}") from error
         outcome = "the file keeps its old content" if _exists(name, filesystem) else "no file was written"
-        raise OSError(f"{name}: {error.strerror or error}; {outcome}") from error
+        raise OSError(f"{name}: {reason}; {outcome}") from error
+
+
+def _open_in_place(path: str, mode: str, options: dict[str, Any]) -> IO[Any]:
+    descriptor = _descriptor(path)
+    if descriptor is None:
+        return Path(path).open(mode, **options)
+    # Opened by its name, the file that standard output goes to would be written from its start.
+    return os.fdopen(os.dup(descriptor), mode, **options)
 
 
 @contextmanager
-def _replace_local(path: str, mode: str, options: dict[str, Any]) -> Generator[IO[Any], None, None]:
-    target = Path(path).resolve()
-    # The process id keeps processes that write the same file apart.
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+def _replace_local(path: str, mode: str, follow_links: bool, options: dict[str, Any]) -> Generator[IO[Any], None, None]:
+    target = Path(path).resolve() if follow_links else Path(path)
+    # The random part keeps processes that write the same file apart, and the name from being known before.
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        with partial.open(mode, **options) as file:
+        with partial.open(mode.replace("w", "x"), **options) as file:
+            _copy_access(target, partial)
             yield file
             # Otherwise a power failure could leave an empty file under the final name.
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(target)
+        _move(partial, target)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _copy_access(old: Path, new: Path) -> None:
+    """Give a new file the owner and the mode of the regular file that it will replace."""
+    # Some file systems have neither, and only root may give files away.
+    with suppress(OSError):
+        found = old.lstat()
+        if stat.S_ISREG(found.st_mode):
+            with suppress(PermissionError):
+                os.chown(new, found.st_uid, found.st_gid)
+            new.chmod(stat.S_IMODE(found.st_mode))
+
+
+def _move(partial: Path, target: Path) -> None:
+    """Move a complete file to its final name, where a regular file, a link or nothing is."""
+    mode, num_names = stat.S_IFREG, 1
+    with suppress(FileNotFoundError):
+        found = target.lstat()
+        mode, num_names = found.st_mode, found.st_nlink
+    if stat.S_ISREG(mode) and num_names > 1:
+        with partial.open("rb") as source, target.open("r+b") as file:
+            shutil.copyfileobj(source, file)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+    elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+        partial.replace(target)
+    else:
+        raise OSError(f"it is a {'folder' if stat.S_ISDIR(mode) else 'device or pipe'}, which is not replaced")
 
 
 @contextmanager
@@ -99,7 +185,8 @@ def resume_lines(path: Path, header: str) -> Generator[int | None, None, None]:
     """Prepare a file of lines for :func:`append_lines`: start it, or keep the lines of an interrupted run.
 
     A last line that the interruption cut off is removed. During the block other processes are refused, such as ranks
-    that outlive a killed ``torchrun``, where the system has advisory locks.
+    that outlive a killed ``torchrun``, where the system has advisory locks. Links are refused, so that nobody who may
+    write in the folder can choose the file that is written.
 
     Args:
         path: the file; its folder must exist.
@@ -109,7 +196,7 @@ def resume_lines(path: Path, header: str) -> Generator[int | None, None, None]:
         Number of complete lines after the header; ``None`` if the file has another header, and is left as it is.
 
     Raises:
-        OSError: the file cannot be written, or another process writes it.
+        OSError: the file cannot be written, is a link, or another process writes it.
 
     Example:
         >>> import tempfile
@@ -121,7 +208,7 @@ def resume_lines(path: Path, header: str) -> Generator[int | None, None, None]:
         (0, 2, 0)
     """
     first = f"{header}\n".encode()
-    with path.open("a+b") as file:
+    with _open_to_append(path) as file:
         _lock(file, path)
         file.seek(0)
         found = file.readline()
@@ -142,6 +229,23 @@ def resume_lines(path: Path, header: str) -> Generator[int | None, None, None]:
             count, end = count + 1, end + len(line)
         file.truncate(end)
         yield count
+
+
+def _open_to_append(path: Path) -> IO[bytes]:
+    """Open a file to read and append, or create it; never one that a link leads to."""
+    # Systems without the flag, such as Windows, let only administrators make symbolic links.
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if path.is_symlink():
+            raise OSError(f"{path} is a symbolic link, which is not written to: delete it") from error
+        raise
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(f"{path} is not a regular file with a single name: delete it")
+    return os.fdopen(descriptor, "a+b")
 
 
 def _lock(file: IO[Any], path: Path) -> None:
@@ -166,7 +270,7 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
         path: the file.
         lines: the lines, without line ends.
     """
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(line + "\n" for line in lines)
+    with _open_to_append(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
         file.flush()
         os.fsync(file.fileno())

@@ -1,12 +1,16 @@
 import os
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import fsspec
 import pytest
 
-from bertscore_tm.utilities.files import append_lines, resume_lines, write_atomically
+from bertscore_tm.utilities.files import append_lines, is_special, resume_lines, write_atomically
+
+needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root makes devices")
 
 
 def write(path, content="new", **options):
@@ -95,6 +99,130 @@ def test_a_symbolic_link_stays(tmp_path):
     assert link.is_symlink()
     assert target.read_text() == "new"
     assert names(tmp_path / "folder") == ["target"]
+
+
+def make_device(path, minor):
+    """Make a node of the machine's null (3) or full (7) device, which tests may lose."""
+    os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+    return path
+
+
+@needs_root
+@pytest.mark.parametrize("mode", ["w", "wb"])
+def test_a_device_is_written_in_place(tmp_path, mode):
+    null, full = make_device(tmp_path / "null", 3), make_device(tmp_path / "full", 7)
+    (tmp_path / "link").symlink_to(null)
+    for path in (null, tmp_path / "link"):
+        assert is_special(path)
+        write(path, "new" if mode == "w" else b"new", mode=mode)
+    assert stat.S_ISCHR(null.stat().st_mode)
+    with pytest.raises(OSError, match=r"full: No space left on device$"):
+        write(full)
+    assert stat.S_ISCHR(full.stat().st_mode)
+    assert sorted(names(tmp_path)) == ["full", "link", "null"]
+
+
+def test_a_named_pipe_is_written_in_place(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")), daemon=True)
+    reader.start()
+    write(pipe, "zwölf")
+    reader.join(30)
+    assert read == ["zwölf"]
+    assert pipe.is_fifo()
+    assert names(tmp_path) == ["pipe"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux names open files")
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_an_open_file_is_written_where_it_stands(tmp_path, name):
+    program = """
+import sys
+from bertscore_tm.utilities.files import write_atomically
+
+print("first", flush=True)
+with write_atomically(sys.argv[1]) as file:
+    file.write("second\\n")
+print("third")
+"""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    with log.open("a") as output:
+        subprocess.run([sys.executable, "-c", program, name], stdout=output, check=True, timeout=120)
+    assert log.read_text() == "before\nfirst\nsecond\nthird\n"
+    assert names(tmp_path) == ["log"]
+
+
+def test_nothing_but_a_regular_file_is_replaced(tmp_path):
+    path = tmp_path / "scores.txt"
+    replace = write_atomically(path)
+    replace.__enter__().write("new")
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="it is a device or pipe, which is not replaced"):
+        replace.__exit__(None, None, None)
+    assert path.is_fifo()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="it is a folder, which is not replaced"):
+        write(tmp_path / "folder")
+    assert sorted(names(tmp_path)) == ["folder", "scores.txt"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_mode_and_owner_of_the_old_file_stay(tmp_path, mode):
+    path = tmp_path / "scores.txt"
+    path.write_text("old")
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 54321)
+    path.chmod(mode)
+    before = path.stat()
+    with write_atomically(path) as file:
+        file.write("new")
+        (partial,) = (one for one in tmp_path.iterdir() if one != path)
+        # Nobody may read what is being written who may not read the file.
+        assert stat.S_IMODE(partial.stat().st_mode) == mode
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("content", ["new", "a longer text than the old one"])
+def test_all_names_of_a_file_get_the_content(tmp_path, content):
+    path, other = tmp_path / "scores.txt", tmp_path / "other"
+    path.write_text("the old text")
+    other.hardlink_to(path)
+    write(path, content)
+    assert other.read_text() == path.read_text() == content
+    assert other.samefile(path)
+    assert sorted(names(tmp_path)) == ["other", "scores.txt"]
+
+
+def test_links_are_replaced_on_request(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    write(link, follow_links=False)
+    assert (target.read_text(), link.read_text(), link.is_symlink()) == ("old", "new", False)
+
+
+def test_lines_are_never_appended_to_what_a_link_leads_to(tmp_path):
+    path, target = tmp_path / "unfinished", tmp_path / "target"
+    target.write_text("")
+    makers = {
+        "is a symbolic link": lambda: path.symlink_to(target),
+        "is a symbolic link,": lambda: path.symlink_to(tmp_path / "nothing"),
+        "is not a regular file with a single name": lambda: path.hardlink_to(target),
+        "is not a regular file": lambda: os.mkfifo(path),
+    }
+    for message, make in makers.items():
+        make()
+        with pytest.raises(OSError, match=rf"unfinished {message}.*delete it$"):
+            resume_lines(path, "settings").__enter__()
+        with pytest.raises(OSError, match=message):
+            append_lines(path, ["one"])
+        path.unlink()
+    assert target.read_text() == ""
+    assert names(tmp_path) == ["target"]
 
 
 def test_a_remote_file_system():
