@@ -1,0 +1,235 @@
+"""Where the commands write and in which format: devices, pipes and links stay, and suffixes decide."""
+
+import csv
+import json
+import os
+import re
+import stat
+import threading
+
+import pytest
+
+from bertscore_tm.cli import report
+from tests.support.models import save_tiny_model
+from tests.support.shell import run_here, write_lines, write_records
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXTS = [f"{start} {end}" for start in ("the cat", "a dog", "it") for end in ("sat on the mat", "ran home", "slept")]
+# Arguments of each command, and what its text output, or its file where it has one format, starts with.
+COMMANDS = {
+    "score": (["-c", "hyps.txt", "-r", "refs.txt"], "P "),
+    "compare": (["-c", "hyps.txt", "other.txt", "-r", "refs.txt"], "system "),
+    "show": (["the cat sat", "a cat"], "P "),
+    "tune-layers": (["-c", "judged.jsonl"], "layer "),
+    "rank": (["samples.jsonl"], '{"candidate"'),
+    "baseline": (["-t", "refs.txt", "--pairs", "20"], "LAYER,P,R,F\n"),
+}
+SUFFIXES = {
+    "score": [".txt", ".json"],
+    "compare": [".txt", ".json", ".md", ".tex"],
+    "show": [".txt", ".json", ".html", ".svg"],
+    "tune-layers": [".txt", ".json"],
+    "rank": [".jsonl"],
+    "baseline": [".csv"],
+}
+UNKNOWN = [
+    (command, suffix) for command in COMMANDS for suffix in ("", ".xlsx", ".jsonl" if command != "rank" else ".csv")
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    save_tiny_model("bert", folder / "model")
+    write_lines(folder / "hyps.txt", TEXTS)
+    write_lines(folder / "refs.txt", TEXTS[1:] + TEXTS[:1])
+    write_lines(folder / "other.txt", TEXTS[3:] + TEXTS[:3])
+    write_records(folder / "samples.jsonl", [{"candidates": TEXTS[i : i + 3]} for i in range(3)])
+    write_records(
+        folder / "judged.jsonl",
+        [{"candidate": text, "reference": TEXTS[i - 1], "human": i % 4} for i, text in enumerate(TEXTS)],
+    )
+    return folder
+
+
+@pytest.fixture
+def command(folder, monkeypatch, capsys):
+    """Run a command in the folder of the texts; returns what it printed."""
+    monkeypatch.chdir(folder)
+
+    def run(name, *arguments, exit_code=0):
+        layer = [] if name in ("baseline", "tune-layers") else ["-l", "2"]
+        options = [*COMMANDS[name][0], "-m", "model", *layer, "--device", "cpu"]
+        return run_here(capsys, name, *options, *arguments, exit_code=exit_code)
+
+    return run
+
+
+def make_null(folder):
+    """Make a second null device, which a test may lose."""
+    node = folder / "null"
+    os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    return node
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root makes devices")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_device_stays_a_device(command, tmp_path, name):
+    node = make_null(tmp_path)
+    printed = command(name, "-o", node)
+    assert stat.S_ISCHR(node.stat().st_mode)
+    assert node.stat().st_rdev == os.makedev(1, 3)
+    assert "resum" not in printed.err
+    # Nothing is left next to it either.
+    assert list(tmp_path.iterdir()) == [node]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_named_pipe_gets_the_output(command, tmp_path, name):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")), daemon=True)
+    reader.start()
+    command(name, "-o", pipe)
+    reader.join(30)
+    assert read[0].startswith(COMMANDS[name][1])
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_mode_and_link_of_what_is_replaced_stay(command, tmp_path, name):
+    suffix = SUFFIXES[name][0]
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / f"target{suffix}", tmp_path / f"link{suffix}"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    command(name, "-o", link)
+    assert link.is_symlink()
+    assert target.read_text().startswith(COMMANDS[name][1])
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert sorted(tmp_path.rglob("*")) == [target.parent, target, link]
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"), [(name, suffix) for name, several in SUFFIXES.items() for suffix in several]
+)
+def test_the_suffix_decides_the_format(command, tmp_path, name, suffix):
+    path = tmp_path / f"out{suffix.upper()}"
+    command(name, "-o", path)
+    text = path.read_text(encoding="utf-8")
+    if suffix == ".json":
+        assert json.loads(text) == json.loads(command(name, "--json").out)
+    elif name not in ("rank", "baseline") and suffix == ".txt":
+        assert text == command(name).out
+    else:
+        starts = {".md": "| system |", ".tex": r"\begin{tabular}", ".html": "<!doctype html>", ".svg": "<?xml"}
+        assert text.startswith(starts.get(suffix, COMMANDS[name][1]))
+
+
+@pytest.mark.parametrize(("name", "suffix"), UNKNOWN)
+def test_an_unknown_suffix_is_an_error(command, tmp_path, name, suffix):
+    path = tmp_path / f"out{suffix}"
+    error = command(name, "-o", path, exit_code=2).err
+    assert error.startswith(f"bertscore-tm: error: argument --output: {path} must end with ")
+    assert all(one in error for one in SUFFIXES[name])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("score", ["-o", "a.csv"], "a .csv file lists the scores of each pair: add --per-segment"),
+        ("score", ["-o", "a.txt", "--json"], "--json and --output a.txt exclude each other"),
+        ("tune-layers", ["-o", "a.txt", "--json"], "--json and --output a.txt exclude each other"),
+        ("compare", ["-o", "a.md", "--json"], "--json and --output a.md exclude each other"),
+        ("compare", ["-o", "a.md", "--layout", "latex"], "--layout latex and --output a.md exclude each other"),
+        ("compare", ["-o", "a.json", "--layout", "latex"], "--layout latex and --output a.json exclude each other"),
+    ],
+)
+def test_options_that_contradict_the_suffix(command, name, arguments, message):
+    assert message in command(name, *arguments, exit_code=2).err
+
+
+def test_tables_of_pairs(command, tmp_path):
+    printed = command("score", "-s").out
+    with_tabs, with_commas = tmp_path / "a.tsv", tmp_path / "a.csv"
+    assert command("score", "-s", "-o", with_tabs).out == ""
+    assert with_tabs.read_text() == printed
+    # A CSV file has no comments: the means and the signature are printed.
+    assert command("score", "-s", "-o", with_commas).out == command("score").out
+    with with_commas.open(newline="") as file:
+        rows = list(csv.reader(file, strict=True))
+    assert rows == [line.split("\t") for line in printed.splitlines() if not line.startswith("#")]
+    assert len(rows) == len(TEXTS) + 1
+
+
+def test_an_unfinished_output_is_next_to_the_target_of_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere" / "best.jsonl")
+    assert report.partial_path(str(tmp_path / "link.jsonl")) == tmp_path / "elsewhere" / "best.jsonl.partial"
+    assert str(report.partial_path("a/best.jsonl")) == "a/best.jsonl.partial"
+
+
+@pytest.mark.parametrize("name", ["rank", "baseline"])
+def test_an_unfinished_output_never_follows_a_link(command, tmp_path, monkeypatch, name):
+    victim, output = tmp_path / "victim", tmp_path / f"out{SUFFIXES[name][0]}"
+    victim.write_text("")
+    if name == "rank":
+        (tmp_path / "out.jsonl.partial").symlink_to(victim)
+        error = command(name, "-o", output, exit_code=1).err
+        assert "out.jsonl.partial is a symbolic link, which is not written to: delete it" in error
+        assert not output.exists()
+    else:
+        # The link is made while the command runs.
+        from bertscore_tm import baselines
+
+        draw = baselines._draw_pairs
+        link = tmp_path / "out.csv.partial.json"
+        monkeypatch.setattr(baselines, "_draw_pairs", lambda *given: (link.symlink_to(victim), draw(*given))[1])
+        monkeypatch.setattr(baselines, "_load_state", lambda *given: baselines.Sums.zero(given[-1]))
+        command(name, "-o", output)
+    assert victim.read_text() == ""
+
+
+ESCAPE = "\x1b[2J\x9b1m\x07name"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("compare", ["-c", "rows.jsonl", "--system-column", "system"]),
+        ("compare", ["-c", "rows.jsonl", "--system-column", "system", "--layout", "latex"]),
+        ("compare", ["-c", "rows.jsonl", "--system-column", "system", "--layout", "markdown"]),
+        ("compare", ["-c", "rows.jsonl", "--system-column", "system", "--json"]),
+        ("tune-layers", ["-c", "rows.jsonl"]),
+        ("show", [ESCAPE, "a", "--json"]),
+        ("score", ["-c", f"{ESCAPE}.jsonl"]),
+    ],
+)
+def test_escapes_of_data_do_not_reach_the_terminal(folder, tmp_path, monkeypatch, capsys, name, arguments):
+    monkeypatch.chdir(tmp_path)
+    pairs = list(enumerate(zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)))
+    write_records(
+        tmp_path / "rows.jsonl",
+        [
+            {"candidate": candidate, "reference": reference, "system": system, "human": {ESCAPE: i % 4}}
+            for system in ("another", ESCAPE)
+            for i, (candidate, reference) in pairs
+        ],
+    )
+    write_records(tmp_path / f"{ESCAPE}.jsonl", [{}])
+    layer = [] if name == "tune-layers" else ["-l", "2"]
+    options = ["-m", folder / "model", "--device", "cpu", *layer]
+    printed = run_here(capsys, name, *arguments, *options, exit_code=2 if name == "score" else 0)
+    shown = printed.out + printed.err
+    assert "[2J" in shown
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
+    if "--json" in arguments:
+        found = json.loads(printed.out)
+        assert (found["systems"][1]["name"] if name == "compare" else found["pairs"][0]["candidate_text"]) == ESCAPE
+    if name == "compare" and len(arguments) == 4:
+        header, first, second = printed.out.splitlines()[:3]
+        assert len(header) == len(first) == len(second)
