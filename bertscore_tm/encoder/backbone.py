@@ -21,7 +21,7 @@ from bertscore_tm.encoder.families import (
     text_config,
     text_part,
 )
-from bertscore_tm.encoder.forward_pass import argument_names, run_encoder
+from bertscore_tm.encoder.forward_pass import accepted_options, may_ignore_mask, run_encoder
 from bertscore_tm.encoder.identity import ModelSource, listed_name
 from bertscore_tm.encoder.loading import load_encoder
 from bertscore_tm.encoder.padding import mixes_padding, switches_rope
@@ -96,8 +96,9 @@ class Backbone:
         self.layers_kept = self.family.layers_to_keep(num_layers)
         self.dtype = dtype
         self.forward_fn = forward_fn
-        self._arguments: frozenset[str] = frozenset()
-        # Of a function of the user it is found out when texts of different lengths are first encoded.
+        self._options: frozenset[str] = frozenset()
+        self._may_ignore_mask = False
+        # Of the user's code it is found out when texts of different lengths are first encoded.
         self._mixes_padding: bool | None = None
         # By the device's name, since torch.compile cannot look up devices in a dictionary.
         self.models: dict[str, nn.Module] = {}
@@ -159,24 +160,25 @@ class Backbone:
         """Check whether padding affects real tokens, so that only texts of equal length may share a batch.
 
         Args:
-            device: where the model runs, if it has to be tried.
+            device: where the model is loaded, and runs if it has to be tried.
             tokenizer: its tokenizer.
 
         Returns:
-            Whether it does: a property of the family, or, where a function of the user runs the model, of a short text
-            that is encoded alone and next to a longer one.
+            Whether it does: a property of the family, or, where the user's code runs the model, of a short text that is
+            encoded alone and next to a longer one.
         """
-        if self.forward_fn is None:
+        if not self._may_ignore_mask or self.family.mixes_padding:
             return self.family.mixes_padding
         if self._mixes_padding is None:
-            self._mixes_padding = mixes_padding(
-                lambda ids, mask: self.run(device, mask, input_ids=ids)[0],
-                tokenizer(["a"]).ids[0],
-                tokenizer.pad_id,
-                max_length=tokenizer.max_length,
-                dtype=self.resolve_dtype(device),
-                device=device,
-            )
+            with torch.no_grad():
+                self._mixes_padding = mixes_padding(
+                    lambda ids, mask: self.run(device, mask, input_ids=ids).movedim(0, 2),
+                    tokenizer(["a"]).ids[0],
+                    tokenizer.pad_id,
+                    max_length=tokenizer.max_length,
+                    dtype=self.resolve_dtype(device),
+                    device=device,
+                )
         return self._mixes_padding
 
     def run(self, device: torch.device, mask: Tensor, log_presence: Tensor | None = None, **inputs: Tensor) -> Tensor:
@@ -212,7 +214,7 @@ class Backbone:
             mask,
             num_layers=self.num_layers,
             all_layers=self.all_layers,
-            arguments=self._arguments,
+            options=self._options,
             log_presence=log_presence,
             **inputs,
         )
@@ -235,7 +237,8 @@ class Backbone:
         model = _models.get(_ModelKey(self.source, self.layers_kept, dtype, device), frozen)
         if (probed := self._probed_family()) is not None:
             self.family = probed  # by this encoder or by another one that shares the model
-        self._arguments = argument_names(model)
+        self._options = accepted_options(model)
+        self._may_ignore_mask = self.forward_fn is not None or may_ignore_mask(model)
         self.models[str(device)] = model
 
     def _load(self, dtype: torch.dtype) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from inspect import signature
+from inspect import Parameter, signature
 from operator import attrgetter
 from typing import Any, cast
 
@@ -14,19 +14,40 @@ from transformers import PretrainedConfig
 
 from bertscore_tm.encoder.families import Family
 
-__all__ = ["argument_names", "run_encoder"]
+__all__ = ["accepted_options", "may_ignore_mask", "run_encoder"]
+
+# Keyword arguments that models may lack.
+_OPTIONS = ("attention_mask", "output_hidden_states", "return_dict")
 
 
-def argument_names(model: nn.Module) -> frozenset[str]:
-    """Return the names of the arguments of a model's forward pass.
+def accepted_options(model: nn.Module) -> frozenset[str]:
+    """Return which of the attention mask and the options of outputs a model accepts.
+
+    A forward pass with ``**kwargs``, as in subclasses and profilers, accepts all of them.
 
     Args:
         model: the model.
 
     Returns:
-        The names, of the class's method: hooks that wrap that of an instance may hide them.
+        The names. The class's method is read: hooks that wrap that of an instance may hide its arguments.
     """
-    return frozenset(signature(type(model).forward).parameters) - {"self"}
+    parameters = signature(type(model).forward).parameters
+    accepts_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+    return frozenset(name for name in _OPTIONS if accepts_any or name in parameters)
+
+
+def may_ignore_mask(model: nn.Module) -> bool:
+    """Check whether a model lacks an attention mask, or its class is not one of transformers and may drop the mask.
+
+    Args:
+        model: the model.
+
+    Returns:
+        Whether padding may affect real tokens, in families in which it otherwise does not.
+    """
+    owner = next(one for one in type(model).__mro__ if "forward" in vars(one))
+    is_own = owner.__module__.partition(".")[0] != "transformers"
+    return is_own or "attention_mask" not in accepted_options(model)
 
 
 def run_encoder(
@@ -37,7 +58,7 @@ def run_encoder(
     *,
     num_layers: int,
     all_layers: bool,
-    arguments: Collection[str],
+    options: Collection[str],
     log_presence: Tensor | None = None,
     **inputs: Tensor,
 ) -> Tensor:
@@ -50,38 +71,44 @@ def run_encoder(
         mask: real positions, shape (batch, positions), bool.
         num_layers: the encoder layer whose output is returned.
         all_layers: return the outputs of all layers up to it.
-        arguments: names of the arguments of the model's forward pass.
+        options: output of :func:`accepted_options`.
         log_presence: added to the attention of every position to the others, shape (batch, positions); needs
             ``inputs_embeds``.
         **inputs: ``input_ids`` or ``inputs_embeds``.
 
     Returns:
         Hidden states, shape (layers, batch, positions, width).
+
+    Raises:
+        ValueError: the forward pass does not return the hidden states of the layers.
     """
     # Layer 0 is the state before the first layer.
     kept = family.layers_to_keep(num_layers)
     wants_states = all_layers or kept > num_layers
     length = mask.shape[1]
     _choose_attention(model, config, length)
-    if "attention_mask" in arguments:
-        inputs["attention_mask"] = mask.long()
+    passed: dict[str, Any] = {**inputs, "attention_mask": mask.long(), "return_dict": True}
     if log_presence is not None:
         log_presence = log_presence.to(inputs["inputs_embeds"].dtype)
         additive = log_presence.masked_fill(~mask, torch.finfo(log_presence.dtype).min)
-        inputs["attention_mask"] = additive[:, None, None].expand(-1, 1, length, -1)
-    if "inputs_embeds" in inputs and "position_ids" in arguments:
-        first = family.first_position(config)
-        inputs["position_ids"] = torch.arange(first, first + length, device=mask.device).expand(mask.shape)
+        passed["attention_mask"] = additive[:, None, None].expand(-1, 1, length, -1)
     with torch.autocast(device_type=mask.device.type, enabled=False):
         # What hidden_states holds differs between models: Mamba's lacks the embedding output.
         recorded = family.layers[0] if wants_states and family.probed and len(family.layers) == 1 else None
         with nullcontext() if recorded is None else _record_states(model.get_submodule(recorded)) as states:
-            output = model(**inputs, output_hidden_states=wants_states and recorded is None, return_dict=True)
+            passed["output_hidden_states"] = wants_states and recorded is None
+            output = model(**{name: value for name, value in passed.items() if name in inputs or name in options})
         last: Tensor = output.last_hidden_state
         if not wants_states:
             return last[None]
+        found = states or output.hidden_states
+        if found is None:
+            raise ValueError(
+                f"the forward pass of {type(model).__name__} does not return the hidden states of its layers: let it "
+                f"accept output_hidden_states, or pass user_forward_fn=, a function that returns token vectors"
+            )
         # BigBird pads texts to whole blocks and keeps the padding in its states.
-        states = [state[:, :length] for state in (states or output.hidden_states)[: num_layers + 1]]
+        states = [state[:, :length] for state in found[: num_layers + 1]]
         for path in family.final_modules:
             module = attrgetter(path)(model)
             if module is not None:  # an OPT may lack it

@@ -372,7 +372,8 @@ class FrozenEncoder:
             self.family.require_additive_mask(self.config)
         self.backbone(device)  # completes the family
         self.family.require_embeddings(self.config)
-        if (self.family.mixes_padding or switches_rope(self.config, 1, mask.shape[1])) and not bool(mask.all()):
+        mixes = switches_rope(self.config, 1, mask.shape[1]) or self._backbone.mixes_padding(device, self.tokenizer)
+        if mixes and not bool(mask.all()):
             # As in encode, only texts of equal length share a batch.
             return run_by_length(self.encode_soft, inputs_embeds, mask)
         embeds = inputs_embeds.to(self.resolve_dtype(device))

@@ -12,7 +12,7 @@ from transformers import PretrainedConfig
 
 from bertscore_tm.core.batching import is_out_of_memory
 from bertscore_tm.encoder.families import Family, describe_refusal
-from bertscore_tm.encoder.forward_pass import argument_names, run_encoder
+from bertscore_tm.encoder.forward_pass import accepted_options, run_encoder
 from bertscore_tm.encoder.padding import are_same_vectors, mixes_padding
 
 __all__ = ["cut_probed", "probed_family"]
@@ -88,7 +88,7 @@ class _Probe:
         self.family = family
         self.layer = layer
         self.layers = int(config.num_hidden_layers)
-        self.arguments = argument_names(encoder)
+        self.options = accepted_options(encoder)
         self.device = next(encoder.parameters()).device
         self.pad_id = int(getattr(config, "pad_token_id", None) or 0)
         self.limit = family.max_positions(config)
@@ -110,7 +110,7 @@ class _Probe:
             mask,
             num_layers=layer,
             all_layers=all_layers,
-            arguments=self.arguments,
+            options=self.options,
             **inputs,
         )
 
@@ -140,8 +140,8 @@ class _Probe:
         try:
             output = self.encoder(
                 input_ids=ids,
-                **({"attention_mask": torch.ones_like(ids)} if "attention_mask" in self.arguments else {}),
-                return_dict=True,
+                **({"attention_mask": torch.ones_like(ids)} if "attention_mask" in self.options else {}),
+                **({"return_dict": True} if "return_dict" in self.options else {}),
             )
         finally:
             for hook in hooks:

@@ -1,10 +1,23 @@
-"""Models that only a function of the user can run, some of which mix padding into real tokens."""
+"""Models that mix padding into real tokens, or whose forward pass hides that it takes an attention mask."""
+
+import copy
 
 import pytest
 import torch
-from transformers import AutoModel, BertConfig, BertModel, FNetConfig, FNetModel, MobileBertConfig, MobileBertModel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    ErnieConfig,
+    FNetConfig,
+    FNetModel,
+    MobileBertConfig,
+    MobileBertModel,
+)
 
 from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.encoder import probe
 from tests.support.models import randomised, tiny_config, tiny_tokenizer
 from tests.support.texts import real_pairs
 
@@ -80,3 +93,93 @@ def test_a_model_is_probed_once_and_batched_by_equal_length_only_where_padding_m
         assert len(calls[3:]) == 2 * len(batches)
         assert {rows for rows, _ in calls[3:]} == {rows for rows, _ in batches}
         calls.clear()
+
+
+class ForwardsAll(BertModel):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+class DropsMask(BertModel):
+    def forward(self, **kwargs):
+        return super().forward(**kwargs | {"attention_mask": None})
+
+
+class TakesIdsOnly(BertModel):
+    def forward(self, input_ids):
+        return super().forward(input_ids)
+
+
+TEXTS = ["a", "a cat sat", "a dog ran", "the quick brown fox jumps over the lazy dog near a bank"]
+
+
+def without_names(forward):
+    """A patch such as a profiler's."""
+
+    def patched(self, *args, **kwargs):
+        return forward(self, *args, **kwargs)
+
+    return patched
+
+
+def with_class(model, kind):
+    made = kind(model.config).eval()
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+@pytest.mark.parametrize("kind", [ForwardsAll, DropsMask, TakesIdsOnly, "patched"])
+def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(models, kind, monkeypatch):
+    tokenizer = tiny_tokenizer("wordpiece")
+    plain = FrozenEncoder(models["bert"], tokenizer, num_layers=2)
+    expected = torch.cat([plain.encode([text]).vectors for text in TEXTS], 1)
+    if kind == "patched":
+        monkeypatch.setattr(BertModel, "forward", without_names(BertModel.forward))
+        model = copy.deepcopy(models["bert"])
+    else:
+        model = with_class(models["bert"], kind)
+    batches = []
+    encoder = FrozenEncoder(model, tokenizer, num_layers=2)
+    encoder.encode(["a", "b"])
+    encoder.backbone("cpu").register_forward_pre_hook(
+        lambda model, args, kwargs: batches.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=2e-6, rtol=0)
+    batches.clear()
+    encoder.encode(TEXTS)
+    assert len(batches) == (1 if kind in (ForwardsAll, "patched") else 3)
+    assert encoder.signature().split("|")[1:] == plain.signature().split("|")[1:]
+
+
+@pytest.mark.parametrize("kind", [ForwardsAll, DropsMask])
+def test_soft_tokens_of_a_forward_pass_without_argument_names_do_not_depend_on_padding(models, kind):
+    tokenizer = tiny_tokenizer("wordpiece")
+    encoder = FrozenEncoder(with_class(models["bert"], kind), tokenizer, num_layers=2)
+    ids = [torch.tensor(row) for row in encoder.tokenizer(TEXTS).ids]
+    padded = pad_sequence(ids, batch_first=True)
+    mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
+    soft = encoder.encode_soft(encoder.embedding_table("cpu")[padded], mask)[:, mask]
+    expected = [FrozenEncoder(models["bert"], tokenizer, num_layers=2).encode([text]).vectors for text in TEXTS]
+    torch.testing.assert_close(soft, torch.cat(expected, 1), atol=2e-6, rtol=0)
+
+
+def test_every_layer_of_a_forward_pass_that_returns_only_the_last_is_refused(models):
+    encoder = FrozenEncoder(
+        with_class(models["bert"], TakesIdsOnly), tiny_tokenizer("wordpiece"), num_layers=2, all_layers=True
+    )
+    with pytest.raises(ValueError, match=r"TakesIdsOnly does not return the hidden states.*user_forward_fn="):
+        encoder.encode(TEXTS)
+
+
+def test_probed_types_get_the_mask_through_keyword_arguments(monkeypatch):
+    """A type that is not listed, whose class hides the names of its arguments."""
+    config = tiny_config("bert").to_dict()
+    model = randomised(AutoModel.from_config(ErnieConfig(**{**config, "model_type": "ernie"})))
+    tokenizer = tiny_tokenizer("wordpiece")
+    expected = FrozenEncoder(model, tokenizer, num_layers=2).encode(TEXTS).vectors
+    monkeypatch.setattr(type(model), "forward", without_names(type(model).forward))
+    probe._results.clear()
+    encoder = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
+    torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=2e-6, rtol=0)
+    assert encoder.signature().endswith("|family:probed")
+    assert not encoder.family.mixes_padding
