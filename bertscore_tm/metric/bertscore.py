@@ -312,7 +312,8 @@ class BERTScore(ListStateMetric):
         """
         if self._weights is not None:
             return self._weights
-        with self.sync_context(should_sync=self._synced is None):
+        is_local = self._synced is None
+        with self.sync_context(should_sync=is_local, should_unsync=is_local):
             synced = self._synced or self._combine(self.metric_state, Collectives(self.device))
         if synced.frequencies is None or not synced.frequencies.num_documents:
             raise ValueError("idf=True takes the weights from references, and there are none yet: call update first")

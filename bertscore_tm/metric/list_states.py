@@ -278,7 +278,10 @@ class ListStateMetric(Metric):
         should_sync: bool = True,
         distributed_available: Callable[[], bool] | None = None,
     ) -> None:
-        """Combine the pairs of all ranks, so that ``compute`` gives their scores until ``unsync``.
+        """Combine the pairs of all ranks, as ``compute`` does by itself with ``sync_on_compute=True``, the default.
+
+        With ``sync_on_compute=False``, the next ``compute`` returns the scores of all ranks and calls ``unsync``. With
+        ``sync_on_compute=True``, it would synchronise twice and raises an error, unless its result is cached.
 
         Args:
             dist_sync_fn: gathers a tensor of each rank.
@@ -292,10 +295,11 @@ class ListStateMetric(Metric):
         if not should_sync:
             return
         if self._synced is not None:
-            raise TorchMetricsUserError("The Metric has already been synced.")
+            raise TorchMetricsUserError("The Metric has already been synced: call unsync first")
         if (distributed_available or self.distributed_available_fn)():
             combined = self._combine(self.metric_state, self._collectives(dist_sync_fn, process_group))
-            self.__dict__.update(_synced=combined, _computed=None)
+            # A cached result is that of all ranks, unless compute does not synchronise.
+            self.__dict__.update(_synced=combined, _computed=self._computed if self.sync_on_compute else None)
 
     def unsync(self, should_unsync: bool = True) -> None:
         """Return to the pairs of this rank.
@@ -321,7 +325,7 @@ class ListStateMetric(Metric):
         should_unsync: bool = True,
         distributed_available: Callable[[], bool] | None = None,
     ) -> Generator[None, None, None]:
-        """Synchronise within a ``with`` block, also when the block raises.
+        """Synchronise within a ``with`` block, and return to the pairs of this rank, also when the block raises.
 
         Args:
             dist_sync_fn: as for :meth:`sync`.
@@ -330,12 +334,11 @@ class ListStateMetric(Metric):
             should_unsync: whether to return to the pairs of this rank.
             distributed_available: as for :meth:`sync`.
         """
-        synced_before = self._synced is not None
         self.sync(dist_sync_fn, process_group, should_sync, distributed_available)
         try:
             yield
         finally:
-            if should_unsync and not synced_before:
+            if should_unsync:
                 self.__dict__.update(_synced=None, _computed=None)
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torchmetrics import MetricCollection
+from torchmetrics import Metric, MetricCollection, SumMetric
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 from torchmetrics.wrappers import MetricTracker
@@ -269,3 +269,55 @@ def test_as_in_training(minilm):
     assert [text.split()[:2] for text in reports[0]["warnings"]] == [["2", "candidates"], ["2", "texts"]]
     assert reports[1]["warnings"] == []
     assert all(report["nothing"]["f1"] == 0 for report in reports)
+
+
+# Calls after an update, and sync_on_compute; "again" is another update.
+CALLS = [
+    (calls, on_compute)
+    for on_compute in (True, False)
+    for calls in ("sync compute unsync compute", "sync compute compute", "sync sync unsync unsync compute")
+]
+CALLS += [("sync unsync again compute", False), ("sync unsync again compute", True), ("compute sync compute", True)]
+
+
+def try_calls(metric: Metric, calls: str, again: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    """Return what each call returned, or the type of its error."""
+    found = []
+    for name in calls.split():
+        try:
+            value = metric.update(*again) if name == "again" else getattr(metric, name)()
+        except TorchMetricsUserError as error:
+            value = type(error)
+        found.append((name, value))
+    return found
+
+
+def synchronise_by_hand(rank: int, model: str, data: tuple[list[str], list[Any]]) -> dict[Any, Any]:
+    report = {}
+    for calls, on_compute in CALLS:
+        # Sums of powers of two, which name the pairs that are in them.
+        plain = SumMetric(sync_on_compute=on_compute)
+        plain.update(2.0**rank)
+        ours = BERTScore(model, LAYERS, reduction="none", sync_on_compute=on_compute)
+        ours.update(*part(data, [rank]))
+        found = [try_calls(plain, calls, (2.0 ** (rank + 2),)), try_calls(ours, calls, part(data, [rank + 2]))]
+        report[calls, on_compute] = found
+    return report
+
+
+def test_sync_and_compute_by_hand_as_in_torchmetrics(minilm):
+    reports = run_ranks(synchronise_by_hand, 2, minilm, texts(False))
+    wanted = expected((False, False, False), FrozenEncoder(minilm, num_layers=LAYERS), [0, 1, 2, 3])["f1"]
+    for report in reports:
+        for calls, (plain, ours) in report.items():
+            for (name, sum_of_pairs), (_, scores) in zip(plain, ours, strict=True):
+                if isinstance(sum_of_pairs, Tensor):
+                    pairs = [pair for pair in (0, 2, 1, 3) if int(sum_of_pairs) >> pair & 1]
+                    torch.testing.assert_close(scores["f1"], wanted[pairs], atol=TOLERANCE, rtol=0)
+                else:
+                    assert scores == sum_of_pairs, (calls, name)
+    # As promised: all ranks' scores after sync, where compute does not synchronise by itself.
+    for report in reports:
+        assert report["sync compute compute", False][1][1][1]["f1"].shape == (2,)
+        assert report["sync sync unsync unsync compute", False][1][-1][1]["f1"].shape == (1,)
+        assert report["sync compute compute", True][1][1][1] is TorchMetricsUserError
