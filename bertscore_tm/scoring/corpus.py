@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +15,7 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known
 
@@ -22,11 +24,11 @@ __all__ = [
     "CorpusScores",
     "EncodedTexts",
     "MatchedTexts",
+    "StepEncoder",
     "compute_scores",
     "compute_weighted_scores",
     "encode_texts",
     "match_encoded",
-    "match_texts",
     "plan_steps",
     "score_corpus",
 ]
@@ -38,6 +40,8 @@ SCORES = ("precision", "recall", "f1")
 _ELEMENTS_PER_STEP = 12_000_000
 # Accelerators have more memory and are faster with large batches.
 _ACCELERATOR_FACTOR = 8
+# CPU memory for the vectors of texts that occur in several steps, of all layers: 175,000 tokens of MiniLM.
+_BYTES_OF_REPEATED_TEXTS = 2**28
 # Most tokens are longer, so that a step has at most the planned number of tokens.
 _CHARACTERS_PER_TOKEN = 2
 
@@ -131,6 +135,66 @@ def encode_texts(
     return EncodedTexts(indices, vectors)
 
 
+class StepEncoder:
+    """Encodes the texts of a corpus step by step, each distinct one once.
+
+    Vectors of texts that occur in several steps are kept in CPU memory, at most 256 MiB. Texts beyond that are encoded
+    once in each step that they occur in.
+
+    Args:
+        texts: the corpus.
+        steps: the indices of the candidates of each step, as from :func:`plan_steps`.
+        encoder: the encoder.
+        device: where to encode.
+        cache_bytes: as for :func:`encode_texts`.
+    """
+
+    def __init__(
+        self,
+        texts: TextPairs,
+        steps: Sequence[Sequence[int]],
+        encoder: FrozenEncoder,
+        device: torch.device | str,
+        cache_bytes: int = 0,
+    ) -> None:
+        self.texts = texts
+        self.encoder = encoder
+        self.device = torch.empty(0, dtype=torch.float32, device=device).device
+        self.cache_bytes = cache_bytes
+        counts: Counter[str] = Counter()
+        for step in steps if len(steps) > 1 else ():
+            counts.update({texts.candidates[i] for i in step}.union(*(texts.references[i] for i in step)))
+        self._repeated = {text for text, count in counts.items() if count > 1}
+        self._kept = VectorCache(self.device)
+
+    def encode(self, step: Sequence[int]) -> tuple[TextPairs, EncodedTexts]:
+        """Encode the texts of a step that are not kept from an earlier one.
+
+        Args:
+            step: the indices of its candidates.
+
+        Returns:
+            The candidates of the step with their references, and the vectors of their distinct texts.
+        """
+        part = self.texts.select(step)
+        if not self._repeated:
+            return part, encode_texts(part, self.encoder, self.device, self.cache_bytes)
+        distinct = dict.fromkeys([*part.candidates, *chain.from_iterable(part.references)])
+        known, vectors = self._kept.look_up([text for text in distinct if text in self._repeated])
+        candidates = [text for text in part.candidates if text not in known]
+        references = [text for several in part.references for text in several if text not in known]
+        if vectors is not None and not candidates and not references:
+            return part, EncodedTexts(known, vectors)
+        new = encode_texts(TextPairs(candidates, [references]), self.encoder, self.device, self.cache_bytes)
+        again = [text for text in new.indices if text in self._repeated]
+        chosen = torch.tensor([new.indices[text] for text in again], dtype=torch.long, device="cpu")
+        self._kept.add(again, new.vectors.select(chosen), _BYTES_OF_REPEATED_TEXTS)
+        if vectors is None:
+            return part, new
+        indices = known | {text: len(known) + index for text, index in new.indices.items()}
+        return part, EncodedTexts(indices, concatenate([vectors, new.vectors]))
+
+
 def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = None) -> MatchedTexts:
     """Match each candidate with its references.
 
@@ -150,20 +214,6 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = N
     references = numbers[len(texts) :]
     pairs = match_pairs(vectors, candidates, references)
     return MatchedTexts(pairs, counts.to(vectors.vectors.device), vectors.num_truncated)
-
-
-def match_texts(texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str) -> MatchedTexts:
-    """Encode each distinct text once, and match candidates with their references.
-
-    Args:
-        texts: candidates and references.
-        encoder: the encoder.
-        device: where to compute.
-
-    Returns:
-        The matched tokens, without vectors or texts.
-    """
-    return match_encoded(texts, encode_texts(texts, encoder, device))
 
 
 def compute_scores(
@@ -299,9 +349,9 @@ def score_corpus(
     scores = torch.zeros(3, encoder.num_outputs, len(rows), dtype=torch.float32, device="cpu")
     best_reference = torch.zeros(encoder.num_outputs, len(rows), dtype=torch.long, device="cpu")
     sorted_rows, num_truncated = torch.tensor(rows, dtype=torch.long, device="cpu"), 0
+    stepwise = StepEncoder(texts, steps, encoder, device)
     for step in steps:
-        part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
-        matched = match_texts(part, encoder, device)
+        matched = match_encoded(*stepwise.encode(step))
         columns = torch.searchsorted(sorted_rows, torch.tensor(step, dtype=torch.long, device="cpu"))
         step_scores, step_best = compute_weighted_scores(matched, weights, encoder)
         scores[..., columns], best_reference[:, columns] = step_scores.cpu(), step_best.cpu()

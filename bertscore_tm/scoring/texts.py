@@ -35,9 +35,9 @@ class TextPairs:
     def __len__(self) -> int:
         return len(self.candidates)
 
-    def part(self, start: int, stop: int) -> TextPairs:
-        """Return the candidates from ``start`` to before ``stop``."""
-        return TextPairs(self.candidates[start:stop], self.references[start:stop])
+    def select(self, indices: Sequence[int]) -> TextPairs:
+        """Return the candidates with these indices, with their references."""
+        return TextPairs([self.candidates[i] for i in indices], [self.references[i] for i in indices])
 
 
 def as_text_pairs(preds: Any, target: Any) -> TextPairs:

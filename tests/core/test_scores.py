@@ -15,7 +15,7 @@ from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
 from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1, rescale, selection_f1
-from bertscore_tm.scoring.corpus import match_texts, plan_steps
+from bertscore_tm.scoring.corpus import encode_texts, match_encoded, plan_steps
 from bertscore_tm.scoring.texts import as_text_pairs
 from tests.support.texts import real_pairs, several_references
 
@@ -251,7 +251,7 @@ def test_document_frequencies_and_idf_equal_counters(documents):
 
 
 def test_weights_that_sum_to_zero_give_zero(encoder, pairs):
-    matched = match_texts(as_text_pairs(pairs[0][:3], pairs[1][:3]), encoder, "cpu")
+    matched = match_encoded(texts := as_text_pairs(pairs[0][:3], pairs[1][:3]), encode_texts(texts, encoder, "cpu"))
     zeros = torch.zeros(encoder.tokenizer.vocab_size, dtype=torch.float64)
     assert torch.stack(precision_recall_f1(matched.pairs, zeros)).abs().max() == 0
 

@@ -13,7 +13,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.metric import states
 from bertscore_tm.metric.states import TOKEN_STATES, append, pack_tokens, token_dtypes, unpack_tokens
-from bertscore_tm.scoring.corpus import MatchedTexts, match_texts
+from bertscore_tm.scoring.corpus import MatchedTexts, encode_texts, match_encoded
 from bertscore_tm.scoring.texts import as_text_pairs
 
 
@@ -113,7 +113,7 @@ def test_bytes_of_200_000_pairs(minilm, options, indices):
     }
     tokens = 0
     if "idf" in options:
-        matched = match_texts(as_text_pairs(preds, target), encoder, "cpu").pairs
+        matched = match_encoded(texts := as_text_pairs(preds, target), encode_texts(texts, encoder, "cpu")).pairs
         tokens = 200 * (len(matched.candidate_ids) + len(matched.reference_ids))
         assert {*TOKEN_STATES} <= metric.metric_state.keys()
     constant = 1000

@@ -1,12 +1,22 @@
-"""A corpus is divided into steps of bounded memory."""
+"""A corpus is divided into steps of bounded memory, in which each distinct text is encoded once."""
 
+from collections import Counter
+
+import bert_score as oracle
 import pytest
+import torch
 
+from bertscore_tm import BERTScore, bert_score
+from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import plan_steps
 from bertscore_tm.scoring.texts import TextPairs
+from tests.support.metric_kinds import counted_texts
+from tests.support.texts import real_pairs
 
 CANDIDATES = ["aaaa", "bbbb", "cccc", "dddd"]
+LAYER = 5
+TOLERANCE = 1e-6
 
 
 @pytest.mark.parametrize(
@@ -17,3 +27,67 @@ def test_steps_are_full(encoder, monkeypatch, references, sizes):
     monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 4 * 4 * encoder.config.hidden_size)
     steps = plan_steps(TextPairs(CANDIDATES, [[reference] for reference in references]), encoder)
     assert [len(step) for step in steps] == sizes
+
+
+@pytest.fixture
+def repeated(monkeypatch, encoder):
+    """Pairs of a few texts, in an order in which most texts come again in other steps."""
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 384 * 100)
+    texts = [" ".join(text.split()[:6]) for side in real_pairs(8) for text in side]
+    candidates = [texts[i * 5 % 16] for i in range(80)]
+    references = [[texts[(i * 7 + i // 16) % 16]] for i in range(80)]
+    references[3] = [texts[0], texts[4], texts[0]]
+    assert len(plan_steps(TextPairs(candidates, references), encoder)) > 5
+    return candidates, references
+
+
+def ids(encoder, candidates, references):
+    distinct = {*candidates, *(text for several in references for text in several)}
+    return Counter(map(tuple, encoder.tokenizer(sorted(distinct)).ids))
+
+
+def test_each_distinct_text_is_encoded_once_per_call(encoder, minilm, repeated):
+    with counted_texts() as encoded:
+        found = bert_score(*repeated, encoder, device="cpu")
+    assert encoded == ids(encoder, *repeated)
+    for name, expected in zip(found, oracle.score(*repeated, model_type=minilm, num_layers=LAYER), strict=True):
+        torch.testing.assert_close(found[name], expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 2**28])
+def test_each_distinct_text_is_encoded_once_per_update(encoder, repeated, cache_bytes):
+    encoder.cache("cpu").clear()
+    metric = BERTScore(encoder, reduction="none", cache_bytes=cache_bytes)
+    with counted_texts() as encoded:
+        metric.update(*repeated)
+    assert encoded == ids(encoder, *repeated)
+    encoder.cache("cpu").clear()
+    torch.testing.assert_close(
+        metric.compute()["f1"], bert_score(*repeated, encoder, device="cpu")["f1"], atol=TOLERANCE, rtol=0
+    )
+
+
+def test_vectors_of_repeated_texts_take_bounded_memory(encoder, repeated, monkeypatch):
+    expected = bert_score(*repeated, encoder, device="cpu")["f1"]
+    limit, sizes, add = 384 * 4 * 30, [], VectorCache.add
+
+    def watched(cache, *args):
+        add(cache, *args)
+        sizes.append(cache.num_bytes)
+
+    monkeypatch.setattr(corpus, "_BYTES_OF_REPEATED_TEXTS", limit)
+    monkeypatch.setattr(VectorCache, "add", watched)
+    with counted_texts() as encoded:
+        found = bert_score(*repeated, encoder, device="cpu")["f1"]
+    assert 0 < max(sizes) <= limit
+    # Some texts are kept, the others are encoded in each of their steps.
+    assert min(encoded.values()) == 1 < max(encoded.values())
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_without_repeated_texts_nothing_is_kept(encoder, monkeypatch):
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 384 * 100)
+    monkeypatch.setattr(VectorCache, "add", lambda *args: pytest.fail("vectors were kept"))
+    candidates, references = real_pairs(8)
+    assert len(plan_steps(TextPairs(candidates, [[one] for one in references]), encoder)) > 1
+    assert bert_score(candidates, references, encoder, device="cpu")["f1"].shape == (8,)
