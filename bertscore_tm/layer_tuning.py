@@ -15,6 +15,7 @@ from bertscore_tm.statistics import (
     Scores,
     correlation,
     darr_interval,
+    rank_with_ties,
     scipy_stats,
     williams_test,
 )
@@ -165,7 +166,7 @@ def compare_neighbours(
             judged = torch.as_tensor(judgements, dtype=torch.float64, device="cpu")
             rows = torch.stack([scores[better.layer].double(), scores[worse.layer].double(), judged])
             if rank is not None:
-                rows = torch.from_numpy(rank(rows.numpy(), axis=-1))
+                rows = torch.from_numpy(rank(rank_with_ties(rows.numpy()), axis=-1))
             r = torch.corrcoef(rows).clamp(-1, 1)
             # Also scores that are equal except for rounding, for which Williams' test is undefined.
             if r[0, 1] > 1 - _ROUNDING:

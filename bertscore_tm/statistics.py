@@ -1,7 +1,6 @@
-"""Confidence intervals and significance tests of scores, and correlations with human judgements.
+"""Confidence intervals and paired comparisons of scores, and correlations with human judgements, on scipy.stats.
 
-The bootstrap needs only torch. Correlations, :func:`darr_interval` and :func:`williams_test` need scipy (extra
-``cli``).
+scipy is installed with the extra ``cli`` and imported by the first call.
 """
 
 from __future__ import annotations
@@ -9,50 +8,51 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bertscore_tm.utilities import small_samples
-
 __all__ = [
+    "MIN_COMPARED",
     "Coefficient",
     "Estimate",
-    "PairedBootstrap",
+    "PairedComparison",
     "Scores",
     "WilliamsTest",
-    "bootstrap_interval",
+    "compare_paired",
     "correlation",
     "darr_interval",
     "darr_kendall",
     "holm",
     "mean_interval",
-    "paired_bootstrap",
+    "rank_with_ties",
     "scipy_stats",
     "williams_test",
 ]
 
 Scores = Tensor | Sequence[float]
 Coefficient = Literal["pearson", "spearman", "kendall"]
+Bounds = tuple[Tensor | float, Tensor | float]
 
-# Values drawn per step. This bounds the memory; results do not depend on it.
-_DRAWS_PER_STEP = 2_000_000
-# torch.quantile takes at most this many values.
-_MAX_RESAMPLES = 2**24
+# With fewer texts, no choice of signs has a p-value below 0.05.
+MIN_COMPARED = 6
 # Fisher's interval of Kendall's coefficient divides by n - 4.
 _MIN_CORRELATED = 5
+# Scores that differ by less are equal up to rounding in float32.
+_TIE = 1e-6
+# Up to 13 texts have fewer permutations, which are all counted.
+_PERMUTATIONS = 9_999
+# Numbers in memory at a time.
+_BATCH = 2_000_000
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its confidence interval.
-
-    Args:
-        value: the value.
-        low: lower end of the interval.
-        high: upper end.
-    """
+    """A value and its confidence interval, from ``low`` to ``high``."""
 
     value: float
     low: float
@@ -60,15 +60,8 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class PairedBootstrap:
-    """Difference between the mean scores of two systems on the same texts.
-
-    Args:
-        difference: mean of b minus mean of a.
-        low: lower end of the confidence interval of the difference.
-        high: upper end.
-        p_value: two-sided, above 0 and at most 1.
-    """
+class PairedComparison:
+    """Difference of two means, its confidence interval from ``low`` to ``high``, and its two-sided p-value."""
 
     difference: float
     low: float
@@ -78,127 +71,101 @@ class PairedBootstrap:
 
 @dataclass(frozen=True)
 class WilliamsTest:
-    """Result of :func:`williams_test`.
-
-    Args:
-        statistic: t, with n - 3 degrees of freedom.
-        p_value: one-sided probability of a t at least this large if both correlations are equal.
-    """
+    """Student's t with n - 3 degrees of freedom, and the one-sided probability of a t at least as large."""
 
     statistic: float
     p_value: float
 
 
-def mean_interval(values: Tensor, confidence: float, num_resamples: int = 1000, seed: int = 0) -> tuple[Tensor, Tensor]:
-    r"""Return the percentile bootstrap interval of the mean (Efron, 1979; Koehn, EMNLP 2004).
+def mean_interval(
+    scores: Scores,
+    confidence: float = 0.95,
+    *,
+    bounds: Bounds = (-math.inf, math.inf),
+    groups: ArrayLike | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Return Student's t interval of the mean.
 
-    Draw n values with replacement from the n values, B times. The interval of coverage c reaches from the
-    :math:`(1-c)/2` quantile to the :math:`(1+c)/2` quantile of the B means. It is the same on every device and rank,
-    and leaves the global random state unchanged.
+    .. math:: \bar x \pm \frac{t_{G-1}}{n} \sqrt{\frac{G}{G-1} \sum_{g=1}^{G} \Big(\sum_{i \in g} (x_i - \bar x)\Big)^2}
 
-    Of fewer than 20 values, whose bootstrap interval is too narrow, it is Student's; of one value, that value.
+    for n texts in G groups, such as documents (Liang & Zeger, Biometrika 1986); without groups G = n.
 
     Args:
-        values: values to average, shape (..., n). All rows are resampled with the same draws.
-        confidence: coverage c, between 0 and 1.
-        num_resamples: number of resamples B.
-        seed: seed of the resampling.
+        scores: one score per text, shape (..., n).
+        confidence: coverage of the interval, between 0 and 1.
+        bounds: range of the scores, each end a number or of shape (...), which the interval does not leave: (-1, 1)
+            unless rescaled.
+        groups: label of each text's group, shape (n,). Texts of one group may depend on each other. Default: all texts
+            are independent.
 
     Returns:
-        Lower and upper ends, shape (...), float64 on the CPU; 0 where n is 0.
+        Lower and upper end, shape (...), float64 on the CPU; NaN for fewer than two texts or groups.
+
+    Raises:
+        ValueError: ``groups`` does not have one label per text, or ``confidence`` is out of range.
+        ImportError: scipy is not installed.
 
     Example:
-        >>> low, high = mean_interval(torch.tensor([0.4, 0.5, 0.7, 0.8]), 0.95)
+        >>> low, high = mean_interval([0.4, 0.5, 0.7, 0.8], bounds=(-1, 1))
         >>> round(low.item(), 3), round(high.item(), 3)
         (0.309, 0.891)
     """
-    count = values.shape[-1]
-    if count == 0:
-        low, high = torch.zeros(2, *values.shape[:-1], dtype=torch.float64, device="cpu")
-        return low, high
-    if count < small_samples.MIN_RESAMPLED:
-        return small_samples.student_interval(values, confidence)
-    return _percentile_interval(_resample_means(values, num_resamples, seed), confidence)
+    _check_confidence(confidence)
+    values = torch.as_tensor(scores, dtype=torch.float64, device="cpu").detach()
+    mean, residuals = values.mean(-1), _sum_groups(values - values.mean(-1, keepdim=True), groups)
+    count = residuals.shape[-1]
+    if count < 2:
+        return mean * math.nan, mean * math.nan
+    error = (residuals.square().sum(-1) * count / (count - 1)).sqrt() / values.shape[-1]
+    margin = error * float(scipy_stats().t.ppf((1 + confidence) / 2, count - 1))
+    least, largest = (torch.as_tensor(bound, dtype=torch.float64, device="cpu") for bound in bounds)
+    return torch.maximum(mean - margin, least), torch.minimum(mean + margin, largest)
 
 
-def bootstrap_interval(
-    scores: Scores, *, confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0
-) -> Estimate:
-    """Return a system's mean score and its interval, that of :func:`mean_interval`.
+def compare_paired(
+    a: Scores,
+    b: Scores,
+    *,
+    confidence: float = 0.95,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    groups: ArrayLike | None = None,
+) -> PairedComparison:
+    """Compare the mean scores of two systems on the same texts.
 
-    Args:
-        scores: one score per text, shape (texts,).
-        confidence: coverage of the interval, between 0 and 1.
-        num_resamples: number of resamples.
-        seed: seed of the resampling.
-
-    Returns:
-        Mean and interval.
-
-    Raises:
-        ValueError: there are fewer than two texts, a score is not finite, or an argument is out of range.
-
-    Example:
-        >>> mean = bootstrap_interval([0.5, 0.6, 0.7, 0.8])
-        >>> round(mean.value, 3), mean.low < mean.value < mean.high
-        (0.65, True)
-    """
-    values = _as_values(scores, "scores")
-    _check_bootstrap(confidence, num_resamples)
-    low, high = mean_interval(values, confidence, num_resamples, seed)
-    return Estimate(values.mean().item(), low.item(), high.item())
-
-
-def paired_bootstrap(
-    a: Scores, b: Scores, *, confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0
-) -> PairedBootstrap:
-    r"""Compare two systems by resampling the texts that both were scored on (Koehn, EMNLP 2004).
-
-    The interval of the mean difference is that of :func:`mean_interval`. The p-value is
-
-    .. math:: p = \min\left(1, 2\, \frac{1 + \min(\#\{d^* \le 0\}, \#\{d^* \ge 0\})}{1 + B}\right)
-
-    with the differences d* of B resamples; the added 1 keeps it above 0 (Davison & Hinkley 1997, chapter 4). Values
-    of d* that are 0 except for the rounding of the scores count as 0.
-
-    Of fewer than 20 texts, whose p-value is too small, it is that of the exact paired randomisation test (Fisher 1935).
+    The interval of the difference is :func:`mean_interval`. The p-value is that of the permutation test, which
+    exchanges the scores of a text, or of all texts of a group, between the systems (Fisher 1935): exact for up to 13
+    texts or groups, else with 9,999 seeded permutations. Scores that differ by less than 1e-6 are equal.
 
     Args:
         a: one score per text of the first system, shape (texts,).
         b: scores of the second system on the same texts, shape (texts,).
         confidence: coverage of the interval, between 0 and 1.
-        num_resamples: number of resamples B.
-        seed: seed of the resampling. The same seed and number of texts give the same resamples.
+        bounds: range of the scores, as in :func:`mean_interval`.
+        groups: label of each text's group, as in :func:`mean_interval`.
 
     Returns:
-        Difference, interval and p-value.
+        Mean of b minus mean of a, interval and p-value.
 
     Raises:
-        ValueError: the shapes differ or are not (texts,), there are fewer than six texts, a score is not finite, or an
-            argument is out of range.
+        ValueError: the shapes differ or are not (texts,), there are fewer than six texts or groups, a score is not
+            finite, or ``confidence`` is out of range.
+        ImportError: scipy is not installed.
 
     Example:
         >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5, 0.2, 0.6])
-        >>> result = paired_bootstrap(a, a + 0.1)
-        >>> round(result.difference, 3), round(result.low, 3), round(result.high, 3), round(result.p_value, 4)
+        >>> found = compare_paired(a, a + 0.1)
+        >>> round(found.difference, 3), round(found.low, 3), round(found.high, 3), round(found.p_value, 4)
         (0.1, 0.1, 0.1, 0.0312)
     """
     first, second = _as_paired_values(a, b, ("a", "b"))
-    _check_bootstrap(confidence, num_resamples)
-    differences = second - first
-    rounding = max(small_samples.rounding_error(a), small_samples.rounding_error(b))
-    if len(differences) < small_samples.MIN_TESTED:
-        least, count = small_samples.MIN_TESTED, len(differences)
-        raise ValueError(f"a paired test needs at least {least} texts to reach a p-value below 0.05, got {count}")
-    if len(differences) < small_samples.MIN_RESAMPLED:
-        low, high = small_samples.student_interval(differences, confidence)
-        p_value = small_samples.randomisation_p_value(differences, rounding)
-    else:
-        means = _resample_means(differences, num_resamples, seed)
-        low, high = _percentile_interval(means, confidence)
-        smaller_tail = min(int((means <= rounding).sum()), int((means >= -rounding).sum()))
-        p_value = min(1.0, 2 * (smaller_tail + 1) / (num_resamples + 1))
-    return PairedBootstrap(differences.mean().item(), low.item(), high.item(), p_value)
+    # Sums of integers are exact, so that equal ones are counted as equal.
+    steps = _sum_groups(((second - first) / _TIE).round(), groups).numpy()
+    if len(steps) < MIN_COMPARED:
+        least = f"{MIN_COMPARED} {'texts' if groups is None else 'groups'}"
+        raise ValueError(f"a comparison needs at least {least} to reach a p-value below 0.05, got {len(steps)}")
+    span = bounds[1] - bounds[0]
+    low, high = mean_interval(second - first, confidence, bounds=(-span, span), groups=groups)
+    return PairedComparison((second - first).mean().item(), low.item(), high.item(), _permutation_p_value(steps))
 
 
 def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidence: float = 0.95) -> Estimate:
@@ -211,7 +178,8 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
     Args:
         x: one value per text, such as scores, shape (texts,).
         y: the other value of each text, such as human judgements, shape (texts,).
-        how: the coefficient: ``"pearson"``, ``"spearman"`` or ``"kendall"`` (tau-b, which corrects for ties).
+        how: the coefficient: ``"pearson"``, ``"spearman"`` or ``"kendall"`` (tau-b, which corrects for ties). The last
+            two rank values by :func:`rank_with_ties`.
         confidence: coverage of the interval, between 0 and 1.
 
     Returns:
@@ -231,15 +199,16 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
     if how not in get_args(Coefficient):
         raise ValueError(f"how must be 'pearson', 'spearman' or 'kendall', got {how!r}")
     _check_confidence(confidence)
-    paired = _as_paired_values(x, y, ("x", "y"))
-    count = len(paired[0])
+    paired = np.stack(_as_paired_values(x, y, ("x", "y")))
+    count = paired.shape[1]
     if count < _MIN_CORRELATED:
         raise ValueError(f"a correlation needs at least {_MIN_CORRELATED} texts, got {count}")
-    for name, values in zip(("x", "y"), paired, strict=True):
-        if (values == values[0]).all():
-            raise ValueError(f"all values of {name} are {values[0].item()}: the correlation is undefined")
+    ranked = paired if how == "pearson" else rank_with_ties(paired)
+    for name, values, compared in zip(("x", "y"), paired, ranked, strict=True):
+        if np.ptp(compared) == 0:
+            raise ValueError(f"all values of {name} are {values[0]}: the correlation is undefined")
     function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}[how]
-    value = float(function(*(values.numpy() for values in paired)).statistic)
+    value = float(function(*ranked).statistic)
     variance = {
         "pearson": 1 / (count - 3),
         "spearman": (1 + value**2 / 2) / (count - 3),
@@ -248,6 +217,32 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
     margin = stats.norm.ppf((1 + confidence) / 2) * math.sqrt(variance)
     centre = torch.tensor(value, dtype=torch.float64, device="cpu").atanh()
     return Estimate(value, (centre - margin).tanh().item(), (centre + margin).tanh().item())
+
+
+def rank_with_ties(values: ArrayLike) -> NDArray[np.float64]:
+    """Rank values, with equal ranks for values less than 1e-6 above the lowest of their rank.
+
+    Scores of repeated texts and of exact copies differ by rounding, which would otherwise order them.
+
+    Args:
+        values: shape (..., n).
+
+    Returns:
+        Whole numbers from 0, of the same shape.
+
+    Example:
+        >>> rank_with_ties([0.5, 1.0, 0.9999999, 0.7])
+        array([0., 2., 2., 1.])
+    """
+    rows = np.asarray(values, dtype=np.float64)
+    ranks = np.empty(rows.shape)
+    for place in np.ndindex(rows.shape[:-1]):
+        lowest, rank = -math.inf, -1
+        for index in rows[place].argsort().tolist():
+            if rows[place][index] - lowest >= _TIE:
+                lowest, rank = rows[place][index], rank + 1
+            ranks[place][index] = rank
+    return ranks
 
 
 def darr_kendall(better: Scores, worse: Scores) -> float:
@@ -279,19 +274,16 @@ def darr_kendall(better: Scores, worse: Scores) -> float:
 def darr_interval(better: Scores, worse: Scores, *, confidence: float = 0.95) -> Estimate:
     """Return :func:`darr_kendall` with the interval of Wilson (JASA 1927) for the proportion of concordant pairs.
 
-    The interval assumes that the pairs are independent.
-
     Args:
         better: the metric's scores of the preferred texts, shape (pairs,).
         worse: its scores of the other texts, shape (pairs,).
-        confidence: coverage of the interval, between 0 and 1.
+        confidence: coverage of the interval, between 0 and 1, if the pairs are independent.
 
     Returns:
         Value and interval.
 
     Raises:
-        ValueError: the shapes differ, there are fewer than two pairs, a score is not finite, or ``confidence`` is out
-            of range.
+        ValueError: as :func:`darr_kendall`, or ``confidence`` is out of range.
         ImportError: scipy is not installed.
 
     Example:
@@ -332,8 +324,8 @@ def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:
         ImportError: scipy is not installed.
 
     Example:
-        >>> result = williams_test(0.65, 0.55, 0.3, 50)
-        >>> round(result.statistic, 4), round(result.p_value, 4)
+        >>> found = williams_test(0.65, 0.55, 0.3, 50)
+        >>> round(found.statistic, 4), round(found.p_value, 4)
         (0.8161, 0.2093)
     """
     if n < 4:
@@ -353,14 +345,11 @@ def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for multiple comparisons (Holm, Scandinavian Journal of Statistics 1979).
 
-    Rejecting the hypotheses whose adjusted p-value is at most x rejects any true one with a probability of at most x,
-    also if the comparisons depend on each other.
-
     Args:
-        p_values: p-value of each comparison.
+        p_values: p-value of each comparison, which may depend on each other.
 
     Returns:
-        Adjusted p-values, in the same order.
+        Adjusted p-values, in the same order: any is below x without a true difference with a probability of at most x.
 
     Raises:
         ValueError: a p-value is not between 0 and 1.
@@ -369,14 +358,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
         >>> holm([0.25, 0.01, 0.5])
         [0.5, 0.03, 0.5]
     """
-    if not all(0 <= p <= 1 for p in p_values):
+    given = np.asarray(p_values, dtype=np.float64)
+    if not ((given >= 0) & (given <= 1)).all():
         raise ValueError(f"p-values must be between 0 and 1, got {list(p_values)}")
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
+    order = given.argsort()
+    given[order] = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1)).clip(max=1)
+    return [float(p) for p in given]
 
 
 def scipy_stats() -> Any:
@@ -399,30 +386,27 @@ def scipy_stats() -> Any:
     return stats
 
 
-def _resample_means(values: Tensor, num_resamples: int, seed: int) -> Tensor:
-    """Return the mean of each resample, shape (..., num_resamples), of values of shape (..., n)."""
-    values = values.detach().cpu().double()
-    count = values.shape[-1]
-    # A separate generator leaves the random numbers of training unchanged.
-    generator = torch.Generator().manual_seed(seed)
-    rows = max(_DRAWS_PER_STEP // max(values.numel(), 1), 1)
-    means = []
-    for start in range(0, num_resamples, rows):
-        drawn = torch.randint(count, (min(rows, num_resamples - start), count), generator=generator, device="cpu")
-        means.append(values[..., drawn].mean(-1))
-    return torch.cat(means, dim=-1)
+def _sum_groups(values: Tensor, groups: ArrayLike | None) -> Tensor:
+    """Return the sum of each group's values, shape (..., groups)."""
+    if groups is None:
+        return values
+    labels = np.asarray(groups)
+    if labels.shape != values.shape[-1:]:
+        raise ValueError(f"groups must have one label for each of {values.shape[-1]} texts, got shape {labels.shape}")
+    names, numbers = np.unique(labels, return_inverse=True)
+    return values.new_zeros(*values.shape[:-1], len(names)).index_add(-1, torch.from_numpy(numbers), values)
 
 
-def _percentile_interval(means: Tensor, confidence: float) -> tuple[Tensor, Tensor]:
-    ends = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64, device="cpu")
-    low, high = torch.quantile(means, ends, dim=-1)
-    return low, high
-
-
-def _check_bootstrap(confidence: float, num_resamples: int) -> None:
-    _check_confidence(confidence)
-    if not 1 <= num_resamples <= _MAX_RESAMPLES:
-        raise ValueError(f"num_resamples must be between 1 and {_MAX_RESAMPLES}, got {num_resamples}")
+def _permutation_p_value(differences: NDArray[np.float64]) -> float:
+    """Return the two-sided p-value of the sum, if the sign of each difference is random."""
+    stats, rng = scipy_stats(), np.random.default_rng(0)
+    if 2 ** len(differences) <= _PERMUTATIONS:
+        test = partial(stats.permutation_test, (differences,), permutation_type="samples")
+    else:
+        # The same test; permutation_test takes ten times as long to draw permutations.
+        test = partial(stats.monte_carlo_test, differences, lambda size: rng.choice((-1.0, 1.0), size) * differences)
+    batch = max(1, _BATCH // len(differences))
+    return float(test(statistic=np.sum, vectorized=True, n_resamples=_PERMUTATIONS, batch=batch).pvalue)
 
 
 def _check_confidence(confidence: float) -> None:
@@ -431,19 +415,16 @@ def _check_confidence(confidence: float) -> None:
 
 
 def _as_paired_values(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
-    first, second = _as_values(a, names[0]), _as_values(b, names[1])
+    """Return values of shape (texts,) each as float64 on the CPU."""
+    first, second = (torch.as_tensor(values, dtype=torch.float64, device="cpu").detach() for values in (a, b))
+    for name, values in zip(names, (first, second), strict=True):
+        if values.ndim != 1 or len(values) < 2:
+            shape = tuple(values.shape)
+            raise ValueError(f"{name} must have shape (texts,) with at least two texts, got shape {shape}")
+        if not values.isfinite().all():
+            index = int((~values.isfinite()).nonzero()[0])
+            raise ValueError(f"{name}[{index}] is {values[index].item()}: all values must be finite")
     if first.shape != second.shape:
         lengths = f"{len(first)} and {len(second)}"
         raise ValueError(f"{' and '.join(names)} must have one value for each of the same texts, got {lengths} values")
     return first, second
-
-
-def _as_values(scores: Scores, name: str) -> Tensor:
-    """Return values of shape (texts,) as float64 on the CPU."""
-    values = torch.as_tensor(scores, dtype=torch.float64, device="cpu").detach()
-    if values.ndim != 1 or len(values) < 2:
-        raise ValueError(f"{name} must have shape (texts,) with at least two texts, got shape {tuple(values.shape)}")
-    if not values.isfinite().all():
-        index = int((~values.isfinite()).nonzero()[0])
-        raise ValueError(f"{name}[{index}] is {values[index].item()}: all values must be finite")
-    return values

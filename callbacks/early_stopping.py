@@ -15,7 +15,7 @@ from bertscore_tm.callbacks.sample_numbers import has_random_order
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import count_scored_loaders, has_validation_loaders, require_lightning_trainer
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.statistics import mean_interval
+from bertscore_tm.statistics import mean_interval, scipy_stats
 
 __all__ = ["BERTScoreEarlyStopping"]
 
@@ -27,10 +27,10 @@ class BERTScoreEarlyStopping(EarlyStopping):
     counts the old value as a score without improvement and stops too early; this one waits for a new value. If ranks
     disagree, all of them report the reason of the first rank that stops, even if the key is missing on some ranks.
 
-    With ``significance`` a score counts as an improvement only if it passes the paired bootstrap test (Koehn, EMNLP
-    2004): the mean difference to the best epoch, resampled over pairs, is above 0 in all but that fraction of the
-    resamples. Of fewer than 20 pairs the test is Student's. Noise around a plateau then does not reset the patience.
-    Small improvements that add up do, since each epoch is compared with the last one that counted.
+    With ``significance`` a score counts as an improvement only if it passes the one-sided paired t-test at that level:
+    the mean difference to the best epoch over the pairs, which must be independent, is reliably above 0. Noise around a
+    plateau then does not reset the patience. Small improvements that add up do, since each epoch is compared with the
+    last one that counted.
 
     All arguments except the last are those of ``lightning.pytorch.callbacks.EarlyStopping``, in the same order. A
     resumed run uses its new ``patience``. If ``significance`` is set only in the resumed run, the pairs of the best
@@ -49,9 +49,9 @@ class BERTScoreEarlyStopping(EarlyStopping):
         check_on_train_epoch_end: ``False`` checks after validation, where the score is logged. ``None`` checks at the
             end of the training epoch if validation runs only there or is disabled, and otherwise after validation.
         log_rank_zero_only: log decisions on rank 0 only.
-        significance: largest fraction of resamples without an improvement, between 0 and 0.5, such as 0.05. Needs a
-            :class:`BERTScoreCallback` that logs ``monitor`` with a metric of ``reduction="none"``, and validation data
-            in a fixed order or with ``index_key``. The F1 of the best epoch's pairs is kept, 4 bytes per pair.
+        significance: level of the test, between 0 and 0.5, such as 0.05. Needs scipy, a :class:`BERTScoreCallback` that
+            logs ``monitor`` with a metric of ``reduction="none"``, and validation data in a fixed order or with
+            ``index_key``. The F1 of the best epoch's pairs is kept, 4 bytes per pair.
 
     Raises:
         MisconfigurationException: at the start of training, if ``significance`` is set but no callback keeps the pairs
@@ -60,6 +60,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
         RuntimeError: at the first check, on all ranks, if ``strict`` is set and the key is not logged on every rank.
         ValueError: ``significance`` is not between 0 and 0.5, or combined with ``mode="min"`` or a negative
             ``min_delta``.
+        ImportError: ``significance`` is set, but scipy is not installed.
 
     Example:
         >>> BERTScoreEarlyStopping(patience=2).monitor
@@ -89,6 +90,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
                 raise ValueError(f"significance needs mode='max', got mode={mode!r}")
             if min_delta < 0:
                 raise ValueError(f"with significance, min_delta must be at least 0, got {min_delta}")
+            scipy_stats()
         super().__init__(
             monitor=monitor,
             min_delta=min_delta,

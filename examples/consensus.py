@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.callbacks import Seq2SeqGenerate
-from bertscore_tm.statistics import bootstrap_interval
+from bertscore_tm.statistics import mean_interval
 from examples.docstrings import load_corpus
 from examples.mbr_reranking import make_translations
 from examples.study.manual_pages import collect_pages
@@ -140,8 +140,8 @@ def compare(pairs: Pairs, generator: Generator, tokenizer: Any) -> Iterator[str]
         for f1, base in zip(scores, greedy, strict=True):
             cell = f"{100 * f1.mean().item():.2f}"
             if name != "greedy":
-                found = bootstrap_interval(f1 - base)
-                cell += f" ({100 * found.value:+.2f}; {100 * found.low:+.2f} to {100 * found.high:+.2f})"
+                low, high = (100 * end.item() for end in mean_interval(f1 - base))
+                cell += f" ({100 * (f1 - base).mean().item():+.2f}; {low:+.2f} to {high:+.2f})"
             cells.append(cell)
         yield " | ".join([name, *cells, f"{seconds / greedy_seconds:.1f}"])
 

@@ -110,7 +110,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     from bertscore_tm import BERTScore, FrozenEncoder
     from bertscore_tm.callbacks import BERTScoreCallback, Seq2SeqGenerate
     from bertscore_tm.losses import DistilledDataset, choose_targets, make_candidates
-    from bertscore_tm.statistics import paired_bootstrap
+    from bertscore_tm.statistics import compare_paired
     from examples.appointments import Translator, collate, make_appointments, make_generator, make_tokenizer
 
     class Lines(pl.Callback):
@@ -204,7 +204,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         f1[name] = metric(texts[name], [one.target for one in held_out])
         metric.reset()
         print(f"  {name:20} F1 {f1[name].mean():.4f}", flush=True)
-    difference = paired_bootstrap(f1["more cross-entropy"].tolist(), f1["best candidates"].tolist())
+    difference = compare_paired(f1["more cross-entropy"].tolist(), f1["best candidates"].tolist())
     print(
         f"  The best candidates added {100 * difference.difference:+.2f} points to what the same time of cross-entropy "
         f"gave\n  (95% interval {100 * difference.low:+.2f} to {100 * difference.high:+.2f}; one run on sentences made "

@@ -86,7 +86,7 @@ class Summarizer(pl.LightningModule):
         return {"preds": self.summarize(batch), "target": batch["summary"]}
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Generate summaries and score each, for the bootstrap."""
+        """Generate summaries and score each, for the comparison."""
         summaries = self.summarize(batch)
         self.per_pair.update(summaries, batch["summary"], indices=batch["index"])
         self.summaries.update(zip(batch["index"].tolist(), summaries, strict=True))

@@ -31,7 +31,7 @@ from transformers import PreTrainedModel
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from bertscore_tm.statistics import PairedBootstrap, paired_bootstrap
+from bertscore_tm.statistics import PairedComparison, compare_paired
 from examples.docstring_training import LOSSES, AddedLoss, Collate, Summarizer, load_generator, quieten
 from examples.docstrings import FEWER_PACKAGES, DocstringPair, load_corpus
 
@@ -181,9 +181,9 @@ def report(
     return results
 
 
-def compare(plain: Summarizer, with_loss: Summarizer, title: str) -> PairedBootstrap:
+def compare(plain: Summarizer, with_loss: Summarizer, title: str) -> PairedComparison:
     """Print and return the difference in F1 of the held-out summaries, with its interval."""
-    comparison = paired_bootstrap(plain.scores["f1"], with_loss.scores["f1"])
+    comparison = compare_paired(plain.scores["f1"], with_loss.scores["f1"])
     print_once(
         f"\nF1 with the {title} minus F1 without: {comparison.difference:+.4f} "
         f"(95% interval {comparison.low:+.4f} to {comparison.high:+.4f}, p = {comparison.p_value:.3f}, paired test)"

@@ -1,10 +1,11 @@
-"""Compare the scores of systems on the same references with a paired bootstrap (Koehn, EMNLP 2004).
+"""Compare the scores of systems on the same references with a paired permutation test.
 
-Fewer than 20 texts are compared with the exact randomisation test, fewer than 6 are an error.
+Every system is compared with the first one. Intervals are Student's t; p-values are two-sided. With several comparisons
+the column "p (Holm)" is adjusted for their number (Holm 1979): the probability of any value below 0.05 without a true
+difference is at most 0.05. Intervals are not adjusted. A comparison needs at least 6 texts.
 
-Every system is compared with the first one. Intervals are percentile intervals; p-values are two-sided. With several
-comparisons the column "p (Holm)" is adjusted for their number (Holm 1979): the probability of any value below 0.05
-without a true difference is at most 0.05. Intervals are not adjusted.
+Texts must be independent of each other. If several texts are of one document, name its column with --document-column:
+then documents, at least 6, are resampled as a whole.
 
 Wins and losses are the numbers of texts that the first system of a difference scores higher or lower, ties those with
 equal scores to 1e-6.
@@ -14,7 +15,7 @@ Examples::
     bertscore-tm compare -c baseline.txt -c new.txt -r refs.txt --lang en
     bertscore-tm compare -c a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs --json
     bertscore-tm compare -c a.txt b.txt -r refs.txt --names "before" "after" --layout latex --plot systems.pdf
-    bertscore-tm compare -c outputs.jsonl --system-column system
+    bertscore-tm compare -c outputs.jsonl --system-column system --document-column article
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from dataclasses import asdict, dataclass
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import charts, options, report, text_arguments
+from bertscore_tm.cli import charts, documents, options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import check_standard_input, read_table
 from bertscore_tm.cli.layouts import LAYOUTS, format_rows
-from bertscore_tm.cli.scored_corpus import score_across_ranks
+from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.tables import Table, check_lengths
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertscore_tm.statistics import Estimate, PairedBootstrap
+    from bertscore_tm.statistics import Estimate, PairedComparison
 
 __all__ = ["HELP", "NAME", "Comparison", "add_arguments", "run"]
 
@@ -94,16 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--score", default="f1", choices=report.SCORES, help="the score to compare (default: %(default)s)"
     )
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
-    group.add_argument(
-        "--resamples",
-        type=options.integer_of_at_least(1),
-        metavar="N",
-        default=10_000,
-        help="number of bootstrap resamples (default: %(default)s)",
-    )
-    group.add_argument(
-        "--seed", type=options.integer_of_at_least(0), default=0, help="seed of the resampling (default: %(default)s)"
-    )
+    documents.add_document_argument(group)
     group.add_argument(
         "--confidence",
         type=options.proportion,
@@ -136,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     charts.check_plot_path(arguments.plot)
     layout = _choose_layout(arguments)
     with join_ranks() as ranks:
-        systems, references, idf_sents = ranks.run_on_first(lambda: _read(arguments))
+        systems, references, groups, idf_sents = ranks.run_on_first(lambda: _read(arguments))
 
         from bertscore_tm.scoring.texts import TextPairs
 
@@ -144,8 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         texts = TextPairs(list(chain.from_iterable(systems.values())), references * len(systems))
         scored = score_across_ranks(ranks, arguments, texts, references, idf_sents)
     if scored is not None:
-        scores = scored.scores[:, 0].reshape(len(report.SCORES), len(systems), -1)
-        comparison = _compare(scores, list(systems), references, arguments)
+        comparison = _compare(scored, list(systems), references, groups, arguments)
         if layout == "json":
             content = comparison.format_json(scored.signature)
         else:
@@ -188,7 +179,7 @@ class Comparison:
     names: list[str]
     means: Tensor
     intervals: list[Estimate]
-    differences: list[tuple[int, int, PairedBootstrap]]
+    differences: list[tuple[int, int, PairedComparison]]
     adjusted: list[float]
     outcomes: list[tuple[int, int, int]]
     settings: dict[str, Any]
@@ -214,15 +205,12 @@ class Comparison:
             row = [f"{self.names[i]} - {self.names[j]}", f"{test.difference:+.4f}"]
             row += [f"[{test.low:+.4f}, {test.high:+.4f}]", f"{test.p_value:.4f}"]
             differences.append([*row, *([f"{adjusted:.4f}"] if several else []), *map(str, outcomes)])
-        from bertscore_tm.utilities.small_samples import MIN_RESAMPLED
-
         settings = self.settings
         counts = f"{settings['num_texts']} texts, {report.format_count(settings['num_references'], 'reference')}"
-        method = f"paired bootstrap with {settings['num_resamples']} resamples, seed {settings['seed']}"
-        if settings["num_texts"] < MIN_RESAMPLED:
-            method = "exact paired randomisation test and Student's intervals, as there are few texts"
+        if settings["num_documents"] is not None:
+            counts += f", {report.format_count(settings['num_documents'], 'document')}"
         tables = f"{format_rows(systems, layout)}\n{format_rows(differences, layout)}"
-        lines = [f"{counts}; {method}", f"signature: {signature}"]
+        lines = [f"{counts}; paired permutation test, Student's t intervals", f"signature: {signature}"]
         if layout == "latex":
             lines = [f"% {line}" for line in lines]
         return f"{tables}\n" + "".join(f"{line}\n" for line in lines)
@@ -269,25 +257,31 @@ class Comparison:
         return json.dumps(document | self.settings | {"signature": signature}, allow_nan=False) + "\n"
 
 
-def _read(arguments: argparse.Namespace) -> tuple[dict[str, list[str]], list[list[str]], list[str] | None]:
-    """Return the systems' texts by name, the references, and the texts for idf."""
-    from bertscore_tm.utilities.small_samples import MIN_TESTED
+def _read(
+    arguments: argparse.Namespace,
+) -> tuple[dict[str, list[str]], list[list[str]], list[str] | None, list[str] | None]:
+    """Return the systems' texts by name, the references, the documents of the texts, and the texts for idf."""
+    from bertscore_tm.statistics import MIN_COMPARED, scipy_stats
 
+    scipy_stats()
     check_standard_input([*arguments.candidates, *(arguments.references or ()), arguments.idf_file])
     tables = [read_table(path, arguments.format) for path in arguments.candidates]
     if arguments.system_column is None:
         systems, references = _read_files(tables, arguments)
+        paths = [*arguments.candidates, *arguments.references]
+        groups = documents.read_documents(paths, arguments, len(references))
     else:
-        systems, references = _read_column(tables, arguments)
-    if len(references) < MIN_TESTED:
+        systems, references, groups = _read_column(tables, arguments)
+    count, unit = (len(references), "texts per system") if groups is None else (len(set(groups)), "documents")
+    if count < MIN_COMPARED:
         raise tables[0].error(
-            0, f"a comparison needs at least {MIN_TESTED} texts per system to reach a p-value below 0.05"
+            0, f"a comparison needs at least {MIN_COMPARED} {unit} to reach a p-value below 0.05, got {count}"
         )
     if arguments.names is not None:
         if len(arguments.names) != len(systems) or len(set(arguments.names)) != len(systems):
             raise CommandError(f"argument --names: give {len(systems)} different names, one per system")
         systems = dict(zip(arguments.names, systems.values(), strict=True))
-    return systems, references, options.read_idf_texts(arguments)
+    return systems, references, groups, options.read_idf_texts(arguments)
 
 
 def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> tuple[dict[str, list[str]], list[list[str]]]:
@@ -315,8 +309,11 @@ def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> tuple
 
 def _read_column(
     tables: Sequence[Table], arguments: argparse.Namespace
-) -> tuple[dict[str, list[str]], list[list[str]]]:
-    """Divide the rows of one file among the systems in a column, which must have the same references in one order."""
+) -> tuple[dict[str, list[str]], list[list[str]], list[str] | None]:
+    """Divide the rows of one file among the systems in a column, which must have the same references in one order.
+
+    Returns the systems' texts by name, and the references and documents of these texts.
+    """
     if len(tables) != 1 or not tables[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
     (table,) = tables
@@ -352,31 +349,45 @@ def _read_column(
                 own[-1], f"{name!r} has {len(own)} texts, but {first!r} has {len(first_rows)}", header=header
             )
     systems = {name: [candidates[row] for row in own] for name, own in rows.items()}
-    return systems, [references[row] for row in first_rows]
+    groups = None
+    if arguments.document_column is not None:
+        labels = documents.document_labels(table, arguments.document_column)
+        check_lengths([table, table], [len(candidates), len(labels)])
+        groups = [labels[row] for row in first_rows]
+    return systems, [references[row] for row in first_rows], groups
 
 
 def _compare(
-    scores: Tensor, names: list[str], references: list[list[str]], arguments: argparse.Namespace
+    scored: ScoredCorpus,
+    names: list[str],
+    references: list[list[str]],
+    groups: list[str] | None,
+    arguments: argparse.Namespace,
 ) -> Comparison:
-    """Compare systems by their scores of shape (3, systems, texts)."""
-    from bertscore_tm.statistics import bootstrap_interval, holm, paired_bootstrap
+    """Compare systems whose texts are scored one system after the other."""
+    from bertscore_tm.statistics import Estimate, compare_paired, holm, mean_interval
 
-    compared = scores[report.SCORES.index(arguments.score)]
-    settings = {"confidence": arguments.confidence, "num_resamples": arguments.resamples, "seed": arguments.seed}
+    index = report.SCORES.index(arguments.score)
+    scores = scored.scores[:, 0].reshape(len(report.SCORES), len(names), -1)
+    compared = scores[index].double()
+    least, largest = (ends[index, 0].item() for ends in scored.bounds)
+    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": (least, largest), "groups": groups}
+    means = zip(compared.mean(-1), *mean_interval(compared, **settings), strict=True)
     indices = range(len(compared))
     chosen = combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:])
-    differences = [(i, j, paired_bootstrap(compared[j], compared[i], **settings)) for j, i in chosen]
+    differences = [(i, j, compare_paired(compared[j], compared[i], **settings)) for j, i in chosen]
     return Comparison(
         names=names,
         means=scores.double().mean(-1),
-        intervals=[bootstrap_interval(system, **settings) for system in compared],
+        intervals=[Estimate(*(x.item() for x in mean)) for mean in means],
         differences=differences,
         adjusted=holm([test.p_value for _, _, test in differences]),
         outcomes=[_count_outcomes(compared[i] - compared[j]) for i, j, _ in differences],
         settings={
             "score": arguments.score,
-            **settings,
+            "confidence": arguments.confidence,
             "num_texts": compared.shape[1],
+            "num_documents": None if groups is None else len(set(groups)),
             "num_references": sum(map(len, references)),
         },
     )

@@ -116,6 +116,8 @@ class ScoreReport:
         signature: all settings that change a score, in one line.
         all_layers: report one score per layer.
         confidence: coverage of the intervals of the means, ``None`` without intervals.
+        bounds: least and largest possible scores, shape (3, layers) each.
+        documents: the document of each candidate, ``None`` if candidates are independent.
     """
 
     scores: Tensor
@@ -124,7 +126,9 @@ class ScoreReport:
     num_references: int
     signature: str
     all_layers: bool
-    confidence: float | None = None
+    confidence: float | None
+    bounds: tuple[Tensor, Tensor]
+    documents: list[str] | None = None
 
     @property
     def num_candidates(self) -> int:
@@ -138,7 +142,7 @@ class ScoreReport:
             Lines with the means, the counts and the signature.
         """
         cells = [[f"{x:.4f}" for x in row] for row in self.scores.double().mean(-1).T.tolist()]
-        if self.confidence is not None:
+        if self.confidence is not None and self._num_independent > 1:
             low, high = (ends.permute(1, 0).tolist() for ends in self._intervals(self.confidence))
             cells = [
                 [f"{cell} [{a:.4f}, {b:.4f}]" for cell, a, b in zip(*row, strict=True)]
@@ -152,7 +156,12 @@ class ScoreReport:
                 "  ".join(f"{label} {cell}" for label, cell in zip(SCORE_LABELS.values(), cells[0], strict=True)) + "\n"
             )
         if self.confidence is not None:
-            text += f"{100 * self.confidence:g}% intervals of the means\n"
+            independent = format_count(self._num_independent, "candidate" if self.documents is None else "document")
+            intervals = f"{100 * self.confidence:g}% intervals of the means"
+            if self._num_independent < 2:
+                text += f"no {intervals}: {independent}\n"
+            else:
+                text += intervals + (f" from {independent}\n" if self.documents is not None else "\n")
         counts = f"{format_count(self.num_candidates, 'candidate')}, {format_count(self.num_references, 'reference')}"
         return f"{text}{counts}\nsignature: {self.signature}\n"
 
@@ -193,8 +202,10 @@ class ScoreReport:
         document: dict[str, Any] = dict(zip(SCORES, self._to_lists(self.scores.double().mean(-1)), strict=True))
         if self.confidence is not None:
             for end, values in zip(("low", "high"), self._intervals(self.confidence), strict=True):
-                document |= {f"{name}_{end}": x for name, x in zip(SCORES, self._to_lists(values), strict=True)}
+                ends = self._to_lists(values) if self._num_independent > 1 else [None] * len(SCORES)
+                document |= {f"{name}_{end}": x for name, x in zip(SCORES, ends, strict=True)}
             document["confidence"] = self.confidence
+            document["num_documents"] = None if self.documents is None else self._num_independent
         if self.all_layers:
             document["layers"] = self.layers
         document |= {
@@ -212,7 +223,12 @@ class ScoreReport:
         """Return the ends of the intervals of the means, each of shape (3, layers)."""
         from bertscore_tm.statistics import mean_interval
 
-        return mean_interval(self.scores, confidence)
+        return mean_interval(self.scores, confidence, bounds=self.bounds, groups=self.documents)
+
+    @property
+    def _num_independent(self) -> int:
+        """Number of documents, or of candidates that are independent."""
+        return self.num_candidates if self.documents is None else len(set(self.documents))
 
     def _to_lists(self, values: Tensor) -> list[Any]:
         """Return rounded values, nested by layer only if all layers are reported."""

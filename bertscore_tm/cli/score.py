@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from bertscore_tm.cli import options, report, text_arguments
+from bertscore_tm.cli import documents, options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import check_standard_input
-from bertscore_tm.cli.pair_files import open_pairs
+from bertscore_tm.cli.pair_files import PairFiles, open_pairs
 from bertscore_tm.cli.scored_corpus import score_files_across_ranks
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--confidence",
         type=options.proportion,
         metavar="X",
-        help="also print intervals of the means with this coverage, such as 0.95: a bootstrap over the pairs, or of "
-        "fewer than 20 Student's",
+        help="also print Student's t intervals of the means with this coverage, such as 0.95",
     )
+    documents.add_document_argument(group)
     _add_bert_score_options(parser)
 
 
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
     """Return the report on rank 0, ``None`` on all other ranks."""
     with join_ranks() as ranks:
-        files, idf_sents = ranks.run_on_first(lambda: (open_pairs(arguments), options.read_idf_texts(arguments)))
+        files, groups, idf_sents = ranks.run_on_first(lambda: _read(arguments))
         scored = score_files_across_ranks(ranks, arguments, files, idf_sents, all_layers=arguments.all_layers)
     if scored is None:
         return None
@@ -129,4 +129,20 @@ def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
         signature=scored.signature,
         all_layers=arguments.all_layers,
         confidence=arguments.confidence,
+        bounds=scored.bounds,
+        documents=groups,
     )
+
+
+def _read(arguments: argparse.Namespace) -> tuple[PairFiles, list[str] | None, list[str] | None]:
+    """Return the pairs, the document of each, and the texts for idf."""
+    if arguments.confidence is not None:
+        from bertscore_tm.statistics import scipy_stats
+
+        scipy_stats()
+    elif arguments.document_column is not None:
+        raise CommandError("argument --document-column: it changes intervals only, so give --confidence too")
+    files = open_pairs(arguments)
+    paths = [path for path in (arguments.candidates, *(arguments.references or ())) if path is not None]
+    groups = documents.read_documents(paths, arguments, files.num_pairs)
+    return files, groups, options.read_idf_texts(arguments)

@@ -45,12 +45,14 @@ class ScoredCorpus:
     Args:
         scores: precision, recall and F1, rescaled if requested, shape (3, layers, candidates).
         best_reference: index of each candidate's best reference by F1, shape (layers, candidates).
+        bounds: least and largest possible scores, shape (3, layers) each.
         encoder: the encoder.
         signature: all settings that change a score, in one line.
     """
 
     scores: Tensor
     best_reference: Tensor
+    bounds: tuple[Tensor, Tensor]
     encoder: FrozenEncoder
     signature: str
 
@@ -166,7 +168,7 @@ def _finish(
 ) -> ScoredCorpus:
     """Rescale the scores, and warn about empty and truncated texts."""
     from bertscore_tm.scoring.messages import count_zero, describe_truncation, list_warnings
-    from bertscore_tm.scoring.rescaling import rescale_scores
+    from bertscore_tm.scoring.rescaling import rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
 
     max_length = encoder.tokenizer.max_length
@@ -179,6 +181,7 @@ def _finish(
     return ScoredCorpus(
         scores=rescale_scores(scored.scores, baseline),
         best_reference=scored.best_reference,
+        bounds=score_range(scored.scores.shape[1], baseline),
         encoder=encoder,
         signature=score_signature(encoder, weights.source, baseline),
     )

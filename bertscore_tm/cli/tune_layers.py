@@ -351,18 +351,24 @@ def _format_summary(
             if tested:
                 row.append(f"{p_values[kind]:.4f}" if kind in p_values else "")
         rows.append(row)
-    coefficient = (
-        "share of concordant minus share of discordant pairs" if arguments.darr else arguments.coefficient.title()
-    )
-    settings = f"{coefficient}, {100 * arguments.confidence:g}% intervals"
+    settings = _describe_intervals(arguments)
     if tested:
         settings += ", p of Williams' test against the next layer"
     description = f"{report.SCORE_LABELS[arguments.score]} and {judged.describe()}: {settings}"
     return f"{align_columns(rows)}{description}\nsignature: {signature}\n"
 
 
+def _describe_intervals(arguments: argparse.Namespace) -> str:
+    """Return what is estimated and the coverage of its intervals, such as "Pearson, 95% intervals"."""
+    coefficient = (
+        "share of concordant minus share of discordant pairs" if arguments.darr else arguments.coefficient.title()
+    )
+    return f"{coefficient}, {100 * arguments.confidence:g}% intervals"
+
+
 def _draw(layers: list[LayerAgreement], arguments: argparse.Namespace) -> None:
-    label = f"{report.SCORE_LABELS[arguments.score]}, {100 * arguments.confidence:g}% intervals"
+    against = "preferences" if arguments.darr else "judgements"
+    label = f"{report.SCORE_LABELS[arguments.score]} and {against}: {_describe_intervals(arguments)}"
     in_order = sorted(layers, key=lambda layer: layer.layer)
     panels = [
         (kind, [(f"layer {layer.layer}", layer.agreement[kind]) for layer in in_order]) for kind in layers[0].agreement

@@ -79,8 +79,8 @@ class BERTScore(ListStateMetric):
         idf_sents: texts to take document frequencies from instead of the references; switches idf on.
         score: compute only ``"precision"``, ``"recall"`` or ``"f1"``, as a tensor that ``LightningModule.log`` accepts
             together with the metric.
-        confidence: level of a confidence interval of the mean F1, such as 0.95, from a bootstrap over pairs; its ends
-            are added under ``"f1_low"`` and ``"f1_high"``.
+        confidence: level of Student's t interval of the mean F1, such as 0.95; its ends are added under ``"f1_low"``
+            and ``"f1_high"``, NaN for fewer than two pairs. Pairs must be independent. Needs scipy.
         cache_bytes: CPU memory in bytes, in each process, for cached token vectors of references. All metrics and
             losses on the same encoder share the cache; 0 turns it off. The default, 256 MiB, holds 175,000 tokens of
             MiniLM or 65,000 of roberta-large.

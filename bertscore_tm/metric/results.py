@@ -10,8 +10,8 @@ from torch import Tensor
 from bertscore_tm.metric.rank_sync import SyncedState
 from bertscore_tm.metric.states import mean_of_sums
 from bertscore_tm.scoring.corpus import SCORES
-from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
-from bertscore_tm.statistics import mean_interval
+from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores, score_range
+from bertscore_tm.statistics import mean_interval, scipy_stats
 
 __all__ = ["RESULT_NAMES", "check_result_settings", "restore_dimensions", "summarize"]
 
@@ -30,6 +30,7 @@ def check_result_settings(reduction: str, score: str | None, confidence: float |
 
     Raises:
         ValueError: a setting is invalid, or two of them exclude each other.
+        ImportError: ``confidence`` is given and scipy is not installed.
 
     Example:
         >>> check_result_settings("mean", "f1", confidence=None, return_hash=False)
@@ -42,8 +43,10 @@ def check_result_settings(reduction: str, score: str | None, confidence: float |
         if return_hash or confidence is not None:
             other = "return_hash=True" if return_hash else f"confidence={confidence}"
             raise ValueError(f"score={score!r} computes a single tensor and excludes {other}: remove one of them")
-    if confidence is not None and not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    if confidence is not None:
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+        scipy_stats()
 
 
 def summarize(
@@ -68,7 +71,9 @@ def summarize(
             values = rescale_scores(mean_of_sums(synced.totals)[..., None], baseline)[..., 0].float()
     result = dict(zip(SCORES, values, strict=True))
     if confidence is not None:
-        ends = mean_interval(pairs[SCORES.index("f1")], confidence)
+        f1 = SCORES.index("f1")
+        least, largest = score_range(pairs.shape[1], baseline)
+        ends = mean_interval(pairs[f1], confidence, bounds=(least[f1], largest[f1]))
         result |= {name: end.float() for name, end in zip(_INTERVAL, ends, strict=True)}
     return result
 

@@ -16,7 +16,7 @@ from bertscore_tm.core.scores import rescale
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["LayerBaseline", "find_baseline", "rescale_scores", "select_rows"]
+__all__ = ["LayerBaseline", "find_baseline", "rescale_scores", "score_range", "select_rows"]
 
 
 @dataclass(frozen=True)
@@ -133,3 +133,23 @@ def rescale_scores(scores: Tensor, baseline: LayerBaseline | None) -> Tensor:
     if baseline is None:
         return scores
     return torch.stack([rescale(score, b) for score, b in zip(scores, baseline.rows, strict=True)])
+
+
+def score_range(num_layers: int, baseline: LayerBaseline | None) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest possible precision, recall and F1.
+
+    Args:
+        num_layers: number of compared layers.
+        baseline: the baseline of these layers, or ``None`` for scores that are not rescaled.
+
+    Returns:
+        Shape (3, layers) each, float64: -1 and 1, rescaled.
+
+    Example:
+        >>> least, largest = score_range(1, LayerBaseline(torch.full((3, 1), 0.6, dtype=torch.float64), "en"))
+        >>> [round(x, 3) for x in (least[2].item(), largest[2].item())]
+        [-4.0, 1.0]
+    """
+    ends = torch.tensor([-1.0, 1.0], dtype=torch.float64, device="cpu").expand(3, num_layers, 2)
+    least, largest = rescale_scores(ends, baseline).sort(-1).values.unbind(-1)
+    return least, largest

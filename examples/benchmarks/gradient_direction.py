@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from bertscore_tm.losses import (
     softmax_relaxation,
 )
 from bertscore_tm.losses.soft_matching import Matching, resolve_matching
-from bertscore_tm.statistics import bootstrap_interval
+from bertscore_tm.statistics import mean_interval
 from examples.benchmarks.encoders import packaged_model
 from examples.benchmarks.small_generator import Batch, Task, make_task, train_generator
 from examples.benchmarks.tables import Record, table
@@ -383,21 +384,23 @@ def summarize(cosines: Sequence[dict[str, float]]) -> list[Record]:
         divided by the square root of that of two halves; and the difference to the soft loss, each generator with
         itself.
     """
-    ceiling = max(bootstrap_interval([found[_HALVES[0]] for found in cosines]).value, 0.0)
+    ceiling = max(fmean(found[_HALVES[0]] for found in cosines), 0.0)
     records: list[Record] = []
     for name in cosines[0]:
-        own = bootstrap_interval([found[name] for found in cosines])
-        difference = bootstrap_interval([found[name] - found[_SOFT] for found in cosines])
+        own = [found[name] for found in cosines]
+        differences = [found[name] - found[_SOFT] for found in cosines]
+        low, high = mean_interval(own, bounds=(-1, 1))
+        difference_low, difference_high = mean_interval(differences, bounds=(-2, 2))
         records.append(
             {
                 "gradient": name,
-                "cosine": own.value,
-                "low": own.low,
-                "high": own.high,
-                "exact": own.value / math.sqrt(ceiling) if ceiling else None,
-                "minus_soft": difference.value,
-                "minus_soft_low": difference.low,
-                "minus_soft_high": difference.high,
+                "cosine": fmean(own),
+                "low": low.item(),
+                "high": high.item(),
+                "exact": fmean(own) / math.sqrt(ceiling) if ceiling else None,
+                "minus_soft": fmean(differences),
+                "minus_soft_low": difference_low.item(),
+                "minus_soft_high": difference_high.item(),
             }
         )
     return records

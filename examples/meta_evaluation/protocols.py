@@ -11,34 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bertscore_tm.statistics import correlation, darr_kendall, scipy_stats, williams_test
+from bertscore_tm.statistics import Coefficient, correlation, darr_kendall, rank_with_ties, scipy_stats, williams_test
 
 Scores = NDArray[np.float64]
 Figures = dict[str, list[float | None]]
 
-# Scores that differ by less are ties. Candidates equal to their reference have an F1 of 1 up to float32 rounding, which
-# would otherwise order them and change rank correlations in the third decimal.
-TIE = 1e-6
-
 # Equal means of ratings differ in the last bits, depending on the order of summation.
 _DECIMALS_OF_MEANS = 9
-
-
-def with_ties(scores: Scores) -> Scores:
-    """Return the ranks of scores, with equal ranks for scores that differ by rounding only.
-
-    Args:
-        scores: shape (settings, rows).
-
-    Returns:
-        Whole numbers of the same shape; consecutive sorted scores that differ by less than ``TIE`` have equal ranks.
-    """
-    order = scores.argsort(axis=1)
-    ascending = np.take_along_axis(scores, order, axis=1)
-    steps = np.diff(ascending, axis=1, prepend=ascending[:, :1]) >= TIE
-    ranks = np.empty_like(scores)
-    np.put_along_axis(ranks, order, steps.cumsum(axis=1), axis=1)
-    return ranks
 
 
 def ranked_pairs(better: Scores, worse: Scores) -> Figures:
@@ -64,12 +43,8 @@ def segment_level(scores: Scores, human: Sequence[float]) -> Figures:
     Returns:
         ``pearson``, ``spearman`` and ``kendall`` (tau-b).
     """
-    ranks = with_ties(scores)
-    return {
-        "pearson": [correlation(row, human, "pearson").value for row in scores],
-        "spearman": [correlation(row, human, "spearman").value for row in ranks],
-        "kendall": [correlation(row, human, "kendall").value for row in ranks],
-    }
+    coefficients: tuple[Coefficient, ...] = ("pearson", "spearman", "kendall")
+    return {how: [correlation(row, human, how).value for row in scores] for how in coefficients}
 
 
 def system_level(scores: Scores, human: Sequence[float], systems: Sequence[str]) -> Figures:
@@ -191,5 +166,5 @@ def paraphrase_auc(scores: Scores, labels: Sequence[int]) -> Figures:
         ``auc``, between 0 and 1.
     """
     positive = np.asarray(labels) == 1
-    wins = [scipy_stats().mannwhitneyu(row[positive], row[~positive]).statistic for row in with_ties(scores)]
+    wins = [scipy_stats().mannwhitneyu(row[positive], row[~positive]).statistic for row in rank_with_ties(scores)]
     return {"auc": [float(count / (positive.sum() * (~positive).sum())) for count in wins]}

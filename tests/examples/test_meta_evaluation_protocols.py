@@ -39,7 +39,6 @@ def test_ranked_pairs_count_ties_as_discordant():
 def test_rounding_makes_no_order():
     exact = np.array([[0.5, 0.7, 0.5, 1.0, 1.0, 0.3]])
     noisy = exact + np.array([[1e-7, 0, -1e-7, 2e-7, -2e-7, 0]])
-    np.testing.assert_array_equal(protocols.with_ties(noisy), [[1, 2, 1, 3, 3, 0]])
     human = [1.0, 2.0, 3.0, 4.0, 3.5, 2.0]
     figures = protocols.segment_level(noisy, human)
     assert figures["spearman"] == pytest.approx([stats.spearmanr(exact[0], human).statistic])

@@ -6,13 +6,16 @@ import pytest
 import torch
 from scipy import stats
 
+from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import BERTScoreEarlyStopping
 from bertscore_tm.statistics import (
-    bootstrap_interval,
+    compare_paired,
     correlation,
     darr_interval,
     darr_kendall,
     holm,
-    paired_bootstrap,
+    mean_interval,
+    rank_with_ties,
     williams_test,
 )
 
@@ -46,6 +49,29 @@ def test_correlation_agrees_with_scipy(how):
     assert [ours.low, ours.high] == pytest.approx(resampled, abs=0.02)
 
 
+@pytest.mark.parametrize("how", ["spearman", "kendall"])
+def test_rounding_does_not_order_equal_scores(how):
+    """Exact copies score 1 and repeated texts alike, up to rounding in float32."""
+    rng = np.random.default_rng(0)
+    exact = rng.choice([0.7, 0.8, 0.9, 1.0], 200)
+    human = np.round(exact * 4 + rng.normal(size=200))
+    noisy = (exact + rng.uniform(-2e-7, 2e-7, 200)).astype(np.float32)
+    function = {"spearman": stats.spearmanr, "kendall": stats.kendalltau}[how]
+    expected = function(exact, human).statistic
+    assert abs(function(noisy, human).statistic - expected) > 1e-3
+    assert correlation(torch.from_numpy(noisy), human.tolist(), how).value == pytest.approx(expected, abs=1e-12)
+    assert correlation(human.tolist(), torch.from_numpy(noisy), how).value == pytest.approx(expected, abs=1e-12)
+    with pytest.raises(ValueError, match=r"all values of x are 1\.0: the correlation is undefined"):
+        correlation([1.0, 1 - 1e-7, 1.0, 1 - 2e-7, 1.0], [1, 2, 3, 4, 5], how)
+
+
+def test_ranks_are_of_values_that_differ_by_more_than_rounding():
+    rows = [[0.5, 0.7, 0.5 - 1e-7, 1.0, 0.3], [2, 1, 2, 3, 4]]
+    assert rank_with_ties(rows).tolist() == [[1, 2, 1, 3, 0], [1, 0, 1, 2, 3]]
+    # Steps below 1e-6 do not chain all values into one rank.
+    assert rank_with_ties(np.arange(6) * 4e-7).tolist() == [0, 0, 0, 1, 1, 1]
+
+
 @pytest.mark.parametrize("how", ["pearson", "spearman", "kendall"])
 def test_perfect_correlation(how):
     found = correlation([1, 2, 3, 4, 5], [2, 4, 6, 8, 10], how)
@@ -63,10 +89,10 @@ def test_darr_kendall_agrees_with_a_loop():
             discordant += 1
     expected = (concordant - discordant) / (concordant + discordant)
     assert darr_kendall(torch.from_numpy(better), torch.from_numpy(worse)) == pytest.approx(expected)
-    # Its interval is nearly that of a bootstrap of the mean agreement, counted as 1 and -1.
+    # Its interval is nearly that of the mean agreement, counted as 1 and -1.
     found = darr_interval(better.tolist(), worse.tolist(), confidence=0.9)
-    resampled = bootstrap_interval(np.where(better > worse, 1.0, -1.0), confidence=0.9)
-    assert (found.value, found.low, found.high) == pytest.approx((expected, resampled.low, resampled.high), abs=0.02)
+    low, high = mean_interval(np.where(better > worse, 1.0, -1.0), 0.9)
+    assert (found.value, found.low, found.high) == pytest.approx((expected, low.item(), high.item()), abs=0.02)
 
 
 def test_williams_test_on_published_examples():
@@ -109,14 +135,14 @@ def test_holm_is_the_closed_bonferroni_test():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: paired_bootstrap(torch.rand(3), torch.rand(4)), "a and b must have one value .* got 3 and 4"),
-        (lambda: paired_bootstrap([], []), "a must have .* at least two"),
-        (lambda: paired_bootstrap([0.1], [0.2]), "a must have .* at least two"),
-        (lambda: paired_bootstrap(torch.rand(2, 2), torch.rand(2, 2)), r"shape \(2, 2\)"),
-        (lambda: paired_bootstrap([0.1, 0.2], [0.1, float("nan")]), r"b\[1\] is nan"),
-        (lambda: paired_bootstrap([0.1, 0.2], [0.1, 0.3], confidence=95), "confidence"),
-        (lambda: paired_bootstrap([0.1, 0.2], [0.1, 0.3], num_resamples=0), "num_resamples"),
-        (lambda: bootstrap_interval([float("inf"), 1]), r"scores\[0\] is inf"),
+        (lambda: compare_paired(torch.rand(3), torch.rand(4)), "a and b must have one value .* got 3 and 4"),
+        (lambda: compare_paired([], []), "a must have .* at least two"),
+        (lambda: compare_paired([0.1], [0.2]), "a must have .* at least two"),
+        (lambda: compare_paired(torch.rand(2, 2), torch.rand(2, 2)), r"shape \(2, 2\)"),
+        (lambda: compare_paired([0.1, 0.2], [0.1, float("nan")]), r"b\[1\] is nan"),
+        (lambda: compare_paired([0.1] * 6, [0.2] * 6, confidence=95), "confidence"),
+        (lambda: compare_paired([float("inf"), 1], [1, 1]), r"a\[0\] is inf"),
+        (lambda: mean_interval([0.1, 0.2], 0), "confidence must be between 0 and 1, got 0"),
         (lambda: correlation([1, 2, 3, 4], [1, 2, 3, 4]), "at least 5 texts, got 4"),
         (lambda: correlation([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), "all values of x are 1.0"),
         (
@@ -138,9 +164,17 @@ def test_bad_arguments(call, message):
         call()
 
 
-def test_only_the_bootstrap_works_without_scipy(monkeypatch):
+def test_a_missing_scipy_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
-    for count in (6, 20):
-        assert paired_bootstrap([0.1] * count, [0.2] * count, num_resamples=9).difference == pytest.approx(0.1)
-    with pytest.raises(ImportError, match=r"bertscore-tm\[cli\]"):
-        correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5])
+    calls = (
+        lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]),
+        lambda: mean_interval([0.1, 0.2]),
+        lambda: compare_paired([0.1] * 6, [0.2] * 6),
+        # Before any text is scored, or any epoch is trained.
+        lambda: BERTScore("unused", confidence=0.95),
+        lambda: BERTScoreEarlyStopping(significance=0.05),
+    )
+    for call in calls:
+        with pytest.raises(ImportError, match=r"bertscore-tm\[cli\]"):
+            call()
+    assert darr_kendall([0.9, 0.8], [0.1, 0.2]) == 1

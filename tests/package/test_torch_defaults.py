@@ -33,11 +33,10 @@ from bertscore_tm.losses import (
     linear_expected_embedding,
 )
 from bertscore_tm.statistics import (
-    bootstrap_interval,
+    compare_paired,
     correlation,
     darr_interval,
     mean_interval,
-    paired_bootstrap,
     williams_test,
 )
 from tests.support.lightning_modules import Returns, trainer
@@ -146,9 +145,8 @@ def call_statistics(given: Given) -> Any:
     return [
         mean_interval(VALUES, 0.9),
         mean_interval(VALUES[:0], 0.9),
-        bootstrap_interval(VALUES),
-        bootstrap_interval([0.1, 0.2, 0.3]),
-        paired_bootstrap(VALUES, VALUES.flip(0)),
+        mean_interval([0.1, 0.2, 0.3], groups=["a", "b", "a"]),
+        compare_paired(VALUES, VALUES.flip(0)),
         correlation(VALUES, JUDGEMENTS),
         correlation(VALUES, VALUES.flip(0), "kendall"),
         darr_interval(VALUES, VALUES.flip(0)),
