@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.statistics import bootstrap_interval, holm, paired_bootstrap
+from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from tests.support.models import save_tiny_model
 from tests.support.shell import from_stdin, numbers_in, run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
@@ -68,16 +68,16 @@ def check_document(found, expected, score="f1", **settings):
     """Check a JSON document against scores that others have computed."""
     for system, scores in zip(found["systems"], expected, strict=True):
         assert [system[name] for name in SCORES] == pytest.approx(scores.mean(-1).tolist(), abs=2e-6)
-        interval = bootstrap_interval(scores[SCORES.index(score)], **settings)
-        assert [system["low"], system["high"]] == pytest.approx([interval.low, interval.high], abs=3e-6)
+        interval = [end.item() for end in mean_interval(scores[SCORES.index(score)], bounds=(-1, 1), **settings)]
+        assert [system["low"], system["high"]] == pytest.approx(interval, abs=3e-6)
     names = [system["name"] for system in found["systems"]]
     p_values = []
     for difference in found["differences"]:
         better, worse = (expected[names.index(difference[key])][SCORES.index(score)] for key in ("system", "minus"))
-        tested = paired_bootstrap(worse, better, **settings)
+        tested = compare_paired(worse, better, bounds=(-1, 1), **settings)
         for key in ("difference", "low", "high"):
             assert difference[key] == pytest.approx(getattr(tested, key), abs=3e-6)
-        # By rounding, one resample may fall on the other side of 0.
+        # By rounding, one permutation may fall on the other side.
         assert difference["p_value"] == pytest.approx(tested.p_value, abs=3e-4)
         p_values.append(difference["p_value"])
     assert [found["p_value_holm"] for found in found["differences"]] == pytest.approx(holm(p_values), abs=1e-5)
@@ -91,23 +91,51 @@ def test_document_has_the_scores_of_the_reference_package(command, oracle):
         ("openings.txt", "summaries.txt"),
     ]
     assert found["differences"][0]["difference"] < 0 < found["differences"][1]["low"]
-    settings = {"score": "f1", "confidence": 0.95, "num_resamples": 10_000, "seed": 0}
-    assert settings.items() <= found.items()
+    assert {"score": "f1", "confidence": 0.95, "num_documents": None}.items() <= found.items()
     assert (found["num_texts"], found["num_references"]) == (COUNT, COUNT)
     assert found["signature"].startswith("model:")
 
 
-def test_twenty_texts_are_resampled(command, tmp_path):
-    words = [f"word {number}" for number in range(20)]
-    write_lines(tmp_path / "one.txt", words)
-    write_lines(tmp_path / "other.txt", words[::-1])
-    printed = command("-c", "one.txt", "other.txt", "-r", "one.txt", "--resamples", "99").out
-    assert "20 texts, 20 references; paired bootstrap with 99 resamples, seed 0\n" in printed
-    assert printed.splitlines()[5].split()[-4] == "0.0200"
+def test_whole_documents_are_compared(command, oracle, tmp_path):
+    """Each text twice, as a document: the test must not take copies for evidence."""
+    groups = [*range(COUNT), *range(COUNT)]
+    rows = [
+        {"system": name, "candidate": texts[i], "reference": REFERENCES[i], "article": i}
+        for name, texts in SYSTEMS.items()
+        for i in groups
+    ]
+    write_records(tmp_path / "outputs.jsonl", rows)
+    options = ["--document-column", "article", "--json"]
+    found = json.loads(command("-c", "outputs.jsonl", "--system-column", "system", *options).out)
+    check_document(found, oracle(REFERENCES)[..., groups], groups=groups)
+    assert (found["num_texts"], found["num_documents"]) == (2 * COUNT, COUNT)
+    once = json.loads(command(*FILES, "--json").out)["differences"]
+    assert [x["p_value"] for x in found["differences"]] == [x["p_value"] for x in once]
+    # The same from files of single systems, of which the references have the documents.
+    for name, texts in SYSTEMS.items():
+        write_lines(tmp_path / f"{name}.txt", texts * 2)
+    cells = [f"{text}\tarticle {i}" for i, text in zip(groups, REFERENCES * 2, strict=True)]
+    write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *cells])
+    again = json.loads(command(*FILES[:-1], "refs.tsv", *options).out)
+    assert [x["p_value"] for x in again["differences"]] == [x["p_value"] for x in once]
+    text = command(*FILES[:-1], "refs.tsv", *options[:2]).out
+    assert f"{2 * COUNT} texts, {2 * COUNT} references, {COUNT} documents; paired permutation test" in text
+
+
+def test_documents_that_cannot_be_read(command, tmp_path):
+    option = ["--document-column", "article"]
+    assert "--document-column: give a file with columns" in command(*FILES, *option, exit_code=2).err
+    write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *(f"{text}\tnews" for text in REFERENCES)])
+    printed = command(*FILES[:-1], "refs.tsv", *option, exit_code=2).err
+    assert "at least 6 documents to reach a p-value below 0.05, got 1" in printed
+    rows = [{"reference": text, "article": None} for text in REFERENCES]
+    write_records(tmp_path / "refs.jsonl", rows)
+    printed = command(*FILES[:-1], "refs.jsonl", *option, exit_code=2).err
+    assert "refs.jsonl:1: 'article' must be a string, got null" in printed
 
 
 def test_options(command, oracle, tmp_path):
-    options = ["--score", "recall", "--all-pairs", "--seed", "3", "--resamples", "500", "--confidence", "0.8"]
+    options = ["--score", "recall", "--all-pairs", "--confidence", "0.8"]
     printed = command(*FILES, "more.txt", "--json", *options, "--output", "found.json")
     assert printed.out == ""
     found = json.loads((tmp_path / "found.json").read_text())
@@ -117,7 +145,7 @@ def test_options(command, oracle, tmp_path):
         ("openings.txt", "shuffled.txt"),
     ]
     both = [[a, b] for a, b in zip(REFERENCES, REFERENCES[3:] + REFERENCES[:3], strict=True)]
-    check_document(found, oracle(both), "recall", seed=3, num_resamples=500, confidence=0.8)
+    check_document(found, oracle(both), "recall", confidence=0.8)
     assert (found["num_texts"], found["num_references"]) == (COUNT, 2 * COUNT)
 
 
@@ -151,7 +179,7 @@ def test_tables(command):
         expected = [difference[key] for key in ("difference", "low", "high", "p_value", "p_value_holm")]
         assert numbers_in(line) == pytest.approx(expected, abs=6e-5)
         assert line.split()[-3:] == [str(difference[key]) for key in ("wins", "ties", "losses")]
-    method = "exact paired randomisation test and Student's intervals, as there are few texts"
+    method = "paired permutation test, Student's t intervals"
     assert lines[9] == f"{COUNT} texts, {COUNT} references; {method}"
     assert lines[10] == f"signature: {found['signature']}"
     # One comparison needs no adjustment.
@@ -275,9 +303,6 @@ def test_one_system_from_standard_input(command, monkeypatch):
         ([*FILES, "--plot", "a.txt"], "--plot: a.txt must end with .png, .pdf, .svg"),
         ([*FILES, "--confidence", "95"], "--confidence: must be a number between 0 and 1, .* got '95'"),
         ([*FILES, "--confidence", "high"], "--confidence: .*'high'"),
-        ([*FILES, "--resamples", "0"], "--resamples: must be an integer of at least 1, got '0'"),
-        ([*FILES, "--seed", "-1"], "--seed: must be an integer of at least 0, got '-1'"),
-        ([*FILES, "--seed", "x"], "--seed: .*'x'"),
         ([*FILES, "--score", "accuracy"], "--score: invalid choice: 'accuracy'"),
         ([*FILES, "-o", "nowhere/out.txt"], "--output: the folder .* does not exist"),
     ],

@@ -15,6 +15,8 @@ from scipy import stats
 
 from bertscore_tm.cli import COMMANDS, main
 from bertscore_tm.functional import bert_score
+from bertscore_tm.statistics import mean_interval
+from tests.support.shell import write_lines, write_records
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -125,7 +127,8 @@ def test_intervals_of_the_means(command):
     found = json.loads(command(*files, "--json", "--per-segment").out)
     expected = []
     for name, scores in zip(SCORES, segments(found).numpy(), strict=True):
-        ends = stats.t.interval(0.9, COUNT - 1, scores.mean(), stats.sem(scores))
+        low, high = stats.t.interval(0.9, COUNT - 1, scores.mean(), stats.sem(scores))
+        ends = max(low, -1), min(high, 1)
         assert [found[f"{name}_low"], found[f"{name}_high"]] == pytest.approx(list(ends), abs=TOLERANCE)
         expected += [found[name], *ends]
     line, caption = command(*files).out.splitlines()[:2]
@@ -133,6 +136,58 @@ def test_intervals_of_the_means(command):
     assert [float(x) for x in re.findall(r"\d\.\d+", line)] == pytest.approx(expected, abs=6e-5)
     layers = command(*files[:4], "-l", "1", "--all-layers", "--confidence", "0.9").out.splitlines()
     assert [len(re.findall(r"\[\d\.\d{4}, \d\.\d{4}\]", line)) for line in layers[1:3]] == [3, 3]
+
+
+@pytest.mark.parametrize("options", [["-l", "1"], ["--all-layers"]])
+def test_one_pair_has_no_interval(command, options):
+    arguments = ["--candidate-text", "rain today", "--reference-text", "rain tomorrow", "--confidence", "0.95"]
+    lines = command(*arguments, *options).out.splitlines()
+    assert "[" not in lines[0]
+    assert lines[-3] == "no 95% intervals of the means: 1 candidate"
+    found = json.loads(command(*arguments, *options, "--json").out)
+    assert [found[f"{name}_{end}"] for name in SCORES for end in ("low", "high")] == [None] * 6
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_intervals_end_where_scores_do(command, tmp_path, rescaled):
+    candidates, references = ["rain today", "a dog", "the end"], ["rain today", "a dog", "stock prices fell"]
+    write_lines(tmp_path / "some.txt", candidates)
+    write_lines(tmp_path / "refs2.txt", references)
+    write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0.2,0.2,0.2" for layer in range(7))])
+    options = [
+        "-l",
+        "5",
+        "--confidence",
+        "0.999",
+        "--json",
+        *(["--baseline", str(tmp_path / "table.csv")] if rescaled else []),
+    ]
+    found = json.loads(command("-c", str(tmp_path / "some.txt"), "-r", str(tmp_path / "refs2.txt"), *options).out)
+    least = -1.5 if rescaled else -1
+    assert [(found[f"{name}_low"], found[f"{name}_high"]) for name in SCORES] == [(least, 1)] * 3
+
+
+def test_intervals_of_documents(command, tmp_path):
+    candidates, references = pairs()
+    documents = [str(i // 2) for i in range(COUNT)]
+    rows = [
+        {"candidate": c, "reference": r, "article": d}
+        for c, r, d in zip(candidates, references, documents, strict=True)
+    ]
+    write_records(tmp_path / "pairs.jsonl", rows)
+    options = ["-c", str(tmp_path / "pairs.jsonl"), "-l", "5", "--confidence", "0.9", "--document-column", "article"]
+    found = json.loads(command(*options, "--json", "--per-segment").out)
+    for name, scores in zip(SCORES, segments(found), strict=True):
+        ends = mean_interval(scores, 0.9, groups=documents, bounds=(-1, 1))
+        for key, end in zip(("low", "high"), ends, strict=True):
+            assert found[f"{name}_{key}"] == pytest.approx(end.item(), abs=TOLERANCE)
+    assert found["num_documents"] == len(set(documents))
+    assert f"90% intervals of the means from {len(set(documents))} documents\n" in command(*options).out
+    printed = command(*options[:4], *options[6:], exit_code=2).err
+    assert "--document-column: it changes intervals only, so give --confidence too" in printed
+    write_lines(tmp_path / "short.tsv", ["reference\tarticle", *(f"{text}\tnews" for text in references)])
+    lines = command("-c", "hyps.txt", "-r", str(tmp_path / "short.tsv"), *options[2:]).out.splitlines()
+    assert "no 90% intervals of the means: 1 document" in lines
 
 
 def test_idf_of_another_corpus(command, minilm):

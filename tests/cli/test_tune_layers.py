@@ -3,6 +3,7 @@
 import json
 import re
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -162,6 +163,10 @@ def test_table(command, folder):
 
 def test_a_picture_of_the_layers(command, folder):
     command("-c", "judged.jsonl", *KINDS, "--plot", "layers.png")
+    # The label names what is drawn, which are not scores.
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        command("-c", "judged.jsonl", *KINDS, "--coefficient", "spearman", "--plot", "layers.svg")
+    assert "F1 and judgements: Spearman, 95% intervals" in (folder / "layers.svg").read_text()
     assert (folder / "layers.png").read_bytes().startswith(b"\x89PNG")
 
 
