@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.scores import precision_recall_f1, rescale, selection_f1
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
 from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
-from bertscore_tm.scoring.corpus import SCORES, compute_weighted_scores, encode_texts, match_encoded, plan_steps
+from bertscore_tm.functional.ranking import Component, ReferencesReduce
+from bertscore_tm.losses.settings import require_choice
+from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_texts, match_encoded, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation
-from bertscore_tm.scoring.rescaling import find_baseline, rescale_scores
+from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -27,13 +30,17 @@ Text = str | Sequence[Mapping[str, Any]]
 
 
 class BERTScoreReward:
-    r"""Reward of generated texts: their BERTScore against references, equal to the metric's.
+    r"""Reward of generated texts: their BERTScore against references.
+
+    The score of a pair is the metric's, except F1 where P or R is not positive, which is then min(P, R), as in
+    :func:`bertscore_tm.rank_candidates`. Of several references the mean counts by default; with
+    ``references_reduce="max"`` rewards equal the metric's scores.
 
     A callable with the signature of a reward function of TRL's ``GRPOTrainer``, ``RLOOTrainer`` and others: they call
-    it with ``completions``, the data set's columns and more, all by name, and log its ``__name__``. Keep the references
-    in a column ``references``. Pickles and copies leave the encoder's weights out. Elsewhere call it as
-    ``reward(texts, references)`` and make a tensor of the result for
-    :class:`bertscore_tm.losses.SelfCriticalLoss` or :class:`bertscore_tm.losses.MinimumRiskLoss`.
+    it with ``completions``, the data set's columns and more, all by name, and log it under its ``__name__``, which
+    must differ between the rewards of a trainer. Keep the references in a column ``references``. Pickles and copies
+    leave the encoder's weights out. Elsewhere call it as ``reward(texts, references)`` and make a tensor of the result
+    for :class:`bertscore_tm.losses.SelfCriticalLoss` or :class:`bertscore_tm.losses.MinimumRiskLoss`.
 
     Texts of the wrong length and repetition can raise BERTScore. Two guards, off by default, lower the reward s of a
     text of c tokens (of the encoder's tokenizer, without truncation) against a reference of r tokens:
@@ -52,7 +59,8 @@ class BERTScoreReward:
             Default: the language's model.
         num_layers: encoder layer that is compared. Default: the model's tuned layer.
         component: score that is rewarded: ``"f1"``, ``"precision"`` or ``"recall"``.
-        references_reduce: ``"max"``, the metric's, or ``"mean"`` over several references of a completion.
+        references_reduce: reduction over several references of a completion, ``"mean"`` or ``"max"``, see
+            :func:`bertscore_tm.rank_candidates`.
         idf_sents: texts, such as all references, whose document frequencies weight the tokens. Default: no idf. The
             weights are fixed here, since rewards must not depend on their batch.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
@@ -67,7 +75,9 @@ class BERTScoreReward:
         prefix_space: put a space before each text. Default: as the model's family needs it.
         exclude_special_tokens: leave the special tokens around a text, such as cls and sep, out of the matching.
         cache_bytes: CPU memory for the references' token vectors, in bytes, kept for later calls and shared with
-            losses on the same encoder. Within a call each text is encoded once in any case.
+            losses on the same encoder; 0 turns the cache off. Within a call each text is encoded once in any case.
+        name: ``__name__``, under which trainers log the reward. Default: component and layer, such as
+            ``"bertscore_f1_layer5"``.
 
     Raises:
         TypeError: ``idf_sents`` are not texts, or ``cache_bytes`` is not a whole number.
@@ -82,7 +92,7 @@ class BERTScoreReward:
         >>> columns["references"] = ["the cat sat on a mat", ["hi", "hello"], None]
         >>> rewards = reward(completions=completions, **columns)
         >>> [None if value is None else round(value, 3) for value in rewards], reward.__name__
-        ([0.965, 1.0, None], 'bertscore_f1')
+        ([0.965, 0.912, None], 'bertscore_f1_layer5')
     """
 
     def __init__(
@@ -90,8 +100,8 @@ class BERTScoreReward:
         model_name_or_path: FrozenEncoder | str | os.PathLike[str] | None = None,
         num_layers: int | None = None,
         *,
-        component: Literal["f1", "precision", "recall"] = "f1",
-        references_reduce: Literal["max", "mean"] = "max",
+        component: Component = "f1",
+        references_reduce: ReferencesReduce = "mean",
         idf_sents: Sequence[str] | None = None,
         rescale_with_baseline: bool = False,
         baseline_path: str | os.PathLike[str] | None = None,
@@ -103,12 +113,11 @@ class BERTScoreReward:
         long_text: LongText | None = None,
         prefix_space: bool | None = None,
         exclude_special_tokens: bool = False,
-        cache_bytes: int = 0,
+        cache_bytes: int = 2**27,
+        name: str | None = None,
     ) -> None:
-        if component not in SCORES:
-            raise ValueError(f"component={component!r} is not one of {', '.join(map(repr, SCORES))}")
-        if references_reduce not in ("max", "mean"):
-            raise ValueError(f"references_reduce={references_reduce!r} is not one of 'max', 'mean'")
+        require_choice("component", component, Component)
+        require_choice("references_reduce", references_reduce, ReferencesReduce)
         if length_band is not None and not (0 <= length_band[0] <= length_band[1] and length_band[1] > 0):
             raise ValueError(
                 f"length_band must be a smallest and a largest ratio, such as (0.5, 1.5), got {length_band}"
@@ -137,7 +146,7 @@ class BERTScoreReward:
         if self._weights.num_truncated:
             max_length = self.encoder.tokenizer.max_length
             warn_user(describe_truncation(self._weights.num_truncated, max_length, source="idf_sents"))
-        self.__name__ = f"bertscore_{component}"
+        self.__name__ = f"bertscore_{component}_layer{self.encoder.num_layers}" if name is None else name
 
     def __call__(
         self,
@@ -150,8 +159,8 @@ class BERTScoreReward:
         Args:
             completions: texts, or chats, lists of messages with ``role`` and ``content``, of which the last message of
                 the assistant is scored; without content, as with tool calls only, it is an empty text.
-            references: for each completion a reference, in either form, or a list of several, whose best score or mean
-                score counts; ``None`` or an empty list where it has none.
+            references: for each completion a reference, in either form, or a list of several, whose mean or best score
+                counts; ``None`` or an empty list where it has none.
             **columns: other arguments of a trainer, such as ``prompts`` and ``completion_ids``; not used.
 
         Returns:
@@ -177,7 +186,7 @@ class BERTScoreReward:
         wanted = [_texts(given, f"references[{i}]") for i, given in enumerate(references)]
         rows = [i for i, texts in enumerate(wanted) if texts]
         texts = TextPairs([candidates[i] for i in rows], [wanted[i] for i in rows])
-        scores = self._scores(texts) if self.references_reduce == "max" else self._mean_scores(texts)
+        scores = self._scores(texts)
         scores = scores - (1 - self._guards(texts)) * scores.abs()
         rewards: list[float | None] = [None] * len(candidates)
         for i, score in zip(rows, scores.tolist(), strict=True):
@@ -190,13 +199,13 @@ class BERTScoreReward:
     def _scores(self, texts: TextPairs) -> Tensor:
         """Return the scores of all candidates, shape (candidates,), on the CPU."""
         device = default_device(self.device)
-        scores = torch.zeros(len(SCORES), 1, len(texts), dtype=torch.float32, device="cpu")
+        scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         num_truncated = 0
         for step in plan_steps(texts, self.encoder, device):
             part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
             encoded = encode_texts(part, self.encoder, device, self.cache_bytes, of_losses=True)
             matched = match_encoded(part, encoded)
-            scores[..., step] = compute_weighted_scores(matched, self._weights, self.encoder)[0].cpu()
+            scores[step] = self._reduce(matched, [len(references) for references in part.references])
             num_truncated += matched.num_truncated
         if num_truncated:
             # Without the count, so that Python shows it once and not at every training step.
@@ -204,19 +213,19 @@ class BERTScoreReward:
                 f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
                 f"rest is not rewarded; long_text='window' scores whole texts"
             )
-        return rescale_scores(scores, self._baseline)[SCORES.index(self.component), 0]
+        if self._baseline is None:
+            return scores
+        return rescale(scores[None], self._baseline.rows[SCORES.index(self.component)])[0]
 
-    def _mean_scores(self, texts: TextPairs) -> Tensor:
-        """Return the mean score over the references of each candidate, shape (candidates,), on the CPU."""
-        pairs = [
-            (candidate, [reference])
-            for candidate, references in zip(texts.candidates, texts.references, strict=True)
-            for reference in references
-        ]
-        scores = self._scores(TextPairs([candidate for candidate, _ in pairs], [one for _, one in pairs]))
-        counts = [len(references) for references in texts.references]
-        means = [part.mean() for part in torch.split(scores, counts)]
-        return torch.stack(means) if means else scores
+    def _reduce(self, matched: MatchedTexts, counts: Sequence[int]) -> Tensor:
+        """Return the scores of matched candidates over their references, shape (candidates,), on the CPU."""
+        weights = self._weights.to(matched.counts.device)
+        precision, recall, _ = precision_recall_f1(matched.pairs, weights.table)
+        # Of each reference, before the reduction: the largest F1 may be one beside its pole.
+        found = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
+        of_references = torch.split(found[self.component][0].cpu(), list(counts))
+        reduce = torch.Tensor.amax if self.references_reduce == "max" else torch.Tensor.mean
+        return torch.stack([reduce(scores) for scores in of_references])
 
     def _guards(self, texts: TextPairs) -> Tensor:
         """Return the product of both guards, shape (candidates,)."""

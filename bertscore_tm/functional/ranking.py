@@ -13,9 +13,10 @@ from torch import Tensor
 
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.memory import return_freed_memory
+from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
-from bertscore_tm.scoring.corpus import SCORES, EncodedTexts, plan_steps
+from bertscore_tm.scoring.corpus import EncodedTexts, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation, progress_bar
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
@@ -73,16 +74,19 @@ def rank_candidates(
 ) -> RankedCandidates:
     r"""Rank the candidate texts of each item by BERTScore, against references or by consensus.
 
-    With references, the score of a candidate is the mean, or the maximum, of its scores against them. Without, it is
-    its expected score with the other candidates of its item as references,
+    With references, the score of a candidate is its mean score against them, or the maximum. Without, it is its
+    expected score with the other candidates of its item as references,
 
     .. math:: u_i = \frac{\sum_{j \ne i} w_j \, F_1(y_i, y_j)}{\sum_{j \ne i} w_j}
 
     which for samples chooses by minimum Bayes risk (Kumar and Byrne, NAACL 2004; Eikema and Aziz, COLING 2020). Texts
     with probabilities, such as those of a beam, must count for themselves too, or one that has nearly all of the
-    probability is not chosen: pass them as both candidates and references, with ``weights``. The scores are those of
-    :func:`bertscore_tm.bert_score` on all pairs. Each distinct text of the call is encoded once, and memory depends on
-    the largest item and on the number of texts that later items share, not on the number of items.
+    probability is not chosen: pass them as both candidates and references, with ``weights``. Each distinct text of the
+    call is encoded once, and memory depends on the largest item and on the number of texts that later items share, not
+    on the number of items.
+
+    The scores of pairs are those of :func:`bertscore_tm.bert_score`, except F1 where P or R is not positive: the
+    formula has a pole there and can give unrelated texts any value, so candidates are ranked by min(P, R).
 
     Args:
         candidates: any number of texts per item, such as sampled summaries of one document.
@@ -90,7 +94,10 @@ def rank_candidates(
         encoder: hub name, local folder or a :class:`bertscore_tm.FrozenEncoder` of one layer, which has all further
             settings, such as ``prefix_space`` and ``exclude_special_tokens``. Default: the model for English.
         component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
-        references_reduce: reduction over several references: ``"mean"`` or ``"max"``.
+        references_reduce: reduction over several references, here and in
+            :class:`bertscore_tm.losses.BERTScoreReward`: ``"mean"``, the expected score if each of them is equally
+            likely to be the right text, as in the consensus; or ``"max"``, as in the metric, which gives full score to
+            a candidate that equals any one of them.
         idf: weight tokens by their inverse document frequency in the references or, without references, in all
             candidates; or a mapping from token id to weight.
         idf_sents: texts to take the document frequencies from instead; switches idf on.
@@ -199,7 +206,7 @@ def score_items(
         num_truncated += num_new_truncated
         require_known(weights, encoded.vectors.ids, encoder.tokenizer)
         for i in step:
-            scores[i] = _score_item(items[i], encoded, weights, SCORES.index(component), references_reduce)
+            scores[i] = _score_item(items[i], encoded, weights, component, references_reduce)
         if progress is not None:
             progress(len(step))
     return scores, num_truncated
@@ -288,7 +295,7 @@ def _encode_steps(
 
 
 def _score_item(
-    item: Item, encoded: EncodedTexts, weights: TokenWeights, component: int, references_reduce: ReferencesReduce
+    item: Item, encoded: EncodedTexts, weights: TokenWeights, component: Component, references_reduce: ReferencesReduce
 ) -> Tensor:
     """Return the score of each candidate, shape (candidates,), float32, on the CPU."""
     if not item.candidates:
@@ -296,13 +303,13 @@ def _score_item(
     distinct, place = _number_texts(item.candidates, encoded)
     if item.references is not None:
         others, other_place = _number_texts(item.references, encoded)
-        scores = score_all_pairs(encoded.vectors, weights.table, distinct, others)[component].cpu()[:, other_place]
+        scores = _score_pairs(encoded, weights, component, distinct, others)[:, other_place]
         if item.weights is not None:
             reduced = (scores.double() @ item.weights / item.weights.sum()).float()
         else:
             reduced = scores.amax(1) if references_reduce == "max" else scores.mean(1)
         return reduced[place]
-    scores = score_all_pairs(encoded.vectors, weights.table, distinct)[component].cpu().double()
+    scores = _score_pairs(encoded, weights, component, distinct).double()
     shares = torch.ones(len(place), dtype=torch.float64, device="cpu") if item.weights is None else item.weights
     # Equal candidates are each other's references, but none is its own. A candidate's own weight is left out and not
     # subtracted, as the others' may be smaller than its rounding.
@@ -311,6 +318,20 @@ def _score_item(
     equal = _sum_of_equals(place.tolist(), shares.tolist())
     agreement = ((scores * others) @ total)[place] + scores.diagonal()[place] * equal
     return (agreement / ((others @ total)[place] + equal)).float()
+
+
+def _score_pairs(
+    encoded: EncodedTexts,
+    weights: TokenWeights,
+    component: Component,
+    candidates: Tensor,
+    references: Tensor | None = None,
+) -> Tensor:
+    """Return the score of every candidate with every reference, shape (candidates, references), on the CPU."""
+    precision, recall, _ = score_all_pairs(encoded.vectors, weights.table, candidates, references).cpu()
+    if component == "f1":
+        return selection_f1(precision, recall)
+    return precision if component == "precision" else recall
 
 
 def _sum_of_equals(place: list[int], shares: list[float]) -> Tensor:

@@ -404,5 +404,6 @@ def test_trl_example_rewards_completions_by_bertscore(load_copy, capsys, bert_sc
     for reward, (completions, references) in zip(rewards, calls, strict=True):
         assert len(completions) == 16
         assert all(several in [each for _, each in program.make_translations()] for several in references)
-        assert reward == pytest.approx(bert_score_f1(completions, references).mean().item(), abs=1e-4)
+        of_references = [bert_score_f1(completions, list(each)).mean() for each in zip(*references, strict=True)]
+        assert reward == pytest.approx(torch.stack(of_references).mean().item(), abs=1e-4)
     assert f"mean reward of the last 2 steps:  {sum(rewards) / 2:.4f}" in capsys.readouterr().out

@@ -52,6 +52,33 @@ def test_scores_against_references_are_those_of_all_pairs(encoder):
             assert ranked.best[number] == candidates[number][order[0]]
 
 
+@pytest.mark.parametrize("exclude_special_tokens", [False, True])
+def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm, exclude_special_tokens):
+    last = FrozenEncoder(minilm, num_layers=6, exclude_special_tokens=exclude_special_tokens)
+    # Unrelated texts first, for which the formula gives .93 and 1, more than for a paraphrase.
+    rows = [
+        (["rain", "Creates an SSL context."], ["Create a SSLContext object with default settings.", "a cat sat"]),
+        (["12,345", "An auto-creating canvas."], ["RawTurtle auto-creating (scrolled) canvas.", "a cat sat"]),
+    ]
+    candidates, references = rows[exclude_special_tokens]
+    pairs = score_pairs(candidates, references, last)
+    assert pairs["f1"][0, 0] > 0.9 > pairs["f1"][1, 0]
+    smaller = torch.minimum(pairs["precision"], pairs["recall"])
+    assert smaller[0, 0] < 0
+    expected = torch.where(smaller > 0, pairs["f1"], smaller)
+    for reduce, reduced in (("mean", expected.mean(1)), ("max", expected.amax(1))):
+        ranked = rank_candidates([candidates], [references], last, references_reduce=reduce)
+        assert torch.allclose(ranked.scores[0].double(), reduced, atol=1e-6)
+        assert ranked.best == [candidates[1]]
+    texts = [*candidates, references[0]]
+    pairs = score_pairs(texts, texts, last)
+    smaller = torch.minimum(pairs["precision"], pairs["recall"])
+    expected = torch.where(smaller > 0, pairs["f1"], smaller)
+    consensus = rank_candidates([texts], encoder=last)
+    assert torch.allclose(consensus.scores[0].double(), (expected.sum(1) - expected.diagonal()) / 2, atol=1e-6)
+    assert consensus.order[0][-1] == 0
+
+
 def test_consensus_is_the_mean_over_the_other_candidates(encoder):
     candidates, _ = make_items()
     drawn = random.Random(1)

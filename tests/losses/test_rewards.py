@@ -4,16 +4,18 @@ import copy
 import math
 import multiprocessing
 import pickle
+import statistics
 import warnings
 from collections import Counter
 from functools import partial
+from importlib.util import find_spec
 
 import bert_score as oracle
 import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.functional import bert_score
+from bertscore_tm.functional import bert_score, rank_candidates
 from bertscore_tm.losses.rewards import BERTScoreReward
 from bertscore_tm.losses.sequence_level import SelfCriticalLoss
 from tests.support.models import tiny_model
@@ -62,7 +64,8 @@ def test_rewards_are_the_scores_of_single_pairs(encoder, corpus, table, idf, res
         for candidate, several in zip(candidates, references, strict=True)
     ]
     for component in COMPONENTS:
-        rewards = BERTScoreReward(encoder, component=component, idf_sents=sents, **rescaling)(candidates, references)
+        reward = BERTScoreReward(encoder, component=component, references_reduce="max", idf_sents=sents, **rescaling)
+        rewards = reward(candidates, references)
         assert rewards == pytest.approx([scores[component].item() for scores in alone], abs=TOLERANCE)
 
 
@@ -85,9 +88,8 @@ def test_rewards_are_those_of_the_reference_package(minilm, corpus, table, sever
         warnings.simplefilter("ignore")  # about how the other package reads its table
         expected = scorer.score(candidates, references, batch_size=1)
     for component, scores in zip(("precision", "recall", "f1"), expected, strict=True):
-        reward = BERTScoreReward(
-            minilm, 4, component=component, idf_sents=sents, rescale_with_baseline=True, baseline_path=table
-        )
+        options = {"idf_sents": sents, "rescale_with_baseline": True, "baseline_path": table}
+        reward = BERTScoreReward(minilm, 4, component=component, references_reduce="max", **options)
         torch.testing.assert_close(torch.tensor(reward(candidates, references)), scores, atol=2e-6, rtol=0)
 
 
@@ -147,7 +149,7 @@ def test_called_as_trl_calls_reward_functions(encoder, corpus, component):
     candidates, references = corpus[0][:4], [text for text in corpus[1][:2] for _ in range(2)]
     columns = {"references": references, "difficulty": [1] * 4}
     name, rewards = as_trl(BERTScoreReward(encoder, component=component), candidates, columns)
-    assert name == f"bertscore_{component}"
+    assert name == f"bertscore_{component}_layer{encoder.num_layers}"
     torch.testing.assert_close(rewards, bert_score(candidates, references, encoder)[component], atol=TOLERANCE, rtol=0)
 
 
@@ -189,25 +191,105 @@ def test_examples_without_references_are_skipped(encoder):
     assert reward([], []) == []
 
 
+def test_rewards_of_one_trainer_have_different_names(minilm):
+    rewards = [
+        BERTScoreReward(minilm, 2),
+        BERTScoreReward(minilm, 3),
+        BERTScoreReward(minilm, 3, component="recall"),
+        BERTScoreReward(minilm, 3, length_band=(0.5, 2), name="guarded"),
+    ]
+    # TRL keeps the figures of a reward under its name.
+    assert [reward.__name__ for reward in rewards] == [
+        "bertscore_f1_layer2",
+        "bertscore_f1_layer3",
+        "bertscore_recall_layer3",
+        "guarded",
+    ]
+    assert pickle.loads(pickle.dumps(rewards[3])).__name__ == "guarded"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("trl") is None, reason='requires TRL: pip install "bertscore-tm[trl]"')
+def test_trl_logs_each_reward_by_itself(minilm, tmp_path, monkeypatch):
+    from datasets import Dataset
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+    from trl import GRPOConfig, GRPOTrainer
+
+    tokenizer = AutoTokenizer.from_pretrained(minilm, eos_token="[SEP]", padding_side="left")
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=1, n_head=2))
+    found, call = {}, BERTScoreReward.__call__
+
+    def watched(self, *args, **columns):
+        found[self.__name__] = call(self, *args, **columns)
+        return found[self.__name__]
+
+    monkeypatch.setattr(BERTScoreReward, "__call__", watched)
+    options = {"per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 6, "max_steps": 1}
+    quiet = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "logging_steps": 1}
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=[BERTScoreReward(minilm, 2), BERTScoreReward(minilm, 3), BERTScoreReward(minilm, 3, name="mine")],
+        args=GRPOConfig(str(tmp_path), **options, **quiet),
+        train_dataset=Dataset.from_list([{"prompt": "Where is the cat?", "references": ["It sat down.", "Here."]}] * 4),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    assert list(found) == ["bertscore_f1_layer2", "bertscore_f1_layer3", "mine"]
+    for name, rewards in found.items():
+        logged = [row[f"rewards/{name}/mean"] for row in trainer.state.log_history if f"rewards/{name}/mean" in row]
+        assert logged == pytest.approx([statistics.mean(rewards)], abs=1e-6)
+
+
 def test_several_references_in_every_form(encoder):
     reward = BERTScoreReward(encoder)
     several = ["the cat", "a black cat"]
     expected = reward(["a cat"], [several])
-    assert expected == [max(reward(["a cat"] * 2, several))]
+    for reduce, function in (("max", max), ("mean", statistics.mean)):
+        reduced = BERTScoreReward(encoder, references_reduce=reduce)(["a cat"], [several])
+        assert reduced == pytest.approx([function(reward(["a cat"] * 2, several))], abs=TOLERANCE)
     for form in (tuple(several), [[say(text)] for text in several], ["the cat", [say("a black cat")]]):
         assert reward(["a cat"], [form]) == expected
 
 
-def test_mean_over_the_references(encoder):
+def test_mean_over_the_references_by_default_as_in_a_ranking(encoder):
     candidates, references = ["a cat", "it rains", "no"], [["the cat", "a dog", "cats"], None, ["no"]]
-    rewards = BERTScoreReward(encoder, references_reduce="mean")(candidates, references)
+    rewards = BERTScoreReward(encoder)(candidates, references)
+    ranked = rank_candidates([["a cat"], ["no"]], [references[0], references[2]], encoder)
+    assert [rewards[0], rewards[2]] == pytest.approx([scores.item() for scores in ranked.scores], abs=TOLERANCE)
     expected = bert_score(["a cat"] * 3, references[0], encoder)["f1"].mean().item()
     assert rewards[0] == pytest.approx(expected, abs=1e-6)
     assert rewards[1] is None
     assert rewards[2] == pytest.approx(1, abs=1e-6)
-    assert BERTScoreReward(encoder, references_reduce="mean")([], []) == []
-    with pytest.raises(ValueError, match="references_reduce='min' is not one of 'max', 'mean'"):
+    assert BERTScoreReward(encoder)([], []) == []
+    with pytest.raises(ValueError, match="references_reduce='min' is not one of 'mean', 'max'"):
         BERTScoreReward(encoder, references_reduce="min")
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm, tmp_path, reduce):
+    last = FrozenEncoder(minilm, num_layers=6)
+    candidates = ["rain", "Creates an SSL context with defaults."]
+    references = ["Create a SSLContext object with default settings.", "a cat sat on the mat"]
+    scores = [bert_score([candidate] * 2, references, last) for candidate in candidates]
+    beside = scores[0]["precision"][0], scores[0]["recall"][0], scores[0]["f1"][0]
+    # Unrelated texts, for which the formula gives more than for a paraphrase.
+    assert beside[0] > 0 > beside[1]
+    assert beside[2] > 0.9 > 0.5 > scores[1]["f1"][0]
+    expected = []
+    for each in scores:
+        of_pairs = [
+            f1 if min(p, r) > 0 else min(p, r)
+            for p, r, f1 in zip(*(each[name].tolist() for name in ("precision", "recall", "f1")), strict=True)
+        ]
+        expected.append(max(of_pairs) if reduce == "max" else statistics.mean(of_pairs))
+    reward = BERTScoreReward(last, references_reduce=reduce)
+    assert reward(candidates, [references] * 2) == pytest.approx(expected, abs=TOLERANCE)
+    assert expected[0] < 0.1 < expected[1]
+    # Rescaling comes last.
+    path = tmp_path / "table.csv"
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.3\n" for layer in range(7)))
+    rescaled = BERTScoreReward(last, references_reduce=reduce, rescale_with_baseline=True, baseline_path=path)
+    assert rescaled(candidates, [references] * 2) == pytest.approx([(x - 0.3) / 0.7 for x in expected], abs=1e-5)
 
 
 def test_rewards_train_a_generator(encoder):
@@ -225,26 +307,26 @@ def test_rewards_train_a_generator(encoder):
 def test_each_text_is_encoded_once_in_a_call(encoder, encoded):
     candidates = ["a cat", "a dog", "a cat", "the cat", "a bird", "a dog"]
     references = ["the cat", "the cat", "the cat", ["a dog", "the dog"], None, "the cat"]
-    BERTScoreReward(encoder)(candidates, references)
+    BERTScoreReward(encoder, cache_bytes=0)(candidates, references)
     assert len(encoded) == 1
     assert Counter(encoded[0]) == Counter({"a cat", "a dog", "the cat", "the dog"})
 
 
 def test_references_are_kept_for_later_calls(minilm, corpus, encoded):
     encoder = FrozenEncoder(minilm, num_layers=3)
-    reward = BERTScoreReward(encoder, cache_bytes=2**26)
+    reward = BERTScoreReward(encoder)
     first = reward(*corpus)
     encoded.clear()
     assert reward(*corpus) == first
     assert Counter(text for texts in encoded for text in texts) == Counter(set(corpus[0]))
-    assert first == pytest.approx(BERTScoreReward(encoder)(*corpus), abs=TOLERANCE)
+    assert first == pytest.approx(BERTScoreReward(encoder, cache_bytes=0)(*corpus), abs=TOLERANCE)
     assert len(encoder.cache("cpu", of_losses=True)) == len(set(corpus[1]))
 
 
-def test_nothing_is_kept_by_default(minilm, corpus):
+def test_nothing_is_kept_without_a_cache(minilm, corpus):
     encoder = FrozenEncoder(minilm, num_layers=2)
     before = len(encoder.cache("cpu", of_losses=True))
-    BERTScoreReward(encoder)(*corpus)
+    BERTScoreReward(encoder, cache_bytes=0)(*corpus)
     assert len(encoder.cache("cpu", of_losses=True)) == before
 
 
@@ -295,7 +377,7 @@ def test_copies_give_the_same_rewards(encoder, corpus, table, way):
     reward = make(encoder, corpus, table)
     again = way(reward)
     assert again(*corpus) == pytest.approx(reward(*corpus), abs=TOLERANCE)
-    assert again.__name__ == "bertscore_recall"
+    assert again.__name__ == reward.__name__ == f"bertscore_recall_layer{encoder.num_layers}"
     assert repr(again) == repr(reward)
 
 
@@ -315,7 +397,7 @@ def test_a_ready_model_goes_along():
 def test_a_partial_of_it_is_a_reward_function_too(encoder, corpus):
     # As TRL unwraps them to log their names.
     wrapped = partial(BERTScoreReward(encoder), references=corpus[1])
-    assert wrapped.func.__name__ == "bertscore_f1"
+    assert wrapped.func.__name__ == f"bertscore_f1_layer{encoder.num_layers}"
     assert wrapped(completions=corpus[0]) == BERTScoreReward(encoder)(*corpus)
 
 
@@ -370,7 +452,7 @@ def test_wrong_texts(encoder, completions, references, error, message):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"component": "F"}, ValueError, "component='F' is not one of 'precision', 'recall', 'f1'"),
+        ({"component": "F"}, ValueError, "component='F' is not one of 'f1', 'precision', 'recall'"),
         ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0, got -1"),
         ({"cache_bytes": 1.5}, TypeError, "cache_bytes must be an integer, got 1.5"),
         ({"length_band": (1.5, 0.5)}, ValueError, "length_band must be a smallest and a largest ratio"),
