@@ -105,8 +105,11 @@ def predict_from_logits(
     table, end_ids, ends = vocabulary.table, list(vocabulary.end_ids), None
     if top_k is None and relaxation is softmax_relaxation and is_eager():
         kept = _needed_positions(content)
-        expected = softmax_expectation(logits, vocabulary.columns, temperature, vocabulary.excluded_ids, kept)
+        ignored = ~content.flatten() if content.device.type != "cpu" else None
+        expected = softmax_expectation(logits, vocabulary.columns, temperature, vocabulary.excluded_ids, kept, ignored)
         return _split_columns(expected, vocabulary)
+    # A model may compute anything elsewhere, such as NaN in padding, whose gradient would be NaN too.
+    logits = logits.masked_fill(~content[..., None], 0.0)
     if top_k is None:
         p = relaxation(logits, temperature, vocabulary.excluded_ids)
         embeddings = expected_embedding(p, table)
@@ -161,8 +164,11 @@ def predict_from_hidden(
         >>> predictions.embeddings
         tensor([[[2., 1.]]])
     """
-    kept = _needed_positions(content if labels is None else content | (labels != ignore_index))
-    if kept is not None:
+    needed = content if labels is None else content | (labels != ignore_index)
+    kept = _needed_positions(needed)
+    if kept is None:
+        hidden = hidden.masked_fill(~needed[..., None], 0.0)
+    else:
         hidden = hidden.flatten(0, 1).index_select(0, kept)
         labels = None if labels is None else labels.flatten().index_select(0, kept)
     columns, excluded = vocabulary.columns, [*vocabulary.excluded_ids]
@@ -227,12 +233,12 @@ def compute_statistics(
 
 
 def _needed_positions(content: Tensor) -> Tensor | None:
-    """Return the indices of the flattened positions with content; ``None`` where all are to be computed."""
+    """Return the indices of the flattened positions with content; ``None`` where all have it or are to be computed."""
     # Elsewhere their number would have to be waited for, and it would break a compiled graph.
     if content.device.type != "cpu" or not is_eager():
         return None
     kept = content.flatten().nonzero().squeeze(1)
-    return kept if 0 < len(kept) < content.numel() else None
+    return kept if len(kept) < content.numel() else None
 
 
 def _spread(values: Tensor, kept: Tensor | None, content: Tensor) -> Tensor:

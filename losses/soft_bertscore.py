@@ -217,7 +217,8 @@ class SoftBERTScoreLoss(nn.Module):
         """Return the loss of a batch.
 
         Special tokens that the generator predicts or the target holds (beginning, end, padding, codes of languages) are
-        not content, nor is anything after the target's end token. Rows without content have score 0 and gradient 0.
+        not content, nor is anything after the target's end token. Rows without content are left out of the mean, as
+        cross-entropy leaves out ignored labels; their loss and gradient are 0. A text without content scores 0.
 
         Args:
             logits: the generator's logits, aligned with the target as for cross-entropy, shape (batch, positions,
@@ -410,8 +411,8 @@ class SoftBERTScoreLoss(nn.Module):
                     for name, score in of_pairs.items()
                 }
 
-            soft = scores(self.matching)
-            loss = reduce_batch(1 - soft[self.component], self.reduction)
+            soft, included = scores(self.matching), content.any(1)
+            loss = reduce_batch(1 - soft[self.component], self.reduction, included)
             if not return_components:
                 return loss
             with torch.no_grad():
@@ -419,7 +420,7 @@ class SoftBERTScoreLoss(nn.Module):
         num_content = content.sum(1).clamp(min=1)
         for name in ("entropy", "special_mass"):
             components[name] = torch.where(content, statistics[name], 0.0).sum(1) / num_content
-        return loss, {name: reduce_batch(values.detach(), self.reduction) for name, values in components.items()}
+        return loss, {name: reduce_batch(x.detach(), self.reduction, included) for name, x in components.items()}
 
     def _locate_content(
         self, shape: torch.Size, target: Target, mask: Tensor | None, device: torch.device

@@ -191,8 +191,9 @@ def require_fitting(longest: int, encoder: FrozenEncoder) -> None:
     limit, num_special = encoder.tokenizer.max_length, encoder.tokenizer.num_special_tokens
     if limit is not None and longest + num_special > limit:
         raise ValueError(
-            f"a row has {longest} tokens, the encoder {encoder.name!r} takes {limit - num_special} and its special "
-            f"tokens: shorten the target"
+            f"a row has {longest} tokens, but the encoder {encoder.name!r} takes {limit - num_special} and its special "
+            f"tokens: tokenize the labels with truncation=True and max_length={limit - num_special} (with texts as "
+            f"target, end the mask there), see 'Length' in examples/loss.md"
         )
 
 

@@ -24,6 +24,7 @@ def softmax_expectation(
     temperature: float = 1.0,
     excluded_ids: Sequence[int] = (),
     kept: Tensor | None = None,
+    ignored: Tensor | None = None,
 ) -> Tensor:
     r"""Return :math:`y = \mathrm{softmax}(z / u)\, E` over content tokens.
 
@@ -38,6 +39,8 @@ def softmax_expectation(
         excluded_ids: tokens that get no probability, such as special tokens.
         kept: positions that are needed, as indices of the flattened positions, shape (kept,). The others are not
             computed; y and its gradient are 0 there. Default: all.
+        ignored: positions whose logits may be anything, such as NaN, and count as 0, shape (positions,), bool; for an
+            accelerator, which would have to wait for the indices of the others. Default: none.
 
     Returns:
         y, shape (..., width), float32 or float64.
@@ -53,7 +56,7 @@ def softmax_expectation(
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     rows = logits.reshape(-1, logits.shape[-1])
-    y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids), kept)  # type: ignore[no-untyped-call]
+    y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids), kept, ignored)  # type: ignore[no-untyped-call]
     if kept is not None:
         y = y.new_zeros(len(rows), table.shape[1]).index_copy(0, kept, y)
     return y.view(*logits.shape[:-1], table.shape[1])
@@ -64,7 +67,13 @@ class _SoftmaxExpectation(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, table: Tensor, temperature: float, excluded: list[int], kept: Tensor | None
+        ctx: Any,
+        logits: Tensor,
+        table: Tensor,
+        temperature: float,
+        excluded: list[int],
+        kept: Tensor | None,
+        ignored: Tensor | None,
     ) -> Tensor:
         """Return y of the kept rows, shape (kept, width)."""
         dtype = torch.promote_types(torch.float32, logits.dtype)
@@ -72,7 +81,7 @@ class _SoftmaxExpectation(torch.autograd.Function):
         y = torch.zeros(num_rows, table.shape[1], dtype=dtype, device=logits.device)
         peak = torch.full_like(y[:, :1], torch.finfo(dtype).min)
         total = torch.zeros_like(peak)
-        for part, z in _copy_chunks(logits, excluded, kept, dtype):
+        for part, z in _copy_chunks(logits, excluded, kept, ignored, dtype):
             before, peak = peak, torch.maximum(peak, z.amax(1, keepdim=True))
             weights = exponentiate_(divide_by_temperature_(z.sub_(peak), temperature))
             rescale = divide_by_temperature_(before - peak, temperature).exp_()
@@ -80,17 +89,19 @@ class _SoftmaxExpectation(torch.autograd.Function):
             y = y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
         y = y.div_(total)
         ctx.temperature, ctx.excluded, ctx.kept = temperature, excluded, kept
-        ctx.save_for_backward(logits, table, y, peak, total)
+        ctx.save_for_backward(logits, table, y, peak, total, ignored)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the logits."""
-        logits, table, y, peak, total = ctx.saved_tensors
+        logits, table, y, peak, total, ignored = ctx.saved_tensors
         dtype, temperature, excluded, kept = y.dtype, ctx.temperature, ctx.excluded, ctx.kept
         if torch.is_grad_enabled():
             # Only differentiable operations, for create_graph=True.
-            p = softmax_relaxation(logits if kept is None else logits[kept], temperature, excluded)
+            z = logits if kept is None else logits[kept]
+            z = z if ignored is None else z.masked_fill(ignored[:, None], 0.0)
+            p = softmax_relaxation(z, temperature, excluded)
             into_p = grad_y @ table.to(dtype).t()
             grad = p * (into_p - (p * into_p).sum(1, keepdim=True)) / temperature
             grad = grad.to(logits.dtype)
@@ -101,7 +112,7 @@ class _SoftmaxExpectation(torch.autograd.Function):
             grad_y = grad_y / total / temperature
             mean = (grad_y * y).sum(1, keepdim=True)
             grad = torch.empty_like(logits) if kept is None else torch.zeros_like(logits)
-            for part, z in _copy_chunks(logits, excluded, kept, dtype):
+            for part, z in _copy_chunks(logits, excluded, kept, ignored, dtype):
                 weights = exponentiate_(divide_by_temperature_(z.sub_(peak), temperature))
                 into_p = linear(grad_y, table[part].to(dtype)).sub_(mean)
                 if kept is None:
@@ -111,11 +122,11 @@ class _SoftmaxExpectation(torch.autograd.Function):
         # A row that is -inf elsewhere has all its mass on them.
         ids = torch.tensor(excluded, dtype=torch.long, device=grad.device)
         grad = grad.index_fill(1, ids, 0.0) if torch.is_grad_enabled() else grad.index_fill_(1, ids, 0.0)
-        return grad, None, None, None, None
+        return grad, None, None, None, None, None
 
 
 def _copy_chunks(
-    logits: Tensor, excluded: list[int], kept: Tensor | None, dtype: torch.dtype
+    logits: Tensor, excluded: list[int], kept: Tensor | None, ignored: Tensor | None, dtype: torch.dtype
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield copies of the kept rows' logits of each chunk, with the lowest finite number at excluded tokens.
 
@@ -127,4 +138,6 @@ def _copy_chunks(
         words = part.stop - part.start
         chunk = logits[:, part] if kept is None else logits[:, part].index_select(0, kept)
         z = memory[: num_rows * words].view(num_rows, words).copy_(chunk)
+        if ignored is not None:
+            z.masked_fill_(ignored[:, None], 0.0)
         yield part, z if columns is None else z.index_fill_(1, columns, torch.finfo(dtype).min)

@@ -15,8 +15,15 @@ PROMPTED = F.pad(ANSWERS, (PROMPT, 0), value=IGNORE)
 IDF = {token: 1.0 + token % 3 for token in range(800)}
 
 
-@pytest.mark.parametrize("options", [{}, {"idf": IDF, "length": "eos"}], ids=["default", "eos"])
-@pytest.mark.parametrize("source", ["logits", "hidden states"])
+CASES = {
+    **{f"{source}, default": (source, {}) for source in ("logits", "hidden states")},
+    **{f"{source}, eos": (source, {"idf": IDF, "length": "eos"}) for source in ("logits", "hidden states")},
+    "logits, top k": ("logits", {"top_k": 7}),
+    **{name: ("logits", {"relaxation": name}) for name in ("straight-through", "sparsemax", "entmax15")},
+}
+
+
+@pytest.mark.parametrize(("source", "options"), list(CASES.values()), ids=list(CASES))
 def test_prompts_change_neither_value_nor_gradient(source, options):
     encoder = tiny()
     loss = SoftBERTScoreLoss(encoder, **options)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.functional import one_hot
+from torch.nn.functional import cross_entropy, one_hot
 
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses.relaxation import RELAXATIONS
 from tests.support.soft_predictions import CPU, IGNORE, MATCHINGS, TEXTS, grad_of, labels_of, near_labels, noise, tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,21 +55,73 @@ ONE_VARIED = [*((matching, "f1") for matching in MATCHINGS), ("softmax", "precis
 
 
 @pytest.mark.parametrize(("matching", "component"), ONE_VARIED)
-def test_empty_rows_score_0_without_gradient(encoder, matching, component):
+def test_rows_without_content_leave_the_mean(encoder, matching, component):
     labels = labels_of(encoder)
     z = noise(encoder, *labels.shape)
-    loss = SoftBERTScoreLoss(encoder, matching=matching, component=component, reduction="none")
+    options = {"matching": matching, "component": component}
+    loss = SoftBERTScoreLoss(encoder, reduction="none", **options)
     expected, expected_gradient = grad_of(loss, z, labels)
     mask = torch.tensor([[True], [False], [True]]).expand(labels.shape)
     ignored = labels.masked_fill(~mask, IGNORE)
     ended = torch.where(mask, labels, torch.tensor(102))
-    texts = [TEXTS[0], "  ", TEXTS[2]]
-    for args in ((labels, mask), (ignored,), (ended,), (texts, labels != IGNORE)):
+    blank = [TEXTS[0], "  ", TEXTS[2]]
+    for args in ((labels, mask), (ignored,), (ended,), (TEXTS, (labels != IGNORE) & mask), (blank, labels != IGNORE)):
         value, gradient = grad_of(loss, z, *args)
-        assert value[1] == 1
+        # A reference without text is one, whose score is 0 as in the metric.
+        count = 3 if args[0] is blank else 2
+        assert value[1] == count - 2
         assert (gradient[1] == 0).all()
         assert torch.allclose(value[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-6)
         assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]], rtol=0, atol=1e-6)
+        mean, gradient = grad_of(SoftBERTScoreLoss(encoder, **options), z, *args)
+        assert mean.item() == pytest.approx(value.sum().item() / count, abs=1e-6)
+        assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]] / count, rtol=0, atol=1e-6)
+
+
+def test_a_mean_leaves_out_the_rows_that_cross_entropy_leaves_out(encoder):
+    labels = labels_of(encoder)
+    z = noise(encoder, *labels.shape)
+    longer = torch.cat([labels, torch.full((2, labels.shape[1]), IGNORE)])
+    padded_logits = torch.cat([z, noise(encoder, 2, labels.shape[1], seed=1)])
+    loss = SoftBERTScoreLoss(encoder)
+    found, expected = (loss(*args, return_components=True) for args in ((padded_logits, longer), (z, labels)))
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    by_cross_entropy = [cross_entropy(a.transpose(1, 2), b) for a, b in ((padded_logits, longer), (z, labels))]
+    torch.testing.assert_close(*by_cross_entropy)
+
+
+@pytest.mark.parametrize("relaxation", list(RELAXATIONS))
+@pytest.mark.parametrize("top_k", [None, 5])
+@pytest.mark.parametrize("length", ["target", "eos"])
+def test_logits_at_ignored_positions_may_be_anything(relaxation, top_k, length):
+    encoder = tiny()
+    vocabulary = len(encoder.embedding_table(CPU))
+    labels = torch.tensor([[IGNORE, 50, 60, 70], [51, IGNORE, 61, IGNORE], [IGNORE] * 4])
+    weights = {token: 1.0 + token % 3 for token in range(vocabulary)}
+    loss = SoftBERTScoreLoss(encoder, relaxation=relaxation, top_k=top_k, length=length, idf=weights)
+    finite = noise(encoder, *labels.shape, dtype=torch.float64)
+    values, gradients = [], []
+    for anything in (0.0, torch.nan, torch.inf, -torch.inf):
+        z = finite.masked_fill((labels == IGNORE)[..., None], anything)
+        torch.manual_seed(0)
+        value, gradient = grad_of(loss, z, labels)
+        values.append(value)
+        gradients.append(gradient)
+        assert not gradient[labels == IGNORE].any()
+    for value, gradient in zip(values[1:], gradients[1:], strict=True):
+        assert torch.equal(value, values[0])
+        assert torch.equal(gradient, gradients[0])
+    assert gradients[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("relaxation", list(RELAXATIONS))
+def test_nothing_but_ignored_nan(relaxation):
+    encoder = tiny()
+    labels = torch.full((2, 3), IGNORE)
+    z = torch.full((2, 3, len(encoder.embedding_table(CPU))), torch.nan)
+    value, gradient = grad_of(SoftBERTScoreLoss(encoder, relaxation=relaxation), z, labels)
+    assert value == 0
+    assert not gradient.any()
 
 
 @pytest.mark.parametrize("matching", MATCHINGS)
@@ -77,10 +130,10 @@ def test_nothing_but_empty_rows(encoder, matching):
     nothing = torch.full((2, 3), IGNORE)
     for args in ((nothing,), (["", " "],), (TEXTS[:2], torch.zeros(2, 3, dtype=torch.bool))):
         value, gradient = grad_of(SoftBERTScoreLoss(encoder, matching=matching), z, *args)
-        assert value == 1
+        assert value == (args[0] == ["", " "])
         assert (gradient == 0).all()
     value, gradient = grad_of(SoftBERTScoreLoss(encoder, matching=matching), z[:, :0], nothing[:, :0])
-    assert value == 1
+    assert value == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -42,7 +42,7 @@ def one_layer(family):
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "max", "transport", "eos"])
 def test_one_graph_holds_the_loss(options):
     loss = SoftBERTScoreLoss(one_layer("bert"), **options)
-    z = noise(loss.encoder, *TARGET.shape)
+    z = noise(loss.encoder, *TARGET.shape).masked_fill((TARGET == IGNORE)[..., None], torch.nan)
     # Traced whole, and differentiated ahead of time; a break in the graph would be an error.
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     results = []
@@ -86,6 +86,7 @@ def test_one_graph_in_other_families(family):
 def test_one_graph_from_hidden_states(options):
     loss = SoftBERTScoreLoss(one_layer("bert"), idf=options, length="target" if options else "eos")
     head, hidden = nn.Linear(8, len(loss.encoder.embedding_table("cpu"))), torch.randn(*TARGET.shape, 8)
+    hidden = hidden.masked_fill((TARGET == IGNORE)[..., None], torch.nan)
     results = []
     for function in (torch.compile(loss.forward_hidden, fullgraph=True, backend="eager"), loss.forward_hidden):
         leaf = hidden.clone().requires_grad_()
