@@ -17,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
+from bertscore_tm.losses.settings import require_positive
+
 __all__ = [
     "SampledSequences",
     "evaluation_mode",
@@ -44,13 +46,19 @@ class SampledSequences:
 
 
 def sample_with_log_probs(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor], num_samples: int, *, max_new_tokens: int
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    num_samples: int,
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
 ) -> SampledSequences:
     r"""Sample several sequences per input, and compute the log-probabilities of their tokens with gradient.
 
-    The samples come from the model's own distribution, :math:`w \sim p(\cdot \mid x)`, as unbiased estimates require:
-    without dropout, temperature, top-k, nucleus or penalties, whatever the model's generation config says. Only its
-    special tokens are used. The model keeps its training mode.
+    The samples come from the model's own distribution with temperature u,
+    :math:`w_t \sim \mathrm{softmax}(z_t / u)`, and their log-probabilities are those of the same distribution, as
+    unbiased estimates require: without dropout, top-k, nucleus or penalties, whatever the model's generation config
+    says. Only its special tokens are used. The model keeps its training mode.
 
     DDP averages gradients only of what runs in its ``forward``, as Lightning's ``training_step`` does. In a loop of
     your own, wrap a module whose ``forward`` calls this function: with ``ddp.module`` as the model, ranks diverge.
@@ -61,6 +69,7 @@ def sample_with_log_probs(
             either side. An encoder-decoder gets the others too, except labels and decoder inputs.
         num_samples: samples per input, at least 1.
         max_new_tokens: largest number of sampled tokens.
+        temperature: u, above 0; below 1 samples more probable texts.
 
     Returns:
         The samples. Decode them with ``tokenizer.batch_decode(sampled.ids.flatten(0, 1), skip_special_tokens=True)``,
@@ -68,8 +77,8 @@ def sample_with_log_probs(
 
     Raises:
         TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
-        ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, or a
-            number is below 1.
+        ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, a
+            number is below 1, or the temperature is not positive.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -79,11 +88,14 @@ def sample_with_log_probs(
         >>> sampled.ids.shape == sampled.log_probs.shape, sampled.log_probs.requires_grad
         (True, True)
     """
-    sequences, mask = generate_sequences(model, inputs, num_samples, max_new_tokens=max_new_tokens)
+    sequences, mask = generate_sequences(
+        model, inputs, num_samples, max_new_tokens=max_new_tokens, temperature=temperature
+    )
     if model.generation_config.forced_bos_token_id is not None and model.config.is_encoder_decoder:
         # Not sampled, so it has no probability.
         mask[..., 0] = False
-    return SampledSequences(sequences, sequence_log_probs(model, inputs, sequences, mask), mask)
+    log_probs = sequence_log_probs(model, inputs, sequences, mask, temperature=temperature)
+    return SampledSequences(sequences, log_probs, mask)
 
 
 def generate_sequences(
@@ -93,6 +105,7 @@ def generate_sequences(
     *,
     max_new_tokens: int,
     do_sample: bool = True,
+    temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Generate sequences from a model's own distribution, whatever its generation config says.
 
@@ -102,6 +115,7 @@ def generate_sequences(
         num_samples: sequences per input, at least 1.
         max_new_tokens: largest number of new tokens.
         do_sample: sample; otherwise take the most probable token at each position.
+        temperature: temperature of the samples, above 0.
 
     Returns:
         Token ids without prompt and start token, and which of them are not after the end token, shape (batch, samples,
@@ -109,9 +123,10 @@ def generate_sequences(
 
     Raises:
         TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
-        ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, or a
-            number is below 1.
+        ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, a
+            number is below 1, or the temperature is not positive.
     """
+    require_positive("temperature", temperature)
     for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
@@ -120,7 +135,7 @@ def generate_sequences(
     special = model.generation_config
     plain = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=do_sample,
-        **({"top_k": 0} if do_sample else {}),
+        **({"top_k": 0, "temperature": float(temperature)} if do_sample else {}),
         num_return_sequences=num_samples,
         max_new_tokens=max_new_tokens,
         bos_token_id=special.bos_token_id,
@@ -137,7 +152,9 @@ def generate_sequences(
     return sequences, _until_end(sequences, special.eos_token_id)
 
 
-def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids: Tensor, mask: Tensor) -> Tensor:
+def sequence_log_probs(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], ids: Tensor, mask: Tensor, *, temperature: float = 1.0
+) -> Tensor:
     """Return the log-probabilities of the tokens of given sequences, such as stored candidates, with gradient.
 
     An encoder-decoder reads each input once for all of its sequences. Dropout is off, as in sampling. For DDP, see
@@ -149,14 +166,15 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
         ids: sequences without prompt and start token, shape (batch, sequences, tokens), int64; values after a
             sequence's end are ignored, but must be token ids.
         mask: tokens of the sequences, end tokens included, shape (batch, sequences, tokens), bool.
+        temperature: temperature of the distribution, above 0; for samples, the one that they were drawn with.
 
     Returns:
         Shape (batch, sequences, tokens), float32 or wider; 0 where the mask is ``False``.
 
     Raises:
         TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
-        ValueError: shapes do not fit, the inputs have no ``input_ids``, a row has no token, or PEFT adds virtual tokens
-            to an encoder-decoder or to padded prompts.
+        ValueError: shapes do not fit, the inputs have no ``input_ids``, a row has no token, the temperature is not
+            positive, or PEFT adds virtual tokens to an encoder-decoder or to padded prompts.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -167,6 +185,7 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
         >>> log_probs.shape, log_probs[0, 0, 1].item()
         (torch.Size([1, 2, 2]), 0.0)
     """
+    require_positive("temperature", temperature)
     inputs = _check_inputs(model, inputs)
     batch = len(inputs["input_ids"])
     if ids.ndim != 3 or len(ids) != batch or mask.shape != ids.shape:
@@ -182,6 +201,8 @@ def sequence_log_probs(model: PreTrainedModel, inputs: Mapping[str, Tensor], ids
         else:
             logits = _continue(model, inputs, rows, real, ids.shape[1])
     logits = logits.to(torch.promote_types(torch.float32, logits.dtype))
+    if temperature != 1:
+        logits = logits / temperature
     log_probs = logits.log_softmax(-1).gather(-1, rows[..., None])[..., 0]
     return torch.where(real, log_probs, 0.0).view_as(ids)
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.bridge.text_pieces import decode_tokens, tokenize_texts
 
-__all__ = ["find_shared_tokens"]
+__all__ = ["find_named_pieces", "find_shared_tokens"]
 
 # Tokens per text that both tokenizers split.
 _TOKENS_PER_PROBE = 64
@@ -78,6 +78,45 @@ def find_shared_tokens(
     first, second = tokenize_texts(generator, probes), tokenize_texts(encoder.tokenizer, probes)
     alike = torch.equal(first.lengths, second.lengths) and torch.equal(names[first.ids], second.ids)
     return shared if alike else None
+
+
+def find_named_pieces(
+    generator: PreTrainedTokenizerBase, vocabulary: dict[str, int], encoder: TextTokenizer, texts: Sequence[str]
+) -> Tensor | None:
+    """Return the encoder's id of each of the generator's tokens where the generator has a part of the same vocabulary.
+
+    Both are fast tokenizers of one kind with the same normalizer and pre-tokenizer, and every token of the generator is
+    a token of the same name in the encoder, such as a WordPiece vocabulary that was cut to a domain's texts. The
+    generator splits some words into more tokens than the encoder, but into pieces that the encoder has.
+
+    Args:
+        generator: the generator's tokenizer.
+        vocabulary: its token strings and their ids.
+        encoder: the encoder's tokenizer.
+        texts: text of each of the generator's tokens; those of blank ones and special tokens need no piece.
+
+    Returns:
+        Shape (ids of the generator,), int64, -1 for tokens that need no piece; ``None`` where a token has none.
+    """
+    if not (generator.is_fast and encoder.tokenizer.is_fast):
+        return None
+    ours, theirs = (_without_vocabulary(_splitting_rules(tokenizer)) for tokenizer in (generator, encoder.tokenizer))
+    if ours != theirs:
+        return None
+    special, encoder_vocabulary = {*generator.all_special_ids}, encoder.vocabulary
+    named = torch.full((len(texts),), -1, dtype=torch.long, device="cpu")
+    for token, i in vocabulary.items():
+        if i in special or not texts[i].strip():
+            continue
+        if token not in encoder_vocabulary:
+            return None
+        named[i] = encoder_vocabulary[token]
+    return named
+
+
+def _without_vocabulary(rules: dict[str, Any]) -> dict[str, Any]:
+    model = {name: value for name, value in rules["model"].items() if name not in ("vocab", "merges", "unk_id")}
+    return {"normalizer": rules["normalizer"], "pre_tokenizer": rules["pre_tokenizer"], "model": model}
 
 
 def _splitting_rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

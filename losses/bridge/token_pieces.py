@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.bridge.piece_table import Context, PieceTable
-from bertscore_tm.losses.bridge.shared_tokens import find_shared_tokens
+from bertscore_tm.losses.bridge.shared_tokens import find_named_pieces, find_shared_tokens
 from bertscore_tm.losses.bridge.text_pieces import TokenizedRows, decode_tokens, tokenize_texts
 
 __all__ = ["build_piece_table"]
@@ -33,8 +33,9 @@ _SAMPLE_SIZE = 1000
 def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer, vocab_size: int) -> PieceTable:
     """Find the encoder's pieces of every token of a generator.
 
-    Where both tokenizers split texts into the same tokens, a token's piece is that of the same name. Otherwise its
-    pieces are those into which the encoder's tokenizer, with its normalizer, splits its text.
+    Where both tokenizers split texts into the same tokens, or the generator's vocabulary is a part of the encoder's, a
+    token's piece is that of the same name. Otherwise its pieces are those into which the encoder's tokenizer, with its
+    normalizer, splits its text.
 
     Args:
         generator: the generator's tokenizer.
@@ -56,6 +57,8 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
 
     shared = find_shared_tokens(generator, vocabulary, encoder, texts)
     identity = shared is not None
+    if shared is None:
+        shared = find_named_pieces(generator, vocabulary, encoder, texts)
     if shared is None:
         shared = torch.full((vocab_size,), -1, dtype=torch.long, device="cpu")
     # Rows of shared tokens are single ids, of all others none yet.

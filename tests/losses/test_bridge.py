@@ -14,7 +14,7 @@ from bertscore_tm.losses.bridge.text_pieces import decode_tokens
 from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.soft_tokens import encode_soft_tokens
 from examples.benchmarks import vocabularies
-from tests.support.generator_tokenizers import GENERATORS, SPECIALS, TEXTS, generator, like
+from tests.support.generator_tokenizers import GENERATORS, SPECIALS, TEXTS, cut_to, generator, like, wrapped
 from tests.support.models import tiny_config
 from tests.support.soft_predictions import CPU, content_ids, tiny
 from tests.support.texts import real_pairs
@@ -210,6 +210,32 @@ class TestExpand:
         bridge = VocabularyBridge(wrapped_tokenizer, encoder)
         assert bridge.mode == "mean"
         assert_certain_value_of_the_text(bridge, [" ".join(names[:5]), names[7]])
+
+    def test_auto_takes_the_pieces_of_a_cut_vocabulary_by_name(self, encoder):
+        # "##ly" is one piece within a word, and several at the start of a text, where it does not occur.
+        texts = [text for side in real_pairs(240) for text in side]
+        tokenizer = cut_to(texts, encoder.tokenizer.tokenizer)
+        assert "##ly" in tokenizer.get_vocab()
+        assert len(encoder.tokenizer(["ly"]).ids[0]) > 3
+        bridge = VocabularyBridge(tokenizer, encoder)
+        assert bridge.mode == "mean"
+        assert_certain_value_of_the_text(bridge, texts)
+        fidelity = bridge.fidelity(texts[:20])
+        assert fidelity.self_score == pytest.approx(1, abs=1e-5)
+        assert fidelity.correlation == pytest.approx(1, abs=1e-5)
+
+    @pytest.mark.parametrize("change", ["another token", "another normalizer"])
+    def test_auto_expands_where_names_do_not_prove_the_pieces(self, encoder, change):
+        def changed(content):
+            if change == "another token":
+                content["model"]["vocab"]["catsat"] = len(content["model"]["vocab"])
+            else:
+                content["normalizer"]["lowercase"] = False
+
+        tokenizer = cut_to(real_pairs(60)[0], encoder.tokenizer.tokenizer)
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        changed(content)
+        assert VocabularyBridge(wrapped(content, tokenizer.special_tokens_map), encoder).mode == "expand"
 
 
 def assert_certain_value_of_the_text(bridge, texts):

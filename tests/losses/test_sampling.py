@@ -33,7 +33,7 @@ def batch_of(side):
     return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
 
 
-def looped(model, ids, mask):
+def looped(model, ids, mask, temperature=1.0):
     """Log-probabilities of each sequence alone, without padding."""
     found = torch.zeros(ids.shape)
     for i, row in enumerate(ROWS):
@@ -44,7 +44,7 @@ def looped(model, ids, mask):
                 logits = model(input_ids=torch.tensor([row]), decoder_input_ids=start).logits[0]
             else:
                 logits = model(input_ids=torch.tensor([[*row, *tokens.tolist()]])).logits[0, len(row) - 1 : -1]
-            found[i, j, : len(tokens)] = logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
+            found[i, j, : len(tokens)] = (logits / temperature).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
     return found * mask
 
 
@@ -108,6 +108,36 @@ def test_samples_follow_the_models_distribution_whatever_its_generation_config()
     assert ((share - expected).abs() < 5 * error + 1e-3).all()
     assert model.generation_config.top_k == 1
     assert model.generation_config.num_beams == 3
+
+
+@pytest.mark.parametrize("temperature", [0.6, 2])
+def test_samples_and_log_probs_are_of_one_temperature(temperature):
+    model = make_model("gpt2", temperature=0.1).eval()
+    inputs = {"input_ids": torch.tensor([ROWS[0]])}
+    torch.manual_seed(0)
+    sampled = sample_with_log_probs(model, inputs, 4000, max_new_tokens=1, temperature=temperature)
+    share = torch.bincount(sampled.ids.flatten(), minlength=model.config.vocab_size) / 4000
+    expected = (model(**inputs).logits[0, -1] / temperature).softmax(-1)
+    error = (expected * (1 - expected) / 4000).sqrt()
+    assert ((share - expected).abs() < 5 * error + 1e-3).all()
+    torch.testing.assert_close(sampled.log_probs, expected.log()[sampled.ids])
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_log_probs_with_a_temperature_equal_a_loop_over_rows(family):
+    model = make_model(family).eval()
+    torch.manual_seed(0)
+    sampled = sample_with_log_probs(model, batch_of("right"), 3, max_new_tokens=5, temperature=0.6)
+    assert torch.allclose(sampled.log_probs, looped(model, sampled.ids, sampled.mask, 0.6), atol=1e-5)
+    assert not torch.allclose(sampled.log_probs, looped(model, sampled.ids, sampled.mask), atol=1e-2)
+    stored = sequence_log_probs(model, batch_of("right"), sampled.ids, sampled.mask, temperature=0.6)
+    assert torch.equal(stored, sampled.log_probs)
+    for call in (
+        lambda: sample_with_log_probs(model, batch_of("right"), 3, max_new_tokens=5, temperature=0.0),
+        lambda: sequence_log_probs(model, batch_of("right"), sampled.ids, sampled.mask, temperature=-1.0),
+    ):
+        with pytest.raises(ValueError, match="temperature must be above 0, got"):
+            call()
 
 
 def test_dropout_is_off_and_the_training_mode_is_kept():

@@ -42,6 +42,20 @@ def like(kind, change=None):
     return wrapped(content, KINDS[kind].roles)
 
 
+def cut_to(texts, tokenizer):
+    """A WordPiece tokenizer whose vocabulary is cut to the pieces of some texts, as for a small domain."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    names = tokenizer.convert_ids_to_tokens(sorted({i for row in tokenizer(texts)["input_ids"] for i in row}))
+    roles = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    specials = sorted({*roles.values()})
+    vocabulary = {name: i for i, name in enumerate([*specials, *(name for name in names if name not in specials)])}
+    content["model"]["vocab"] = vocabulary
+    for token in content["added_tokens"]:
+        token["id"] = vocabulary[token["content"]]
+    content["post_processor"] = None
+    return wrapped(content, roles)
+
+
 def trained(model, trainer, pre_tokenizer, decoder=None, normalizer=None):
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizer
