@@ -102,7 +102,7 @@ class RankGroup:
         weights: TokenWeights,
         device: torch.device,
         *,
-        progress: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> CorpusScores | None:
         """Score a corpus, each rank a part of the candidates.
 
@@ -111,7 +111,8 @@ class RankGroup:
             encoder: the encoder.
             weights: the token weights.
             device: the device of this rank.
-            progress: show a progress bar on rank 0, for its own candidates.
+            progress: called with the number of candidates scored since the last call: on rank 0 after each of its
+                steps, and at the end for the other ranks.
 
         Returns:
             The scores on rank 0, ``None`` on all other ranks.
@@ -120,18 +121,22 @@ class RankGroup:
             CommandError: a rank failed.
         """
         from bertscore_tm.scoring.corpus import plan_steps, score_corpus
-        from bertscore_tm.scoring.messages import progress_bar
+
+        advance = progress if self.rank == 0 else None
 
         def work() -> CorpusScores:
             steps = plan_steps(texts, encoder, device)
             if device.type == "cpu":
                 steps = _shorten_steps(steps, texts)
             own = split_steps(steps, texts, self.size)[self.rank]
-            with progress_bar(sum(map(len, own)), progress and self.rank == 0) as advance:
-                return score_corpus(texts, encoder, weights, device, steps=own, progress=advance)
+            return score_corpus(texts, encoder, weights, device, steps=own, progress=advance)
 
         parts = self.gather(self.run_on_all(work))
-        return None if parts is None else _merge_scores(parts)
+        if parts is None:
+            return None
+        if advance is not None:
+            advance(len(texts) - len(parts[0].rows))
+        return _merge_scores(parts)
 
     def gather(self, value: T) -> list[T] | None:
         """Collect a value of every rank.

@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also print Student's t intervals of the means with this coverage, such as 0.95",
     )
     documents.add_document_argument(group)
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="show the progress on standard error even if it is not a terminal",
+    )
     _add_bert_score_options(parser)
 
 
@@ -71,7 +77,6 @@ def _add_bert_score_options(parser: argparse.ArgumentParser) -> None:
     add("--baseline_path", dest="baseline")
     add("--nthreads", dest="nthreads", type=int)
     add("--use_fast_tokenizer", dest="use_fast_tokenizer", action="store_true")
-    add("-v", "--verbose", dest="verbose", action="store_true")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: an argument or file is invalid.
     """
-    unused = [f"--{name}" for name in ("nthreads", "use_fast_tokenizer", "verbose") if name in arguments]
+    unused = [f"--{name}" for name in ("nthreads", "use_fast_tokenizer") if name in arguments]
     if unused:
         warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
     files = [arguments.candidates, *(arguments.references or ()), arguments.idf_file]

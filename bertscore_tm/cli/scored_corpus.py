@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import reduce
-from itertools import chain
-from operator import add
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device
@@ -34,8 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PAIRS_PER_PART", "ScoredCorpus", "score_across_ranks", "score_files_across_ranks"]
 
-# Pairs that a rank scores before the unfinished output grows.
+# Pairs that a rank scores before the unfinished output grows, and how many all ranks score before it first grows.
 PAIRS_PER_PART = 1000
+_PAIRS_OF_FIRST_PART = 32
+# Pairs whose references are counted before the unfinished output grows.
+_PAIRS_PER_COUNT = 10_000
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,14 @@ def score_across_ranks(
     Raises:
         CommandError: a rank failed.
     """
+    from bertscore_tm.scoring.messages import progress_bar
     from bertscore_tm.scoring.token_weights import token_weights
 
     device, encoder, baseline = _prepare(ranks, arguments, all_layers, rescale)
     documents = list(chain.from_iterable(references))
     weights = ranks.run_on_all(lambda: token_weights(encoder, arguments.idf, idf_sents, documents, device))
-    scored = ranks.score(texts, encoder, weights, device, progress=sys.stderr.isatty())
+    with progress_bar(len(texts), ranks.rank == 0 and sys.stderr.isatty()) as progress:
+        scored = ranks.score(texts, encoder, weights, device, progress=progress)
     return None if scored is None else _finish(scored, encoder, weights, baseline)
 
 
@@ -103,7 +106,8 @@ def score_files_across_ranks(
 ) -> ScoredCorpus | None:
     """Score files part by part, and warn about empty and truncated texts.
 
-    With an output file, finished parts are kept in a file next to it, from which the same command resumes.
+    With an output file, counted references and finished parts are kept in a file next to it, from which the same
+    command resumes.
 
     Args:
         ranks: the ranks of this run.
@@ -121,36 +125,40 @@ def score_files_across_ranks(
     from bertscore_tm.cli.distributed import merge_parts
     from bertscore_tm.scoring.messages import progress_bar
     from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.token_weights import token_weights, weights_of_references
+    from bertscore_tm.scoring.token_weights import WeightSource, token_weights, weights_of_references
 
     device, encoder, baseline = _prepare(ranks, arguments, all_layers, True)
-    if arguments.idf and idf_sents is None:
-        frequencies = ranks.run_on_first(lambda: _count_documents(files, encoder))
-        weights = weights_of_references(frequencies).to(device)
-    else:
+    counts_references = arguments.idf and idf_sents is None
+    weights, source = None, WeightSource("references", files.num_references)
+    if not counts_references:
         weights = ranks.run_on_all(lambda: token_weights(encoder, False, idf_sents, device=device))
-    parts: list[CorpusScores] = []
-    unfinished: Path | None = None
+        source = weights.source
+    kept = _Kept()
+    output = arguments.output
     with ExitStack() as stack:
-        output = arguments.output
         if output is not None and files.num_pairs > PAIRS_PER_PART and not is_special(output):
-            unfinished = report.partial_path(output)
-            settings = {"signature": score_signature(encoder, weights.source), "input": files.digest}
-            parts += ranks.run_on_first(lambda: _resume(unfinished, settings, stack))
+            settings = {"signature": score_signature(encoder, source), "input": files.digest}
+            kept = ranks.run_on_first(lambda: _resume(report.partial_path(output), settings, stack))
             arguments.resumes = True
+        if weights is None:
+            frequencies = ranks.run_on_first(lambda: _count_documents(files, encoder, kept))
+            weights = weights_of_references(frequencies).to(device)
+        parts = list(kept.parts)
         done = sum(len(part.rows) for part in parts)
         if done and ranks.rank == 0:
-            print_message(f"resuming after pair {done} from {unfinished}")
-        reader = files.read(PAIRS_PER_PART * ranks.size, done)
-        progress = stack.enter_context(progress_bar(files.num_pairs, ranks.rank == 0 and sys.stderr.isatty()))
+            print_message(f"resuming after pair {done} from {kept.path}")
+        reader = _read_parts(files, done, ranks.size)
+        shows = ranks.rank == 0 and (arguments.verbose or sys.stderr.isatty())
+        progress = stack.enter_context(progress_bar(files.num_pairs, shows))
         progress(done)
         while texts := ranks.run_on_first(lambda: next(reader, None)):
-            scored = ranks.score(texts, encoder, weights, device)
+            scored = ranks.score(texts, encoder, weights, device, progress=progress)
             if scored is not None:
                 parts.append(scored)
-                if unfinished is not None:
-                    append_lines(unfinished, [_format_part(scored)])
-            progress(len(texts))
+                kept.append(
+                    {"scores": scored.scores.tolist(), "best_reference": scored.best_reference.tolist()}
+                    | {"num_truncated": scored.num_truncated}
+                )
     return _finish(merge_parts(parts), encoder, weights, baseline) if ranks.rank == 0 else None
 
 
@@ -187,40 +195,84 @@ def _finish(
     )
 
 
-def _count_documents(files: PairFiles, encoder: FrozenEncoder) -> DocumentFrequencies:
-    """Count the references in which each token occurs."""
-    import torch
+@dataclass(frozen=True)
+class _Kept:
+    """What an interrupted run has computed, and the file to keep more in.
 
-    from bertscore_tm.scoring.token_weights import reference_frequencies
+    Args:
+        path: the file, ``None`` where nothing is kept.
+        counted: document frequencies of the first pairs.
+        parts: scores of the first pairs.
+    """
 
-    tokenizer = encoder.tokenizer
-    counted = (
-        reference_frequencies(
-            tokenizer(list(chain.from_iterable(texts.references))), tokenizer.vocab_size, torch.device("cpu")
-        )
-        for texts in files.read(PAIRS_PER_PART)
-    )
-    return reduce(add, counted)
+    path: Path | None = None
+    counted: Sequence[dict[str, Any]] = ()
+    parts: Sequence[CorpusScores] = ()
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Keep a line."""
+        if self.path is not None:
+            append_lines(self.path, [json.dumps(record, allow_nan=False)])
 
 
-def _resume(unfinished: Path, settings: dict[str, str], stack: ExitStack) -> list[CorpusScores]:
-    """Return the finished parts; start the file if it is new, and keep other runs off it until the stack closes."""
+def _resume(unfinished: Path, settings: dict[str, str], stack: ExitStack) -> _Kept:
+    """Read the unfinished file, or start it, and keep other runs off it until the stack closes."""
     import torch
 
     from bertscore_tm.scoring.corpus import CorpusScores
 
     stack.enter_context(report.start_partial(unfinished, settings))
-    parts = []
+    counted, parts = [], []
     with unfinished.open(encoding="utf-8") as file:
         next(file)
         for line in file:
-            part = json.loads(line)
-            scores = torch.tensor(part["scores"], dtype=torch.float32, device="cpu")
-            best = torch.tensor(part["best_reference"], dtype=torch.long, device="cpu")
-            parts.append(CorpusScores(list(range(scores.shape[-1])), scores, best, part["num_truncated"]))
-    return parts
+            record = json.loads(line)
+            if "scores" not in record:
+                counted.append(record)
+                continue
+            scores = torch.tensor(record["scores"], dtype=torch.float32, device="cpu")
+            best = torch.tensor(record["best_reference"], dtype=torch.long, device="cpu")
+            parts.append(CorpusScores(list(range(scores.shape[-1])), scores, best, record["num_truncated"]))
+    return _Kept(unfinished, counted, parts)
 
 
-def _format_part(part: CorpusScores) -> str:
-    fields = {"scores": part.scores.tolist(), "best_reference": part.best_reference.tolist()}
-    return json.dumps({**fields, "num_truncated": part.num_truncated}, allow_nan=False)
+def _count_documents(files: PairFiles, encoder: FrozenEncoder, kept: _Kept) -> DocumentFrequencies:
+    """Count the references in which each token occurs, after those that an interrupted run has counted."""
+    import torch
+
+    from bertscore_tm.core.idf import DocumentFrequencies
+    from bertscore_tm.scoring.token_weights import reference_frequencies
+
+    tokenizer = encoder.tokenizer
+    counts = torch.zeros(tokenizer.vocab_size, dtype=torch.long, device="cpu")
+    num_documents = num_pairs = 0
+    for record in kept.counted:
+        counts[record["ids"]] += torch.tensor(record["counts"], dtype=torch.long, device="cpu")
+        num_documents, num_pairs = num_documents + record["num_documents"], num_pairs + record["num_pairs"]
+    for texts in files.read(_PAIRS_PER_COUNT, num_pairs):
+        references = list(chain.from_iterable(texts.references))
+        found = reference_frequencies(tokenizer(references), tokenizer.vocab_size, torch.device("cpu")).counts
+        ids = found.nonzero()[:, 0]
+        kept.append(
+            {"ids": ids.tolist(), "counts": found[ids].tolist()}
+            | {"num_documents": len(references), "num_pairs": len(texts)}
+        )
+        counts, num_documents = counts + found, num_documents + len(references)
+    return DocumentFrequencies(counts, torch.tensor(num_documents, device="cpu"))
+
+
+def _read_parts(files: PairFiles, done: int, num_ranks: int) -> Iterator[TextPairs]:
+    """Read the pairs after the first ones, in parts with as many pairs as all before, up to a limit.
+
+    A part ends at the same pair in a run that resumes as in one that was not interrupted.
+    """
+    from bertscore_tm.scoring.texts import TextPairs
+
+    size = min(_PAIRS_OF_FIRST_PART, PAIRS_PER_PART)
+    pieces = files.read(size, done)
+    for first in pieces:
+        several = [first, *islice(pieces, max(min(done, PAIRS_PER_PART * num_ranks) // size - 1, 0))]
+        done += sum(map(len, several))
+        candidates = chain.from_iterable(texts.candidates for texts in several)
+        references = chain.from_iterable(texts.references for texts in several)
+        yield TextPairs(list(candidates), list(references))

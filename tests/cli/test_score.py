@@ -359,11 +359,9 @@ def test_the_options_of_bert_score_are_accepted_and_not_listed(command, folder, 
     old = ["--cand", "hyps.txt", "--ref", "refs.txt", "more.txt", "--num_layers", "1", "--batch_size", "2", "-s"]
     new = ["-c", "hyps.txt", "-r", "refs.txt", "more.txt", "-l", "1", "-b", "2", "--per-segment"]
     baseline = ["--rescale_with_baseline", "--baseline_path", "baseline.csv"]
-    printed = command(*old, *baseline, "--nthreads", "4", "-v")
+    printed = command(*old, *baseline, "--nthreads", "4")
     assert printed.out == command(*new, "--baseline", "baseline.csv").out
-    assert (
-        printed.err == "bertscore-tm: warning: --nthreads, --verbose: no effect here (see bertscore-tm score --help)\n"
-    )
+    assert printed.err == "bertscore-tm: warning: --nthreads: no effect here (see bertscore-tm score --help)\n"
     with pytest.raises(SystemExit):
         main(["score", "--help"])
     listed = capsys.readouterr().out
@@ -388,6 +386,15 @@ def test_a_progress_bar_on_a_terminal(command, monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1")
     assert f"{COUNT}/{COUNT}" in terminal.getvalue()
+
+
+def test_verbose_shows_the_progress_in_a_log_too(command):
+    files = ("-c", "hyps.txt", "-r", "refs.txt", "-l", "1")
+    quiet, verbose = command(*files), command(*files, "-v")
+    assert quiet.err == ""
+    assert f"{COUNT}/{COUNT}" in verbose.err
+    assert "no effect" not in verbose.err
+    assert verbose.out == quiet.out
 
 
 def test_help_needs_no_heavy_import(capsys):

@@ -1,6 +1,7 @@
 """``bertscore-tm score`` reads, scores and keeps files part by part, and resumes."""
 
 import json
+from contextlib import contextmanager
 from itertools import chain
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from bertscore_tm.cli import scored_corpus
 from bertscore_tm.cli.report import partial_path
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.scoring import messages, token_weights
 from tests.support.models import save_tiny_model
 from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
@@ -78,7 +80,8 @@ def test_an_interrupted_run_resumes(command, monkeypatch, tmp_path, options):
     assert printed.err.endswith("bertscore-tm: interrupted; the same command resumes\n")
     assert not (tmp_path / "scores.tsv").exists()
     unfinished = partial_path(str(tmp_path / "scores.tsv"))
-    assert len(unfinished.read_text().splitlines()) == 4
+    scored = [line for line in unfinished.read_text().splitlines() if "scores" in json.loads(line)]
+    assert len(scored) == 3
     # As a power failure may leave it.
     with unfinished.open("a") as file:
         file.write('{"scores": [[[0.1')
@@ -89,6 +92,68 @@ def test_an_interrupted_run_resumes(command, monkeypatch, tmp_path, options):
     assert resumed.err.partition("\n")[2] == expected.err
     assert (tmp_path / "scores.tsv").read_text() == expected.out
     assert not unfinished.exists()
+
+
+def test_the_first_parts_are_short(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(scored_corpus, "PAIRS_PER_PART", 8)
+    monkeypatch.setattr(scored_corpus, "_PAIRS_OF_FIRST_PART", 2)
+    append, kept = scored_corpus.append_lines, []
+
+    def stop_after(path, lines):
+        append(path, lines)
+        kept.append([json.loads(line) for line in path.read_text().splitlines()[1:]])
+        if len(kept) in (3, 5):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scored_corpus, "append_lines", stop_after)
+        command(*TEXT_FILES, "-o", "scores.txt", exit_code=130)
+        assert "resuming after pair 8 from" in command(*TEXT_FILES, "-o", "scores.txt", exit_code=130).err
+    assert [len(part["best_reference"][0]) for part in kept[-1]] == [2, 2, 4, 8, 7]
+    assert command(*TEXT_FILES, "-o", "scores.txt").err.startswith("bertscore-tm: resuming after pair 23 from")
+    assert (tmp_path / "scores.txt").read_text() == command(*TEXT_FILES).out
+
+
+def test_counted_references_are_kept(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(scored_corpus, "_PAIRS_PER_COUNT", 5)
+    expected = command("-c", "pairs.jsonl", "--idf", "-s").out
+    append, tokenized = scored_corpus.append_lines, []
+    count = token_weights.reference_frequencies
+
+    def counted(texts, *arguments):
+        tokenized.append(len(texts.ids))
+        return count(texts, *arguments)
+
+    def stop_after(path, lines):
+        append(path, lines)
+        if len(tokenized) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(token_weights, "reference_frequencies", counted)
+    with monkeypatch.context() as patched:
+        patched.setattr(scored_corpus, "append_lines", stop_after)
+        command("-c", "pairs.jsonl", "--idf", "-s", "-o", "scores.tsv", exit_code=130)
+    assert tokenized == [10, 10, 10]
+    command("-c", "pairs.jsonl", "--idf", "-s", "-o", "scores.tsv")
+    assert tokenized == [10, 10, 10, 10, 6]
+    assert (tmp_path / "scores.tsv").read_text() == expected
+
+
+def test_the_progress_moves_with_every_batch(command, monkeypatch):
+    monkeypatch.setattr(scored_corpus, "PAIRS_PER_PART", 1000)
+    monkeypatch.setattr("bertscore_tm.cli.distributed._CHARACTERS_PER_STEP", 400)
+    moved, bar = [], messages.progress_bar
+
+    @contextmanager
+    def recorded(total, *arguments, **options):
+        with bar(total, False):
+            yield moved.append
+
+    monkeypatch.setattr(messages, "progress_bar", recorded)
+    command(*TEXT_FILES)
+    moves = [count for count in moved if count]
+    assert len(moves) > 3
+    assert sum(moves) == COUNT
 
 
 def test_a_file_that_changed_does_not_resume(command, monkeypatch, tmp_path):
