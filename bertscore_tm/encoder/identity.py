@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import nn
 
 from bertscore_tm import catalog
 from bertscore_tm.encoder.content_hash import hash_folder, hash_model
 from bertscore_tm.encoder.shared_objects import SharedObjects
 from bertscore_tm.encoder.tokenization import TokenizerSettings
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "CallerObject",
@@ -62,9 +66,18 @@ class ModelSource:
 
     @classmethod
     def from_name(cls, name: str, revision: str | None = None, trust_remote_code: bool = False) -> ModelSource:
-        """Return the source of a hub name or a folder; equal for all paths of the same folder."""
+        """Return the source of a hub name or a folder; equal for all paths of the same folder.
+
+        Warns:
+            UserWarning: the name is that of a folder in the current directory and of a known model on the hub.
+        """
         if Path(name).is_dir():
             folder = Path(name).resolve()
+            if _is_known_on_hub(name):
+                warn_user(
+                    f"{name!r} is a model on the hub and a folder in the current directory; using the folder. Pass "
+                    f"{str(folder)!r} to use it without this warning, or rename it to use the model on the hub"
+                )
             subfolder = _transformer_subfolder(folder)
             return cls("folder", str(folder), revision, trust_remote_code, subfolder=subfolder)
         return cls("hub", name, revision, trust_remote_code)
@@ -238,6 +251,16 @@ def _transformer_subfolder(folder: Path) -> str:
         return ""
     first = min(json.loads(modules.read_text(encoding="utf-8")), key=lambda module: int(module["idx"]))
     return str(first["path"])
+
+
+def _is_known_on_hub(name: str) -> bool:
+    """Return whether a name, without asking the hub, is known to be that of a model there."""
+    if Path(name).is_absolute() or name.startswith("."):
+        return False
+    # Names that cannot be on the hub, such as those with several slashes.
+    with suppress(HFValidationError):
+        return catalog.listed_as(name) is not None or isinstance(try_to_load_from_cache(name, "config.json"), str)
+    return False
 
 
 def listed_name(name: str) -> str:

@@ -120,7 +120,7 @@ def bert_score(
         lang: language code, which chooses the default model and the baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
         baseline_path: file of a baseline table to use instead of a published one.
-        baseline_url: address of such a file.
+        baseline_url: https address of such a file, of at most 1 MiB.
         truncation: truncate texts that are too long, with a warning; ``False`` makes them an error.
         idf_sents: texts to take the document frequencies from instead of the references; switches idf on.
         long_text: treatment of texts that are too long: ``"truncate"``, ``"window"`` or ``"error"``, see

@@ -74,7 +74,7 @@ class BERTScore(ListStateMetric):
         lang: language, which selects the default model and the baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
         baseline_path: path of a baseline table.
-        baseline_url: URL of a baseline table.
+        baseline_url: https address of a baseline table, of at most 1 MiB.
         truncation: truncate texts that are too long, with a warning; ``False`` raises an error.
         idf_sents: texts to take document frequencies from instead of the references; switches idf on.
         score: compute only ``"precision"``, ``"recall"`` or ``"f1"``, as a tensor that ``LightningModule.log`` accepts

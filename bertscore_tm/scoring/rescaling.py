@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.core.scores import rescale
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.utilities.downloads import download
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["LayerBaseline", "find_baseline", "rescale_scores", "score_range", "select_rows"]
@@ -61,7 +61,7 @@ def find_baseline(
         lang: language code of a published table.
         rescale_with_baseline: whether to rescale; ``False`` with a table gives a warning.
         baseline_path: file of a table to use instead of a published one.
-        baseline_url: address of such a file.
+        baseline_url: https address of such a file, of at most 1 MiB.
 
     Returns:
         The baseline, or ``None`` without rescaling.
@@ -71,8 +71,8 @@ def find_baseline(
             special tokens.
 
     Raises:
-        ValueError: there is no published table, both a path and an address are given, or the table is malformed or has
-            no row for the encoder's layer.
+        ValueError: there is no published table, both a path and an address are given, the address is not one of https,
+            or the table is malformed or has no row for the encoder's layer.
         OSError: the file or address cannot be read.
     """
     if not rescale_with_baseline:
@@ -93,8 +93,7 @@ def find_baseline(
         name, content = Path(baseline_path).name, Path(baseline_path).read_bytes()
     else:
         assert baseline_url is not None
-        with urllib.request.urlopen(baseline_url) as response:
-            name, content = baseline_url.rpartition("/")[2], response.read()
+        name, content = baseline_url.rpartition("/")[2], download(baseline_url)
     table = catalog.parse_baseline(content.decode("utf-8"), name)
     return LayerBaseline(select_rows(encoder, table), name, hashlib.sha256(content).hexdigest()[:8])
 

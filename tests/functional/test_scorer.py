@@ -151,7 +151,7 @@ def test_idf_without_a_corpus_takes_the_references_of_each_call(minilm, corpus):
     assert_equal(BERTScorer(minilm, 4, idf=True).score(*corpus), expected, 0)
 
 
-def test_rescaling_with_a_table(minilm, corpus, tmp_path):
+def test_rescaling_with_a_table(minilm, corpus, tmp_path, monkeypatch):
     table = tmp_path / "table.tsv"
     table.write_text(
         "LAYER,P,R,F\n" + "".join(f"{i},{0.1 + i / 20},{0.2 + i / 25},{0.15 + i / 30}\n" for i in range(7))
@@ -166,7 +166,8 @@ def test_rescaling_with_a_table(minilm, corpus, tmp_path):
         torch.testing.assert_close(ours.baseline_vals, theirs.baseline_vals.float(), atol=0, rtol=0)
         for name in ("batch_size", "baseline_path"):
             assert getattr(ours, name) == getattr(theirs, name)
-    by_url = bert_score(*corpus, minilm, 3, rescale_with_baseline=True, baseline_url=table.as_uri())
+    monkeypatch.setattr("bertscore_tm.scoring.rescaling.download", lambda url: table.read_bytes())
+    by_url = bert_score(*corpus, minilm, 3, rescale_with_baseline=True, baseline_url="https://a.b/table.tsv")
     torch.testing.assert_close(by_url["f1"], score(*corpus, **arguments, baseline_path=table)[2], atol=0, rtol=0)
     with pytest.warns(UserWarning, match="not rescaled by the given baseline: pass rescale_with_baseline=True"):
         raw = score(*corpus, minilm, 3, baseline_path=table)
