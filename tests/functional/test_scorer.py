@@ -146,6 +146,30 @@ def test_a_scorer_keeps_encoder_and_corpus(minilm, corpus):
     assert ours.all_layers is theirs.all_layers is False
 
 
+@pytest.mark.parametrize("idf", [True, False])
+def test_idf_weights_are_used_with_idf_only(minilm, corpus, idf):
+    theirs = oracle.BERTScorer(model_type=minilm, num_layers=4, idf=idf, idf_sents=corpus[1], **ONE)
+    ours = BERTScorer(model_type=minilm, num_layers=4, idf=idf, idf_sents=corpus[1])
+    assert_equal(ours.score(*corpus), theirs.score(*corpus, batch_size=1))
+    theirs = oracle.BERTScorer(model_type=minilm, num_layers=4, idf=idf, **ONE)
+    ours = BERTScorer(model_type=minilm, num_layers=4, idf=idf)
+    for scorer in (theirs, ours):
+        scorer.compute_idf(corpus[1])
+    assert_equal(ours.score(*corpus), theirs.score(*corpus, batch_size=1))
+    assert ours.idf is theirs.idf is idf
+    assert ("|idf:no|" in ours.hash) is not idf
+
+
+def test_unused_idf_weights_are_checked_and_named(minilm):
+    warn_unused.cache_clear()
+    with pytest.warns(UserWarning, match=r"idf_sents or compute_idf of BERTScorer has no effect.*idf=True only"):
+        BERTScorer(minilm, 2, idf_sents=["a"])
+    with pytest.raises(TypeError, match=r"idf_sents\[0\] must be a string"):
+        BERTScorer(minilm, 2, idf_sents=[1])
+    with pytest.raises(ValueError, match="idf= is already a mapping of weights"):
+        BERTScorer(minilm, 2, idf=defaultdict(float)).compute_idf(["a"])
+
+
 def test_idf_without_a_corpus_takes_the_references_of_each_call(minilm, corpus):
     expected = score(*corpus, minilm, 4, idf=True)
     assert_equal(BERTScorer(minilm, 4, idf=True).score(*corpus), expected, 0)
