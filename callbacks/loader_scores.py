@@ -19,6 +19,7 @@ from bertscore_tm.callbacks.text_buffer import TextBuffer, add_metric_name
 from bertscore_tm.callbacks.text_statistics import TextStatistics
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.utilities.class_names import full_class_name
 
 __all__ = ["LoaderScores", "check_loader_names", "compute_metric", "flatten_metrics"]
 
@@ -159,7 +160,7 @@ def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, 
         if not isinstance(one, Metric if isinstance(metric, Mapping) else BERTScore):
             raise TypeError(
                 f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by "
-                f"name; got a {type(one).__name__}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
+                f"name; got a {full_class_name(one)}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
             )
         if isinstance(one, BERTScore) and (one.all_layers or one.score is not None):
             raise ValueError(

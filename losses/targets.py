@@ -17,7 +17,8 @@ from bertscore_tm.encoder.tokenization import TokenizedTexts
 from bertscore_tm.losses.predictions import OutputVocabulary
 from bertscore_tm.losses.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens, require_fitting
 from bertscore_tm.scoring.corpus import encode_texts
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.texts import TextPairs, describe_given
+from bertscore_tm.utilities.class_names import full_class_name
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "warn_if_misaligned",
 ]
 
+_PASS_A_TENSOR = "pass labels as a tensor, such as torch.as_tensor(labels)"
 # Fewest positions from which shifted logits are recognised.
 _FEWEST_SHIFTED = 16
 # Fewest rows from which a mask beyond the texts' ends is recognised.
@@ -72,22 +74,33 @@ def list_references(target: Any, num_items: int) -> list[list[str]]:
         >>> list_references(["a cat", ["a dog", "the dog"]], 2)
         [['a cat'], ['a dog', 'the dog']]
     """
-    if isinstance(target, str) or not isinstance(target, Sequence) or len(target) != num_items:
-        is_list = isinstance(target, Sequence) and not isinstance(target, str)
-        given = str(len(target)) if is_list else f"a single {type(target).__name__}"
+    is_list = isinstance(target, Sequence) and not isinstance(target, str | bytes | bytearray)
+    if not is_list or len(target) != num_items:
         raise ValueError(
-            f"target must be a list of {num_items} texts or lists of texts, one per row of the predictions, got {given}"
+            f"target must be a list of {num_items} texts or lists of texts, one per row of the predictions, or a "
+            f"tensor of labels, got {len(target) if is_list else _describe_single(target)}"
         )
     lists = [[one] if isinstance(one, str) else one for one in target]
     for i, several in enumerate(lists):
         for text in several if isinstance(several, Sequence) else [several]:
             if not isinstance(text, str):
+                given = text if isinstance(text, bytes) else several
                 raise TypeError(
-                    f"target[{i}] must be a string or a list of strings, got {target[i]!r} ({type(target[i]).__name__})"
+                    f"target[{i}] must be a string or a list of strings, got {describe_given(given, _PASS_A_TENSOR)}"
                 )
         if len(several) == 0:
             raise ValueError(f"target[{i}] is an empty list: every item needs a reference (an empty text scores 0)")
     return [list(several) for several in lists]
+
+
+def _describe_single(target: Any) -> str:
+    """Describe a target that is not a list, with the remedy."""
+    if isinstance(target, Tensor):
+        return "a tensor: pass labels to forward"
+    if not hasattr(target, "tolist"):
+        return f"a single {describe_given(target, _PASS_A_TENSOR)}"
+    is_labels = getattr(getattr(target, "dtype", None), "kind", None) in {"i", "u"}
+    return f"a single {full_class_name(target)}: {_PASS_A_TENSOR if is_labels else 'pass its tolist()'}"
 
 
 def encode_reference_texts(

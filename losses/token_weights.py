@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch import nn
+
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights, token_weights
+from bertscore_tm.utilities.class_names import full_class_name
 
 __all__ = ["LossIdf", "resolve_token_weights"]
 
@@ -44,6 +47,8 @@ def resolve_token_weights(encoder: FrozenEncoder, idf: LossIdf | bool | None) ->
             "idf=True does not define the texts to count, as a loss sees one batch at a time: pass the texts, such as "
             "all references of the training set, or a metric that has them"
         )
+    if isinstance(idf, nn.Module) and not isinstance(idf, BERTScore):
+        raise TypeError(f"idf must be texts, a mapping or a bertscore_tm.BERTScore, got a {full_class_name(idf)}")
     if isinstance(idf, BERTScore):
         weights = idf.token_weights()
     elif isinstance(idf, TokenWeights):

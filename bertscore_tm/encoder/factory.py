@@ -15,6 +15,7 @@ from bertscore_tm.encoder.backbone import ForwardFunction, count_from_zero
 from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
 from bertscore_tm.encoder.precision import as_dtype
 from bertscore_tm.encoder.tokenization import LongText
+from bertscore_tm.utilities.class_names import full_class_name
 from bertscore_tm.utilities.integers import as_integer
 
 __all__ = ["EncoderOptions", "default_device", "make_encoder"]
@@ -69,7 +70,7 @@ def make_encoder(
         5
     """
     if isinstance(getattr(model_name_or_path, "encoder", None), FrozenEncoder):
-        raise TypeError(f"a {type(model_name_or_path).__name__} is not an encoder: pass its .encoder")
+        raise TypeError(f"a {full_class_name(model_name_or_path)} is not an encoder: pass its .encoder")
     if isinstance(model_name_or_path, FrozenEncoder):
         parts = {"model": model, "user_tokenizer": user_tokenizer, "user_forward_fn": user_forward_fn}
         contradicting = _find_contradictions(model_name_or_path, options)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 from transformers import PreTrainedTokenizerBase
@@ -22,7 +21,6 @@ from bertscore_tm.metric.list_states import ListStateMetric
 from bertscore_tm.metric.rank_sync import Collectives
 from bertscore_tm.metric.results import RESULT_NAMES, check_result_settings, restore_dimensions, summarize
 from bertscore_tm.metric.shared_batch import forget_batch
-from bertscore_tm.metric.states import indices_fit, num_pairs, num_values
 from bertscore_tm.plotting.alignment import Alignment, compute_alignment
 from bertscore_tm.scoring.messages import describe_truncation, list_warnings, warn_unused
 from bertscore_tm.scoring.rescaling import find_baseline
@@ -423,26 +421,6 @@ class BERTScore(ListStateMetric):
         super().reset()
         self._num_references = None
         forget_batch(self.encoder, self._encoder_device)
-
-    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Append the pairs of another metric, or of its ``metric_state``, to those of this metric.
-
-        Args:
-            incoming_state: a metric with the same settings, or its state.
-
-        Raises:
-            ValueError: the other metric is not a BERTScore, encodes or weights differently, keeps only sums where this
-                metric needs pairs, or one of them has indices and the other does not.
-        """
-        if not isinstance(incoming_state, BERTScore | dict):
-            raise ValueError(f"expected a BERTScore or its state, got a {type(incoming_state).__name__}")
-        states = incoming_state if isinstance(incoming_state, dict) else {**incoming_state.metric_state}
-        self._check_states(states)
-        both: tuple[dict[str, Any], ...] = ({**self.metric_state}, states)
-        sizes = [(num_pairs(one, self._num_layers), num_values(one["indices"])) for one in both]
-        if not indices_fit(torch.tensor(sizes, device="cpu")):
-            raise ValueError("one metric got indices and the other did not: pass them to both or to none")
-        self._add(states, incoming_state.update_count if isinstance(incoming_state, Metric) else 1)
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot the scores of one or several calls.

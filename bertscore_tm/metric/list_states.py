@@ -35,6 +35,7 @@ from bertscore_tm.metric.states import (
     SCORE_STATES,
     append,
     as_indices,
+    indices_fit,
     num_pairs,
     num_values,
     pack_scores,
@@ -45,6 +46,7 @@ from bertscore_tm.metric.states import (
 from bertscore_tm.scoring.corpus import compute_weighted_scores
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, WeightSource
+from bertscore_tm.utilities.class_names import full_class_name
 
 __all__ = ["ListStateMetric"]
 
@@ -246,6 +248,29 @@ class ListStateMetric(Metric):
         )
         if self._step is not None:
             self._step |= self._append_to(self._step, added)
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Append the pairs of another metric, or of its ``metric_state``, to those of this metric.
+
+        Args:
+            incoming_state: a metric with the same settings, or its state.
+
+        Raises:
+            ValueError: the other metric is not a BERTScore, encodes or weights differently, keeps only sums where this
+                metric needs pairs, or one of them has indices and the other does not.
+        """
+        if not isinstance(incoming_state, ListStateMetric | dict):
+            raise ValueError(
+                f"incoming_state must be a bertscore_tm.BERTScore or its metric_state, got a "
+                f"{full_class_name(incoming_state)}"
+            )
+        states = incoming_state if isinstance(incoming_state, dict) else {**incoming_state.metric_state}
+        self._check_states(states)
+        both: tuple[dict[str, Any], ...] = ({**self.metric_state}, states)
+        sizes = [(num_pairs(one, self._num_layers), num_values(one["indices"])) for one in both]
+        if not indices_fit(torch.tensor(sizes, device="cpu")):
+            raise ValueError("one metric got indices and the other did not: pass them to both or to none")
+        self._add(states, incoming_state.update_count if isinstance(incoming_state, Metric) else 1)
 
     def _reduce_states(self, incoming_state: dict[str, Any]) -> None:
         self._add(incoming_state)

@@ -14,6 +14,7 @@ from bertscore_tm.core.scores import precision_recall_f1
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.plotting.display_tokens import split_for_display
 from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
+from bertscore_tm.scoring.texts import describe_given
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known, token_weights
 
 if TYPE_CHECKING:
@@ -260,7 +261,7 @@ def compute_alignment(
     texts = {"candidate": candidate, "reference": reference}
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise TypeError(f"{name} must be a single string, got {text!r} ({type(text).__name__})")
+            raise TypeError(f"{name} must be a single string, got {describe_given(text)}")
     if encoder.all_layers and layer is None:
         raise ValueError("an alignment needs a single layer: pass num_layers=, or an encoder without all_layers=True")
     tokenized = encoder.tokenizer(list(texts.values()))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["TextPairs", "as_documents", "as_text_pairs"]
+__all__ = ["TextPairs", "as_documents", "as_text_pairs", "describe_given"]
 
 # Tokens of common tokenizers that mark the ends of a text. Within a text they may be markup.
 _SPECIAL = r"<s>|</s>|<pad>|<eos>|<bos>|\[CLS\]|\[SEP\]|\[PAD\]|<\|\w+\|>"
@@ -44,7 +44,7 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
     """Check candidates and references, and convert them to lists.
 
     Args:
-        preds: one text, or texts as a list, tuple, iterator, array or column of a data frame.
+        preds: one text, or texts as a list, tuple, iterator, array of numpy or pyarrow, or column of a data frame.
         target: one text for one candidate; or a text, or a non-empty sequence of texts, per candidate. Each row of an
             array or data frame with several columns holds the references of one candidate.
 
@@ -78,7 +78,7 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
         )
     for i, candidate in enumerate(candidates):
         if not isinstance(candidate, str):
-            raise TypeError(f"preds[{i}] must be a string, got {_short(candidate)}")
+            raise TypeError(f"preds[{i}] must be a string, got {describe_given(candidate)}")
     left = next((found for text in candidates if (found := _SPECIAL_AT_AN_END.search(text))), None)
     if left is not None:
         warn_user(
@@ -92,7 +92,7 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
             raise ValueError(f"target[{i}] is empty: every candidate needs at least one reference")
         for j, reference in enumerate(several):
             if not isinstance(reference, str):
-                raise TypeError(f"target[{i}][{j}] must be a string, got {_short(reference)}")
+                raise TypeError(f"target[{i}][{j}] must be a string, got {describe_given(reference)}")
         checked.append(several)
     return TextPairs(candidates, checked)
 
@@ -102,23 +102,40 @@ def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     if hasattr(texts, "shape") and _has_integers(texts):
         kind = "a tensor" if isinstance(texts, Tensor) else type(texts).__name__
         raise TypeError(f"{name} must be texts, got {kind} of shape {tuple(texts.shape)}: {_DECODE}")
-    if hasattr(texts, "to_numpy"):
+    if hasattr(texts, "to_pylist") and hasattr(texts, "to_numpy"):
+        # An array of pyarrow, whose to_numpy fails for texts; its tables lack the method.
+        texts = texts.to_pylist()
+    elif hasattr(texts, "to_numpy"):
         # A data frame iterates over the names of its columns.
         texts = texts.to_numpy()
     if getattr(texts, "ndim", 1) not in range(1, dimensions + 1):
         raise TypeError(f"{name} must have one text per row, got {type(texts).__name__} of shape {texts.shape}")
     if isinstance(texts, Iterable) and not isinstance(texts, Mapping | Set | bytes | bytearray):
         return list(texts)
-    raise TypeError(f"{name} must be a string or a sequence of strings, got {_short(texts)}")
+    raise TypeError(f"{name} must be a string or a sequence of strings, got {describe_given(texts)}")
 
 
-def _short(value: Any) -> str:
-    """Describe a value and its type in at most about 80 characters, with the remedy for token ids."""
+def describe_given(value: Any, ids_remedy: str = _DECODE) -> str:
+    """Describe a value that is not a text, for an error message.
+
+    Args:
+        value: the value.
+        ids_remedy: what to do with token ids.
+
+    Returns:
+        The value, shortened, its type, and the remedy for bytes and token ids.
+
+    Example:
+        >>> describe_given(b"a cat")
+        "b'a cat' (bytes): decode bytes to a string first, as with .decode('utf-8')"
+    """
     shown = repr(value)
     described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
+    if isinstance(value, bytes | bytearray):
+        return f"{described}: decode bytes to a string first, as with .decode('utf-8')"
     is_ids = isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value)
     if is_ids or _has_integers(value) or (isinstance(value, Mapping) and "input_ids" in value):
-        described += f": {_DECODE}"
+        described += f": {ids_remedy}"
     return described
 
 
@@ -150,5 +167,5 @@ def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:
     documents = _as_list(idf_sents, name)
     for i, document in enumerate(documents):
         if not isinstance(document, str):
-            raise TypeError(f"{name}[{i}] must be a string, got {_short(document)}")
+            raise TypeError(f"{name}[{i}] must be a string, got {describe_given(document)}")
     return documents

@@ -123,12 +123,20 @@ def test_texts_of_the_step_have_no_time_of_generation(pairs, encoder, tmp_path):
         BERTScoreCallback({"texts": BERTScore(encoder)}, text_statistics=True)
 
 
+class OtherBERTScore(BLEUScore):
+    """As torchmetrics' own, a metric of the same name."""
+
+
+OtherBERTScore.__qualname__, OtherBERTScore.__module__ = "BERTScore", "another_package.text"
+
+
 @pytest.mark.parametrize(
     ("metric", "error", "message"),
     [
         ({}, ValueError, "empty dictionary"),
         ({"a": "bleu"}, TypeError, "got a str under 'a'"),
         (BLEUScore(), TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary"),
+        (OtherBERTScore(), TypeError, "got a another_package.text.BERTScore"),
     ],
 )
 def test_unsupported_metrics_are_an_error(metric, error, message):

@@ -2,8 +2,11 @@
 
 from collections import defaultdict
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from torchmetrics import SumMetric
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
@@ -173,6 +176,8 @@ def test_weights_have_no_gradient():
 
 
 def test_weights_that_cannot_be(encoder):
+    with pytest.raises(TypeError, match=r"bertscore_tm.BERTScore, got a torchmetrics.aggregation.SumMetric"):
+        SoftBERTScoreLoss(encoder, idf=SumMetric())
     with pytest.raises(TypeError, match="idf=True does not define the texts"):
         SoftBERTScoreLoss(encoder, idf=True)
     with pytest.raises(ValueError, match=r"no weight for 30521 of 30522 tokens.*default"):
@@ -239,9 +244,18 @@ def test_references_that_cannot_be(encoder):
         ([["a"], []], ValueError, r"target\[1\] is an empty list"),
         (["a", 3], TypeError, r"target\[1\] must be a string"),
         (["a", ["b", None]], TypeError, r"target\[1\] must be a string or a list of strings"),
+        (np.ones((2, 3), int), ValueError, r"got a single numpy.ndarray: pass labels as a tensor, such as torch.as"),
+        ([[5, 6, 7], [5, 6, 7]], TypeError, r"got \[5, 6, 7\] \(list\): pass labels as a tensor"),
+        (np.array(["a", "b"]), ValueError, r"got a single numpy.ndarray: pass its tolist\(\)"),
+        (pa.array(["a", "b"]), ValueError, r"got a single pyarrow.lib.StringArray: pass its tolist\(\)"),
+        (b"ab", ValueError, r"got a single b'ab' \(bytes\): decode bytes to a string first"),
+        (["a", b"b"], TypeError, r"target\[1\] must be .* got b'b' \(bytes\): decode bytes to a string first"),
+        (["a", ["b", b"c"]], TypeError, r"target\[1\] must be .* got b'c' \(bytes\): decode bytes to a string first"),
     ):
         with pytest.raises(error, match=said):
             loss(logits, target)
+    with pytest.raises(ValueError, match="got a tensor: pass labels to forward"):
+        loss.encode_references(torch.ones(2, 3).long())
 
 
 # Relaxations

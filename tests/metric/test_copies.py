@@ -84,8 +84,10 @@ def test_merge_state_of_something_else(encoder):
     metric = updated(BERTScore(encoder), FIRST)
     others = [BERTScore(encoder, idf=True), BERTScore(encoder.name, 4), BERTScore(encoder.name, 2, dtype="bfloat16")]
     for other in (*others, MetricCollection([]), 3, {}):
-        with pytest.raises(ValueError, match=r"differ|expected a BERTScore"):
+        with pytest.raises(ValueError, match=r"differ|must be a bertscore_tm.BERTScore"):
             metric.merge_state(other)
+    with pytest.raises(ValueError, match=r"got a torchmetrics\.collections\.MetricCollection"):
+        metric.merge_state(MetricCollection([]))
     incomplete = {name: value for name, value in metric.metric_state.items() if name != "totals"}
     with pytest.raises(ValueError, match="has no totals"):
         metric.merge_state(incomplete)

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
@@ -162,8 +163,26 @@ PREDS, TARGET = ["a cat", "the dog ran", "rain"], ["the cat", "a dog", "sun"]
         lambda texts: pd.Series(texts, dtype="string", index=[7, 5, 3]),
         lambda texts: pd.DataFrame({"text": texts})["text"],
         pd.Index,
+        pa.array,
+        lambda texts: pa.chunked_array([texts[:1], texts[1:]]),
+        lambda texts: pa.array(texts).dictionary_encode(),
     ],
-    ids=["list", "tuple", "iterator", "generator", "chain", "array", "objects", "series", "strings", "column", "index"],
+    ids=[
+        "list",
+        "tuple",
+        "iterator",
+        "generator",
+        "chain",
+        "array",
+        "objects",
+        "series",
+        "strings",
+        "column",
+        "index",
+        "arrow",
+        "chunks",
+        "categories",
+    ],
 )
 def test_kinds_of_sequences(encoder, make):
     expected = bert_score(PREDS, TARGET, encoder)["f1"]
@@ -177,7 +196,8 @@ def test_several_references_in_rows(encoder):
     several = [["the cat", "cats"], ["a dog", "dogs"], ["sun", "rains"]]
     expected = bert_score(PREDS, several, encoder)["f1"]
     frame = pd.DataFrame(several, columns=["first", "second"])
-    for target in (np.array(several), frame, frame.to_numpy(), (tuple(row) for row in several), map(iter, several)):
+    arrays = [np.array(several), pa.array(several), [pa.array(row) for row in several]]
+    for target in (*arrays, frame, frame.to_numpy(), (tuple(row) for row in several), map(iter, several)):
         assert torch.equal(bert_score(PREDS, target, encoder)["f1"], expected)
 
 
@@ -188,8 +208,14 @@ def test_several_references_in_rows(encoder):
         (["a"], 3, TypeError, "target must be a string or a sequence of strings, got 3 (int)"),
         ({"a": 1}, ["a"], TypeError, "preds must be a string or a sequence of strings, got {'a': 1} (dict)"),
         ({"a"}, ["a"], TypeError, "preds must be a string or a sequence of strings, got {'a'} (set)"),
-        (b"a", ["a"], TypeError, "preds must be a string or a sequence of strings, got b'a' (bytes)"),
-        ([b"a"], ["a"], TypeError, "preds[0] must be a string, got b'a' (bytes)"),
+        (b"a", ["a"], TypeError, "a sequence of strings, got b'a' (bytes): decode bytes to a string first"),
+        ([b"a"], ["a"], TypeError, "preds[0] must be a string, got b'a' (bytes): decode bytes to a string first"),
+        (["a"], [bytearray(b"a")], TypeError, "got bytearray(b'a') (bytearray): decode bytes to a string first"),
+        (np.array([b"a"]), ["a"], TypeError, "decode bytes to a string first, as with .decode('utf-8')"),
+        (pa.array(["a", None]), ["a", "b"], TypeError, "preds[1] must be a string, got None (NoneType)"),
+        (pa.array([7]), ["a"], TypeError, "preds[0] must be a string, got 7 (int): decode token ids"),
+        (pa.array([b"a"]), ["a"], TypeError, "preds[0] must be a string, got b'a' (bytes): decode bytes"),
+        (pa.table({"x": ["a"]}), ["a"], TypeError, "preds must be a string or a sequence of strings, got pyarrow"),
         (["a", None], ["a", "b"], TypeError, "preds[1] must be a string, got None (NoneType)"),
         (["a"], [float("nan")], TypeError, "target[0] must be a string or a sequence of strings, got nan (float)"),
         (["a"], [["a", float("nan")]], TypeError, "target[0][1] must be a string, got nan (float)"),
