@@ -16,10 +16,10 @@ from bertscore_tm.encoder.tokenization import LongText
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.functional.ranking import Component, ReferencesReduce
 from bertscore_tm.losses.settings import require_choice
-from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_texts, match_encoded, plan_steps
+from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, StepEncoder, match_encoded, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import find_baseline
-from bertscore_tm.scoring.texts import TextPairs
+from bertscore_tm.scoring.texts import TextPairs, describe_given
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -201,10 +201,12 @@ class BERTScoreReward:
         device = default_device(self.device)
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         num_truncated = 0
-        for step in plan_steps(texts, self.encoder, device):
-            part = TextPairs([texts.candidates[i] for i in step], [texts.references[i] for i in step])
-            encoded = encode_texts(part, self.encoder, device, self.cache_bytes, of_losses=True)
+        steps = plan_steps(texts, self.encoder, device)
+        stepwise = StepEncoder(texts, steps, self.encoder, device, self.cache_bytes, of_losses=True)
+        for step in steps:
+            part, encoded = stepwise.encode(step)
             matched = match_encoded(part, encoded)
+            del encoded  # Freed before the next step is encoded.
             scores[step] = self._reduce(matched, [len(references) for references in part.references])
             num_truncated += matched.num_truncated
         if num_truncated:
@@ -284,7 +286,7 @@ def _texts(given: Any, name: str) -> list[str]:
     if isinstance(given, str) or _is_chat(given):
         return [_text(given, name)]
     if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
-        raise TypeError(f"{name} must be a text, a chat, several of them or None, got {given!r}")
+        raise TypeError(f"{name} must be a text, a chat, several of them or None, got {describe_given(given)}")
     return [_text(one, f"{name}[{j}]") for j, one in enumerate(given)]
 
 
@@ -302,7 +304,9 @@ def _text(given: Any, name: str) -> str:
         if isinstance(content, str):
             return content
         raise TypeError(f"{name} has a message whose content is not a text: {content!r}")
-    raise TypeError(f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got {given!r}")
+    raise TypeError(
+        f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got {describe_given(given)}"
+    )
 
 
 def _is_chat(given: Any) -> bool:

@@ -96,7 +96,8 @@ def bert_score(
         F_1 = \frac{2PR}{P+R}
 
     with unit token vectors of an encoder's layer (Zhang et al., ICLR 2020, section 3). Results do not depend on batch
-    size, order, duplicates or neighbours, beyond float32 rounding (1e-6).
+    size, order, duplicates or neighbours, beyond float32 rounding (1e-6). Each distinct text is encoded once; up to 256
+    MiB of the vectors of texts that come again later are kept during the call, and texts beyond that encoded again.
 
     Args:
         preds: candidate texts, or a single one.

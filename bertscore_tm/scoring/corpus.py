@@ -147,6 +147,7 @@ class StepEncoder:
         encoder: the encoder.
         device: where to encode.
         cache_bytes: as for :func:`encode_texts`.
+        of_losses: as for :func:`encode_texts`.
     """
 
     def __init__(
@@ -156,11 +157,14 @@ class StepEncoder:
         encoder: FrozenEncoder,
         device: torch.device | str,
         cache_bytes: int = 0,
+        *,
+        of_losses: bool = False,
     ) -> None:
         self.texts = texts
         self.encoder = encoder
         self.device = torch.empty(0, dtype=torch.float32, device=device).device
         self.cache_bytes = cache_bytes
+        self.of_losses = of_losses
         counts: Counter[str] = Counter()
         for step in steps if len(steps) > 1 else ():
             counts.update({texts.candidates[i] for i in step}.union(*(texts.references[i] for i in step)))
@@ -178,14 +182,14 @@ class StepEncoder:
         """
         part = self.texts.select(step)
         if not self._repeated:
-            return part, encode_texts(part, self.encoder, self.device, self.cache_bytes)
+            return part, self._encode(part)
         distinct = dict.fromkeys([*part.candidates, *chain.from_iterable(part.references)])
         known, vectors = self._kept.look_up([text for text in distinct if text in self._repeated])
         candidates = [text for text in part.candidates if text not in known]
         references = [text for several in part.references for text in several if text not in known]
         if vectors is not None and not candidates and not references:
             return part, EncodedTexts(known, vectors)
-        new = encode_texts(TextPairs(candidates, [references]), self.encoder, self.device, self.cache_bytes)
+        new = self._encode(TextPairs(candidates, [references]))
         again = [text for text in new.indices if text in self._repeated]
         chosen = torch.tensor([new.indices[text] for text in again], dtype=torch.long, device="cpu")
         self._kept.add(again, new.vectors.select(chosen), _BYTES_OF_REPEATED_TEXTS)
@@ -193,6 +197,9 @@ class StepEncoder:
             return part, new
         indices = known | {text: len(known) + index for text, index in new.indices.items()}
         return part, EncodedTexts(indices, concatenate([vectors, new.vectors]))
+
+    def _encode(self, texts: TextPairs) -> EncodedTexts:
+        return encode_texts(texts, self.encoder, self.device, self.cache_bytes, of_losses=self.of_losses)
 
 
 def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = None) -> MatchedTexts:

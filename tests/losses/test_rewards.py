@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.encoder import default_device
 from bertscore_tm.functional import bert_score, rank_candidates
 from bertscore_tm.losses.rewards import BERTScoreReward
 from bertscore_tm.losses.sequence_level import SelfCriticalLoss
@@ -312,6 +313,20 @@ def test_each_text_is_encoded_once_in_a_call(encoder, encoded):
     assert Counter(encoded[0]) == Counter({"a cat", "a dog", "the cat", "the dog"})
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 2**28])
+def test_each_text_is_encoded_once_in_a_call_of_several_steps(minilm, corpus, encoded, monkeypatch, cache_bytes):
+    texts = list(dict.fromkeys(corpus[0]))
+    pairs = [(one, other) for one in texts for other in texts]
+    reward = BERTScoreReward(FrozenEncoder(minilm, num_layers=3), cache_bytes=cache_bytes)
+    expected = reward(*map(list, zip(*pairs, strict=True)))
+    reward.encoder.cache(default_device(), of_losses=True).clear()
+    encoded.clear()
+    monkeypatch.setattr("bertscore_tm.scoring.corpus._ELEMENTS_PER_STEP", 384 * 200)
+    assert reward(*map(list, zip(*pairs, strict=True))) == pytest.approx(expected, abs=1e-6)
+    assert len(encoded) > 1
+    assert Counter(text for texts in encoded for text in texts) == Counter(texts)
+
+
 def test_references_are_kept_for_later_calls(minilm, corpus, encoded):
     encoder = FrozenEncoder(minilm, num_layers=3)
     reward = BERTScoreReward(encoder)
@@ -439,6 +454,8 @@ def test_neither_gradients_nor_inference_mode_matter(encoder):
         ([say("a")], ["c"], TypeError, r"completions\[0\] must be a text or a chat, a list of messages"),
         ([[say("a", role="user")]], ["c"], TypeError, r"completions\[0\] is a chat without a message of the assistant"),
         ([[say(7)]], ["c"], TypeError, r"completions\[0\] has a message whose content is not a text: 7"),
+        ([b"a"], ["c"], TypeError, r"completions\[0\] must be a text or a chat.* got b'a' \(bytes\): decode bytes"),
+        (["a"], [b"c"], TypeError, r"references\[0\] must be a text, a chat.* got b'c' \(bytes\): decode bytes"),
         (["a"], [7], TypeError, r"references\[0\] must be a text, a chat, several of them or None, got 7"),
         (["a"], [say("c")], TypeError, r"references\[0\] must be a text, a chat, several"),
         (["a", "b"], ["c", ["d", None]], TypeError, r"references\[1\]\[1\] must be a text or a chat"),
