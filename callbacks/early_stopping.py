@@ -57,7 +57,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
         MisconfigurationException: at the start of training, if ``significance`` is set but no callback keeps the pairs
             of ``monitor``, which may be the mean of several dataloaders or a shuffled one, or if ``strict`` is set but
             the run has no validation to check after; at the first check, if there are fewer than two pairs.
-        RuntimeError: at the first check, on all ranks, if ``strict`` is set and the key is not logged on every rank.
+        RuntimeError: at the first check, on all ranks, if ``strict`` is set and the key is not logged on every rank; at
+            the start of training or after an epoch, if the validation that should log it has no batches.
         ValueError: ``significance`` is not between 0 and 0.5, or combined with ``mode="min"`` or a negative
             ``min_delta``.
         ImportError: ``significance`` is set, but scipy is not installed.
@@ -132,14 +133,31 @@ class BERTScoreEarlyStopping(EarlyStopping):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check that the pairs of two epochs can be compared."""
+        self._require_validation_batches(trainer)
         # Unless the first validation is in a later epoch.
         if self.significance is not None and has_validation_loaders(trainer):
             self._require_comparable_pairs(trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Check the key, unless it is checked after validation, which Lightning skips without batches."""
+        self._require_validation_batches(trainer)
+        super().on_train_epoch_end(trainer, pl_module)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check the same, also before the sanity check and with other dataloaders than at the start."""
         if self.significance is not None and trainer.state.fn == TrainerFn.FITTING:
             self._require_comparable_pairs(trainer)
+
+    def _require_validation_batches(self, trainer: pl.Trainer) -> None:
+        is_checked = self.strict and not self._check_on_train_epoch_end
+        if is_checked and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            is_empty = has_validation_loaders(trainer) and not sum(trainer.num_val_batches)
+            if trainer.strategy.reduce_boolean_decision(is_empty, all=False):
+                raise RuntimeError(
+                    f"Early stopping conditioned on metric `{self.monitor}` which is not available, since the "
+                    f"validation dataloaders have no batches on at least one rank: pass validation data, or "
+                    f"strict=False"
+                )
 
     def _require_pairs(self, trainer: pl.Trainer, significance: float) -> None:
         keys = [key for _, key in _find_pair_keys(trainer)]

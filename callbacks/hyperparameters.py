@@ -5,7 +5,10 @@ Checkpoints with them can be loaded with ``weights_only=False`` only, which is n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from typing import Any
 
 import lightning.pytorch as pl
@@ -34,14 +37,20 @@ def warn_about_saved_objects(pl_module: pl.LightningModule) -> None:
 def drop_saved_objects(checkpoint: dict[str, Any]) -> None:
     """Remove objects of this package from the hyperparameters in a checkpoint.
 
+    The container keeps its type and what it holds otherwise; without such objects it is left alone.
+
     Args:
         checkpoint: the checkpoint, before it is written; changed in place.
     """
     key = pl.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
-    hparams = checkpoint.get(key)
-    if hparams is not None:
-        dropped = _names_of_objects(hparams)
-        checkpoint[key] = {name: value for name, value in hparams.items() if name not in dropped}
+    names = _names_of_objects(checkpoint.get(key) or {})
+    if names:
+        # A copy, since Lightning puts the module's own container of OmegaConf into the checkpoint.
+        kept = copy(checkpoint[key])
+        with _unlocked(kept):
+            for name in names:
+                del kept[name]
+        checkpoint[key] = kept
 
 
 def _names_of_objects(hparams: Mapping[str, Any]) -> list[str]:
@@ -50,3 +59,12 @@ def _names_of_objects(hparams: Mapping[str, Any]) -> list[str]:
         for name, value in hparams.items()
         if any(base.__module__.partition(".")[0] == "bertscore_tm" for base in type(value).__mro__)
     ]
+
+
+def _unlocked(hparams: Any) -> AbstractContextManager[Any]:
+    """Allow deletion in a container of OmegaConf, which may be read-only or have fixed keys."""
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is None or not isinstance(hparams, omegaconf.DictConfig):
+        return nullcontext()
+    unlocked: AbstractContextManager[Any] = omegaconf.flag_override(hparams, ["struct", "readonly"], False)
+    return unlocked

@@ -13,6 +13,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
@@ -222,6 +223,32 @@ def test_missing_validation_is_an_error(tmp_path, kind):
                 assert module.epochs == (3 if check is False else 2)
     # It is training that needs it.
     trainer(tmp_path, [BERTScoreEarlyStopping()]).validate(Logs([0.5]), verbose=False)
+
+
+class NoBatches(Logs):
+    """The validation dataloader has no batches."""
+
+    def val_dataloader(self):
+        return DataLoader([])
+
+
+# The epochs before the error: the dataloaders are known at the start, unless a later epoch is the first to validate.
+@pytest.mark.parametrize(
+    ("options", "epochs"),
+    [({}, 0), ({"num_sanity_val_steps": 0}, 0), ({"num_sanity_val_steps": 0, "check_val_every_n_epoch": 2}, 2)],
+)
+def test_validation_without_batches_is_an_error_as_in_lightning(tmp_path, options, epochs):
+    with pytest.raises(RuntimeError, match="`val_bertscore_f1` which is not available"):
+        trainer(tmp_path, [EarlyStopping("val_bertscore_f1")]).fit(NoBatches([None]))
+    module = NoBatches([0.5, 0.6, 0.7], hook="training_step")  # a value that nobody would check
+    with pytest.raises(RuntimeError, match="`val_bertscore_f1` which is not available, since the validation dataload"):
+        trainer(tmp_path, [BERTScoreEarlyStopping()], max_epochs=4, **options).fit(module)
+    assert module.epochs == epochs
+    for stopping in (BERTScoreEarlyStopping(strict=False), BERTScoreEarlyStopping(check_on_train_epoch_end=True)):
+        module = NoBatches([0.5, 0.6, 0.7], hook="training_step")
+        trainer(tmp_path, [stopping], max_epochs=4, **options).fit(module)
+        assert module.epochs == 4
+    trainer(tmp_path, [BERTScoreEarlyStopping()], fast_dev_run=True).fit(NoBatches([None]))
 
 
 class Timed(Logs):

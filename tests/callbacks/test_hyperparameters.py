@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.losses import SoftBERTScoreLoss
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -81,3 +82,52 @@ def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
     assert not [w for w in caught if "hyperparameters" in str(w.message)]
     loaded = Module.load_from_checkpoint(run.checkpoint_callback.last_model_path, **objects)
     assert loaded.hparams.lr == 0.1
+
+
+class Container(dict):
+    """A mapping of its own type."""
+
+
+@pytest.mark.parametrize("has_object", [False, True])
+def test_other_hyperparameters_keep_their_container(encoder, has_object):
+    given = Container({"lr": 0.1, "names": ["a"]}, **({"encoder": encoder} if has_object else {}))
+    before = Container(given)
+    checkpoint = {"hyper_parameters": given}
+    drop_saved_objects(checkpoint)
+    kept = checkpoint["hyper_parameters"]
+    assert type(kept) is Container
+    assert kept == {"lr": 0.1, "names": ["a"]}
+    assert given == before  # the module's own
+    assert (kept is given) is not has_object
+
+
+class Configured(Module):
+    """Takes all its hyperparameters as one object, as in Lightning's test_hparams_type."""
+
+    def __init__(self, config):
+        pl.LightningModule.__init__(self)
+        self.save_hyperparameters(config)
+        self.net = torch.nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("has_object", [False, True])
+def test_omegaconf_containers_keep_type_and_interpolations(tmp_path, encoder, has_object, locked):
+    omegaconf = pytest.importorskip("omegaconf")
+    config = omegaconf.OmegaConf.create({"lr": 0.1, "twice": "${lr}"}, flags={"allow_objects": True})
+    if has_object:
+        config.encoder = encoder
+    omegaconf.OmegaConf.set_struct(config, locked)
+    omegaconf.OmegaConf.set_readonly(config, locked)
+    run, data = trainer_of(tmp_path, encoder), DataLoader(torch.ones(4, 2), batch_size=2)
+    module = Configured(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run.fit(module, data, data)
+    saved = torch.load(run.checkpoint_callback.last_model_path, weights_only=False)
+    assert saved["hparams_type"] is type(saved["hyper_parameters"]) is omegaconf.DictConfig
+    raw = omegaconf.OmegaConf.to_container(saved["hyper_parameters"], resolve=False)
+    assert raw == {"lr": 0.1, "twice": "${lr}"}
+    assert saved["hyper_parameters"].twice == 0.1
+    assert omegaconf.OmegaConf.is_readonly(saved["hyper_parameters"]) is locked
+    assert ("encoder" in module.hparams) is has_object
