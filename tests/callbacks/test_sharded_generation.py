@@ -66,8 +66,9 @@ TRAINERS = [("gpt2", "fsdp"), ("bart", "fully_shard"), ("bart", "fsdp")]
 
 def ready_generate(tokenizer, family, rank, **options):
     """A generator of texts that end after 2 tokens on the first rank, and after 7 on the second."""
-    kind = Seq2SeqGenerate if family in ("bart", "t5") else CausalGenerate
-    return kind(tokenizer, max_new_tokens=2 + 5 * rank, **options)
+    if family in ("bart", "t5"):
+        return Seq2SeqGenerate(tokenizer, max_new_tokens=2 + 5 * rank, **options)
+    return CausalGenerate(tokenizer, prompt_key="input_ids", max_new_tokens=2 + 5 * rank, **options)
 
 
 def written_by(module, rank, family, options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import lightning.pytorch as pl
 import pytest
@@ -158,7 +159,7 @@ def test_comparison_detects_careless_generation(pairs, tmp_path):
 
 @pytest.mark.parametrize(("family", "precision"), [("bart", "32-true"), ("gpt2", "bf16-mixed"), ("bart", "bf16-true")])
 def test_sampled_generation_of_a_real_model(minilm, shallow, tmp_path, family, precision):
-    kind = CausalGenerate if family == "gpt2" else Seq2SeqGenerate
+    kind = partial(CausalGenerate, prompt_key="input_ids") if family == "gpt2" else Seq2SeqGenerate
 
     def fit(scored):
         torch.manual_seed(0)
