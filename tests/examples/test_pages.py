@@ -45,7 +45,7 @@ def test_outputs_are_compared():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "padding_is_masked")
 @pytest.mark.filterwarnings("ignore:.*many workers.*", "ignore::FutureWarning")
 @pytest.mark.parametrize(
     "name", [path.name for path in PAGES if any(b.language == "python" for b in BLOCKS[path.name])]

