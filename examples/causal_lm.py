@@ -32,15 +32,13 @@ class PromptTranslator(pl.LightningModule):
 
     Args:
         model: the generator.
-        tokenizer: the generator's tokenizer.
-        encoder: the frozen encoder.
-        weight: weight of the BERTScore loss; cross-entropy has weight 1.
+        bertscore_loss: the loss.
+        weight: its weight; cross-entropy has weight 1.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, encoder: FrozenEncoder, weight: float = 1.0) -> None:
+    def __init__(self, model: Any, bertscore_loss: SoftBERTScoreLoss, weight: float = 1.0) -> None:
         super().__init__()
-        self.model, self.weight = model.train(), weight
-        self.bertscore_loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+        self.model, self.bertscore_loss, self.weight = model.train(), bertscore_loss, weight
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return cross-entropy plus the weighted BERTScore loss."""
@@ -131,6 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
     pairs = list(enumerate(make_translations()))
     held_out, train = pairs[:16], pairs[16:]
+    texts = [references[0] for _, (_, references) in train[:200]]
+    bertscore_loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=texts)
     generate = CausalGenerate(tokenizer, target_key="references", max_new_tokens=24)
     trainer = pl.Trainer(
         accelerator="cpu",
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         enable_progress_bar=False,
     )
     trainer.fit(
-        PromptTranslator(small_decoder(tokenizer), tokenizer, encoder),
+        PromptTranslator(small_decoder(tokenizer), bertscore_loss),
         DataLoader(train, batch_size=16, shuffle=True, collate_fn=partial(collate_prompts, tokenizer)),
         DataLoader(held_out, batch_size=16, collate_fn=partial(collate_prompts, tokenizer)),
     )

@@ -162,6 +162,7 @@ class AddedLoss(ABC):
     Args:
         encoder: the frozen encoder.
         tokenizer: the generator's tokenizer.
+        texts: summaries of training pairs.
     """
 
     title: str
@@ -170,7 +171,7 @@ class AddedLoss(ABC):
     """Default weight; cross-entropy has weight 1."""
 
     @abstractmethod
-    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None: ...
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any, texts: Sequence[str]) -> None: ...
 
     @abstractmethod
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -192,8 +193,8 @@ class Soft(AddedLoss):
     title = "BERTScore loss"
     weight = 1.0
 
-    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None:
-        self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any, texts: Sequence[str]) -> None:
+        self.loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=texts)
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and the teacher-forced F1."""
@@ -207,7 +208,7 @@ class SelfCritical(AddedLoss):
     title = "self-critical loss"
     weight = 0.2
 
-    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None:
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any, texts: Sequence[str]) -> None:
         self.reward, self.loss = BERTScoreReward(encoder), SelfCriticalLoss()
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -230,7 +231,7 @@ class MinimumRisk(AddedLoss):
     alpha = 0.02
     weight = 10.0
 
-    def __init__(self, encoder: FrozenEncoder, tokenizer: Any) -> None:
+    def __init__(self, encoder: FrozenEncoder, tokenizer: Any, texts: Sequence[str]) -> None:
         self.reward, self.loss = BERTScoreReward(encoder), MinimumRiskLoss(self.alpha)
 
     def __call__(self, module: Summarizer, batch: dict[str, Any], logits: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

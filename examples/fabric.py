@@ -103,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
     # Fabric does not set up the encoder: it has no trained parameters and follows the logits to their device.
     encoder = FrozenEncoder(get_model_path(), num_layers=5)
-    bertscore_loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+    texts = [references[0] for _, (_, references) in train[:200]]
+    bertscore_loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=texts)
     metric = BERTScore(encoder).to(fabric.device)
     figures: dict[str, float] = {}
 

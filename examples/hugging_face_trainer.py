@@ -127,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     pairs: Any = list(enumerate(make_translations()))
     held_out, train = pairs[:16], pairs[16:]
     references = [several for _, (_, several) in held_out]
+    texts = [several[0] for _, (_, several) in train[:200]]
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
 
     metric = BERTScore(encoder, sync_on_compute=False)  # the Trainer gathers the predictions of all ranks
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         report_to=[],
     )
     trainer = BERTScoreTrainer(
-        SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer),
+        SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=texts),
         model=small_generator(tokenizer),
         args=settings,
         data_collator=partial(select_inputs, tokenizer),

@@ -92,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     loader = DataLoader(train, batch_size=16, shuffle=True, collate_fn=partial(collate, tokenizer))
 
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
-    bertscore_loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+    texts = [references[0] for _, (_, references) in train[:200]]
+    bertscore_loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=texts)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     figures: dict[str, float] = {}
 

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     arms = {"cross-entropy": run("cross-entropy goes on", warm.model, options.steps)}
     loss = LOSSES[options.loss]
     if loss is not None:
-        added = loss(encoder, tokenizer)
+        added = loss(encoder, tokenizer, [pair.summary for pair in train[:200]])
         arms[f"cross-entropy + {added.title}"] = run(f"{added.title} joins", warm.model, options.steps, added)
 
     rows = {"before training": (before, 0)}

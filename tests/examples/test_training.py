@@ -186,7 +186,8 @@ def test_added_loss_joins_cross_entropy_with_its_weight(name, generator, corpus,
         module.training_step(items, 0).backward()
         return torch.cat([parameter.grad.flatten() for parameter in module.model.parameters()])
 
-    added = LOSSES[name](encoder, None if name != "soft" else load_generator(generator)[1])
+    texts = [pair.summary for pair in corpus[0]]
+    added = LOSSES[name](encoder, None if name != "soft" else load_generator(generator)[1], texts)
     plain, once, twice = gradient(1.0, None), gradient(1.0, added), gradient(2.0, added)
     assert (once - plain).norm() > 1e-5
     torch.testing.assert_close(twice - once, once - plain, atol=2e-6, rtol=1e-3)
