@@ -11,14 +11,13 @@ from typing import Any, ClassVar, Literal
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.corpus_warnings import warn_once
-from bertscore_tm.callbacks.generator_model import find_generator
+from bertscore_tm.callbacks.generator_model import find_generator, gather_weights
 from bertscore_tm.encoder import FrozenEncoder, make_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional import rank_candidates
@@ -55,34 +54,6 @@ def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -
         trainer.precision_plugin.forward_context(),
     ):
         yield
-
-
-@contextmanager
-def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any, None, None]:
-    """Gather the sharded weights that FSDP gathers only in a forward pass of the whole model, and yield the model.
-
-    ``generate`` calls parts of the model directly, such as its encoder, so the root's forward hooks do not run.
-    """
-    trainer = pl_module._trainer
-    if trainer is not None and isinstance(trainer.strategy, DeepSpeedStrategy) and trainer.strategy.zero_stage_3:
-        raise MisconfigurationException(
-            "generating with weights that DeepSpeed ZeRO stage 3 partitions is not tested, so it is refused: use stage "
-            "2 or FSDP, or pass a function that calls the model's generate with synced_gpus=True as generate="
-        )
-    roots = [model] if trainer is None else [trainer.strategy.model, model]
-    is_sharded = isinstance(model, FSDPModule) and "generate" not in vars(model)
-    wrapper = next((root for root in roots if isinstance(root, FullyShardedDataParallel)), None)
-    if wrapper is not None:
-        with FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False):
-            yield model.module if isinstance(model, FullyShardedDataParallel) else model
-    elif is_sharded:
-        register_fsdp_forward_method(model, "generate")
-        try:
-            yield model
-        finally:
-            del model.generate
-    else:
-        yield model
 
 
 class HuggingFaceGenerate(ABC):
@@ -164,7 +135,7 @@ class HuggingFaceGenerate(ABC):
             if options["do_sample"] and "generation_config" not in options:
                 # Beams of the model's own generation config would search rather than sample.
                 options.setdefault("num_beams", 1)
-        with _gather_weights(pl_module, model) as whole:
+        with gather_weights(pl_module, model) as whole:
             preds = self._generate(whole, batch, options)
         if self.candidates > 1:
             preds = self._choose_by_consensus(preds, pl_module.device)

@@ -72,7 +72,7 @@ def test_texts_are_escaped_in_pages_and_pictures():
 
 
 def test_samples_are_escaped_in_tensorboard():
-    sample = Sample("worst", 3, 0.1, 0.2, 0.3, EVIL, f"{EVIL}\n# {EVIL}", [EVIL, EVIL], EVIL, EVIL, EVIL, None)
+    sample = Sample("worst", 3, 0.1, 0.2, 0.3, EVIL, f"{EVIL}\n# {EVIL}", [EVIL, EVIL], EVIL, EVIL, None)
     written: dict[str, str] = {}
 
     class Logger:
