@@ -169,8 +169,7 @@ class SoftBERTScoreLoss(nn.Module):
         require_choice("reduction", reduction, Reduction)
         require_positive("temperature", temperature)
         require_positive("matching_temperature", matching_temperature)
-        if top_k is not None:
-            require_positive("top_k", top_k)
+        require_positive("top_k", 1 if top_k is None else top_k)
         # Resolved at each call, so that both can be assigned; here to raise errors early.
         resolve_relaxation(relaxation), resolve_matching(matching)
         self.relaxation = relaxation
@@ -217,8 +216,8 @@ class SoftBERTScoreLoss(nn.Module):
         """Return the loss of a batch.
 
         Special tokens that the generator predicts or the target holds (beginning, end, padding, codes of languages) are
-        not content, nor is anything after the target's end token. Rows without content are left out of the mean, as
-        cross-entropy leaves out ignored labels; their loss and gradient are 0. A text without content scores 0.
+        not content, nor is anything after the target's end token. Rows of labels without content are left out of the
+        mean, as in cross-entropy; their loss and gradient are 0. With texts as target, an empty text scores 0.
 
         Args:
             logits: the generator's logits, aligned with the target as for cross-entropy, shape (batch, positions,
@@ -247,7 +246,7 @@ class SoftBERTScoreLoss(nn.Module):
         if size < logits.shape[-1]:
             # Only where needed: the gradient of a slice allocates a tensor as large as the whole.
             logits = logits[..., :size]
-        content, references = self._locate_content(logits.shape[:2], target, mask, logits.device)
+        content, included, references = self._locate_content(logits.shape[:2], target, mask, logits.device)
         if not self._has_checked_logits and not torch.compiler.is_compiling():
             self._has_checked_logits = True
             warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.excluded_ids)
@@ -257,7 +256,7 @@ class SoftBERTScoreLoss(nn.Module):
             )
         flat = logits.detach().flatten(0, 1)
         return self._score(
-            predictions, content, references, encoder_weights, lambda rows: flat[rows], return_components
+            predictions, content, included, references, encoder_weights, lambda rows: flat[rows], return_components
         )
 
     def forward_hidden(
@@ -315,7 +314,7 @@ class SoftBERTScoreLoss(nn.Module):
         bias = None if isinstance(lm_head, Tensor) else getattr(lm_head, "bias", None)
         vocabulary, encoder_weights = self._vocabulary.load(hidden.device)
         self._vocabulary.require_size(len(weight), len(vocabulary.table), "lm_head has")
-        content, references = self._locate_content(hidden.shape[:2], target, mask, hidden.device)
+        content, included, references = self._locate_content(hidden.shape[:2], target, mask, hidden.device)
         labels: Tensor | None = None
         if return_cross_entropy:
             if not isinstance(target, Tensor):
@@ -335,7 +334,7 @@ class SoftBERTScoreLoss(nn.Module):
             own_bias = None if bias is None else bias.to(flat.dtype)
             return nn.functional.linear(flat[rows], weight.to(flat.dtype), own_bias)
 
-        found = self._score(predictions, content, references, encoder_weights, logits, return_components)
+        found = self._score(predictions, content, included, references, encoder_weights, logits, return_components)
         if cross_entropy is None:
             return found
         return (found[0], cross_entropy, found[1]) if isinstance(found, tuple) else (found, cross_entropy)
@@ -378,6 +377,7 @@ class SoftBERTScoreLoss(nn.Module):
         self,
         predictions: SoftPredictions,
         content: Tensor,
+        included: Tensor | None,
         references: EncodedReferences,
         encoder_weights: Tensor,
         logits: Callable[[slice | Tensor], Tensor],
@@ -411,7 +411,7 @@ class SoftBERTScoreLoss(nn.Module):
                     for name, score in of_pairs.items()
                 }
 
-            soft, included = scores(self.matching), content.any(1)
+            soft = scores(self.matching)
             loss = reduce_batch(1 - soft[self.component], self.reduction, included)
             if not return_components:
                 return loss
@@ -424,17 +424,17 @@ class SoftBERTScoreLoss(nn.Module):
 
     def _locate_content(
         self, shape: torch.Size, target: Target, mask: Tensor | None, device: torch.device
-    ) -> tuple[Tensor, EncodedReferences]:
-        """Return which predicted positions are content, and the encoded references."""
+    ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
+        """Return which predicted positions are content, the rows to include (``None``: all) and their references."""
         if mask is not None and mask.shape != shape:
             raise ValueError(f"mask must have the shape {tuple(shape)} of the predictions, got {tuple(mask.shape)}")
         allowed = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.bool()
         if isinstance(target, EncodedReferences):
             if target.num_items != shape[0]:
                 raise ValueError(f"target holds references of {target.num_items} items, the batch has {shape[0]}")
-            return allowed, target
+            return allowed, None, target
         if not isinstance(target, Tensor):
-            return allowed, self.encode_references(list_references(target, shape[0]), device)
+            return allowed, None, self.encode_references(list_references(target, shape[0]), device)
         require_labels(target, shape)
         control_ids, end_ids = self._vocabulary.control_ids, self._vocabulary.end_ids
         content, with_end = locate_label_content(target, allowed, self.ignore_index, control_ids, end_ids)
@@ -443,8 +443,8 @@ class SoftBERTScoreLoss(nn.Module):
         predicted = with_end if self.length == "eos" else content
         if self.bridge is not None and self.bridge.mode != "identity":
             rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
-            return predicted, self.encode_references(self.bridge.decode(rows), device)
+            return predicted, content.any(1), self.encode_references(self.bridge.decode(rows), device)
         references = encode_reference_labels(
             target, content, vocabulary, self.encoder, encoder_weights, self.cache_bytes
         )
-        return predicted, references
+        return predicted, content.any(1), references

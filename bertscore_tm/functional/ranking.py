@@ -16,7 +16,7 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
-from bertscore_tm.scoring.corpus import EncodedTexts, plan_steps
+from bertscore_tm.scoring.corpus import SCORES, EncodedTexts, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation, progress_bar
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
@@ -328,10 +328,8 @@ def _score_pairs(
     references: Tensor | None = None,
 ) -> Tensor:
     """Return the score of every candidate with every reference, shape (candidates, references), on the CPU."""
-    precision, recall, _ = score_all_pairs(encoded.vectors, weights.table, candidates, references).cpu()
-    if component == "f1":
-        return selection_f1(precision, recall)
-    return precision if component == "precision" else recall
+    scores = score_all_pairs(encoded.vectors, weights.table, candidates, references).cpu()
+    return selection_f1(scores[0], scores[1]) if component == "f1" else scores[SCORES.index(component)]
 
 
 def _sum_of_equals(place: list[int], shares: list[float]) -> Tensor:

@@ -149,7 +149,7 @@ def test_self_critical_loss_is_the_advantage_over_greedy_decoding(summarizer, ba
         sequence = sum(log_probs[i, 0, t].item() for t in range(mask.shape[2]) if mask[i, 0, t])
         expected -= (sampled[i] - greedy[i]).item() * sequence / 4
     torch.manual_seed(1)
-    loss, figures = SelfCritical(encoder, summarizer.tokenizer)(summarizer, batch, torch.zeros(1))
+    loss, figures = SelfCritical(encoder, summarizer.tokenizer, [])(summarizer, batch, torch.zeros(1))
     assert loss.item() == pytest.approx(expected, abs=1e-3)
     assert figures["sampled_f1"].item() == pytest.approx(sampled.mean().item(), abs=1e-6)
     assert figures["greedy_f1"].item() == pytest.approx(greedy.mean().item(), abs=1e-6)
@@ -171,7 +171,7 @@ def test_minimum_risk_loss_is_the_expected_risk_over_different_samples(summarize
         weights = {j: (0.02 * log_probs[i, j][mask[i, j]].sum()).exp().item() for j in first.values()}
         risks.append(sum(w * (1 - rewards[j].item()) for j, w in weights.items()) / sum(weights.values()))
     torch.manual_seed(1)
-    loss, figures = MinimumRisk(encoder, summarizer.tokenizer)(summarizer, batch, torch.zeros(1))
+    loss, figures = MinimumRisk(encoder, summarizer.tokenizer, [])(summarizer, batch, torch.zeros(1))
     assert loss.item() == pytest.approx(sum(risks) / 4, abs=1e-5)
     assert figures["sampled_f1"].item() == pytest.approx(torch.stack(all_rewards).mean().item(), abs=1e-6)
 

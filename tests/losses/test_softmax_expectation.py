@@ -62,6 +62,24 @@ def test_gradcheck(kept):
         assert not function(logits)[1].any()
 
 
+@pytest.mark.usefixtures("parts")
+def test_ignored_logits_may_be_anything():
+    """As on an accelerator, where all positions are computed."""
+    logits, table = noise(3, VOCABULARY), noise(VOCABULARY, WIDTH, seed=1)
+    logits[1] = torch.nan
+    logits.requires_grad_()
+
+    def function(logits):
+        found = softmax_expectation(logits, table, 0.7, [2, 22], ignored=torch.tensor([False, True, False]))
+        return found[[0, 2]]
+
+    torch.testing.assert_close(function(logits), plain(logits[[0, 2]], table, 0.7, [2, 22]))
+    assert torch.autograd.gradcheck(function, logits)
+    assert torch.autograd.gradgradcheck(function, logits)
+    (gradient,) = torch.autograd.grad(function(logits).sum(), logits)
+    assert not gradient[1].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_precisions(dtype):
     """In float32 inside, with the gradient in the logits' own."""
