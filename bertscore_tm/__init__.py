@@ -7,9 +7,8 @@ matching the contextual vectors of their tokens greedily by cosine similarity.
 * ``bertscore_tm.functional.bert_score``: the same numbers from a function.
 * ``bertscore_tm.rank_candidates``: the best of several candidates, against references or by consensus.
 * ``bertscore_tm.score_matrix``: the scores of all pairs of two lists of texts, such as for retrieval.
-* ``bertscore_tm.score`` and ``bertscore_tm.BERTScorer``: the same with the interface of the ``bert-score`` package.
-* ``bertscore_tm.align``: which tokens of two texts match, to print or draw; ``plot_alignment`` and
-  ``plot_contributions`` draw it at once.
+* ``bertscore_tm.align``: which tokens of two texts match, to print or draw.
+* ``bertscore_tm.compat``: the interfaces of ``bert-score``, torchmetrics and Hugging Face's ``evaluate``.
 * ``bertscore_tm.losses``: differentiable BERTScore as a training loss.
 * ``bertscore_tm.callbacks``: validation scoring and early stopping for Lightning.
 """
@@ -24,25 +23,21 @@ from bertscore_tm.utilities.version import __version__
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.functional import RankedCandidates, bert_score, rank_candidates, score_matrix
+    from bertscore_tm.functional import RankedCandidates, align, bert_score, rank_candidates, score_matrix
     from bertscore_tm.metric import BERTScore
-    from bertscore_tm.plotting import align, contributions_html, plot_alignment, plot_contributions
-    from bertscore_tm.scorer import BERTScorer, plot_example, score
+    from bertscore_tm.scoring.alignment import Alignment
+    from bertscore_tm.scoring.rescaling import Baseline
 
 __all__ = [
+    "Alignment",
     "BERTScore",
-    "BERTScorer",
+    "Baseline",
     "FrozenEncoder",
     "RankedCandidates",
     "__version__",
     "align",
     "bert_score",
-    "contributions_html",
-    "plot_alignment",
-    "plot_contributions",
-    "plot_example",
     "rank_candidates",
-    "score",
     "score_matrix",
 ]
 
@@ -54,21 +49,17 @@ if not (_here / "losses").is_dir() and (_here.parent / "losses" / "__init__.py")
 
 # torchmetrics imports matplotlib if it is installed, so the public names are imported on first use.
 _HOMES = {
+    "Alignment": "bertscore_tm.scoring.alignment",
     "BERTScore": "bertscore_tm.metric",
-    "BERTScorer": "bertscore_tm.scorer",
+    "Baseline": "bertscore_tm.scoring.rescaling",
     "FrozenEncoder": "bertscore_tm.encoder",
     "RankedCandidates": "bertscore_tm.functional",
-    "align": "bertscore_tm.plotting",
+    "align": "bertscore_tm.functional",
     "bert_score": "bertscore_tm.functional",
-    "contributions_html": "bertscore_tm.plotting",
-    "plot_alignment": "bertscore_tm.plotting",
-    "plot_contributions": "bertscore_tm.plotting",
-    "plot_example": "bertscore_tm.scorer",
     "rank_candidates": "bertscore_tm.functional",
-    "score": "bertscore_tm.scorer",
     "score_matrix": "bertscore_tm.functional",
 }
-_SUBMODULES = ("callbacks", "catalog", "functional", "losses", "statistics")
+_SUBMODULES = ("callbacks", "catalog", "compat", "functional", "losses", "statistics")
 
 
 def __getattr__(name: str) -> Any:

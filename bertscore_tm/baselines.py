@@ -24,7 +24,7 @@ from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import WeightSource, token_weights
 from bertscore_tm.utilities.files import write_atomically
 
-__all__ = ["Baseline", "Sums", "make_baseline"]
+__all__ = ["MeasuredBaseline", "Sums", "make_baseline"]
 
 # Keys of a state file.
 _STATE_KEYS = {"settings", "num_pairs", "sums", "squares"}
@@ -33,11 +33,11 @@ _TEXTS_PER_STEP = 10_000
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """Expected scores of randomly paired texts.
+class MeasuredBaseline:
+    """Mean scores of randomly paired texts.
 
     Args:
-        mean: precision, recall and F1 of every layer, shape (layers, 3), float64.
+        mean: precision, recall and F1 of every layer, shape (layers + 1, 3), float64.
         standard_error: standard error of each mean, the same shape.
         num_pairs: number of scored pairs.
         num_texts: number of distinct texts that the pairs were drawn from.
@@ -52,15 +52,15 @@ class Baseline:
     num_truncated: int
     signature: str
 
-    def table(self) -> str:
-        r"""Return the table in the format that ``baseline_path=`` reads.
+    def to_csv(self) -> str:
+        r"""Return the table in the format that :meth:`bertscore_tm.Baseline.read` reads.
 
         Returns:
             Header ``LAYER,P,R,F`` and one line per layer from 0, six decimals.
 
         Example:
             >>> rows = torch.tensor([[0.25, 0.5, 0.3333333]], dtype=torch.float64)
-            >>> Baseline(rows, rows / 100, 1000, 50, 0, "").table()
+            >>> MeasuredBaseline(rows, rows / 100, 1000, 50, 0, "").to_csv()
             'LAYER,P,R,F\n0,0.250000,0.500000,0.333333\n'
         """
         rows = [f"{layer}," + ",".join(f"{x:.6f}" for x in row) for layer, row in enumerate(self.mean.tolist())]
@@ -115,7 +115,7 @@ def make_baseline(
     progress: Callable[[int], None] | None = None,
     score: Callable[[TextPairs], CorpusScores | None] | None = None,
     run_on_first: Callable[[Callable[[], Sums]], Sums] = lambda work: work(),
-) -> Baseline:
+) -> MeasuredBaseline:
     r"""Measure the mean score of unrelated texts.
 
     It is the b of the rescaled score (x - b) / (1 - b):
@@ -201,7 +201,7 @@ def make_baseline(
         scored = score(TextPairs([distinct[i] for i, _ in chosen], [[distinct[j]] for _, j in chosen]))
         known = run_on_first(partial(add, known, scored))
         report(len(chosen))
-    return Baseline(
+    return MeasuredBaseline(
         mean=(known.sums / known.num_pairs).T,
         standard_error=known.standard_error().T,
         num_pairs=known.num_pairs,

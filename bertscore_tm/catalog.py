@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor
 
 __all__ = [
     "baseline",
+    "baseline_languages",
     "default_model",
     "listed_as",
     "models",
@@ -45,11 +44,11 @@ def _data_folder() -> Traversable:
     return files("bertscore_tm") / "data"
 
 
-def default_model(lang: str) -> str:
+def default_model(language: str) -> str:
     """Return the default model of a language.
 
     Args:
-        lang: language code, such as ``"en"``, ``"de"`` or ``"en-sci"`` for scientific English.
+        language: language code, such as ``"en"``, ``"de"`` or ``"en-sci"`` for scientific English.
 
     Returns:
         Name of the model on the hub; multilingual BERT for languages without a model in the table.
@@ -63,13 +62,13 @@ def default_model(lang: str) -> str:
     """
     tables = _load_tables()
     languages: dict[str, str] = tables["languages"]
-    code, language = lang.lower(), re.split("[-_]", lang.lower())[0]
-    if code not in languages and language in languages:
+    code, base = language.lower(), re.split("[-_]", language.lower())[0]
+    if code not in languages and base in languages:
         raise ValueError(
-            f"lang={lang!r} has no default model, but {language!r} has one: pass lang={language!r} or a model"
+            f"language={language!r} has no default model, but {base!r} has one: pass language={base!r} or a model"
         )
-    if not re.fullmatch("[a-z]{2,3}", language):
-        raise ValueError(f"lang must be a language code such as 'en' or 'de', got {lang!r}; or pass a model")
+    if not re.fullmatch("[a-z]{2,3}", base):
+        raise ValueError(f"language must be a language code such as 'en' or 'de', got {language!r}; or pass a model")
     return languages.get(code, str(tables["other_languages"]))
 
 
@@ -176,42 +175,59 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
     return get_close_matches(name, known, n=3) or get_close_matches(last, known, n=3)
 
 
-def baseline(lang: str, model: str, path: str | os.PathLike[str] | None = None) -> Tensor:
-    """Return the baseline table of a model, by which its scores are rescaled.
+def baseline(language: str, model: str) -> Tensor:
+    """Return the published baseline table of a model, by which its scores are rescaled.
 
     Args:
-        lang: language code.
+        language: language code.
         model: name of the model on the hub.
-        path: file to read instead of a published table: comma-separated, header ``LAYER,P,R,F``, one row per layer
-            from 0.
 
     Returns:
         Expected precision, recall and F1 of random pairs, shape (layers + 1, 3), float64.
 
     Raises:
-        ValueError: no table is published for the language and model, or the table is malformed.
-        FileNotFoundError: ``path`` does not exist.
+        ValueError: no table is published for the language and model.
 
     Example:
         >>> baseline("en", "roberta-large")[17].tolist()
         [0.83150584, 0.8314941, 0.83122575]
     """
-    if path is not None:
-        return parse_baseline(Path(path).read_text(encoding="utf-8"), os.fspath(path))
     tables = _data_folder() / "baselines"
-    languages = sorted(entry.name for entry in tables.iterdir())
-    remedy = "pass baseline_path= (`bertscore-tm baseline` makes a table), or turn rescale_with_baseline off"
-    missing = f"no baseline for language {lang!r} and model {model!r} (looked for baselines/{lang}/{model}.csv)"
+    languages = _table_languages()
+    remedy = "pass a table as rescale= (`bertscore-tm baseline` makes one), or rescale=False"
+    missing = f"no baseline for language {language!r} and model {model!r} (looked for baselines/{language}/{model}.csv)"
     # Comparing with the existing names keeps a name such as "../x" within the folder.
-    if lang.lower() not in languages:
+    if language.lower() not in languages:
         raise ValueError(f"{missing}: {remedy}; languages with tables are {', '.join(languages)}")
-    known = _find_files(tables / lang.lower())
+    known = _find_files(tables / language.lower())
     name = listed_as(model) or model
     if name not in known:
         similar = similar_names(name, known)
         hint = f"; similar names with a table: {', '.join(similar)}" if similar else ""
-        raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {lang!r}: {', '.join(sorted(known))}")
-    return parse_baseline(known[name].read_text(encoding="utf-8"), f"{lang}/{name}")
+        raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {language!r}: {', '.join(sorted(known))}")
+    return parse_baseline(known[name].read_text(encoding="utf-8"), f"{language}/{name}")
+
+
+def baseline_languages(model: str) -> list[str]:
+    """Return the languages for which a model has a published baseline table.
+
+    Args:
+        model: name of the model on the hub.
+
+    Returns:
+        Language codes, sorted.
+
+    Example:
+        >>> baseline_languages("roberta-large"), baseline_languages("bert-base-chinese")
+        (['en'], ['zh'])
+    """
+    name = listed_as(model) or model
+    tables = _data_folder() / "baselines"
+    return [language for language in _table_languages() if name in _find_files(tables / language)]
+
+
+def _table_languages() -> list[str]:
+    return sorted(entry.name for entry in (_data_folder() / "baselines").iterdir())
 
 
 def _find_files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:

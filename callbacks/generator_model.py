@@ -16,14 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 __all__ = ["find_generator", "gather_weights"]
 
 
-def find_generator(pl_module: pl.LightningModule, path: str, user: object, remedy: str = "") -> Any:
+def find_generator(pl_module: pl.LightningModule, path: str) -> Any:
     """Return the model that generates, without the wrappers of ``torch.compile`` and DDP.
 
     Args:
         pl_module: the module that has the model.
         path: dotted path of the model in the module; empty for the module itself.
-        user: the object that needs the model, which the error names.
-        remedy: what the error suggests next to another path, such as ``", or ..."``.
 
     Returns:
         A module with ``generate``.
@@ -41,8 +39,8 @@ def find_generator(pl_module: pl.LightningModule, path: str, user: object, remed
         found = found.module
     if not isinstance(found, nn.Module) or not hasattr(found, "generate"):
         raise MisconfigurationException(
-            f"{type(user).__name__} generates with pl_module.{path}, which is not a Hugging Face model with "
-            f"generate(): pass model= with the dotted path of the model{remedy}"
+            f"texts are generated with pl_module.{path}, which is not a Hugging Face model with generate(): pass "
+            f"model= with the dotted path of the model, or a function as generate="
         )
     return found
 

@@ -19,6 +19,7 @@ from bertscore_tm.callbacks.text_buffer import TextBuffer, add_metric_name
 from bertscore_tm.callbacks.text_statistics import TextStatistics
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.utilities.class_names import full_class_name
 
 __all__ = ["LoaderScores", "check_loader_names", "compute_metric", "flatten_metrics"]
@@ -43,18 +44,9 @@ class LoaderScores:
     has_numbers: bool
     num_pairs: int = 0
     checksum: int = 0
-    _buffers: dict[int, TextBuffer] = field(default_factory=dict)
+    _buffers: dict[str, TextBuffer] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
     _held: dict[int, tuple[str, Any]] = field(default_factory=dict)
-
-    def buffer(self, metric: BERTScore, name: str) -> TextBuffer:
-        """Return the buffer of a metric.
-
-        Args:
-            metric: one of the metrics, or that of a listener.
-            name: name of the metric for errors.
-        """
-        return self._buffers.setdefault(id(metric), TextBuffer(metric, name))
 
     def flush(self) -> None:
         """Update the metrics with the buffered texts."""
@@ -83,20 +75,20 @@ class LoaderScores:
             self._seen.add(index)
         return repeated
 
-    def update_bertscores(self, preds: list[str], target: list[Any], indices: list[int] | None) -> None:
+    def update_bertscores(self, preds: list[str], target: list[Any], indices: list[int]) -> None:
         """Update the BERTScores, which recognize duplicates by their indices.
 
         Args:
             preds: predictions.
             target: a reference, or a list of references, per prediction.
-            indices: number of each example, or ``None`` if no example is read twice.
+            indices: number of each example.
         """
         if self.order is None:
             digests = (sha256(repr(one).encode()).digest()[:8] for one in target)
             self.checksum = (self.checksum + sum(int.from_bytes(one) for one in digests)) % 2**64
         for name, metric in self.metrics.items():
             if isinstance(metric, BERTScore):
-                self.buffer(metric, name).add(preds, target, indices)
+                self._buffers.setdefault(name, TextBuffer(metric, name)).add(preds, target, indices)
 
     def update_others(self, preds: list[str], target: list[Any]) -> None:
         """Update the metrics that are not BERTScores.
@@ -162,10 +154,10 @@ def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, 
                 f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by "
                 f"name; got a {full_class_name(one)}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
             )
-        if isinstance(one, BERTScore) and (one.all_layers or one.score is not None):
+        if isinstance(one, BERTScore) and (one.all_layers or one.component is not None):
             raise ValueError(
                 "BERTScoreCallback logs one precision, recall and F1 per metric: pass a BERTScore with one layer and "
-                "without score="
+                "without component="
             )
     if text_statistics and _STATISTICS in metrics:
         raise ValueError(f"text_statistics=True logs under the name {_STATISTICS!r}: give the metric another name")
@@ -198,7 +190,7 @@ def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:
     return target
 
 
-def compute_metric(name: str, metric: Metric) -> tuple[dict[str, Tensor], Tensor | None]:
+def compute_metric(name: str, metric: Metric) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Compute a metric; a collective call.
 
     Args:
@@ -206,7 +198,7 @@ def compute_metric(name: str, metric: Metric) -> tuple[dict[str, Tensor], Tensor
         metric: the metric.
 
     Returns:
-        Its results by logged name, and the F1 of every pair if it is a BERTScore with ``reduction="none"``.
+        Its results by logged name, and for a BERTScore precision, recall and F1 of every pair, on the CPU.
 
     Raises:
         MisconfigurationException: a result is not a single number.
@@ -214,14 +206,12 @@ def compute_metric(name: str, metric: Metric) -> tuple[dict[str, Tensor], Tensor
     computed = metric.compute()
     if not isinstance(computed, Mapping):
         computed = {"": computed}
-    pairs = None
-    if isinstance(metric, BERTScore) and metric.reduction == "none":
-        pairs = computed["f1"].float().cpu()
-        computed = {key: value if isinstance(value, str) else value.double().mean() for key, value in computed.items()}
+    pairs = {}
+    if isinstance(metric, BERTScore):
+        pairs = {key: computed[key].float().cpu() for key in SCORES}
+        computed = {**computed, **{key: scores.double().mean() for key, scores in pairs.items()}}
     results = {}
     for key, value in computed.items():
-        if isinstance(value, str):  # the signature
-            continue
         number = (value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")).float()
         if number.numel() != 1:
             raise MisconfigurationException(

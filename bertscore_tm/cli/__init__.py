@@ -6,7 +6,8 @@ subcommand is a module with
 * ``NAME``: the subcommand as typed; the module has the same name with ``_`` for ``-``,
 * ``HELP``: one line for ``--help``,
 * ``add_arguments(parser)``: declares the arguments,
-* ``run(arguments) -> int``: does the work and returns the exit code.
+* ``run(arguments) -> int``: does the work with the parsed arguments and returns the exit code; raises
+  :class:`~bertscore_tm.cli.errors.CommandError` if an argument or file is invalid.
 
 Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast.
 """

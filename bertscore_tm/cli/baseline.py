@@ -1,50 +1,45 @@
 r"""Make a baseline table for rescaling: the expected score of random pairs of texts, for every layer of a model.
 
-The table has the published format, one row per layer. Other commands read it with "--baseline", Python with
-"baseline_path=". The text file should contain many unrelated texts of the kind and language to be scored, one per line;
+The table has the published format, one row per layer. Other commands read it with "--rescale", Python with
+"rescale=". The text file should contain many unrelated texts of the kind and language to be scored, one per line;
 repeated and blank texts are left out. An interrupted run resumes when the same command is given again.
 
 Examples::
 
     bertscore-tm baseline -t sentences.txt -m my/model -o my-model.csv
-    bertscore-tm baseline -t corpus.jsonl.gz --column text --lang de --pairs 100000 -o german.csv
+    bertscore-tm baseline -t corpus.jsonl.gz --column text --language de --pairs 100000 -o german.csv
     torchrun --nproc-per-node 4 -m bertscore_tm.cli baseline -t sentences.txt -o roberta-large.csv
-    bertscore-tm score -c hyps.txt -r refs.txt -m my/model -l 9 --baseline my-model.csv
+    bertscore-tm score -c hyps.txt -r refs.txt -m my/model -l 9 --rescale my-model.csv
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
-from bertscore_tm.cli.errors import CommandError, print_message
+from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
+from bertscore_tm.cli.scored_corpus import score_shards
+from bertscore_tm.cli.shards import input_digest, open_shards, remove_shards
 from bertscore_tm.utilities.columns import align_columns
-from bertscore_tm.utilities.files import is_special
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    from bertscore_tm.baselines import Baseline
+    from bertscore_tm.baselines import MeasuredBaseline
     from bertscore_tm.scoring.corpus import CorpusScores
     from bertscore_tm.scoring.texts import TextPairs
 
-__all__ = ["HELP", "NAME", "add_arguments", "run", "state_path"]
+__all__ = ["HELP", "NAME", "add_arguments", "run"]
 
 NAME = "baseline"
 HELP = "make a baseline table for rescaling, for any model and text file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
     group.add_argument(
         "-t", "--texts", metavar="FILE", required=True, help="many unrelated texts, one per line; - is standard input"
@@ -71,54 +66,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed", type=options.integer_of_at_least(0), default=0, help="seed of the random pairs (default: %(default)s)"
     )
-    group.add_argument(
-        "--save-every",
-        type=options.integer_of_at_least(1),
-        metavar="N",
-        default=1000,
-        help="number of pairs after which the state is saved in OUTPUT.partial.json (default: %(default)s)",
-    )
     group = parser.add_argument_group("output")
     group.add_argument(
         "-o",
         "--output",
-        type=report.resumable_path,
+        type=report.file_path,
         metavar="FILE",
         required=True,
         help="write the complete table to this file (.csv)",
     )
     group.add_argument("--json", action="store_true", help="print means and standard errors as one JSON document")
-    parser.set_defaults(resumes=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the table and print it with its standard errors.
-
-    Args:
-        arguments: the parsed arguments.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandError: an argument or file is invalid.
-    """
-    report.check_output_path(arguments.output, arguments.texts)
+    """Make the table and print it with its standard errors."""
+    report.check_files(arguments.output, arguments.texts)
     report.choose_format(arguments.output, (".csv",), ".csv")
-    state = None
-    if is_special(arguments.output):
-        # Nothing can be kept next to a device or a pipe.
-        del arguments.resumes
-    else:
-        state = state_path(arguments.output)
     with join_ranks() as ranks:
-        if ranks.rank == 0 and state is not None and state.exists():
-            print_message(f"resuming from {state}")
-        baseline, limit = _make(arguments, ranks, state)
+        baseline, limit = _make(arguments, ranks)
         if ranks.rank == 0:
-            report.write_output(baseline.table(), arguments.output)
-            if state is not None:
-                state.unlink()
+            report.write_output(baseline.to_csv(), arguments.output)
+            remove_shards(arguments)
     if ranks.rank == 0:
         if baseline.num_truncated:
             from bertscore_tm.scoring.messages import describe_truncation
@@ -130,48 +98,26 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def state_path(output: str) -> Path:
-    """Return the file with the state of an unfinished table.
-
-    Args:
-        output: the table's file; of a symbolic link its target counts.
-
-    Returns:
-        A file in the same folder.
-
-    Example:
-        >>> state_path("roberta-large.csv").name
-        'roberta-large.csv.partial.json'
-    """
-    return report.partial_path(output).with_suffix(".partial.json")
-
-
-def _make(arguments: argparse.Namespace, ranks: RankGroup, state: Path | None) -> tuple[Baseline, int | None]:
+def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBaseline, int | None]:
     texts = ranks.run_on_first(lambda: _read_distinct(arguments))
 
     from bertscore_tm.baselines import make_baseline
-    from bertscore_tm.scoring.messages import progress_bar
+    from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     device = ranks.run_on_all(lambda: choose_device(arguments.device))
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
     weights = token_weights(encoder, device=device)
+    num_pairs, seed = arguments.pairs, arguments.seed
+    settings = {"signature": score_signature(encoder, weights.source), "input": input_digest(texts), "seed": seed}
+    with open_shards(ranks, arguments, num_pairs, settings | {"pairs": num_pairs}) as shards:
 
-    def score(pairs: TextPairs) -> CorpusScores | None:
-        return ranks.score(pairs, encoder, weights, device)
+        def score(pairs: TextPairs) -> CorpusScores | None:
+            return score_shards(shards, pairs, encoder, weights, device)
 
-    with progress_bar(arguments.pairs, ranks.rank == 0 and sys.stderr.isatty()) as progress:
         baseline = ranks.run_on_all(
             lambda: make_baseline(
-                encoder,
-                texts,
-                arguments.pairs,
-                arguments.seed,
-                save_every=arguments.save_every,
-                state_path=state,
-                progress=progress,
-                score=score,
-                run_on_first=ranks.run_on_first,
+                encoder, texts, num_pairs, seed, save_every=num_pairs, score=score, run_on_first=ranks.run_on_first
             )
         )
     return baseline, encoder.tokenizer.max_length
@@ -187,7 +133,7 @@ def _read_distinct(arguments: argparse.Namespace) -> list[str]:
     return texts
 
 
-def _format_summary(baseline: Baseline, arguments: argparse.Namespace) -> str:
+def _format_summary(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> str:
     rows = [["layer", *report.SCORE_LABELS.values()]]
     for layer, (means, errors) in enumerate(zip(baseline.mean.tolist(), baseline.standard_error.tolist(), strict=True)):
         rows.append([str(layer), *(f"{mean:.4f} ± {error:.4f}" for mean, error in zip(means, errors, strict=True))])
@@ -198,7 +144,7 @@ def _format_summary(baseline: Baseline, arguments: argparse.Namespace) -> str:
     )
 
 
-def _format_json(baseline: Baseline, arguments: argparse.Namespace) -> str:
+def _format_json(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> str:
     document = {
         **{
             key: dict(zip(report.SCORES, values.T.mul(1e6).round().div(1e6).tolist(), strict=True))

@@ -12,9 +12,9 @@ equal scores to 1e-6.
 
 Examples::
 
-    bertscore-tm compare -c baseline.txt -c new.txt -r refs.txt --lang en
+    bertscore-tm compare -c baseline.txt -c new.txt -r refs.txt --language en
     bertscore-tm compare -c a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs --json
-    bertscore-tm compare -c a.txt b.txt -r refs.txt --names "before" "after" --layout latex --plot systems.pdf
+    bertscore-tm compare -c a.txt b.txt -r refs.txt --names "before" "after" --output table.tex
     bertscore-tm compare -c outputs.jsonl --system-column system --document-column article
 """
 
@@ -27,13 +27,13 @@ from dataclasses import asdict, dataclass
 from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import charts, documents, options, report, text_arguments
+from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import check_standard_input, read_table
-from bertscore_tm.cli.layouts import LAYOUTS, format_rows
+from bertscore_tm.cli.inputs import Table, check_lengths, read_table
+from bertscore_tm.cli.layouts import format_rows
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
-from bertscore_tm.cli.tables import Table, check_lengths
+from bertscore_tm.cli.shards import remove_shards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,18 +45,13 @@ __all__ = ["HELP", "NAME", "Comparison", "add_arguments", "run"]
 NAME = "compare"
 HELP = "compare two or more systems on the same references"
 
-# A text file contains what is printed.
-_LAYOUT_OF_SUFFIX = {".txt": "text", ".md": "markdown", ".tex": "latex"}
+_SUFFIXES = (".txt", ".md", ".tex", ".json")
 # Rounding of equal scores.
 _TIE = 1e-6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
     group.add_argument(
         "-c",
@@ -83,83 +78,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="column or key of the system that wrote the text: one file contains all systems, each with its texts in "
         "the same order",
     )
-    group.add_argument(
-        "--names", metavar="NAME", nargs="+", help="names of the systems in tables and pictures (default: the files)"
-    )
+    group.add_argument("--names", metavar="NAME", nargs="+", help="names of the systems in tables (default: the files)")
     text_arguments.add_column_arguments(parser)
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser)
     options.add_rescale_arguments(parser)
     group = parser.add_argument_group("comparison")
-    group.add_argument(
-        "--score", default="f1", choices=report.SCORES, help="the score to compare (default: %(default)s)"
-    )
+    options.add_component_argument(group, "the score to compare")
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
-    documents.add_document_argument(group)
-    group.add_argument(
-        "--confidence",
-        type=options.proportion,
-        metavar="X",
-        default=0.95,
-        help="coverage of the intervals (default: %(default)s)",
-    )
-    group = report.add_output_arguments(parser, (*_LAYOUT_OF_SUFFIX, ".json"))
-    group.add_argument(
-        "--layout",
-        choices=LAYOUTS,
-        help="layout of the tables; latex needs the package booktabs (default: that of the output's suffix, else text)",
-    )
-    charts.add_plot_argument(group, "the systems and their differences")
+    text_arguments.add_document_argument(group)
+    options.add_confidence_argument(group)
+    report.add_output_arguments(parser, _SUFFIXES)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Score the systems' texts and print their scores and differences.
-
-    Args:
-        arguments: the parsed arguments.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandError: an argument or file is invalid.
-    """
-    report.check_output_path(arguments.output, *arguments.candidates, *(arguments.references or ()), arguments.idf_file)
-    charts.check_plot_path(arguments.plot)
-    layout = _choose_layout(arguments)
+    """Score the systems' texts and print their scores and differences."""
+    report.check_files(
+        arguments.output, *arguments.candidates, *(arguments.references or ()), options.idf_file(arguments)
+    )
+    suffix = report.choose_format(arguments.output, _SUFFIXES, ".json" if arguments.json else ".txt")
     with join_ranks() as ranks:
-        systems, references, groups, idf_sents = ranks.run_on_first(lambda: _read(arguments))
+        systems, references, groups, idf_texts = ranks.run_on_first(lambda: _read(arguments))
 
         from bertscore_tm.scoring.texts import TextPairs
 
-        # One corpus, so that texts which systems share are encoded once.
-        texts = TextPairs(list(chain.from_iterable(systems.values())), references * len(systems))
-        scored = score_across_ranks(ranks, arguments, texts, references, idf_sents)
+        # All systems' texts for a reference follow each other, so that a reference is encoded once.
+        candidates = list(chain.from_iterable(zip(*systems.values(), strict=True)))
+        shared = [reference for reference in references for _ in systems]
+        scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), idf_texts, references)
     if scored is not None:
         comparison = _compare(scored, list(systems), references, groups, arguments)
-        if layout == "json":
+        if suffix == ".json":
             content = comparison.format_json(scored.signature)
         else:
-            content = comparison.format_summary(scored.signature, layout)
+            content = comparison.format_summary(scored.signature, suffix)
         report.write_output(content, arguments.output)
-        if arguments.plot is not None:
-            comparison.draw(arguments.plot)
+        remove_shards(arguments)
     return 0
-
-
-def _choose_layout(arguments: argparse.Namespace) -> str:
-    """Return the layout of the tables, or ``"json"``."""
-    given = arguments.layout
-    if arguments.json and given not in (None, "text"):
-        raise CommandError(f"--json and --layout {given} exclude each other: give one of them")
-    suffixes = (*_LAYOUT_OF_SUFFIX, ".json")
-    suffix = report.choose_format(arguments.output, suffixes, ".json" if arguments.json else ".txt")
-    layout = _LAYOUT_OF_SUFFIX.get(suffix, "json")
-    if given is None or suffix == ".txt":
-        return given or layout
-    if given != layout and not arguments.json:
-        raise CommandError(f"--layout {given} and --output {arguments.output} exclude each other: give one of them")
-    return layout
 
 
 @dataclass(frozen=True)
@@ -184,17 +139,18 @@ class Comparison:
     outcomes: list[tuple[int, int, int]]
     settings: dict[str, Any]
 
-    def format_summary(self, signature: str, layout: str = "text") -> str:
+    def format_summary(self, signature: str, suffix: str = ".txt") -> str:
         """Format a table of systems and a table of differences.
 
         Args:
             signature: signature of the scores.
-            layout: layout of the tables.
+            suffix: suffix of the files with this layout of tables.
 
         Returns:
             The tables, the settings and the signature.
         """
-        label, interval = self._labels()
+        label = report.SCORE_LABELS[self.settings["component"]]
+        interval = f"{100 * self.settings['confidence']:g}% interval"
         systems = [["system", *report.SCORE_LABELS.values(), f"{interval} of {label}"]]
         for name, means, mean in zip(self.names, self.means.T.tolist(), self.intervals, strict=True):
             systems.append([name, *(f"{x:.4f}" for x in means), f"[{mean.low:.4f}, {mean.high:.4f}]"])
@@ -209,31 +165,11 @@ class Comparison:
         counts = f"{settings['num_texts']} texts, {report.format_count(settings['num_references'], 'reference')}"
         if settings["num_documents"] is not None:
             counts += f", {report.format_count(settings['num_documents'], 'document')}"
-        tables = f"{format_rows(systems, layout)}\n{format_rows(differences, layout)}"
+        tables = f"{format_rows(systems, suffix)}\n{format_rows(differences, suffix)}"
         lines = [f"{counts}; paired permutation test, Student's t intervals", f"signature: {signature}"]
-        if layout == "latex":
+        if suffix == ".tex":
             lines = [f"% {line}" for line in lines]
         return f"{tables}\n" + "".join(f"{line}\n" for line in lines)
-
-    def draw(self, path: str) -> None:
-        """Draw the systems and their differences with their intervals.
-
-        Args:
-            path: the file.
-        """
-        from bertscore_tm.statistics import Estimate
-
-        label, interval = self._labels()
-        differences = [
-            (f"{self.names[i]} - {self.names[j]}", Estimate(test.difference, test.low, test.high))
-            for i, j, test in self.differences
-        ]
-        systems = list(zip(self.names, self.intervals, strict=True))
-        charts.draw_intervals(path, interval, [(label, systems), (f"difference in {label}", differences)])
-
-    def _labels(self) -> tuple[str, str]:
-        """Return the names of the compared score and of the intervals."""
-        return report.SCORE_LABELS[self.settings["score"]], f"{100 * self.settings['confidence']:g}% interval"
 
     def format_json(self, signature: str) -> str:
         """Format everything as JSON.
@@ -264,12 +200,11 @@ def _read(
     from bertscore_tm.statistics import MIN_COMPARED, scipy_stats
 
     scipy_stats()
-    check_standard_input([*arguments.candidates, *(arguments.references or ()), arguments.idf_file])
     tables = [read_table(path, arguments.format) for path in arguments.candidates]
     if arguments.system_column is None:
         systems, references = _read_files(tables, arguments)
         paths = [*arguments.candidates, *arguments.references]
-        groups = documents.read_documents(paths, arguments, len(references))
+        groups = text_arguments.read_documents(paths, arguments, len(references))
     else:
         systems, references, groups = _read_column(tables, arguments)
     count, unit = (len(references), "texts per system") if groups is None else (len(set(groups)), "documents")
@@ -291,14 +226,9 @@ def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> tuple
         )
     if arguments.references is None:
         raise CommandError("no references: give -r FILE")
-    systems = [text_arguments.read_candidates(table, arguments.candidate_column) for table in tables]
+    systems = [table.texts(arguments.candidate_column) for table in tables]
     check_lengths(tables, [len(system) for system in systems])
-    references = text_arguments.read_references(
-        [read_table(path, arguments.format) for path in arguments.references],
-        arguments.reference_column,
-        tables[0],
-        len(systems[0]),
-    )
+    references = text_arguments.read_references(arguments, tables[0], len(systems[0]))
     # A file that is given twice is two systems.
     names = [
         name if arguments.candidates.count(name) == 1 else f"{name} ({number})"
@@ -317,15 +247,10 @@ def _read_column(
     if len(tables) != 1 or not tables[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
     (table,) = tables
-    candidates = text_arguments.read_candidates(table, arguments.candidate_column)
+    candidates = table.texts(arguments.candidate_column)
     names = table.texts(arguments.system_column)
     check_lengths([table, table], [len(candidates), len(names)])
-    sources = (
-        [table]
-        if arguments.references is None
-        else [read_table(path, arguments.format) for path in arguments.references]
-    )
-    references = text_arguments.read_references(sources, arguments.reference_column, table, len(candidates))
+    references = text_arguments.read_references(arguments, table, len(candidates))
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
@@ -351,7 +276,7 @@ def _read_column(
     systems = {name: [candidates[row] for row in own] for name, own in rows.items()}
     groups = None
     if arguments.document_column is not None:
-        labels = documents.document_labels(table, arguments.document_column)
+        labels = text_arguments.document_labels(table, arguments.document_column)
         check_lengths([table, table], [len(candidates), len(labels)])
         groups = [labels[row] for row in first_rows]
     return systems, [references[row] for row in first_rows], groups
@@ -364,11 +289,11 @@ def _compare(
     groups: list[str] | None,
     arguments: argparse.Namespace,
 ) -> Comparison:
-    """Compare systems whose texts are scored one system after the other."""
+    """Compare systems whose texts for each reference follow each other."""
     from bertscore_tm.statistics import Estimate, compare_paired, holm, mean_interval
 
-    index = report.SCORES.index(arguments.score)
-    scores = scored.scores[:, 0].reshape(len(report.SCORES), len(names), -1)
+    index = report.SCORES.index(arguments.component)
+    scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(names)).transpose(1, 2)
     compared = scores[index].double()
     least, largest = (ends[index, 0].item() for ends in scored.bounds)
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": (least, largest), "groups": groups}
@@ -384,7 +309,7 @@ def _compare(
         adjusted=holm([test.p_value for _, _, test in differences]),
         outcomes=[_count_outcomes(compared[i] - compared[j]) for i, j, _ in differences],
         settings={
-            "score": arguments.score,
+            "component": arguments.component,
             "confidence": arguments.confidence,
             "num_texts": compared.shape[1],
             "num_documents": None if groups is None else len(set(groups)),

@@ -1,17 +1,16 @@
 """The ranks of a run under ``torchrun``, which together print what one process prints.
 
-Rank 0 reads the input and prints the result; each rank scores a part of the candidates. Ranks exchange their expected
-errors, so that all end together and with the same exit code.
+Rank 0 reads the input and prints the result; ranks exchange scores in files. They exchange their expected errors, so
+that all end together and with the same exit code.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertscore_tm.cli import print_error
@@ -21,12 +20,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
-    from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.scoring.corpus import CorpusScores
-    from bertscore_tm.scoring.texts import TextPairs
-    from bertscore_tm.scoring.token_weights import TokenWeights
-
-__all__ = ["RankGroup", "choose_device", "join_ranks", "merge_parts", "split_steps"]
+__all__ = ["RankGroup", "choose_device", "join_ranks"]
 
 T = TypeVar("T")
 
@@ -34,8 +28,6 @@ T = TypeVar("T")
 _START_TIMEOUT = timedelta(minutes=10)
 # Timeout for a slower rank. A rank that died is noticed at once, because its connections close.
 _WORK_TIMEOUT = timedelta(days=7)
-# On the CPU the planned steps are so long that the last one would keep one rank busy while the others wait.
-_CHARACTERS_PER_STEP = 32_000
 
 
 @dataclass(frozen=True)
@@ -94,67 +86,6 @@ class RankGroup:
             if failed is not None:
                 raise failed
         return result  # type: ignore[return-value]
-
-    def score(
-        self,
-        texts: TextPairs,
-        encoder: FrozenEncoder,
-        weights: TokenWeights,
-        device: torch.device,
-        *,
-        progress: Callable[[int], None] | None = None,
-    ) -> CorpusScores | None:
-        """Score a corpus, each rank a part of the candidates.
-
-        Args:
-            texts: the corpus.
-            encoder: the encoder.
-            weights: the token weights.
-            device: the device of this rank.
-            progress: called with the number of candidates scored since the last call: on rank 0 after each of its
-                steps, and at the end for the other ranks.
-
-        Returns:
-            The scores on rank 0, ``None`` on all other ranks.
-
-        Raises:
-            CommandError: a rank failed.
-        """
-        from bertscore_tm.scoring.corpus import plan_steps, score_corpus
-
-        advance = progress if self.rank == 0 else None
-
-        def work() -> CorpusScores:
-            steps = plan_steps(texts, encoder, device)
-            if device.type == "cpu":
-                steps = _shorten_steps(steps, texts)
-            own = split_steps(steps, texts, self.size)[self.rank]
-            return score_corpus(texts, encoder, weights, device, steps=own, progress=advance)
-
-        parts = self.gather(self.run_on_all(work))
-        if parts is None:
-            return None
-        if advance is not None:
-            advance(len(texts) - len(parts[0].rows))
-        return _merge_scores(parts)
-
-    def gather(self, value: T) -> list[T] | None:
-        """Collect a value of every rank.
-
-        Args:
-            value: the value of this rank.
-
-        Returns:
-            The values in the order of the ranks on rank 0, ``None`` on all other ranks.
-
-        Raises:
-            CommandError: the connection to a rank was lost.
-        """
-        if self.size == 1:
-            return [value]
-        parts: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        _communicate(lambda dist: dist.gather_object(value, parts, dst=0, group=self.group))
-        return parts
 
 
 @contextmanager
@@ -221,53 +152,6 @@ def choose_device(device: str | None) -> torch.device:
     return torch.device("cuda", number)
 
 
-def split_steps(steps: Sequence[list[int]], texts: TextPairs, num_ranks: int) -> list[list[list[int]]]:
-    """Split steps evenly among ranks, by the number of characters.
-
-    Args:
-        steps: indices of the candidates of each step.
-        texts: the corpus.
-        num_ranks: number of ranks.
-
-    Returns:
-        The steps of each rank.
-
-    Example:
-        >>> from bertscore_tm.scoring.texts import TextPairs
-        >>> texts = TextPairs(["a", "bb", "cccc"], [["a"], ["bb"], ["cccc"]])
-        >>> split_steps([[0], [1], [2]], texts, 2)
-        [[[2]], [[1], [0]]]
-    """
-    split: list[list[list[int]]] = [[] for _ in range(num_ranks)]
-    loads = [0] * num_ranks
-    lengths = [sum(_count_characters(texts, i) for i in step) for step in steps]
-    for number in sorted(range(len(steps)), key=lambda i: -lengths[i]):
-        rank = loads.index(min(loads))
-        split[rank].append(steps[number])
-        loads[rank] += lengths[number]
-    return split
-
-
-def _shorten_steps(steps: Sequence[list[int]], texts: TextPairs) -> list[list[int]]:
-    shortened: list[list[int]] = []
-    for step in steps:
-        current: list[int] = []
-        size = 0
-        for i in step:
-            added = _count_characters(texts, i)
-            if current and size + added > _CHARACTERS_PER_STEP:
-                shortened.append(current)
-                current, size = [], 0
-            current.append(i)
-            size += added
-        shortened.append(current)
-    return shortened
-
-
-def _count_characters(texts: TextPairs, candidate: int) -> int:
-    return len(texts.candidates[candidate]) + sum(map(len, texts.references[candidate]))
-
-
 def _catch_expected(work: Callable[[], T]) -> tuple[T | None, CommandError | None]:
     """Return the function's result, or its expected error as one that can be sent to other ranks."""
     try:
@@ -285,41 +169,3 @@ def _communicate(collective: Callable[[Any], None]) -> None:
         collective(dist)
     except RuntimeError as error:
         raise CommandError(f"lost the connection to another process: {error}", FAILED) from error
-
-
-def merge_parts(parts: Sequence[CorpusScores]) -> CorpusScores:
-    """Join the scores of consecutive parts of a corpus.
-
-    Args:
-        parts: the scores of each part, whose rows count from 0.
-
-    Returns:
-        The scores of the corpus.
-    """
-    import torch
-
-    from bertscore_tm.scoring.corpus import CorpusScores
-
-    return CorpusScores(
-        rows=list(range(sum(len(part.rows) for part in parts))),
-        scores=torch.cat([part.scores for part in parts], dim=-1),
-        best_reference=torch.cat([part.best_reference for part in parts], dim=-1),
-        num_truncated=sum(part.num_truncated for part in parts),
-    )
-
-
-def _merge_scores(parts: Sequence[CorpusScores]) -> CorpusScores:
-    if len(parts) == 1:
-        return parts[0]
-    import torch
-
-    from bertscore_tm.scoring.corpus import CorpusScores
-
-    rows = list(chain.from_iterable(part.rows for part in parts))
-    order = torch.tensor(rows, dtype=torch.long, device="cpu").argsort()
-    return CorpusScores(
-        rows=sorted(rows),
-        scores=torch.cat([part.scores for part in parts], dim=-1)[..., order],
-        best_reference=torch.cat([part.best_reference for part in parts], dim=-1)[..., order],
-        num_truncated=sum(part.num_truncated for part in parts),
-    )

@@ -58,22 +58,11 @@ def print_message(message: str) -> None:
     print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
 
 
-_OPTIONS = {
-    "all_layers": "--all-layers",
-    "baseline_path": "--baseline",
-    "batch_size": "--batch-size",
-    "device": "--device",
-    "exclude_special_tokens": "--exclude-special-tokens",
-    "idf_sents": "--idf-file",
-    "long_text": "--long-text",
-    "max_length": "--max-length",
-    "model_name_or_path": "--model",
-    "num_layers": "--num-layers",
-    "prefix_space": "--prefix-space",
-    "rescale_with_baseline": "--rescale",
-    "stride": "--stride",
-    "trust_remote_code": "--trust-remote-code",
-}
+_NAMES = (
+    *("batch_size", "device", "exclude_special_tokens", "long_text", "max_length", "num_layers", "prefix_space"),
+    *("rescale", "stride", "trust_remote_code"),
+)
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES}
 # Match `num_layers=7`, and without `=` only names that are not English words; never within a path or a longer word.
 _ALONE = "|".join(name for name in _OPTIONS if "_" in name)
 _ARGUMENT = re.compile(rf"(?<![\w/\\.-])(?:({'|'.join(_OPTIONS)})=(?:True\b)?|({_ALONE})(?![\w/\\.-]))")

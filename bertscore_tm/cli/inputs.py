@@ -1,4 +1,4 @@
-"""Read texts from files of plain lines, TSV, CSV, JSON lines, JSON and Parquet; errors name the file and the place."""
+"""Read files of plain lines, TSV, CSV, JSON lines, JSON and Parquet; errors name the file and the place."""
 
 from __future__ import annotations
 
@@ -8,31 +8,161 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.tables import Table
 
 __all__ = [
     "FORMATS",
     "STDIN",
-    "STREAMED_FORMATS",
-    "check_standard_input",
+    "Table",
+    "check_lengths",
     "format_of",
-    "read_parts",
     "read_table",
     "read_texts",
 ]
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
-# Formats of files that are read part by part.
-STREAMED_FORMATS = ("txt", "jsonl")
 STDIN = "-"
 # The largest that the csv module takes on every platform.
 _CSV_CELL_LIMIT = 2**31 - 1
+# Parquet has further types, such as bytes.
+_TYPE_NAMES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number"}
+_TYPE_NAMES |= {list: "an array", dict: "an object", str: "a string"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a file.
+
+    Args:
+        name: the file's name in error messages.
+        rows: texts; for TSV and CSV lists of cells, a header included; for JSON and Parquet objects.
+        places: place of each row in error messages, such as ``"refs.txt:17"``.
+        has_cells: whether the rows are cells.
+    """
+
+    name: str
+    rows: list[Any]
+    places: Sequence[str]
+    has_cells: bool = False
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether rows have several values: not those of plain lines and of JSON arrays of strings."""
+        return self.has_cells or not all(isinstance(row, str) for row in self.rows)
+
+    def texts(self, column: str) -> list[str]:
+        """Return one text per row.
+
+        Args:
+            column: name of a column or JSON key, or in a TSV or CSV file without header the column's number from 1. It
+                is ignored for rows without columns.
+
+        Returns:
+            At least one text; a blank line is an empty text.
+
+        Raises:
+            CommandError: there are no rows, a row lacks the column, or its value is not a string.
+        """
+        (texts,) = self.columns([column])
+        if not texts:
+            raise self.error(0, "the file contains no texts")
+        return [self.check_text(row, text, column) for row, text in enumerate(texts)]
+
+    def check_text(self, row: int, value: Any, column: str) -> str:
+        """Return a value of a row, from 0, and of the named column if it is a text.
+
+        Raises:
+            CommandError: it is not a string, or not valid Unicode.
+        """
+        if not isinstance(value, str):
+            raise self.error(row, f"{column!r} must be a string, got {_describe_type(value)}")
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise self.error(row, f"{column!r} contains an unpaired surrogate, which is not a character") from error
+        return value
+
+    def columns(self, columns: Sequence[str]) -> list[list[Any]]:
+        """Return the values of several columns.
+
+        Names or numbers as in :meth:`texts`; a TSV or CSV file has a header unless all are numbers. Values are strings,
+        or for JSON and Parquet any values.
+
+        Raises:
+            CommandError: a row is malformed or lacks a column.
+        """
+        if self.has_cells:
+            return self._cell_columns(columns)
+        if not self.has_columns:
+            return [list(self.rows) for _ in columns]
+        return [[self._entry(row, [column])[1] for row in range(len(self.rows))] for column in columns]
+
+    def one_of(self, columns: Sequence[str]) -> list[tuple[str, Any]]:
+        """Return name and value of the one of several columns that each row has.
+
+        Raises:
+            CommandError: a row is malformed, or has none or several of them.
+        """
+        if self.has_cells:
+            known = [name for name in columns if self.rows and name in self.rows[0]]
+            column = self._single(0, known) or columns[0]
+            return [(column, value) for value in self._cell_columns([column])[0]]
+        if not self.has_columns:
+            return [(columns[0], row) for row in self.rows]
+        return [self._entry(row, columns) for row in range(len(self.rows))]
+
+    def has_header(self, columns: Sequence[str]) -> bool:
+        """Return whether the first line has the names of columns: in TSV and CSV, unless all given are numbers."""
+        return self.has_cells and not all(column.isdecimal() for column in columns)
+
+    def error(self, row: int, message: str, *, header: bool = False) -> CommandError:
+        """Return an error at the place of a row, from 0; with ``header`` rows are counted after the header."""
+        number = row + header
+        place = self.places[number] if 0 <= number < len(self.places) else f"{self.name}:{number + 1}"
+        return CommandError(f"{place}: {message}")
+
+    def _entry(self, row: int, columns: Sequence[str]) -> tuple[str, Any]:
+        """Return name and value of the one of several keys that an object has."""
+        record = self.rows[row]
+        if not isinstance(record, dict):
+            raise self.error(row, f"the element must be a JSON object, got {_describe_type(record)}")
+        name = self._single(row, [name for name in columns if name in record])
+        if name is None:
+            keys = ", ".join(repr(name) for name in record)
+            raise self.error(row, f"no key {columns[0]!r}; the object has {keys or 'none'}")
+        return name, record[name]
+
+    def _single(self, row: int, known: Sequence[str]) -> str | None:
+        if len(known) > 1:
+            raise self.error(
+                row, f"the columns {' and '.join(map(repr, known))} both exist: choose with --reference-column"
+            )
+        return known[0] if known else None
+
+    def _cell_columns(self, columns: Sequence[str]) -> list[list[Any]]:
+        if not self.rows:
+            return [[] for _ in columns]
+        header, first = self.has_header(columns), self.rows[0]
+        numbers = [self._column_number(column, first) for column in columns]
+        for row, cells in enumerate(self.rows):
+            if len(cells) != len(first):
+                raise self.error(row, f"{len(cells)} columns, but the first line has {len(first)}")
+        return [[cells[number] for cells in self.rows[header:]] for number in numbers]
+
+    def _column_number(self, column: str, first: Sequence[str]) -> int:
+        if column.isdecimal():
+            if 1 <= int(column) <= len(first):
+                return int(column) - 1
+            raise self.error(0, f"column {column} does not exist: the line has {len(first)}, numbered from 1")
+        if first.count(column) == 1:
+            return first.index(column)
+        problem = "more than one column is" if column in first else "no column is"
+        raise self.error(0, f"{problem} named {column!r}; the header has {', '.join(map(repr, first))}")
 
 
 def read_table(path: str, file_format: str | None = None) -> Table:
@@ -60,53 +190,27 @@ def read_table(path: str, file_format: str | None = None) -> Table:
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from error
     if found_format == "parquet":
-        return Table(name, found_format, _parquet_rows(data, name))
+        return _number_rows(name, _parquet_rows(data, name))
+    text = _decode(data, name)
     if found_format == "json":
-        return Table(name, found_format, _json_rows(_decode(data, name), name))
+        hint = "; for one object per line give --format jsonl"
+        value = _parse_json(text, lambda line: f"{name}:{line}" if line else name, hint)
+        if not isinstance(value, list):
+            raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
+        return _number_rows(name, value)
     if found_format == "csv":
-        rows, line_numbers = _csv_rows(_decode(data, name), name)
-        return Table(name, found_format, rows, line_numbers=line_numbers)
-    lines = _lines(data, name)
+        return _csv_table(text, name)
+    # str.splitlines would also split at characters that occur within texts, such as U+2028.
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    places = [f"{name}:{number}" for number in range(1, len(lines) + 1)]
+    if found_format == "txt":
+        return Table(name, lines, places)
     # A row of empty cells in TSV has tabs.
-    filled = [line.replace("\t", ".") for line in lines] if found_format == "tsv" else lines
-    return Table(name, found_format, lines if found_format == "txt" else lines[: _num_filled(filled)])
-
-
-def read_parts(path: str, size: int, given_format: str | None = None) -> Iterator[Table]:
-    """Read a file of plain lines or JSON lines part by part, in bounded memory.
-
-    Args:
-        path: the file; ``.gz`` files are decompressed.
-        size: lines per part.
-        given_format: one of ``STREAMED_FORMATS``. Default: by the file's suffix.
-
-    Yields:
-        The next lines, at most ``size`` of them.
-
-    Raises:
-        CommandError: the file cannot be read or is not UTF-8, or its suffix is that of another format.
-    """
-    file_format, is_compressed = format_of(path, given_format)
-    if file_format not in STREAMED_FORMATS:
-        raise CommandError(
-            f"{path}: {file_format.upper()} files are not read in parts: convert it to JSON lines (.jsonl)"
-        )
-    num_before = 0
-    # Blank lines of JSON lines, until it is known whether they are the last ones.
-    blank: list[str] = []
-    try:
-        with gzip.open(path) if is_compressed else Path(path).open("rb") as file:
-            while data := b"".join(islice(file, size)):
-                lines = [*blank, *_lines(data, path, num_before + len(blank))]
-                num_filled = _num_filled(lines) if file_format == "jsonl" else len(lines)
-                lines, blank = lines[:num_filled], lines[num_filled:]
-                if lines:
-                    yield Table(path, file_format, lines, num_before)
-                    num_before += len(lines)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CommandError(f"{path}: not a valid gzip file: {error}") from error
-    except OSError as error:
-        raise CommandError(f"{path}: {error.strerror or error}") from error
+    while lines and not (lines[-1].replace("\t", ".") if found_format == "tsv" else lines[-1]).strip():
+        lines.pop()
+    if found_format == "tsv":
+        return Table(name, [line.split("\t") for line in lines], places, has_cells=True)
+    return Table(name, [_json_line(line, place) for line, place in zip(lines, places, strict=False)], places)
 
 
 def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:
@@ -123,35 +227,30 @@ def read_texts(path: str, file_format: str | None = None, column: str = "text") 
     Raises:
         CommandError: the file cannot be read, has no such column, or has no rows.
     """
-    table = read_table(path, file_format)
-    texts = table.texts(column)
-    if not texts:
-        raise table.error(0, "the file contains no texts")
-    return texts
+    return read_table(path, file_format).texts(column)
 
 
-def check_standard_input(paths: Sequence[str | None]) -> None:
-    """Check that standard input is given at most once.
-
-    Args:
-        paths: all files that a command reads, ``None`` for files that are not given.
+def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
+    """Check that files have equal numbers of rows, the header not counted.
 
     Raises:
-        CommandError: two of them are ``-``.
+        CommandError: a file has fewer rows than another; the message names it and its last row. Or columns of one file
+            are given by name and by number.
     """
-    if paths.count(STDIN) > 1:
-        raise CommandError("standard input (-) can be read only once: put the other texts into a file")
+    if len({table.name for table in tables}) == 1 and len(set(lengths)) > 1:
+        # One of the columns was read with the header.
+        raise CommandError(f"{tables[0].name}: give all columns by name, or of a file without header all by number")
+    longest = tables[lengths.index(max(lengths))]
+    ends_blank = not longest.has_columns and len(longest.rows) > 1 and not longest.rows[-1].strip()
+    for table, length in zip(tables, lengths, strict=True):
+        if length != max(lengths):
+            blank = ", as its blank last line is an empty text" if ends_blank else ""
+            message = f"the file ends here, but {longest.name} has {max(lengths)} texts{blank}"
+            raise table.error(len(table.rows) - 1, message)
 
 
 def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
-    """Find the format of a file.
-
-    Args:
-        path: the file.
-        given: one of ``FORMATS``. Default: by the suffix.
-
-    Returns:
-        The format, and whether the file is compressed.
+    """Return the given format of a file, by default that of its suffix, and whether it is compressed.
 
     Raises:
         CommandError: the suffix is unknown.
@@ -172,12 +271,16 @@ def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
     return given or suffix, is_compressed
 
 
-def _decode(data: bytes, name: str, num_before: int = 0) -> str:
+def _number_rows(name: str, rows: list[Any]) -> Table:
+    return Table(name, rows, [f"{name}: row {number}" for number in range(1, len(rows) + 1)])
+
+
+def _decode(data: bytes, name: str) -> str:
     try:
-        return data.decode("utf-8" if num_before else "utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # The decoder counts from after a byte order mark.
-        line = num_before + error.object.count(b"\n", 0, error.start) + 1
+        line = error.object.count(b"\n", 0, error.start) + 1
         start = error.object.rfind(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
         raise CommandError(
@@ -186,56 +289,44 @@ def _decode(data: bytes, name: str, num_before: int = 0) -> str:
         ) from error
 
 
-def _lines(data: bytes, name: str, num_before: int = 0) -> list[str]:
-    text = _decode(data, name, num_before)
-    # str.splitlines would also split at characters that occur within texts, such as U+2028.
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+def _parse_json(text: str, place: Callable[[int], str], hint: str = "") -> Any:
+    """Return the value of a JSON text; ``place`` names one of its lines, and ``hint`` a remedy for several values."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        remedy = hint if error.msg == "Extra data" else ""
+        raise CommandError(
+            f"{place(error.lineno)}: not valid JSON: {error.msg} at column {error.colno}{remedy}"
+        ) from error
+    except ValueError as error:
+        raise CommandError(f"{place(0)}: a number has more than {sys.get_int_max_str_digits()} digits") from error
+    except RecursionError as error:
+        raise CommandError(f"{place(0)}: the JSON value is nested too deeply") from error
 
 
-def _num_filled(lines: list[str]) -> int:
-    """Return the number of lines up to the last one that is not blank."""
-    return next((number for number in range(len(lines), 0, -1) if lines[number - 1].strip()), 0)
+def _json_line(line: str, place: str) -> dict[str, Any]:
+    value = _parse_json(line, lambda _: place)
+    if not isinstance(value, dict):
+        raise CommandError(f"{place}: the line must be a JSON object, got {_describe_type(value)}")
+    return value
 
 
-def _csv_rows(text: str, name: str) -> tuple[list[list[str]], list[int]]:
-    """Return the cells of each row of a CSV file, and the number of the line on which it starts."""
+def _csv_table(text: str, name: str) -> Table:
     # The default limit is shorter than many documents.
     csv.field_size_limit(_CSV_CELL_LIMIT)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
-    line_numbers: list[int] = []
-    start = 1
+    # Cells may have several lines.
+    places: list[str] = [f"{name}:1"]
     try:
         for row in reader:
             rows.append(row)
-            line_numbers.append(start)
-            start = reader.line_num + 1
+            places.append(f"{name}:{reader.line_num + 1}")
     except csv.Error as error:
-        raise CommandError(f"{name}:{start}: not valid CSV: {error}") from error
+        raise CommandError(f"{places[-1]}: not valid CSV: {error}") from error
     while rows and not rows[-1]:
         rows.pop()
-    return rows, line_numbers[: len(rows)]
-
-
-def _json_rows(text: str, name: str) -> list[Any]:
-    """Return the elements of a JSON array."""
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        lines = "; for one object per line give --format jsonl" if error.msg == "Extra data" else ""
-        raise CommandError(
-            f"{name}:{error.lineno}: not valid JSON: {error.msg} at column {error.colno}{lines}"
-        ) from error
-    except ValueError as error:
-        raise CommandError(f"{name}: a number has more than {sys.get_int_max_str_digits()} digits") from error
-    except RecursionError as error:
-        raise CommandError(f"{name}: the JSON value is nested too deeply") from error
-    if not isinstance(value, list):
-        raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
-    return value
+    return Table(name, rows, places[: len(rows)], has_cells=True)
 
 
 def _parquet_rows(data: bytes, name: str) -> list[dict[str, Any]]:
@@ -254,3 +345,7 @@ def _parquet_rows(data: bytes, name: str) -> list[dict[str, Any]]:
             raise CommandError(f"{name}: more than one column is named {column!r}")
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
+
+
+def _describe_type(value: Any) -> str:
+    return _TYPE_NAMES.get(type(value), type(value).__name__)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from bertscore_tm.utilities.columns import align_columns
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
-__all__ = ["LAYOUTS", "format_rows"]
+__all__ = ["format_rows"]
 
-LAYOUTS = ("text", "markdown", "latex")
 _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -23,26 +22,26 @@ _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 _MARKDOWN = {character: f"\\{character}" for character in "\\`*_<>|"}
 
 
-def format_rows(rows: Sequence[Sequence[str]], layout: str = "text") -> str:
+def format_rows(rows: Sequence[Sequence[str]], suffix: str = ".txt") -> str:
     r"""Format the rows of a table; the first column is left-aligned, the others are right-aligned.
 
     Args:
         rows: the cells, equally many per row; the first row is the header. Control characters are escaped.
-        layout: one of ``LAYOUTS``. LaTeX needs the package booktabs.
+        suffix: ``".txt"``, ``".md"`` or ``".tex"``, which needs the package booktabs.
 
     Returns:
         The table, with a line end.
 
     Example:
-        >>> print(format_rows([["system", "F1"], ["a_b", "0.41"]], "markdown"), end="")
+        >>> print(format_rows([["system", "F1"], ["a_b", "0.41"]], ".md"), end="")
         | system | F1 |
         |---|---:|
         | a\_b | 0.41 |
     """
-    if layout == "text":
+    if suffix == ".txt":
         return align_columns(rows)
     rows = [[for_terminal(cell) for cell in row] for row in rows]
-    if layout == "markdown":
+    if suffix == ".md":
         lines = ["| " + " | ".join(_escape(cell, _MARKDOWN) for cell in row) + " |" for row in rows]
         lines.insert(1, "|---" + "|---:" * (len(rows[0]) - 1) + "|")
         return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
 from bertscore_tm.cli.inputs import read_texts
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.rescaling import LayerBaseline
 
 __all__ = [
+    "add_component_argument",
+    "add_confidence_argument",
     "add_encoder_arguments",
     "add_idf_arguments",
     "add_rescale_arguments",
     "build_encoder",
     "find_baseline",
+    "idf_file",
     "integer_of_at_least",
-    "proportion",
     "read_idf_texts",
 ]
 
@@ -51,31 +53,6 @@ def integer_of_at_least(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def proportion(text: str) -> float:
-    """Parse a number between 0 and 1, both excluded.
-
-    Args:
-        text: the argument.
-
-    Returns:
-        The number.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is not a number in this range.
-
-    Example:
-        >>> proportion("0.95")
-        0.95
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, such as 0.95, got {text!r}")
-    return value
-
-
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
     """Declare the encoder's arguments.
 
@@ -84,9 +61,9 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
         all_layers: whether the command uses all layers.
     """
     group = parser.add_argument_group("encoder")
-    group.add_argument("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --lang)")
+    group.add_argument("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
     group.add_argument(
-        "--lang", default="en", help="language of the texts; selects model and baseline (default: %(default)s)"
+        "--language", metavar="CODE", help="language of the texts; selects model and baseline (default: en)"
     )
     group.add_argument(
         "-l",
@@ -139,28 +116,47 @@ def add_idf_arguments(parser: argparse.ArgumentParser, *, references: bool = Tru
         references: whether the command has a corpus of references to compute the idf from.
     """
     group = parser.add_argument_group("token weights")
-    if references:
-        group.add_argument("--idf", action="store_true", help="weight tokens by their idf in the references")
+    optional: dict[str, Any] = {"nargs": "?", "const": True} if references else {}
     group.add_argument(
-        "--idf-file",
+        "--idf",
+        default=False,
         metavar="FILE",
-        help="weight tokens by their idf in these texts, one per line (in TSV and JSON lines the column text)",
+        help=f"weight tokens by their idf in {'the references or, with a file, in ' if references else ''}these texts, "
+        f"one per line (in TSV and JSON lines the column text)",
+        **optional,
     )
 
 
 def add_rescale_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments for rescaling.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the arguments for rescaling."""
     group = parser.add_argument_group("rescaling")
     group.add_argument(
         "--rescale",
-        action="store_true",
-        help="map the expected score of unrelated texts to 0 with a published baseline",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="TABLE",
+        help="map the expected score of unrelated texts to 0, by the published baseline or this table (see "
+        "bertscore-tm baseline)",
     )
-    group.add_argument("--baseline", metavar="FILE", help="rescale with this table (see bertscore-tm baseline)")
+
+
+def add_component_argument(group: argparse._ArgumentGroup, use: str = "the score") -> None:
+    """Declare the argument for precision, recall or F1, and what it is used for."""
+    group.add_argument(
+        "--component",
+        choices=("precision", "recall", "f1"),
+        default="f1",
+        help=f"{use}: precision, recall or f1 (default: %(default)s)",
+    )
+
+
+def add_confidence_argument(group: argparse._ArgumentGroup, default: float | None = 0.95) -> None:
+    """Declare the argument for intervals, which are left out without a default."""
+    described = "coverage of the intervals (default: %(default)s)"
+    if default is None:
+        described = "also print Student's t intervals of the means with this coverage, such as 0.95"
+    group.add_argument("--confidence", type=_proportion, metavar="X", default=default, help=described)
 
 
 def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
@@ -177,29 +173,41 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
         CommandError: the model or an option is not supported.
         OSError: the model cannot be loaded.
     """
-    from bertscore_tm.encoder import make_encoder
+    from bertscore_tm.encoder import FrozenEncoder
 
     try:
-        encoder = make_encoder(
-            arguments.model,
-            lang=arguments.lang,
-            num_layers=arguments.num_layers,
-            all_layers=all_layers,
-            dtype=arguments.dtype,
-            revision=arguments.revision,
-            trust_remote_code=arguments.trust_remote_code,
-            max_length=arguments.max_length,
-            batch_size=arguments.batch_size,
-            long_text=arguments.long_text,
-            stride=arguments.stride,
-            prefix_space=arguments.prefix_space,
-            exclude_special_tokens=arguments.exclude_special_tokens,
-        )
+        options: dict[str, Any] = {
+            "num_layers": arguments.num_layers,
+            "all_layers": all_layers,
+            "dtype": arguments.dtype,
+            "revision": arguments.revision,
+            "trust_remote_code": arguments.trust_remote_code,
+            "max_length": arguments.max_length,
+            "batch_size": arguments.batch_size,
+            "long_text": arguments.long_text,
+            "stride": arguments.stride,
+            "prefix_space": arguments.prefix_space,
+            "exclude_special_tokens": arguments.exclude_special_tokens,
+            "device": arguments.device,
+        }
+        if arguments.model is None or arguments.language is not None:
+            encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
+        else:
+            encoder = FrozenEncoder(arguments.model, **options)
         # Loading the tokenizer checks --max-length, --long-text and --stride.
         _ = encoder.tokenizer
     except ValueError as error:
         raise CommandError(replace_arguments_with_options(str(error))) from error
     return encoder
+
+
+def idf_file(arguments: argparse.Namespace) -> str | None:
+    """Return the file of texts that give the idf, if there is one.
+
+    Args:
+        arguments: the parsed arguments of :func:`add_idf_arguments`.
+    """
+    return None if isinstance(arguments.idf, bool) else str(arguments.idf)
 
 
 def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
@@ -209,12 +217,13 @@ def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
         arguments: the parsed arguments of :func:`add_idf_arguments`.
 
     Returns:
-        The texts of ``--idf-file``, or ``None`` without this option.
+        The texts of the file of ``--idf``, or ``None`` without a file.
 
     Raises:
         CommandError: the file cannot be read.
     """
-    return None if arguments.idf_file is None else read_texts(arguments.idf_file)
+    path = idf_file(arguments)
+    return None if path is None else read_texts(path)
 
 
 def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> LayerBaseline | None:
@@ -233,12 +242,21 @@ def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> Laye
     """
     from bertscore_tm.scoring import rescaling
 
-    rescale = arguments.rescale or arguments.baseline is not None
     try:
-        return rescaling.find_baseline(encoder, arguments.lang, rescale, arguments.baseline)
+        return rescaling.find_baseline(encoder, arguments.rescale)
     except OSError as error:
-        raise CommandError(f"{arguments.baseline}: {error.strerror or error}") from error
+        raise CommandError(f"{arguments.rescale}: {error.strerror or error}") from error
     except ValueError as error:
-        if arguments.baseline is None:
+        if arguments.rescale is True:
             raise
-        raise CommandError(f"{arguments.baseline}: {error}") from error
+        raise CommandError(f"{arguments.rescale}: {error}") from error
+
+
+def _proportion(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, such as 0.95, got {text!r}")
+    return value

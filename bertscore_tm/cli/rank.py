@@ -2,8 +2,8 @@
 
 The candidates are JSON lines with an array of texts under "candidates", made by any program. Without references each
 candidate is scored with the other candidates of its line as references. The output has a line per line of the input:
-the best candidate, its index, and the scores of all candidates; "bertscore-tm score" and "compare" read it. Files are
-read and written part by part. An interrupted run resumes when the same command is given again.
+the best candidate, its index, and the scores of all candidates; "bertscore-tm score" and "compare" read it. An
+interrupted run resumes when the same command is given again.
 
 Examples::
 
@@ -16,25 +16,17 @@ Examples::
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import sys
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
-from bertscore_tm.cli.errors import CommandError, print_message
-from bertscore_tm.cli.inputs import STDIN, format_of, read_parts
-from bertscore_tm.cli.tables import Table
+from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.inputs import Table, read_table
+from bertscore_tm.cli.shards import input_digest, open_shards, remove_shards
 from bertscore_tm.cli.text_arguments import read_references
-from bertscore_tm.utilities.files import append_lines, is_special, write_atomically
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -47,17 +39,9 @@ __all__ = ["HELP", "NAME", "add_arguments", "run"]
 NAME = "rank"
 HELP = "choose the best of several candidates, against references or by consensus"
 
-# Lines of the input that a rank scores before the output grows.
-_LINES_PER_RANK = 32
-_LINES_PER_CHECK = 1000
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
     group.add_argument("candidates", metavar="FILE", help="JSON lines with an array of candidates each")
     group.add_argument(
@@ -81,12 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="JSON key of the references, of FILE if -r is not given; a value may be an array of texts",
     )
     group = parser.add_argument_group("ranking")
-    group.add_argument(
-        "--component",
-        choices=("f1", "precision", "recall"),
-        default="f1",
-        help="score to rank by (default: %(default)s)",
-    )
+    options.add_component_argument(group, "the score to rank by")
     group.add_argument(
         "--references-reduce",
         choices=("mean", "max"),
@@ -99,34 +78,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-o",
         "--output",
-        type=report.resumable_path,
+        type=report.file_path,
         metavar="FILE",
         required=True,
         help="write the best candidates to this file, as JSON lines (.jsonl)",
     )
     group.add_argument("--json", action="store_true", help="print the summary as one JSON document")
-    parser.set_defaults(resumes=True)
+    parser.set_defaults(format=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rank the candidates, write the best ones and print a summary.
-
-    Args:
-        arguments: the parsed arguments.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandError: an argument or file is invalid.
-    """
+    """Rank the candidates, write the best ones and print a summary."""
     texts = (arguments.candidates, *(arguments.references or ()))
-    report.check_output_path(arguments.output, *texts, arguments.idf_file)
+    report.check_files(arguments.output, *texts, options.idf_file(arguments))
     report.choose_format(arguments.output, (".jsonl",), ".jsonl")
-    for path in texts:
-        if path == STDIN or Path(path).is_fifo():
-            name = "standard input (-)" if path == STDIN else f"the pipe {path}"
-            raise CommandError(f"rank reads its files twice and cannot read {name}: put the texts into a file")
     with join_ranks() as ranks:
         summary = _rank(arguments, ranks)
     if summary is not None:
@@ -155,149 +120,70 @@ class _Summary:
 
 
 def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
-    num_lines, digest = ranks.run_on_first(lambda: _check_files(arguments))
-    idf_sents = ranks.run_on_first(lambda: options.read_idf_texts(arguments))
+    texts, idf_texts = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
+
+    import torch
 
     from bertscore_tm.functional.ranking import Item, score_items
-    from bertscore_tm.scoring.messages import describe_truncation, progress_bar
+    from bertscore_tm.scoring.messages import describe_truncation
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     device = ranks.run_on_all(lambda: choose_device(arguments.device))
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments))
-    weights = ranks.run_on_all(lambda: token_weights(encoder, False, idf_sents, device=device))
+    weights = ranks.run_on_all(lambda: token_weights(encoder, idf_texts or False, device=device))
+    items = [Item(candidates, references) for candidates, references in texts]
+    component, references_reduce = arguments.component, arguments.references_reduce
+
+    def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
+        own = items[rows.start : rows.stop]
+        scores, num_truncated = score_items(own, encoder, weights, device, component, references_reduce)
+        progress(len(rows))
+        return {"scores": torch.cat(list(scores)).cpu(), "num_truncated": torch.tensor(num_truncated, device="cpu")}
+
     signature = score_signature(encoder, weights.source)
-    settings = {
-        "signature": signature,
-        "input": digest,
-        **{name: getattr(arguments, name) for name in ("component", "references_reduce", "candidates_column")},
-        "reference_column": arguments.reference_column,
-    }
-    num_truncated = 0
-    with ExitStack() as stack:
-        if is_special(arguments.output):
-            # Nothing can be kept next to a device or a pipe.
-            unfinished = Path(stack.enter_context(TemporaryDirectory()), "lines")
-            del arguments.resumes
-        else:
-            unfinished = report.partial_path(arguments.output)
-        done = ranks.run_on_first(lambda: stack.enter_context(report.start_partial(unfinished, settings)))
-        if done and ranks.rank == 0:
-            print_message(f"resuming after line {done} from {unfinished}")
-        parts = _read_texts(arguments, _LINES_PER_RANK * ranks.size, done)
-        show = ranks.rank == 0 and sys.stderr.isatty()
-        progress = stack.enter_context(progress_bar(num_lines, show, unit="line"))
-        progress(done)
-        while texts := ranks.run_on_first(lambda: next(parts, None)):
-            items = [Item(candidates, references) for candidates, references in texts]
-            score = partial(
-                score_items,
-                items[ranks.rank :: ranks.size],
-                encoder,
-                weights,
-                device,
-                arguments.component,
-                arguments.references_reduce,
-            )
-            gathered = ranks.gather(ranks.run_on_all(score))
-            if gathered is not None:
-                _append_lines(unfinished, items, [scores for scores, _ in gathered])
-                num_truncated += sum(truncated for _, truncated in gathered)
-            progress(len(items))
-        if ranks.rank != 0:
-            return None
-        summary = _finish(unfinished, arguments.output, signature)
+    settings = {"signature": signature, "component": component, "references_reduce": references_reduce}
+    with open_shards(ranks, arguments, len(items), settings | {"input": input_digest(texts)}) as shards:
+        parts = shards.compute(work, "line")
+    if parts is None:
+        return None
+    num_truncated = sum(int(part["num_truncated"]) for part in parts)
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
-    return summary
+    counts = [len(item.candidates) for item in items]
+    scores = torch.split(torch.cat([part["scores"] for part in parts]), counts)
+    records = list(map(_make_record, items, scores))
+    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+    report.write_output("".join(lines), arguments.output)
+    remove_shards(arguments)
+    scored = [record["score"] for record in records if record["score"] is not None]
+    return _Summary(len(items), sum(counts), sum(scored) / len(scored) if scored else None, signature)
 
 
-def _check_files(arguments: argparse.Namespace) -> tuple[int, str]:
-    """Check all lines before the first is scored; return their number and a digest of the texts."""
-    ends = [_read_end(path) for path in (arguments.candidates, *(arguments.references or ()))]
-    lengths = [end.num_before + len(end.rows) for end in ends]
-    num_lines = lengths[0]
-    if num_lines == 0:
-        raise CommandError(f"{arguments.candidates}: the file contains no candidates")
-    longest = ends[lengths.index(max(lengths))]
-    for end, length in zip(ends, lengths, strict=True):
-        if length != max(lengths):
-            blank = ", as its blank last line is an empty text" if longest.ends_blank else ""
-            message = f"the file ends here, but {longest.name} has {max(lengths)} texts{blank}"
-            raise end.error(len(end.rows) - 1, message)
-    digest = hashlib.sha256()
-    for texts in _read_texts(arguments, _LINES_PER_CHECK):
-        digest.update("".join(json.dumps(each) + "\n" for each in texts).encode())
-    return num_lines, digest.hexdigest()
+def _read(arguments: argparse.Namespace) -> list[tuple[list[str], list[str] | None]]:
+    """Return candidates and references of each line."""
+    table = read_table(arguments.candidates)
+    if not table.rows:
+        raise CommandError(f"{table.name}: the file contains no candidates")
+    if not table.has_columns:
+        raise CommandError(f"{table.name}: candidates are arrays of texts: name the file .jsonl, .json or .parquet")
+    (values,) = table.columns([arguments.candidates_column])
+    candidates = [_check_candidates(table, row, value, arguments) for row, value in enumerate(values)]
+    if arguments.references is None and arguments.reference_column is None:
+        return [(texts, None) for texts in candidates]
+    return list(zip(candidates, read_references(arguments, table, len(candidates)), strict=True))
 
 
-def _read_end(path: str) -> Table:
-    """Return the last lines of a file."""
-    last = deque(read_parts(path, _LINES_PER_CHECK), maxlen=1)
-    return last.pop() if last else Table(path, format_of(path)[0], [])
+def _check_candidates(table: Table, row: int, value: Any, arguments: argparse.Namespace) -> list[str]:
+    column = arguments.candidates_column
+    if not isinstance(value, list) or not value:
+        raise table.error(row, f"{column!r} must be an array of at least one text")
+    return [table.check_text(row, text, f"{column}[{i}]") for i, text in enumerate(value)]
 
 
-def _read_texts(
-    arguments: argparse.Namespace, size: int, done: int = 0
-) -> Iterator[list[tuple[list[str], list[str] | None]]]:
-    """Yield candidates and references of the lines that are not done yet, part by part."""
-    readers = [read_parts(path, size) for path in arguments.references or ()]
-    for table in read_parts(arguments.candidates, size):
-        tables = [next(reader, None) for reader in readers]
-        sources = [other for other in tables if other is not None and len(other.rows) == len(table.rows)]
-        if len(sources) != len(readers):
-            raise CommandError("the files changed while they were read: give the command again")
-        if table.num_before + len(table.rows) <= done:
-            continue
-        candidates = _read_candidates(table, arguments.candidates_column)
-        references: Sequence[list[str] | None] = [None] * len(candidates)
-        if sources or arguments.reference_column is not None:
-            references = read_references(sources or [table], arguments.reference_column, table, len(candidates))
-        yield list(zip(candidates, references, strict=True))[max(done - table.num_before, 0) :]
-
-
-def _read_candidates(table: Table, column: str) -> list[list[str]]:
-    if table.file_format != "jsonl":
-        raise CommandError(f"{table.name}: candidates are read from JSON lines: name the file .jsonl or .jsonl.gz")
-    (rows,) = table.columns([column])
-    for row, value in enumerate(rows):
-        if not isinstance(value, list) or not value:
-            raise table.error(row, f"{column!r} must be an array of at least one text")
-    return [
-        [table.check_text(row, text, f"{column}[{i}]") for i, text in enumerate(value)]
-        for row, value in enumerate(rows)
-    ]
-
-
-def _append_lines(path: Path, items: Sequence[Item], scores: Sequence[Sequence[Tensor]]) -> None:
-    """Append a line per item; ``scores`` are those of each rank, which had every n-th item."""
-    lines = []
-    for number, item in enumerate(items):
-        rank, place = number % len(scores), number // len(scores)
-        lines.append(_format_line(item, scores[rank][place]))
-    append_lines(path, lines)
-
-
-def _format_line(item: Item, scores: Tensor) -> str:
+def _make_record(item: Item, scores: Tensor) -> dict[str, Any]:
     from bertscore_tm.functional.ranking import order_candidates
 
     best = int(order_candidates(scores)[0])
     rounded = [None if score != score else round(score, 6) for score in scores.tolist()]
-    record = {"candidate": item.candidates[best], "index": best, "score": rounded[best], "scores": rounded}
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
-
-
-def _finish(unfinished: Path, output: str, signature: str) -> _Summary:
-    """Move the finished lines to the output, and summarize them."""
-    num_items = num_candidates = num_scored = 0
-    total = 0.0
-    with unfinished.open(encoding="utf-8") as source, write_atomically(output) as target:
-        next(source)
-        for line in source:
-            target.write(line)
-            record = json.loads(line)
-            num_items, num_candidates = num_items + 1, num_candidates + len(record["scores"])
-            if record["score"] is not None:
-                total, num_scored = total + record["score"], num_scored + 1
-    unfinished.unlink()
-    return _Summary(num_items, num_candidates, total / num_scored if num_scored else None, signature)
+    return {"candidate": item.candidates[best], "index": best, "score": rounded[best], "scores": rounded}

@@ -6,16 +6,15 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
-from bertscore_tm.utilities.columns import align_columns
-from bertscore_tm.utilities.files import is_special, resume_lines, write_atomically
+from bertscore_tm.cli.inputs import STDIN
+from bertscore_tm.utilities.files import is_special, write_atomically
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
@@ -26,13 +25,11 @@ __all__ = [
     "SCORE_LABELS",
     "ScoreReport",
     "add_output_arguments",
-    "check_output_path",
+    "check_files",
     "choose_format",
+    "file_path",
     "format_count",
     "output_path",
-    "partial_path",
-    "resumable_path",
-    "start_partial",
     "write_output",
 ]
 
@@ -81,8 +78,8 @@ def output_path(argument: str) -> str | None:
     return None if argument == "-" else argument
 
 
-def resumable_path(argument: str) -> str:
-    """Parse an output that an interrupted run resumes.
+def file_path(argument: str) -> str:
+    """Parse an output that must be a file.
 
     Args:
         argument: the file.
@@ -91,16 +88,14 @@ def resumable_path(argument: str) -> str:
         The file.
 
     Raises:
-        argparse.ArgumentTypeError: it is standard output.
+        argparse.ArgumentTypeError: it is standard output, where the command prints its summary.
 
     Example:
-        >>> resumable_path("best.jsonl")
+        >>> file_path("best.jsonl")
         'best.jsonl'
     """
     if argument == "-":
-        raise argparse.ArgumentTypeError(
-            "an interrupted run resumes from a file next to the output: give a file, not -"
-        )
+        raise argparse.ArgumentTypeError("the summary is printed on standard output: give a file, not -")
     return argument
 
 
@@ -109,23 +104,21 @@ class ScoreReport:
     """Scores of a corpus in the formats that the command prints.
 
     Args:
-        scores: precision, recall and F1, shape (3, layers, candidates).
-        best_reference: index of each candidate's best reference by F1, shape (layers, candidates).
-        layers: number of each layer.
+        scores: precision, recall and F1, shape (3, candidates).
+        best_reference: index of each candidate's best reference by F1, shape (candidates,).
+        layer: number of the layer.
         num_references: number of references of all candidates.
         signature: all settings that change a score, in one line.
-        all_layers: report one score per layer.
         confidence: coverage of the intervals of the means, ``None`` without intervals.
-        bounds: least and largest possible scores, shape (3, layers) each.
+        bounds: least and largest possible scores, shape (3,) each.
         documents: the document of each candidate, ``None`` if candidates are independent.
     """
 
     scores: Tensor
     best_reference: Tensor
-    layers: list[int]
+    layer: int
     num_references: int
     signature: str
-    all_layers: bool
     confidence: float | None
     bounds: tuple[Tensor, Tensor]
     documents: list[str] | None = None
@@ -135,35 +128,40 @@ class ScoreReport:
         """Number of candidates."""
         return self.scores.shape[-1]
 
+    @property
+    def num_independent(self) -> int:
+        """Number of documents, or of candidates that are independent."""
+        return self.num_candidates if self.documents is None else len(set(self.documents))
+
+    def intervals(self) -> list[tuple[float, float]] | None:
+        """Return the ends of the intervals of precision, recall and F1, ``None`` if there are none."""
+        if self.confidence is None or self.num_independent < 2:
+            return None
+        from bertscore_tm.statistics import mean_interval
+
+        low, high = mean_interval(self.scores, self.confidence, bounds=self.bounds, groups=self.documents)
+        return list(zip(low.tolist(), high.tolist(), strict=True))
+
     def format_summary(self) -> str:
         """Return the mean scores as text.
 
         Returns:
             Lines with the means, the counts and the signature.
         """
-        cells = [[f"{x:.4f}" for x in row] for row in self.scores.double().mean(-1).T.tolist()]
-        if self.confidence is not None and self._num_independent > 1:
-            low, high = (ends.permute(1, 0).tolist() for ends in self._intervals(self.confidence))
-            cells = [
-                [f"{cell} [{a:.4f}, {b:.4f}]" for cell, a, b in zip(*row, strict=True)]
-                for row in zip(cells, low, high, strict=True)
-            ]
-        if self.all_layers:
-            rows = [[str(n), *row] for n, row in zip(self.layers, cells, strict=True)]
-            text = align_columns([["layer", *SCORE_LABELS.values()], *rows])
-        else:
-            text = (
-                "  ".join(f"{label} {cell}" for label, cell in zip(SCORE_LABELS.values(), cells[0], strict=True)) + "\n"
-            )
+        cells = [f"{label} {x:.4f}" for label, x in zip(SCORE_LABELS.values(), self._means(), strict=True)]
+        intervals = self.intervals()
+        if intervals is not None:
+            cells = [f"{cell} [{low:.4f}, {high:.4f}]" for cell, (low, high) in zip(cells, intervals, strict=True)]
+        lines = ["  ".join(cells)]
         if self.confidence is not None:
-            independent = format_count(self._num_independent, "candidate" if self.documents is None else "document")
-            intervals = f"{100 * self.confidence:g}% intervals of the means"
-            if self._num_independent < 2:
-                text += f"no {intervals}: {independent}\n"
+            independent = format_count(self.num_independent, "candidate" if self.documents is None else "document")
+            described = f"{100 * self.confidence:g}% intervals of the means"
+            if intervals is None:
+                lines.append(f"no {described}: {independent}")
             else:
-                text += intervals + (f" from {independent}\n" if self.documents is not None else "\n")
+                lines.append(described if self.documents is None else f"{described} from {independent}")
         counts = f"{format_count(self.num_candidates, 'candidate')}, {format_count(self.num_references, 'reference')}"
-        return f"{text}{counts}\nsignature: {self.signature}\n"
+        return "\n".join([*lines, counts, f"signature: {self.signature}"]) + "\n"
 
     def format_table(self, separator: str = "\t") -> str:
         """Return the scores of each candidate as tab-separated or comma-separated values.
@@ -172,8 +170,7 @@ class ScoreReport:
             separator: tab or comma.
 
         Returns:
-            With tabs the summary in comment lines, which CSV does not have; a header, and one line per candidate and
-            layer.
+            With tabs the summary in comment lines, which CSV does not have; a header, and one line per candidate.
         """
         several = self.num_references > self.num_candidates
         lines = ["# " + line for line in self.format_summary().splitlines()] if separator == "\t" else []
@@ -182,12 +179,11 @@ class ScoreReport:
         text = StringIO()
         text.writelines(line + "\n" for line in lines)
         for start in range(0, self.num_candidates, _ROWS_PER_BLOCK):
-            rows = self.scores[..., start : start + _ROWS_PER_BLOCK].permute(2, 1, 0).tolist()
-            best = self.best_reference[:, start : start + _ROWS_PER_BLOCK].T.tolist()
-            for segment, (values, chosen) in enumerate(zip(rows, best, strict=True), start):
-                for layer, row, index in zip(self.layers, values, chosen, strict=True):
-                    cells = [str(segment), str(layer), *(f"{x:.6f}" for x in row)]
-                    text.write(separator.join(cells + ([str(index)] if several else [])) + "\n")
+            rows = self.scores[:, start : start + _ROWS_PER_BLOCK].T.tolist()
+            best = self.best_reference[start : start + _ROWS_PER_BLOCK].tolist()
+            for segment, (row, index) in enumerate(zip(rows, best, strict=True), start):
+                cells = [str(segment), str(self.layer), *(f"{x:.6f}" for x in row)]
+                text.write(separator.join(cells + ([str(index)] if several else [])) + "\n")
         return text.getvalue()
 
     def format_json(self, per_segment: bool) -> str:
@@ -199,40 +195,28 @@ class ScoreReport:
         Returns:
             A JSON object with scores rounded to six decimals.
         """
-        document: dict[str, Any] = dict(zip(SCORES, self._to_lists(self.scores.double().mean(-1)), strict=True))
+        document: dict[str, Any] = {name: round(x, 6) for name, x in zip(SCORES, self._means(), strict=True)}
         if self.confidence is not None:
-            for end, values in zip(("low", "high"), self._intervals(self.confidence), strict=True):
-                ends = self._to_lists(values) if self._num_independent > 1 else [None] * len(SCORES)
-                document |= {f"{name}_{end}": x for name, x in zip(SCORES, ends, strict=True)}
+            intervals = self.intervals()
+            for i, name in enumerate(SCORES):
+                ends = (None, None) if intervals is None else (round(x, 6) for x in intervals[i])
+                document |= dict(zip((f"{name}_low", f"{name}_high"), ends, strict=True))
             document["confidence"] = self.confidence
-            document["num_documents"] = None if self.documents is None else self._num_independent
-        if self.all_layers:
-            document["layers"] = self.layers
+            document["num_documents"] = None if self.documents is None else self.num_independent
         document |= {
             "num_candidates": self.num_candidates,
             "num_references": self.num_references,
             "signature": self.signature,
         }
         if per_segment:
-            document["segments"] = dict(zip(SCORES, self._to_lists(self.scores.double()), strict=True))
-            best = self.best_reference.tolist()
-            document["segments"]["best_reference"] = best if self.all_layers else best[0]
+            rounded = self.scores.double().mul(1e6).round().div(1e6).tolist()
+            document["segments"] = dict(zip(SCORES, rounded, strict=True))
+            document["segments"]["best_reference"] = self.best_reference.tolist()
         return json.dumps(document, allow_nan=False) + "\n"
 
-    def _intervals(self, confidence: float) -> tuple[Tensor, Tensor]:
-        """Return the ends of the intervals of the means, each of shape (3, layers)."""
-        from bertscore_tm.statistics import mean_interval
-
-        return mean_interval(self.scores, confidence, bounds=self.bounds, groups=self.documents)
-
-    @property
-    def _num_independent(self) -> int:
-        """Number of documents, or of candidates that are independent."""
-        return self.num_candidates if self.documents is None else len(set(self.documents))
-
-    def _to_lists(self, values: Tensor) -> list[Any]:
-        """Return rounded values, nested by layer only if all layers are reported."""
-        return (values if self.all_layers else values[:, 0]).mul(1e6).round().div(1e6).tolist()
+    def _means(self) -> list[float]:
+        means: list[float] = self.scores.double().mean(-1).tolist()
+        return means
 
 
 def format_count(number: int, noun: str) -> str:
@@ -252,8 +236,8 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def check_output_path(path: str | None, *inputs: str | None) -> None:
-    """Check, before the scores are computed, that a file can be written and is none of those that are read.
+def check_files(path: str | None, *inputs: str | None) -> None:
+    """Check, before the scores are computed, that a file can be written, and is none of those that are read.
 
     Args:
         path: the file, or ``None`` for standard output.
@@ -261,8 +245,10 @@ def check_output_path(path: str | None, *inputs: str | None) -> None:
 
     Raises:
         CommandError: the path is a folder or an input, its folder does not exist, or the permissions do not allow
-            writing.
+            writing; or two inputs are standard input, ``-``.
     """
+    if inputs.count(STDIN) > 1:
+        raise CommandError("standard input (-) can be read only once: put the other texts into a file")
     if path is None:
         return
     target = Path(path)
@@ -306,46 +292,6 @@ def choose_format(path: str | None, suffixes: Sequence[str], default: str) -> st
     if default == ".json" != suffix:
         raise CommandError(f"--json and --output {path} exclude each other: name the file .json, or remove --json")
     return suffix
-
-
-def partial_path(output: str) -> Path:
-    """Return the file with the settings and the finished lines of an unfinished output.
-
-    Args:
-        output: the output file; of a symbolic link its target counts.
-
-    Returns:
-        A file in the same folder.
-
-    Example:
-        >>> partial_path("best.jsonl").name
-        'best.jsonl.partial'
-    """
-    target = Path(output).resolve() if Path(output).is_symlink() else Path(output)
-    return target.with_name(f"{target.name}.partial")
-
-
-@contextmanager
-def start_partial(path: Path, settings: dict[str, Any]) -> Generator[int, None, None]:
-    """Start the file of an unfinished output, or find what an interrupted run finished; keep other runs off it.
-
-    Args:
-        path: the file, see :func:`partial_path`.
-        settings: settings of the run, which an unfinished output must have too.
-
-    Yields:
-        Number of finished lines.
-
-    Raises:
-        CommandError: the file belongs to another run.
-        OSError: another process writes the file.
-    """
-    with resume_lines(path, json.dumps(settings)) as done:
-        if done is None:
-            raise CommandError(
-                f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
-            )
-        yield done
 
 
 def write_output(content: str | bytes, path: str | None) -> None:

@@ -2,7 +2,7 @@
 
 Examples::
 
-    bertscore-tm score -c hyps.txt -r refs.txt --lang en
+    bertscore-tm score -c hyps.txt -r refs.txt --language en
     bertscore-tm score -c hyps.txt -r refs1.txt refs2.txt --idf --rescale --per-segment
     bertscore-tm score -c pairs.jsonl --json --output scores.json
     torchrun --nproc-per-node 4 -m bertscore_tm.cli score -c hyps.txt -r refs.txt
@@ -11,15 +11,17 @@ Examples::
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import documents, options, report, text_arguments
+from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import check_standard_input
-from bertscore_tm.cli.pair_files import PairFiles, open_pairs
-from bertscore_tm.cli.scored_corpus import score_files_across_ranks
+from bertscore_tm.cli.scored_corpus import score_across_ranks
+from bertscore_tm.cli.shards import remove_shards
 from bertscore_tm.utilities.user_warnings import warn_user
+
+if TYPE_CHECKING:
+    from bertscore_tm.scoring.texts import TextPairs
 
 __all__ = ["HELP", "NAME", "add_arguments", "run"]
 
@@ -30,11 +32,7 @@ _SUFFIXES = (".txt", ".json", ".tsv", ".csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the command's arguments."""
     text_arguments.add_pair_arguments(parser)
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser)
@@ -45,14 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also print the scores of each pair; pairs and references count from 0",
     )
-    group.add_argument("--all-layers", action="store_true", help="print the scores of every layer up to --num-layers")
-    group.add_argument(
-        "--confidence",
-        type=options.proportion,
-        metavar="X",
-        help="also print Student's t intervals of the means with this coverage, such as 0.95",
-    )
-    documents.add_document_argument(group)
+    options.add_confidence_argument(group, None)
+    text_arguments.add_document_argument(group)
     group.add_argument(
         "-v",
         "--verbose",
@@ -73,35 +65,27 @@ def _add_bert_score_options(parser: argparse.ArgumentParser) -> None:
     add("--num_layers", dest="num_layers", type=int)
     add("--batch_size", dest="batch_size", type=int)
     add("-s", "--seg_level", dest="per_segment", action="store_true")
+    add("--lang", dest="language")
     add("--rescale_with_baseline", dest="rescale", action="store_true")
-    add("--baseline_path", dest="baseline")
+    add("--baseline_path", dest="baseline_path")
     add("--nthreads", dest="nthreads", type=int)
     add("--use_fast_tokenizer", dest="use_fast_tokenizer", action="store_true")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Score files and print the result.
-
-    Args:
-        arguments: the parsed arguments.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandError: an argument or file is invalid.
-    """
+    """Score files and print the result."""
     unused = [f"--{name}" for name in ("nthreads", "use_fast_tokenizer") if name in arguments]
     if unused:
         warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
-    files = [arguments.candidates, *(arguments.references or ()), arguments.idf_file]
-    report.check_output_path(arguments.output, *files)
+    if arguments.rescale is True:
+        arguments.rescale = getattr(arguments, "baseline_path", True)
+    files = [arguments.candidates, *(arguments.references or ()), options.idf_file(arguments)]
+    report.check_files(arguments.output, *files)
     suffix = report.choose_format(arguments.output, _SUFFIXES, ".json" if arguments.json else ".txt")
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(
             f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment, or name it .txt"
         )
-    check_standard_input(files)
     scored = _score(arguments)
     if scored is not None:
         if suffix == ".json":
@@ -113,33 +97,30 @@ def run(arguments: argparse.Namespace) -> int:
         report.write_output(text, arguments.output)
         if suffix == ".csv":
             report.write_output(scored.format_summary(), None)
-        if "resumes" in arguments:
-            report.partial_path(arguments.output).unlink(missing_ok=True)
+        remove_shards(arguments)
     return 0
 
 
 def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
     """Return the report on rank 0, ``None`` on all other ranks."""
     with join_ranks() as ranks:
-        files, groups, idf_sents = ranks.run_on_first(lambda: _read(arguments))
-        scored = score_files_across_ranks(ranks, arguments, files, idf_sents, all_layers=arguments.all_layers)
+        texts, groups, idf_texts = ranks.run_on_first(lambda: _read(arguments))
+        scored = score_across_ranks(ranks, arguments, texts, idf_texts)
     if scored is None:
         return None
-    last = scored.encoder.num_layers
     return report.ScoreReport(
-        scores=scored.scores,
-        best_reference=scored.best_reference,
-        layers=list(range(last + 1)) if arguments.all_layers else [last],
-        num_references=files.num_references,
+        scores=scored.scores[:, 0],
+        best_reference=scored.best_reference[0],
+        layer=scored.encoder.num_layers,
+        num_references=sum(map(len, texts.references)),
         signature=scored.signature,
-        all_layers=arguments.all_layers,
         confidence=arguments.confidence,
-        bounds=scored.bounds,
+        bounds=(scored.bounds[0][:, 0], scored.bounds[1][:, 0]),
         documents=groups,
     )
 
 
-def _read(arguments: argparse.Namespace) -> tuple[PairFiles, list[str] | None, list[str] | None]:
+def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None, list[str] | None]:
     """Return the pairs, the document of each, and the texts for idf."""
     if arguments.confidence is not None:
         from bertscore_tm.statistics import scipy_stats
@@ -147,7 +128,7 @@ def _read(arguments: argparse.Namespace) -> tuple[PairFiles, list[str] | None, l
         scipy_stats()
     elif arguments.document_column is not None:
         raise CommandError("argument --document-column: it changes intervals only, so give --confidence too")
-    files = open_pairs(arguments)
+    texts = text_arguments.read_pairs(arguments)
     paths = [path for path in (arguments.candidates, *(arguments.references or ())) if path is not None]
-    groups = documents.read_documents(paths, arguments, files.num_pairs)
-    return files, groups, options.read_idf_texts(arguments)
+    groups = text_arguments.read_documents(paths, arguments, len(texts))
+    return texts, groups, options.read_idf_texts(arguments)

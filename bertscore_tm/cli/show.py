@@ -5,9 +5,9 @@ scores. Of several references the best one is shown.
 
 Examples::
 
-    bertscore-tm show "a cat sleeps" "the kitten is sleeping" --lang en
+    bertscore-tm show "a cat sleeps" "the kitten is sleeping" --language en
     bertscore-tm show "a cat sleeps" "the kitten is sleeping" --output matches.pdf
-    bertscore-tm show "a cat sleeps" "the kitten is sleeping" --contributions --output shares.png
+    bertscore-tm show "a cat sleeps" "the kitten is sleeping" --output shares.html
     bertscore-tm show -c hyps.txt -r refs.txt --worst 5
     bertscore-tm show -c pairs.jsonl --row 17 --json
 """
@@ -22,16 +22,14 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report, text_arguments
-from bertscore_tm.cli.charts import PICTURE_SUFFIXES
 from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
-from bertscore_tm.cli.inputs import check_standard_input
 
 if TYPE_CHECKING:
     import torch
 
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.plotting.alignment import Alignment
+    from bertscore_tm.scoring.alignment import Alignment
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
 
@@ -40,15 +38,12 @@ __all__ = ["HELP", "NAME", "ShownPair", "add_arguments", "run"]
 NAME = "show"
 HELP = "show how the tokens of a candidate and a reference match"
 
+_PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
 _DOTS_PER_INCH = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the command's arguments."""
     parser.add_argument("candidate", nargs="?", help="the text to score (put -- before a text that starts with -)")
     parser.add_argument("reference", nargs="?", help="its reference")
     group = text_arguments.add_file_arguments(parser)
@@ -65,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="show the N pairs of the files with the lowest score, the lowest first",
     )
-    group.add_argument(
-        "--score", default="f1", choices=report.SCORES, help="the score of --worst (default: %(default)s)"
-    )
+    options.add_component_argument(group, "the score of --worst")
     text_arguments.add_column_arguments(parser)
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser, references=False)
@@ -82,31 +75,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(.json), to this file",
     )
     group.add_argument("--json", action="store_true", help="print tokens, matches and shares as one JSON document")
-    group.add_argument(
-        "--contributions",
-        action="store_true",
-        help="draw how much each token adds to the score, as web pages always do, instead of the matrix of matches",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show pairs of texts.
-
-    Args:
-        arguments: the parsed arguments.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandError: an argument or file is invalid.
-    """
-    report.check_output_path(arguments.output, arguments.candidates, *(arguments.references or ()), arguments.idf_file)
+    """Show pairs of texts."""
+    report.check_files(
+        arguments.output, arguments.candidates, *(arguments.references or ()), options.idf_file(arguments)
+    )
     suffix = _choose_format(arguments)
     texts = _read(arguments)
     idf_sents = options.read_idf_texts(arguments)
 
-    from bertscore_tm.plotting.functional import align_and_warn
+    from bertscore_tm.functional import align
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
@@ -114,17 +94,17 @@ def run(arguments: argparse.Namespace) -> int:
     encoder = options.build_encoder(arguments)
     baseline = options.find_baseline(encoder, arguments)
     try:
-        weights = token_weights(encoder, idf_sents=idf_sents, device=device)
+        weights = token_weights(encoder, False if idf_sents is None else idf_sents, device=device)
         shown = []
         for row, candidate, reference in _choose_pairs(texts, arguments, encoder, weights, device):
             alignment = None
             if row is None or all(encoder.tokenizer([candidate, reference]).has_content):
-                alignment = align_and_warn(candidate, reference, encoder, weights, device, baseline)
+                alignment = align(candidate, reference, encoder, idf=weights, rescale=arguments.rescale)
             shown.append(ShownPair(row, candidate, reference, alignment))
     except ValueError as error:
         raise CommandError(replace_arguments_with_options(str(error))) from error
     signature = score_signature(encoder, weights.source, baseline)
-    report.write_output(_format_pairs(shown, suffix, signature, arguments.contributions), arguments.output)
+    report.write_output(_format_pairs(shown, suffix, signature), arguments.output)
     return 0
 
 
@@ -171,12 +151,10 @@ class ShownPair:
 
 def _choose_format(arguments: argparse.Namespace) -> str:
     """Return the suffix that stands for the format of the output."""
-    suffixes = (*PICTURE_SUFFIXES, ".html", ".txt", ".json")
+    suffixes = (*_PICTURE_SUFFIXES, ".html", ".txt", ".json")
     suffix = report.choose_format(arguments.output, suffixes, ".json" if arguments.json else ".txt")
-    if arguments.contributions and suffix in (".txt", ".json"):
-        raise CommandError("--contributions needs a picture: pass --output with a .png, .pdf or .svg file")
     num_rows = arguments.worst or len(arguments.row or [0])
-    if num_rows > 1 and suffix in (*PICTURE_SUFFIXES, ".html"):
+    if num_rows > 1 and suffix in (*_PICTURE_SUFFIXES, ".html"):
         raise CommandError(f"{arguments.output} can show one pair: give a single --row, or --worst 1")
     return suffix
 
@@ -200,7 +178,6 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
         raise CommandError("give two texts or files (-c, -r), not both")
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
-    check_standard_input([arguments.candidates, *(arguments.references or ()), arguments.idf_file])
     texts = text_arguments.read_files(arguments)
     for row in arguments.row or ():
         if row >= len(texts):
@@ -232,13 +209,13 @@ def _choose_pairs(
     )
     order = list(range(len(rows)))
     if arguments.worst is not None:
-        scores = scored.scores[report.SCORES.index(arguments.score), 0]
+        scores = scored.scores[report.SCORES.index(arguments.component), 0]
         order = scores.argsort(stable=True)[: arguments.worst].tolist()
     best = scored.best_reference[0].tolist()
     return [(rows[i], texts.candidates[rows[i]], texts.references[rows[i]][best[i]]) for i in order]
 
 
-def _format_pairs(shown: Sequence[ShownPair], suffix: str, signature: str, contributions: bool) -> str | bytes:
+def _format_pairs(shown: Sequence[ShownPair], suffix: str, signature: str) -> str | bytes:
     if suffix == ".json":
         document = {"pairs": [pair.to_dict() for pair in shown], "signature": signature}
         return json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n"
@@ -249,7 +226,7 @@ def _format_pairs(shown: Sequence[ShownPair], suffix: str, signature: str, contr
         raise CommandError(f"row {pair.row} cannot be drawn: a text has no tokens, so the score is 0")
     if suffix == ".html":
         return pair.alignment.to_html()
-    figure = pair.alignment.plot_contributions() if contributions else pair.alignment.plot()
+    figure = pair.alignment.plot()
     file = BytesIO()
     figure.savefig(file, format=suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
     return file.getvalue()

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import FORMATS, read_table
-from bertscore_tm.cli.tables import Table, check_lengths
+from bertscore_tm.cli.inputs import FORMATS, STDIN, Table, check_lengths, format_of, read_table
 
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
 
 __all__ = [
     "add_column_arguments",
+    "add_document_argument",
     "add_file_arguments",
     "add_pair_arguments",
-    "read_candidates",
+    "document_labels",
+    "read_documents",
     "read_files",
     "read_pairs",
     "read_references",
@@ -29,11 +30,7 @@ REFERENCES = ("reference", "references")
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments for candidates and references.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the arguments for candidates and references."""
     group = add_file_arguments(parser)
     group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
     group.add_argument(
@@ -74,11 +71,7 @@ def add_file_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGro
 
 
 def add_column_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments for file formats and columns.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the arguments for file formats and columns."""
     group = parser.add_argument_group("file formats")
     group.add_argument(
         "--format",
@@ -142,46 +135,20 @@ def read_files(arguments: argparse.Namespace) -> TextPairs:
     from bertscore_tm.scoring.texts import TextPairs
 
     table = read_table(arguments.candidates, arguments.format)
-    candidates = read_candidates(table, arguments.candidate_column)
-    if arguments.references is None:
-        if not table.has_columns:
-            raise CommandError(
-                f"no references: give -r FILE, or --format tsv or jsonl if {table.name} also contains the references"
-            )
-        tables = [table]
-    else:
-        tables = [read_table(path, arguments.format) for path in arguments.references]
-    return TextPairs(candidates, read_references(tables, arguments.reference_column, table, len(candidates)))
+    candidates = table.texts(arguments.candidate_column)
+    if arguments.references is None and not table.has_columns:
+        raise CommandError(
+            f"no references: give -r FILE, or --format tsv or jsonl if {table.name} also contains the references"
+        )
+    return TextPairs(candidates, read_references(arguments, table, len(candidates)))
 
 
-def read_candidates(table: Table, column: str = CANDIDATE) -> list[str]:
-    """Return the candidates of a file.
+def read_references(arguments: argparse.Namespace, candidates: Table, num_candidates: int) -> list[list[str]]:
+    """Return the references of every candidate: those of all files, or of the file of the candidates.
 
     Args:
-        table: the file.
-        column: name or number of their column.
-
-    Returns:
-        At least one text.
-
-    Raises:
-        CommandError: the file is malformed or has no rows.
-    """
-    candidates = table.texts(column)
-    if not candidates:
-        raise table.error(0, "the file contains no texts")
-    return candidates
-
-
-def read_references(
-    tables: Sequence[Table], columns: Sequence[str] | None, candidates: Table, num_candidates: int
-) -> list[list[str]]:
-    """Return the references of every candidate.
-
-    Args:
-        tables: files with one row per candidate. Each candidate gets its references of all files.
-        columns: names or numbers of the columns. Default: the existing one of ``reference`` and ``references``.
-        candidates: the file of the candidates, for error messages.
+        arguments: the parsed arguments of :func:`add_file_arguments` and :func:`add_column_arguments`.
+        candidates: the file of the candidates.
         num_candidates: number of candidates.
 
     Returns:
@@ -190,6 +157,8 @@ def read_references(
     Raises:
         CommandError: a file is malformed or has a different number of rows.
     """
+    paths, columns = arguments.references, arguments.reference_column
+    tables = [candidates] if paths is None else [read_table(path, arguments.format) for path in paths]
     references: list[list[str]] = [[] for _ in range(num_candidates)]
     for table in tables:
         if columns is None:
@@ -210,3 +179,57 @@ def _as_texts(table: Table, row: int, value: Any, name: str) -> list[str]:
             raise table.error(row, f"{name!r} is an empty array: every candidate needs at least one reference")
         return [table.check_text(row, item, f"{name}[{i}]") for i, item in enumerate(value)]
     return [table.check_text(row, value, name)]
+
+
+def add_document_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the column of the documents."""
+    group.add_argument(
+        "--document-column",
+        metavar="NAME",
+        help="column or JSON key of each text's document, in the first file with columns of -c and -r: intervals and "
+        "tests resample whole documents (default: all texts are independent)",
+    )
+
+
+def read_documents(paths: Sequence[str], arguments: argparse.Namespace, num_texts: int) -> list[str] | None:
+    """Read the document of each text from the first file that has columns.
+
+    Args:
+        paths: files with one row per text.
+        arguments: the parsed arguments.
+        num_texts: number of texts.
+
+    Returns:
+        One label per text, or ``None`` without ``--document-column``.
+
+    Raises:
+        CommandError: no file has columns, or that file is standard input, malformed, or does not fit.
+    """
+    if arguments.document_column is None:
+        return None
+    path = next((path for path in paths if format_of(path, arguments.format)[0] != "txt"), None)
+    if path is None or path == STDIN:
+        raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl, to -c or -r")
+    labels = document_labels(read_table(path, arguments.format), arguments.document_column)
+    if len(labels) != num_texts:
+        raise CommandError(f"argument --document-column: {path} has {len(labels)} rows for {num_texts} texts")
+    return labels
+
+
+def document_labels(table: Table, column: str) -> list[str]:
+    """Return the document of each row.
+
+    Args:
+        table: the rows.
+        column: name or number of the column.
+
+    Returns:
+        One label per row.
+
+    Raises:
+        CommandError: a row lacks the column, or its value is neither a string nor an integer.
+    """
+    (values,) = table.columns([column])
+    return [
+        str(value) if type(value) is int else table.check_text(row, value, column) for row, value in enumerate(values)
+    ]

@@ -9,8 +9,8 @@ Examples::
 
     bertscore-tm tune-layers -c judged.jsonl -m my/model
     bertscore-tm tune-layers -c judged.tsv --human-column fluency --human-column adequacy --coefficient kendall
-    bertscore-tm tune-layers -c judged.jsonl --system-column system --score recall --idf
-    bertscore-tm tune-layers --darr preferences.jsonl --lang en --json --output layers.json
+    bertscore-tm tune-layers -c judged.jsonl --system-column system --component recall --idf
+    bertscore-tm tune-layers --darr preferences.jsonl --language en --json --output layers.json
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import charts, options, report, text_arguments
+from bertscore_tm.cli import options, report, text_arguments
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import check_standard_input, read_table
+from bertscore_tm.cli.inputs import Table, check_lengths, read_table
 from bertscore_tm.cli.scored_corpus import score_across_ranks
-from bertscore_tm.cli.tables import Table, check_lengths
+from bertscore_tm.cli.shards import remove_shards
 from bertscore_tm.utilities.columns import align_columns
 
 if TYPE_CHECKING:
@@ -44,18 +44,14 @@ _SUFFIXES = (".txt", ".json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments.
-
-    Args:
-        parser: the command's parser.
-    """
+    """Declare the command's arguments."""
     group = parser.add_argument_group("texts and judgements")
     source = group.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "-c",
         "--candidates",
         metavar="FILE",
-        help="texts with human judgements; .tsv and .jsonl files may also contain the references and judgements",
+        help="texts with human judgements and, without -r, references: a file with columns, such as .tsv or .jsonl",
     )
     source.add_argument(
         "--darr",
@@ -71,9 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="references of the candidates, line by line, if the candidates' file does not contain them",
     )
     group.add_argument(
-        "--human", metavar="FILE", help="judgements, line by line, if the candidates' file does not contain them"
-    )
-    group.add_argument(
         "--human-column",
         metavar="NAME",
         action="append",
@@ -83,55 +76,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--system-column",
         metavar="NAME",
-        help="column or key of the system that wrote the candidate, in the file of the judgements: correlate the means "
-        "of systems instead of texts",
+        help="column or key of the system that wrote the candidate: correlate the means of systems instead of texts",
     )
     text_arguments.add_column_arguments(parser)
     options.add_encoder_arguments(parser, all_layers=True)
     options.add_idf_arguments(parser)
     group = parser.add_argument_group("ranking")
-    group.add_argument(
-        "--score", default="f1", choices=report.SCORES, help="the score to rank layers by (default: %(default)s)"
-    )
+    options.add_component_argument(group, "the score to rank layers by")
     group.add_argument(
         "--coefficient",
         choices=("pearson", "spearman", "kendall"),
         default="pearson",
         help="correlation coefficient (default: %(default)s)",
     )
-    group.add_argument(
-        "--confidence",
-        type=options.proportion,
-        metavar="X",
-        default=0.95,
-        help="coverage of the intervals (default: %(default)s)",
-    )
-    charts.add_plot_argument(
-        report.add_output_arguments(parser, _SUFFIXES), "the layers in their order, with intervals"
-    )
+    options.add_confidence_argument(group)
+    report.add_output_arguments(parser, _SUFFIXES)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Score with all layers and print the layers, best first.
-
-    Args:
-        arguments: the parsed arguments.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        CommandError: an argument or file is invalid.
-    """
-    report.check_output_path(arguments.output, *_input_files(arguments))
+    """Score with all layers and print the layers, best first."""
+    references = arguments.references or ()
+    files = (arguments.candidates, arguments.darr, *references, options.idf_file(arguments))
+    report.check_files(arguments.output, *files)
     suffix = report.choose_format(arguments.output, _SUFFIXES, ".json" if arguments.json else ".txt")
-    charts.check_plot_path(arguments.plot)
     with join_ranks() as ranks:
-        judged, idf_sents = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
-        references = judged.texts.references[: len(judged)]
-        scored = score_across_ranks(
-            ranks, arguments, judged.texts, references, idf_sents, all_layers=True, rescale=False
-        )
+        judged, idf_texts = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
+        references = judged.texts.references[:: 1 if judged.human else 2]
+        scored = score_across_ranks(ranks, arguments, judged.texts, idf_texts, references, all_layers=True)
     if scored is not None:
         rankings = {
             name: judged.rank_layers(scores, arguments)
@@ -139,8 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
         format_rankings = _format_json if suffix == ".json" else _format_summary
         report.write_output(format_rankings(rankings, judged, arguments, scored.signature), arguments.output)
-        if arguments.plot is not None:
-            _draw(rankings[arguments.score].layers, arguments)
+        remove_shards(arguments)
     return 0
 
 
@@ -163,7 +133,7 @@ class JudgedTexts:
     """Texts and their human judgements.
 
     Args:
-        texts: candidates and references; for preferences first all better texts, then all worse ones.
+        texts: candidates and references; for preferences each better text is followed by the worse one.
         human: judgements of each kind; empty for preferences.
         systems: the system that wrote each candidate, to correlate systems instead of texts.
     """
@@ -222,7 +192,7 @@ class JudgedTexts:
         )
 
         if not self.human:
-            better, worse = scores.chunk(2, dim=-1)
+            better, worse = scores[:, ::2], scores[:, 1::2]
             layers = rank_layers_by_preference(better, worse, confidence=arguments.confidence)
             return Ranking(layers, [{}] * len(layers))
         if self.systems is not None:
@@ -234,16 +204,10 @@ class JudgedTexts:
         return Ranking(layers, [*compare_neighbours(layers, scores, human, how), {}])
 
 
-def _input_files(arguments: argparse.Namespace) -> list[str | None]:
-    references = arguments.references or ()
-    return [arguments.candidates, arguments.darr, arguments.human, *references, arguments.idf_file]
-
-
 def _read(arguments: argparse.Namespace) -> JudgedTexts:
     from bertscore_tm.statistics import correlation, scipy_stats
 
     scipy_stats()
-    check_standard_input(_input_files(arguments))
     if arguments.darr is not None:
         return _read_preferences(arguments)
     judged = _read_judged(arguments)
@@ -261,7 +225,6 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
 
     excluded = {
         "-r": arguments.references,
-        "--human": arguments.human,
         "--human-column": arguments.human_column,
         "--system-column": arguments.system_column,
     }
@@ -274,36 +237,30 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     better, worse = table.texts("better"), table.texts("worse")
     if len(better) < 2:
         raise table.error(0, f"the file must contain at least two preferences, got {len(better)}")
-    references = text_arguments.read_references([table], arguments.reference_column, table, len(better))
-    return JudgedTexts(TextPairs(better + worse, references * 2), {})
+    references = text_arguments.read_references(arguments, table, len(better))
+    # Next to each other, so that their reference is encoded once.
+    texts = [text for both in zip(better, worse, strict=True) for text in both]
+    return JudgedTexts(TextPairs(texts, [reference for reference in references for _ in range(2)]), {})
 
 
 def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
     from bertscore_tm.scoring.texts import TextPairs
 
     table = read_table(arguments.candidates, arguments.format)
-    candidates = text_arguments.read_candidates(table, arguments.candidate_column)
+    candidates = table.texts(arguments.candidate_column)
     if not table.has_columns:
-        for option, value in (("-r", arguments.references), ("--human", arguments.human)):
-            if value is None:
-                raise CommandError(
-                    f"give {option} FILE, or --format tsv or jsonl if {table.name} contains more than the candidates"
-                )
-    tables = [table]
-    if arguments.references is not None:
-        tables = [read_table(path, arguments.format) for path in arguments.references]
-    references = text_arguments.read_references(tables, arguments.reference_column, table, len(candidates))
-    judgements = table if arguments.human is None else read_table(arguments.human, arguments.format)
+        raise CommandError(f"{table.name}: judgements need a file with columns: give --format, such as tsv or jsonl")
+    references = text_arguments.read_references(arguments, table, len(candidates))
     columns = arguments.human_column or ["human"]
-    values = judgements.columns(columns)
-    check_lengths([table, judgements], [len(candidates), len(values[0])])
+    values = table.columns(columns)
+    check_lengths([table, table], [len(candidates), len(values[0])])
     human = {}
     for column, cells in zip(columns, values, strict=True):
-        human.update(_parse_judgements(judgements, column, cells, header=judgements.has_header(columns)))
+        human.update(_parse_judgements(table, column, cells, header=table.has_header(columns)))
     systems = None
     if arguments.system_column is not None:
-        systems = judgements.texts(arguments.system_column)
-        check_lengths([table, judgements], [len(candidates), len(systems)])
+        systems = table.texts(arguments.system_column)
+        check_lengths([table, table], [len(candidates), len(systems)])
     return JudgedTexts(TextPairs(candidates, references), human, systems)
 
 
@@ -338,7 +295,7 @@ def _parse_number(value: Any) -> float | None:
 def _format_summary(
     rankings: dict[str, Ranking], judged: JudgedTexts, arguments: argparse.Namespace, signature: str
 ) -> str:
-    ranking = rankings[arguments.score]
+    ranking = rankings[arguments.component]
     kinds = list(ranking.layers[0].agreement)
     tested = any(ranking.p_values)
     rows = [["layer", *(["mean"] if len(kinds) > 1 else [])]]
@@ -351,29 +308,14 @@ def _format_summary(
             if tested:
                 row.append(f"{p_values[kind]:.4f}" if kind in p_values else "")
         rows.append(row)
-    settings = _describe_intervals(arguments)
-    if tested:
-        settings += ", p of Williams' test against the next layer"
-    description = f"{report.SCORE_LABELS[arguments.score]} and {judged.describe()}: {settings}"
-    return f"{align_columns(rows)}{description}\nsignature: {signature}\n"
-
-
-def _describe_intervals(arguments: argparse.Namespace) -> str:
-    """Return what is estimated and the coverage of its intervals, such as "Pearson, 95% intervals"."""
     coefficient = (
         "share of concordant minus share of discordant pairs" if arguments.darr else arguments.coefficient.title()
     )
-    return f"{coefficient}, {100 * arguments.confidence:g}% intervals"
-
-
-def _draw(layers: list[LayerAgreement], arguments: argparse.Namespace) -> None:
-    against = "preferences" if arguments.darr else "judgements"
-    label = f"{report.SCORE_LABELS[arguments.score]} and {against}: {_describe_intervals(arguments)}"
-    in_order = sorted(layers, key=lambda layer: layer.layer)
-    panels = [
-        (kind, [(f"layer {layer.layer}", layer.agreement[kind]) for layer in in_order]) for kind in layers[0].agreement
-    ]
-    charts.draw_intervals(arguments.plot, label, panels)
+    settings = f"{coefficient}, {100 * arguments.confidence:g}% intervals"
+    if tested:
+        settings += ", p of Williams' test against the next layer"
+    description = f"{report.SCORE_LABELS[arguments.component]} and {judged.describe()}: {settings}"
+    return f"{align_columns(rows)}{description}\nsignature: {signature}\n"
 
 
 def _format_json(

@@ -3,8 +3,7 @@ r"""Matchings: how well each token of a text is matched by the tokens of another
 With cosine similarities s of a token i and the n tokens j of the other text, and a temperature v:
 
 * ``"max"``: :math:`m_i = \max_j s_{ij}` (Zhang et al. 2020, equation 1), the metric's greedy matching;
-* ``"softmax"``: :math:`m_i = \sum_j \mathrm{softmax}_j(s_{ij}/v)\, s_{ij}`, between max - v log n and max;
-* ``"logsumexp"``: :math:`m_i = v \log \sum_j \exp(s_{ij}/v)`, between max and max + v log n.
+* ``"softmax"``: :math:`m_i = \sum_j \mathrm{softmax}_j(s_{ij}/v)\, s_{ij}`, between max - v log n and max.
 
 A further matching is a callable with the signature of :data:`Matching`. Everything runs in float32 or float64, with
 autocast off.
@@ -29,7 +28,6 @@ __all__ = [
     "TokenMass",
     "TokenwiseMatching",
     "cosine_similarities",
-    "match_by_logsumexp",
     "match_by_softmax",
     "match_greedily",
     "match_pairs",
@@ -50,13 +48,10 @@ class TokenMass:
     Args:
         mask: tokens that can be matched, special tokens included, shape (batch, tokens), bool.
         weights: weight of each token in the mean, 0 for padding, shape (batch, tokens).
-        log_presence: logarithm of the probability that the token exists, finite, shape (batch, tokens). Default: all
-            tokens exist.
     """
 
     mask: Tensor
     weights: Tensor
-    log_presence: Tensor | None = None
 
 
 # From similarities of shape (batch, candidate tokens, reference tokens), both sides' tokens and a temperature to the
@@ -83,46 +78,32 @@ def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
         return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)
 
 
-def match_greedily(
-    similarities: Tensor, mask: Tensor, temperature: float = 0.1, log_presence: Tensor | None = None
-) -> Tensor:
+def match_greedily(similarities: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
     r"""Return each query token's best similarity: :math:`m_i = \max_j s_{ij}`.
 
     Args:
         similarities: shape (..., queries, keys).
         mask: keys that can be matched, shape (..., keys), bool.
-        temperature: v, above 0; used with ``log_presence`` only.
-        log_presence: logarithm of the probability that each key exists, shape (..., keys), finite; v times it is added
-            to the similarities. Default: all keys exist.
+        temperature: not used.
 
     Returns:
         Shape (..., queries); 0 in rows without a key.
-
-    Raises:
-        ValueError: the temperature is needed and not positive.
 
     Example:
         >>> match_greedily(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
         tensor([0.9000])
     """
-    if log_presence is not None:
-        _require_positive(temperature)
-        similarities = similarities + temperature * log_presence.unsqueeze(-2)
     allowed, has_key = _allowed_keys(mask)
     return torch.where(has_key, similarities.masked_fill(~allowed, -torch.inf).amax(-1), 0.0)
 
 
-def match_by_softmax(
-    similarities: Tensor, mask: Tensor, temperature: float = 0.1, log_presence: Tensor | None = None
-) -> Tensor:
+def match_by_softmax(similarities: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
     r"""Return each query token's mean similarity under a softmax: :math:`\sum_j \mathrm{softmax}_j(s_{ij}/v)\, s_{ij}`.
 
     Args:
         similarities: shape (..., queries, keys).
         mask: keys that can be matched, shape (..., keys), bool.
         temperature: v, above 0.
-        log_presence: logarithm of the probability that each key exists, shape (..., keys), finite; added to s/v in the
-            softmax. Default: all keys exist.
 
     Returns:
         Shape (..., queries); 0 in rows without a key.
@@ -134,34 +115,11 @@ def match_by_softmax(
         >>> match_by_softmax(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
         tensor([0.8994])
     """
-    scaled, has_key = _scale_and_mask(similarities, mask, temperature, log_presence)
+    if not temperature > 0:
+        raise ValueError(f"the matching temperature must be above 0, got {temperature}")
+    allowed, has_key = _allowed_keys(mask)
+    scaled = (similarities / temperature).masked_fill(~allowed, -torch.inf)
     return torch.where(has_key, (scaled.softmax(-1) * similarities).sum(-1), 0.0)
-
-
-def match_by_logsumexp(
-    similarities: Tensor, mask: Tensor, temperature: float = 0.1, log_presence: Tensor | None = None
-) -> Tensor:
-    r"""Return a smooth maximum of each query token's similarities: :math:`v \log \sum_j \exp(s_{ij}/v)`.
-
-    Args:
-        similarities: shape (..., queries, keys).
-        mask: keys that can be matched, shape (..., keys), bool.
-        temperature: v, above 0.
-        log_presence: logarithm of the probability that each key exists, shape (..., keys), finite; added to s/v.
-            Default: all keys exist.
-
-    Returns:
-        Shape (..., queries); 0 in rows without a key.
-
-    Raises:
-        ValueError: the temperature is not positive.
-
-    Example:
-        >>> match_by_logsumexp(torch.tensor([[0.2, 0.9, 5.0]]), torch.tensor([True, True, False]))
-        tensor([0.9001])
-    """
-    scaled, has_key = _scale_and_mask(similarities, mask, temperature, log_presence)
-    return torch.where(has_key, temperature * scaled.logsumexp(-1), 0.0)
 
 
 @dataclass(frozen=True)
@@ -169,8 +127,8 @@ class TokenwiseMatching:
     """Matching that matches each token independently of the other tokens of its text.
 
     Args:
-        match_tokens: function such as :func:`match_greedily`, ``(similarities, mask, temperature, log_presence) ->
-            matched similarities``, applied to the candidate's and to the reference's tokens.
+        match_tokens: function such as :func:`match_greedily`, ``(similarities, mask, temperature) -> matched
+            similarities``, applied to the candidate's and to the reference's tokens.
 
     Example:
         >>> mass = TokenMass(torch.tensor([[True, True]]), torch.tensor([[1.0, 2.0]]))
@@ -178,7 +136,7 @@ class TokenwiseMatching:
         (tensor([1.9000]), tensor([1.9000]))
     """
 
-    match_tokens: Callable[[Tensor, Tensor, float, Tensor | None], Tensor]
+    match_tokens: Callable[[Tensor, Tensor, float], Tensor]
 
     def __call__(
         self, similarities: Tensor, candidate: TokenMass, reference: TokenMass, temperature: float
@@ -194,15 +152,14 @@ class TokenwiseMatching:
         Returns:
             Sums over the candidate's and over the reference's tokens, shape (batch,) each.
         """
-        matched = self.match_tokens(similarities, reference.mask, temperature, reference.log_presence)
-        matched_back = self.match_tokens(similarities.mT, candidate.mask, temperature, candidate.log_presence)
+        matched = self.match_tokens(similarities, reference.mask, temperature)
+        matched_back = self.match_tokens(similarities.mT, candidate.mask, temperature)
         return (matched * candidate.weights).sum(1), (matched_back * reference.weights).sum(1)
 
 
 TOKENWISE_MATCHINGS: dict[str, Matching] = {
     "max": TokenwiseMatching(match_greedily),
     "softmax": TokenwiseMatching(match_by_softmax),
-    "logsumexp": TokenwiseMatching(match_by_logsumexp),
 }
 
 
@@ -214,22 +171,6 @@ def _allowed_keys(mask: Tensor) -> tuple[Tensor, Tensor]:
     mask = mask.unsqueeze(-2)
     has_key = mask.any(-1)
     return mask | ~has_key.unsqueeze(-1), has_key
-
-
-def _scale_and_mask(
-    similarities: Tensor, mask: Tensor, temperature: float, log_presence: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    _require_positive(temperature)
-    scaled = similarities / temperature
-    if log_presence is not None:
-        scaled = scaled + log_presence.unsqueeze(-2)
-    allowed, has_key = _allowed_keys(mask)
-    return scaled.masked_fill(~allowed, -torch.inf), has_key
-
-
-def _require_positive(temperature: float) -> None:
-    if not temperature > 0:
-        raise ValueError(f"the matching temperature must be above 0, got {temperature}")
 
 
 @dataclass(frozen=True)

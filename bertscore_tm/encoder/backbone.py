@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
 from bertscore_tm.core.onednn import pack_linears
+from bertscore_tm.encoder.content_hash import hash_files, hash_model
 from bertscore_tm.encoder.families import (
     FAMILIES,
     Family,
@@ -100,6 +101,7 @@ class Backbone:
         self._may_ignore_mask = False
         # Of the user's code it is found out when texts of different lengths are first encoded.
         self._mixes_padding: bool | None = None
+        self._hash: str | None = None
         # By the device's name, since torch.compile cannot look up devices in a dictionary.
         self.models: dict[str, nn.Module] = {}
 
@@ -181,14 +183,12 @@ class Backbone:
                 )
         return self._mixes_padding
 
-    def run(self, device: torch.device, mask: Tensor, log_presence: Tensor | None = None, **inputs: Tensor) -> Tensor:
+    def run(self, device: torch.device, mask: Tensor, **inputs: Tensor) -> Tensor:
         """Run the model, with autocast off.
 
         Args:
             device: where the inputs are.
             mask: real positions, shape (batch, positions), bool.
-            log_presence: added to the attention of every position to the others, shape (batch, positions); needs
-                ``inputs_embeds``.
             **inputs: ``input_ids`` or ``inputs_embeds``.
 
         Returns:
@@ -203,7 +203,7 @@ class Backbone:
                 vectors = self.forward_fn(model, {**inputs, "attention_mask": mask.long()})
             if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
                 raise ValueError(
-                    f"user_forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
+                    f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
                     f"shape {tuple(vectors.shape)}"
                 )
             return vectors[None]
@@ -215,9 +215,23 @@ class Backbone:
             num_layers=self.num_layers,
             all_layers=self.all_layers,
             options=self._options,
-            log_presence=log_presence,
             **inputs,
         )
+
+    def content_hash(self) -> str | None:
+        """Return a hash of the model: of a folder's files, or of a ready model's frozen copy; ``None`` of a hub name.
+
+        Raises:
+            OSError: the folder was saved again since the encoder was made.
+        """
+        if self.source.kind == "hub":
+            return None
+        if self.source.kind == "folder":
+            self.source.check_unchanged()
+            return hash_files(self.source.folder, self.source.files)
+        if self._hash is None:
+            self._hash = hash_model(next(iter(self.models.values())))
+        return self._hash
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = _with_index(device), self.resolve_dtype(device)
@@ -287,9 +301,7 @@ class Backbone:
             model, device = (
                 ready.build(self.family, self.layers_kept) if isinstance(ready, _ModelParts) else (ready, None)
             )
-            # The hash stays that of the model which was copied, with the layers and digits that the copy lacks.
-            source = ModelSource.from_ready(model, self.source.is_whole)
-            self.source = replace(source, content_hash=self.source.content_hash)
+            self.source = ModelSource.from_ready(self.source.is_whole)
             self._place(device or next(model.parameters()).device, lambda dtype: model)
 
 
@@ -340,7 +352,7 @@ def ready_encoder(model: nn.Module) -> nn.Module:
 
     if not isinstance(model, PreTrainedModel):
         raise ValueError(
-            f"{type(model).__name__} is not a model of transformers: pass user_forward_fn= too, a function of the "
+            f"{type(model).__name__} is not a model of transformers: pass forward_fn= too, a function of the "
             f"model and a dictionary of input_ids and attention_mask that returns token vectors"
         )
     base: nn.Module = model.base_model
@@ -395,7 +407,7 @@ def resolve_layer(
         num_layers = as_integer("num_layers", num_layers)
     if forward_fn is not None:
         if all_layers:
-            raise ValueError("user_forward_fn returns one layer: all_layers=True is not possible with it")
+            raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
         return num_layers or 0
     available = int(config.num_hidden_layers)
     if num_layers is None:

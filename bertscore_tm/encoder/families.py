@@ -46,8 +46,6 @@ class Family:
         mixes_padding: padding affects real tokens, through convolutions or blocks of attention, so that only texts of
             equal length may share a batch.
         always_pools: the forward pass may call the pooler without checking whether there is one.
-        additive_mask: every layer takes a mask of shape (batch, 1, queries, keys) that is added to its attention, so
-            that tokens may have a fractional weight in it.
         takes_embeddings: input embeddings instead of token ids give the same vectors.
         probed: the properties come from the model's structure and a probe.
     """
@@ -63,7 +61,6 @@ class Family:
     prefix_space: bool = False
     mixes_padding: bool = False
     always_pools: bool = False
-    additive_mask: bool = False
     takes_embeddings: bool = True
     probed: bool = False
 
@@ -133,22 +130,6 @@ class Family:
                 f"other vectors for them than for input_ids: use another encoder, or a sequence-level loss"
             )
 
-    def require_additive_mask(self, config: PretrainedConfig) -> None:
-        """Check that tokens may have a fractional weight in the attention of the others.
-
-        Args:
-            config: configuration of the model.
-
-        Raises:
-            ValueError: the family does not support it.
-        """
-        if not self.additive_mask:
-            able = ", ".join(sorted(name for name, family in FAMILIES.items() if family.additive_mask))
-            raise ValueError(
-                f"models of type {config.model_type!r} do not support tokens with a fractional weight in the "
-                f"attention (length='eos'); these do: {able}"
-            )
-
     def cut(self, encoder: nn.Module, layers: int) -> None:
         """Drop an encoder's layers above a number, its pooler and its cache for generation, in place.
 
@@ -178,8 +159,8 @@ class Family:
             setattr(attrgetter(parent_path)(encoder) if parent_path else encoder, name, value)
 
 
-_ROBERTA = Family(positions_after_padding=True, prefix_space=True, additive_mask=True)
-_BART = Family(encoder="encoder", layers=("layers",), additive_mask=True)
+_ROBERTA = Family(positions_after_padding=True, prefix_space=True)
+_BART = Family(encoder="encoder", layers=("layers",))
 _BART_WITH_FINAL_NORM = replace(_BART, final_modules=("layer_norm",))
 _T5 = Family(
     encoder="encoder",
@@ -187,23 +168,22 @@ _T5 = Family(
     layers=("block",),
     final_modules=("final_layer_norm",),
     absolute_positions=None,
-    additive_mask=True,
 )
 _LLAMA = Family(layers=("layers",), final_modules=("norm",))
 
 FAMILIES: dict[str, Family] = {
-    "albert": Family(layers=(), counter="config.num_hidden_layers", additive_mask=True),
+    "albert": Family(layers=(), counter="config.num_hidden_layers"),
     "bart": _BART,
-    "bert": Family(additive_mask=True),
+    "bert": Family(),
     "big_bird": Family(mixes_padding=True),
     "blenderbot": _BART_WITH_FINAL_NORM,
     "blenderbot-small": _BART,
-    "camembert": Family(positions_after_padding=True, additive_mask=True),
+    "camembert": Family(positions_after_padding=True),
     "convbert": Family(mixes_padding=True),
     "deberta": Family(),
     "deberta-v2": Family(),
-    "distilbert": Family(layers=("transformer.layer",), additive_mask=True),
-    "electra": Family(additive_mask=True),
+    "distilbert": Family(layers=("transformer.layer",)),
+    "electra": Family(),
     "gemma": _LLAMA,
     "gemma2": _LLAMA,
     "gpt2": Family(layers=("h",), final_modules=("ln_f",), prefix_space=True),
@@ -211,25 +191,25 @@ FAMILIES: dict[str, Family] = {
     "llama": _LLAMA,
     "longformer": Family(positions_after_padding=True),
     "mbart": _BART_WITH_FINAL_NORM,
-    "megatron-bert": Family(final_modules=("encoder.ln",), additive_mask=True),
+    "megatron-bert": Family(final_modules=("encoder.ln",)),
     "mistral": _LLAMA,
     "modernbert": replace(_LLAMA, final_modules=("final_norm",)),
-    "mpnet": Family(positions_after_padding=True, padding_id=1, additive_mask=True),
+    "mpnet": Family(positions_after_padding=True, padding_id=1),
     "mt5": _T5,
     "olmo2": _LLAMA,
     "opt": Family(layers=("decoder.layers",), final_modules=("decoder.final_layer_norm",), prefix_space=True),
     "pegasus": _BART_WITH_FINAL_NORM,
     "phi3": _LLAMA,
-    "prophetnet": replace(_BART, additive_mask=False),
+    "prophetnet": _BART,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "roberta": _ROBERTA,
-    "squeezebert": Family(layers=("encoder.layers",), always_pools=True, additive_mask=True),
+    "squeezebert": Family(layers=("encoder.layers",), always_pools=True),
     "t5": _T5,
     "umt5": _T5,
     "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers"),
-    "xlm-roberta": Family(positions_after_padding=True, additive_mask=True),
-    "xlm-roberta-xl": Family(positions_after_padding=True, final_modules=("encoder.LayerNorm",), additive_mask=True),
+    "xlm-roberta": Family(positions_after_padding=True),
+    "xlm-roberta-xl": Family(positions_after_padding=True, final_modules=("encoder.LayerNorm",)),
     "xlnet": Family(layers=("layer",), absolute_positions=None),
 }
 

@@ -59,7 +59,6 @@ def run_encoder(
     num_layers: int,
     all_layers: bool,
     options: Collection[str],
-    log_presence: Tensor | None = None,
     **inputs: Tensor,
 ) -> Tensor:
     """Run an encoder, with autocast off.
@@ -72,8 +71,6 @@ def run_encoder(
         num_layers: the encoder layer whose output is returned.
         all_layers: return the outputs of all layers up to it.
         options: output of :func:`accepted_options`.
-        log_presence: added to the attention of every position to the others, shape (batch, positions); needs
-            ``inputs_embeds``.
         **inputs: ``input_ids`` or ``inputs_embeds``.
 
     Returns:
@@ -88,10 +85,6 @@ def run_encoder(
     length = mask.shape[1]
     _choose_attention(model, config, length)
     passed: dict[str, Any] = {**inputs, "attention_mask": mask.long(), "return_dict": True}
-    if log_presence is not None:
-        log_presence = log_presence.to(inputs["inputs_embeds"].dtype)
-        additive = log_presence.masked_fill(~mask, torch.finfo(log_presence.dtype).min)
-        passed["attention_mask"] = additive[:, None, None].expand(-1, 1, length, -1)
     with torch.autocast(device_type=mask.device.type, enabled=False):
         # What hidden_states holds differs between models: Mamba's lacks the embedding output.
         recorded = family.layers[0] if wants_states and family.probed and len(family.layers) == 1 else None

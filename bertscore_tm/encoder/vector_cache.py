@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsIndex, TypeVar
+from typing import SupportsIndex, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from bertscore_tm.utilities.integers import as_integer
 
 __all__ = ["VectorCache", "as_cache_bytes", "shared_cache"]
 
-# Memory is allocated in slabs of this many numbers, 64 MiB in float32: a power of two, as pinned memory is rounded up.
-_NUMBERS_PER_SLAB = 2**24
-
 Text = TypeVar("Text", bound=Hashable)
 
 
@@ -33,7 +30,7 @@ class _CachedText:
     """A text in the cache.
 
     Args:
-        vectors: view of a slab, shape (layers, tokens, width).
+        vectors: shape (layers, tokens, width).
         ids: token ids.
         has_content: whether it has a token that carries weight.
         truncated: whether it was cut.
@@ -45,13 +42,6 @@ class _CachedText:
     has_content: bool
     truncated: bool
     written: torch.cuda.Event | None
-
-
-class _Memory(NamedTuple):
-    """Memory for the vectors of texts, shape (layers, tokens, width), and the number of texts."""
-
-    vectors: Tensor
-    num_texts: int
 
 
 class VectorCache:
@@ -81,8 +71,6 @@ class VectorCache:
         self.device = device
         self.num_bytes = 0
         self._texts: dict[Hashable, _CachedText] = {}
-        self._slab = _no_memory()
-        self._used = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -131,7 +119,7 @@ class VectorCache:
         """Remove all texts."""
         with self._lock:
             self._texts.clear()
-            self._slab, self._used, self.num_bytes = _no_memory(), 0, 0
+            self.num_bytes = 0
 
     def _gather(self, entries: Sequence[_CachedText]) -> TokenVectors:
         lengths = [len(entry.ids) for entry in entries]
@@ -152,77 +140,38 @@ class VectorCache:
         )
 
     def add(self, texts: Sequence[Hashable], encoded: TokenVectors, max_bytes: int) -> None:
-        """Keep the vectors of texts, as far as there is room.
+        """Cache the vectors of texts until the size limit is reached.
 
         Args:
             texts: unique texts that are not cached.
             encoded: their vectors.
             max_bytes: size up to which texts are added.
         """
-        has_content, truncated = encoded.has_content.tolist(), encoded.truncated.tolist()
         offsets = [*encoded.offsets.tolist(), len(encoded.ids)]
-        # The program only waits where no event can tell when a copy is complete.
-        written = torch.cuda.Event() if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        new: dict[Hashable, _CachedText] = {}
+        has_content, truncated = encoded.has_content.tolist(), encoded.truncated.tolist()
+        num_layers, _, width = encoded.vectors.shape
+        bytes_per_token = num_layers * width * encoded.vectors.element_size()
+        is_cuda = self.device.type == "cuda"
         with self._lock:
-            first = 0
-            while first < len(texts):
-                memory = self._allocate(encoded.vectors, offsets[first:], max_bytes)
-                if memory is None:
-                    break
-                start, count = offsets[first], memory.num_texts
-                stop = offsets[first + count]
-                memory.vectors.copy_(encoded.vectors[:, start:stop], non_blocking=written is not None)
-                for number in range(first, first + count):
-                    own = slice(offsets[number] - start, offsets[number + 1] - start)
-                    # The ids are copied, as a view would keep those of the whole batch in memory.
-                    ids = encoded.ids[offsets[number] : offsets[number + 1]].clone()
-                    content, cut = has_content[number], truncated[number]
-                    new[texts[number]] = _CachedText(memory.vectors[:, own], ids, content, cut, written)
-                first += count
+            count = bisect_right(offsets, (max_bytes - self.num_bytes) // bytes_per_token) - 1
+            if count < 1:
+                return
+            # One block per call, outside inference mode: a training step could not use tensors that a validation
+            # allocated in it.
+            with torch.inference_mode(False):
+                shape = num_layers, offsets[count], width
+                block = torch.empty(shape, dtype=encoded.vectors.dtype, device="cpu", pin_memory=is_cuda)
+            block.copy_(encoded.vectors[:, : offsets[count]], non_blocking=is_cuda)
+            # The program only waits where no event can tell when a copy is complete.
+            written = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
             if written is not None:
                 written.record(torch.cuda.current_stream(self.device))
-            self._texts.update(new)
-
-    def _allocate(self, like: Tensor, offsets: list[int], max_bytes: int) -> _Memory | None:
-        """Return memory for the vectors of as many texts as fit in one slab, or ``None`` if the cache is full.
-
-        Args:
-            like: vectors, shape (layers, tokens, width).
-            offsets: position of each text's first token, and the end of the last text.
-            max_bytes: as for :meth:`fetch`.
-        """
-        num_layers, _, width = like.shape
-        per_token = num_layers * width
-
-        def count_fitting(numbers: int) -> int:
-            return bisect_right(offsets, offsets[0] + numbers // per_token) - 1
-
-        count = count_fitting(len(self._slab) - self._used) if self._slab.dtype == like.dtype else 0
-        if not count:
-            size = (offsets[1] - offsets[0]) * per_token
-            left = (max_bytes - self.num_bytes) // like.element_size()
-            if size > left:
-                return None
-            # Outside inference mode: a training step could not use tensors that a validation allocated in it.
-            with torch.inference_mode(False):
-                self._slab = torch.empty(
-                    min(max(_NUMBERS_PER_SLAB, size), left),
-                    dtype=like.dtype,
-                    device="cpu",
-                    pin_memory=self.device.type == "cuda",
-                )
-            self._used = 0
-            self.num_bytes += self._slab.numel() * self._slab.element_size()
-            count = count_fitting(len(self._slab))
-        size = (offsets[count] - offsets[0]) * per_token
-        memory = self._slab[self._used : self._used + size].view(num_layers, size // per_token, width)
-        self._used += size
-        return _Memory(memory, count)
-
-
-def _no_memory() -> Tensor:
-    return torch.empty(0, dtype=torch.float32, device="cpu")
+            for number in range(count):
+                own = slice(offsets[number], offsets[number + 1])
+                # The ids are copied, as a view would keep those of the whole batch in memory.
+                ids, content, cut = encoded.ids[own].clone(), has_content[number], truncated[number]
+                self._texts[texts[number]] = _CachedText(block[:, own], ids, content, cut, written)
+            self.num_bytes += offsets[count] * bytes_per_token
 
 
 def as_cache_bytes(cache_bytes: SupportsIndex) -> int:

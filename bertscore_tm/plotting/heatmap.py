@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from bertscore_tm.plotting.alignment import SPECIAL, AlignedText, Alignment
 from bertscore_tm.plotting.figures import (
     PLAIN,
     Size,
     create_axes,
-    drawn_texts,
     find_figure,
     fit_figure,
     measure_axes,
     require_matplotlib,
     write_title,
 )
-from bertscore_tm.plotting.fonts import FontFallback, find_fonts
+from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +48,7 @@ _LARGEST_FONT, _SMALLEST_FONT, _LARGEST_NUMBER, _SMALL_PRINT = 10.0, 5.0, 9.0, 8
 def draw_alignment(alignment: Alignment, ax: Axes | None = None) -> Figure:
     """Draw an alignment as a heatmap.
 
-    See :meth:`bertscore_tm.plotting.alignment.Alignment.plot`.
+    See :meth:`bertscore_tm.Alignment.plot`.
 
     Args:
         alignment: the alignment.
@@ -63,13 +61,12 @@ def draw_alignment(alignment: Alignment, ax: Axes | None = None) -> Figure:
         ImportError: matplotlib is not installed.
     """
     require_matplotlib("Alignment.plot")
-    fonts = find_fonts(drawn_texts(alignment))
     if ax is not None:
-        _draw_matrix(ax, alignment, fonts, measure_axes(ax))
+        _draw_matrix(ax, alignment, measure_axes(ax))
         return find_figure(ax)
     size = _matrix_size(alignment)
     new = create_axes(size)
-    _draw_matrix(new, alignment, fonts, size)
+    _draw_matrix(new, alignment, size)
     return fit_figure(new, size)
 
 
@@ -80,7 +77,7 @@ def _matrix_size(alignment: Alignment) -> Size:
     return cell * columns, cell * rows
 
 
-def _draw_matrix(ax: Axes, alignment: Alignment, fonts: FontFallback, size: Size) -> None:
+def _draw_matrix(ax: Axes, alignment: Alignment, size: Size) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     rows, columns = alignment.similarity.shape
@@ -98,8 +95,8 @@ def _draw_matrix(ax: Axes, alignment: Alignment, fonts: FontFallback, size: Size
     if cell >= _CELL_WITH_NUMBER:
         _write_numbers(ax, alignment.similarity, cell)
     _mark_matches(ax, alignment, cell)
-    _label_axis(ax.xaxis, _labels(alignment.reference), cell, fonts, upright=True)
-    _label_axis(ax.yaxis, _labels(alignment.candidate), cell, fonts, upright=False)
+    _label_axis(ax.xaxis, _labels(alignment.reference), cell, upright=True)
+    _label_axis(ax.yaxis, _labels(alignment.candidate), cell, upright=False)
     ax.set_xlabel("reference", fontsize=_LARGEST_FONT)
     ax.set_ylabel("candidate", fontsize=_LARGEST_FONT)
     bar = _GAP + _BAR if alignment.is_weighted else 0.0
@@ -115,7 +112,7 @@ def _draw_matrix(ax: Axes, alignment: Alignment, fonts: FontFallback, size: Size
     colour_bar.ax.tick_params(labelsize=_SMALL_PRINT)
     colour_bar.ax.grid(False)
     above = _write_legend(ax, alignment, panel, bar)
-    write_title(ax, alignment, fonts, bar * 72 + above)
+    write_title(ax, alignment, bar * 72 + above)
 
 
 def _write_numbers(ax: Axes, similarities: Tensor, cell: float) -> None:
@@ -167,15 +164,15 @@ def _labels(text: AlignedText) -> list[str]:
     return labels
 
 
-def _label_axis(axis: Axis, labels: list[str], cell: float, fonts: FontFallback, *, upright: bool) -> None:
+def _label_axis(axis: Axis, labels: list[str], cell: float, *, upright: bool) -> None:
     font = max(min(_LARGEST_FONT, cell * 72 * 0.7), _SMALLEST_FONT)
     step = math.ceil(font * 1.2 / (cell * 72))
     # Centred on their baselines: a full stop in the middle of the line would look like another character.
-    style: dict[str, Any] = {"fontsize": font, "fontfamily": fonts.families, "va": "center_baseline", **PLAIN}
+    style: dict[str, Any] = {"fontsize": font, "va": "center_baseline", **PLAIN}
     if upright:
         rotation = 45 if cell * 72 > 1.7 * font else 90
         style |= {"rotation": rotation, "ha": "right", "rotation_mode": "anchor"}
-    axis.set_ticks(range(0, len(labels), step), [fonts.replace_missing(label) for label in labels[::step]], **style)
+    axis.set_ticks(range(0, len(labels), step), labels[::step], **style)
 
 
 def _draw_weights(ax: Axes, alignment: Alignment, panel: Size) -> None:

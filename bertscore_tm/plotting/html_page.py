@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from bertscore_tm.plotting.alignment import SPECIAL, Alignment
 from bertscore_tm.plotting.figures import format_scores
 from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST, ShadedText, shade_texts
+from bertscore_tm.scoring.alignment import SPECIAL, Alignment
 
 __all__ = ["write_fragment", "write_page"]
 

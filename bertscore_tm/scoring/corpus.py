@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -15,6 +15,7 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known
@@ -24,9 +25,8 @@ __all__ = [
     "CorpusScores",
     "EncodedTexts",
     "MatchedTexts",
-    "StepEncoder",
     "compute_scores",
-    "compute_weighted_scores",
+    "encode_steps",
     "encode_texts",
     "match_encoded",
     "plan_steps",
@@ -48,7 +48,7 @@ _CHARACTERS_PER_TOKEN = 2
 
 @dataclass(frozen=True)
 class MatchedTexts:
-    """MatchedTexts tokens of texts, from which their scores are computed.
+    """Matched tokens of texts, from which their scores are computed.
 
     Args:
         pairs: best similarities of all tokens; one pair per candidate and reference.
@@ -135,71 +135,51 @@ def encode_texts(
     return EncodedTexts(indices, vectors)
 
 
-class StepEncoder:
-    """Encodes the texts of a corpus step by step, each distinct one once.
+def encode_steps(
+    steps: Sequence[TextPairs],
+    encoder: FrozenEncoder,
+    device: torch.device | str,
+    cache_bytes: int = 0,
+    *,
+    of_losses: bool = False,
+) -> Iterator[EncodedTexts]:
+    """Encode the texts of a corpus step by step, each distinct one once.
 
     Vectors of texts that occur in several steps are kept in CPU memory, at most 256 MiB. Texts beyond that are encoded
     once in each step that they occur in.
 
     Args:
-        texts: the corpus.
-        steps: the indices of the candidates of each step, as from :func:`plan_steps`.
+        steps: the candidates of each step with their references.
         encoder: the encoder.
         device: where to encode.
         cache_bytes: as for :func:`encode_texts`.
         of_losses: as for :func:`encode_texts`.
+
+    Returns:
+        An iterator over the distinct texts of each step and their vectors.
     """
+    counts = Counter(chain.from_iterable(step.distinct() for step in steps))
+    kept = VectorCache(torch.empty(0, dtype=torch.float32, device=device).device)
 
-    def __init__(
-        self,
-        texts: TextPairs,
-        steps: Sequence[Sequence[int]],
-        encoder: FrozenEncoder,
-        device: torch.device | str,
-        cache_bytes: int = 0,
-        *,
-        of_losses: bool = False,
-    ) -> None:
-        self.texts = texts
-        self.encoder = encoder
-        self.device = torch.empty(0, dtype=torch.float32, device=device).device
-        self.cache_bytes = cache_bytes
-        self.of_losses = of_losses
-        counts: Counter[str] = Counter()
-        for step in steps if len(steps) > 1 else ():
-            counts.update({texts.candidates[i] for i in step}.union(*(texts.references[i] for i in step)))
-        self._repeated = {text for text, count in counts.items() if count > 1}
-        self._kept = VectorCache(self.device)
-
-    def encode(self, step: Sequence[int]) -> tuple[TextPairs, EncodedTexts]:
-        """Encode the texts of a step that are not kept from an earlier one.
-
-        Args:
-            step: the indices of its candidates.
-
-        Returns:
-            The candidates of the step with their references, and the vectors of their distinct texts.
-        """
-        part = self.texts.select(step)
-        if not self._repeated:
-            return part, self._encode(part)
-        distinct = dict.fromkeys([*part.candidates, *chain.from_iterable(part.references)])
-        known, vectors = self._kept.look_up([text for text in distinct if text in self._repeated])
-        candidates = [text for text in part.candidates if text not in known]
-        references = [text for several in part.references for text in several if text not in known]
+    def encode(step: TextPairs) -> EncodedTexts:
+        known, vectors = kept.look_up([text for text in step.distinct() if counts[text] > 1])
+        candidates = [text for text in step.candidates if text not in known]
+        references = [text for several in step.references for text in several if text not in known]
         if vectors is not None and not candidates and not references:
-            return part, EncodedTexts(known, vectors)
-        new = self._encode(TextPairs(candidates, [references]))
-        again = [text for text in new.indices if text in self._repeated]
-        chosen = torch.tensor([new.indices[text] for text in again], dtype=torch.long, device="cpu")
-        self._kept.add(again, new.vectors.select(chosen), _BYTES_OF_REPEATED_TEXTS)
+            return EncodedTexts(known, vectors)
+        texts = TextPairs(candidates, [references])
+        new = encode_texts(texts, encoder, kept.device, cache_bytes, of_losses=of_losses)
+        again = [text for text in new.indices if counts[text] > 1]
+        if again:
+            chosen = torch.tensor([new.indices[text] for text in again], dtype=torch.long, device="cpu")
+            kept.add(again, new.vectors.select(chosen), _BYTES_OF_REPEATED_TEXTS)
         if vectors is None:
-            return part, new
+            return new
         indices = known | {text: len(known) + index for text, index in new.indices.items()}
-        return part, EncodedTexts(indices, concatenate([vectors, new.vectors]))
+        return EncodedTexts(indices, concatenate([vectors, new.vectors]))
 
-    def _encode(self, texts: TextPairs) -> EncodedTexts:
-        return encode_texts(texts, self.encoder, self.device, self.cache_bytes, of_losses=self.of_losses)
+    # Holds no vectors, so that those of a step are freed before the next one; zip would hold them.
+    return map(encode, steps)
 
 
 def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = None) -> MatchedTexts:
@@ -224,48 +204,32 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = N
 
 
 def compute_scores(
-    matched: MatchedTexts, weights: Tensor, f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean
+    matched: MatchedTexts,
+    weights: TokenWeights,
+    tokenizer: TextTokenizer,
+    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> tuple[Tensor, Tensor]:
     """Compute scores from matched tokens.
 
     Args:
         matched: matched tokens.
-        weights: weight of each token id, shape (vocabulary,).
+        weights: weight of each token id, on any device.
+        tokenizer: spells a token without a weight in the error message.
         f1: function of the precision and recall of a candidate and one reference.
 
     Returns:
         Precision, recall and F1, each the maximum over the candidate's references, shape (3, layers, candidates); and
         the index of the reference with the best F1, shape (layers, candidates).
-    """
-    scores = precision_recall_f1(matched.pairs, weights, f1)
-    best = [best_of_references(score, matched.counts) for score in scores]
-    return torch.stack([score for score, _ in best]), best[2][1]
-
-
-def compute_weighted_scores(
-    matched: MatchedTexts,
-    weights: TokenWeights,
-    encoder: FrozenEncoder,
-    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
-) -> tuple[Tensor, Tensor]:
-    """Compute scores from matched tokens, after a check that each token has a weight.
-
-    Args:
-        matched: matched tokens.
-        weights: the weights, on any device.
-        encoder: the encoder, whose tokenizer spells tokens in the error message.
-        f1: as for :func:`compute_scores`.
-
-    Returns:
-        As :func:`compute_scores`.
 
     Raises:
         ValueError: a token has no weight.
     """
     weights = weights.to(matched.counts.device)
     for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
-        require_known(weights, ids, encoder.tokenizer)
-    return compute_scores(matched, weights.table, f1)
+        require_known(weights, ids, tokenizer)
+    scores = precision_recall_f1(matched.pairs, weights.table, f1)
+    best = [best_of_references(score, matched.counts) for score in scores]
+    return torch.stack([score for score, _ in best]), best[2][1]
 
 
 def plan_steps(
@@ -356,11 +320,12 @@ def score_corpus(
     scores = torch.zeros(3, encoder.num_outputs, len(rows), dtype=torch.float32, device="cpu")
     best_reference = torch.zeros(encoder.num_outputs, len(rows), dtype=torch.long, device="cpu")
     sorted_rows, num_truncated = torch.tensor(rows, dtype=torch.long, device="cpu"), 0
-    stepwise = StepEncoder(texts, steps, encoder, device)
-    for step in steps:
-        matched = match_encoded(*stepwise.encode(step))
+    parts = [texts.select(step) for step in steps]
+    encoded = encode_steps(parts, encoder, device)
+    for step, part in zip(steps, parts, strict=True):
+        matched = match_encoded(part, next(encoded))
         columns = torch.searchsorted(sorted_rows, torch.tensor(step, dtype=torch.long, device="cpu"))
-        step_scores, step_best = compute_weighted_scores(matched, weights, encoder)
+        step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
         scores[..., columns], best_reference[:, columns] = step_scores.cpu(), step_best.cpu()
         num_truncated += matched.num_truncated
         del matched  # Freed before the next step is encoded.

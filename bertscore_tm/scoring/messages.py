@@ -10,7 +10,15 @@ from torch import Tensor
 
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["CORPUS_WARNINGS", "count_zero", "describe_truncation", "list_warnings", "progress_bar", "warn_unused"]
+__all__ = [
+    "CORPUS_WARNINGS",
+    "count_zero",
+    "describe_truncation",
+    "list_warnings",
+    "progress_bar",
+    "warn_about_scores",
+    "warn_unused",
+]
 
 # Patterns of the messages of `list_warnings`, with any count.
 CORPUS_WARNINGS = (r"\d+ candidates? scored 0 because ", r"\d+ texts? (is|are) longer than \d+ tokens ")
@@ -87,6 +95,19 @@ def list_warnings(num_zero: int, num_truncated: int, idf: bool, max_length: int 
     return found
 
 
+def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max_length: int | None) -> None:
+    """Warn about candidates with F1 0 and truncated texts of a corpus.
+
+    Args:
+        scores: precision, recall and F1 before rescaling, shape (3, layers, candidates).
+        num_truncated: number of truncated texts.
+        is_weighted: whether tokens have weights other than 1.
+        max_length: the length limit in tokens.
+    """
+    for message in list_warnings(int(count_zero(scores)), num_truncated, is_weighted, max_length):
+        warn_user(message)
+
+
 @contextmanager
 def progress_bar(total: int, enabled: bool, unit: str = "pair") -> Generator[Callable[[int], None], None, None]:
     """Show the number of scored pairs, or other units, on standard error.
@@ -99,12 +120,9 @@ def progress_bar(total: int, enabled: bool, unit: str = "pair") -> Generator[Cal
     Yields:
         A function to call with the number of units scored since the last call.
     """
-    if not enabled:
-        yield lambda count: None
-        return
     from tqdm import tqdm
 
-    with tqdm(total=total, unit=unit) as bar:
+    with tqdm(total=total, unit=unit, disable=not enabled) as bar:
 
         def advance(count: int) -> None:
             bar.update(count)

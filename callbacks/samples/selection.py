@@ -10,7 +10,7 @@ from unicodedata import category
 from torch import Tensor
 
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.plotting.alignment import AlignedText, Alignment
+from bertscore_tm.scoring.alignment import AlignedText, Alignment
 from bertscore_tm.scoring.token_weights import TokenWeights
 
 __all__ = ["Sample", "choose_samples", "describe_sample", "find_unmatched_words"]

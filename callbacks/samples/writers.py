@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
@@ -13,7 +13,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.utilities.cloud_io import get_filesystem
-from lightning.pytorch.loggers import CometLogger, Logger, MLFlowLogger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from bertscore_tm.callbacks.samples.selection import Sample
 from bertscore_tm.utilities.files import write_atomically
@@ -51,15 +51,9 @@ class SampleTable:
         words = ["out of place", "missed"] if any(one.missed is not None for one in self.samples) else []
         return ["kind", "example", "P", "R", "F1", *inputs, "prediction", "reference", *words]
 
-    def rows(self, separator: str) -> list[list[Any]]:
-        """Return the cells of each row.
-
-        Args:
-            separator: separator of several references.
-
-        Returns:
-            Numbers and texts in the order of ``columns``.
-        """
+    @property
+    def rows(self) -> list[list[Any]]:
+        """Cells of each row in the order of ``columns``, numbers and texts; several references are lines of a text."""
         cells = []
         for one in self.samples:
             row = {
@@ -68,21 +62,18 @@ class SampleTable:
                 **{name: round(score, 4) for name, score in (("P", one.precision), ("R", one.recall), ("F1", one.f1))},
                 "input": one.input or "",
                 "prediction": one.prediction,
-                "reference": separator.join(one.references),
+                "reference": "\n".join(one.references),
                 "out of place": one.out_of_place or "",
                 "missed": one.missed or "",
             }
             cells.append([row[name] for name in self.columns])
         return cells
 
-    def spreadsheet_rows(self) -> list[list[Any]]:
-        """Return the cells of each row, of which a spreadsheet computes none as a formula."""
-        return [[for_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows("\n")]
-
     def format_csv(self) -> str:
-        """Return the table with its header in the format CSV."""
+        """Return the table with its header in the format CSV, of which a spreadsheet computes no cell as a formula."""
         text = StringIO(newline="")
-        csv.writer(text).writerows([self.columns, *self.spreadsheet_rows()])
+        rows = [[for_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows]
+        csv.writer(text).writerows([self.columns, *rows])
         return text.getvalue()
 
 
@@ -90,22 +81,16 @@ def write_samples(logger: Logger | None, table: SampleTable, folder: str) -> Non
     """Write samples to a logger, and what it has no method for to files.
 
     Args:
-        logger: one of the trainer's loggers. Other than those of TensorBoard, MLflow and Comet, it shows tables with
-            ``log_table`` and pictures with ``log_image``, if it has them with the arguments of ``WandbLogger``.
+        logger: one of the trainer's loggers. Other than TensorBoard's, it shows tables with ``log_table`` and pictures
+            with ``log_image``, if it has them with the arguments of ``WandbLogger``.
         table: the samples.
         folder: folder of the files, unless the logger has its own.
     """
-    writers: dict[type[Logger], Callable[[Any, SampleTable], None]] = {
-        TensorBoardLogger: _write_tensorboard,
-        MLFlowLogger: _write_mlflow,
-        CometLogger: _write_comet,
-    }
-    write = next((write for kind, write in writers.items() if isinstance(logger, kind)), None)
-    if write is not None:
-        write(logger, table)
+    if isinstance(logger, TensorBoardLogger):
+        _write_tensorboard(logger, table)
         return
     start = f"{getattr(logger, 'log_dir', None) or folder}/samples/{table.key}_step_{table.step}"
-    if not _call(logger, "log_table", table.key, columns=table.columns, data=table.rows("\n"), step=table.step):
+    if not _call(logger, "log_table", table.key, columns=table.columns, data=table.rows, step=table.step):
         with _open_file(f"{start}.csv", "w", newline="", encoding="utf-8") as file:
             file.write(table.format_csv())
     for name, figure in table.pictures.items():
@@ -133,7 +118,7 @@ def _open_file(path: str, mode: str, **options: Any) -> AbstractContextManager[A
 
 
 def _write_tensorboard(logger: TensorBoardLogger, table: SampleTable) -> None:
-    rows = [table.columns, ["---"] * len(table.columns), *table.rows("\n")]
+    rows = [table.columns, ["---"] * len(table.columns), *table.rows]
     markdown = "\n".join("| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in rows)
     logger.experiment.add_text(table.key, markdown, table.step)
     for name, figure in table.pictures.items():
@@ -147,18 +132,3 @@ def _escape_cell(cell: Any) -> str:
     # Neither HTML nor Markdown in a generated text may be rendered.
     escaped = re.sub(r"([\\`*_{}\[\]()#+\-.!|])", r"\\\1", escape(short, quote=False))
     return "<br>".join(escaped.splitlines())
-
-
-def _write_mlflow(logger: MLFlowLogger, table: SampleTable) -> None:
-    # MLflow shows artifacts without their history: the step is part of the names.
-    folder = f"samples/{table.key}_step_{table.step}"
-    logger.experiment.log_text(logger.run_id, table.format_csv(), f"{folder}.csv")
-    for name, figure in table.pictures.items():
-        logger.experiment.log_figure(logger.run_id, figure, f"{folder}_{name}.png")
-
-
-def _write_comet(logger: CometLogger, table: SampleTable) -> None:
-    filename = f"{table.key}_step_{table.step}.csv"
-    logger.experiment.log_table(filename, tabular_data=table.spreadsheet_rows(), headers=table.columns)
-    for name, figure in table.pictures.items():
-        logger.experiment.log_figure(figure_name=f"{table.key}/{name}", figure=figure, step=table.step)

@@ -1,7 +1,6 @@
-"""Benchmarks of memory, traffic between ranks, encoded texts and relative times.
+"""Benchmarks of speed and memory, compared with the packages that this one replaces.
 
-    python -m examples.benchmarks.metric [memory traffic epochs collection] [--pairs N] [--json FILE]
-    python -m examples.benchmarks.expected_embedding [--positions N] [--vocabulary N] [--json FILE]
+    python -m examples.benchmarks [scoring validation loss ranking memory gpu] [--rounds N] [--threads N] [--json FILE]
 
-Each benchmark is a folder or file with a command. README.md contains all commands and measured figures.
+RESULTS.md documents the parts and the measured figures.
 """

@@ -13,27 +13,24 @@ from statistics import median
 
 import torch
 
-from examples.benchmarks import accelerator, importing, loss_step, peak_memory, ranking, scoring, validation
-from examples.benchmarks.devices import describe_gpu
-from examples.benchmarks.encoders import packaged_model
-from examples.benchmarks.options import Options, Texts
-from examples.benchmarks.rounds import COLUMNS, Figure
-from examples.benchmarks.tables import Record, table
+from examples.benchmarks import gpu, loss, memory, ranking, scoring, validation
+from examples.benchmarks.package import packaged_model
+from examples.benchmarks.rounds import Figure, Record, table
+from examples.benchmarks.texts import Options, Texts
 from examples.docstrings import collect_pairs
 from examples.meta_evaluation.readers import read
 
-_FEWEST_ROUNDS = 5
+_ROUNDS = 5
 _LAYER = 5
 _GPU = "gpu"
 
 PARTS: dict[str, tuple[str, Callable[[Options], Iterable[Figure]]]] = {
     "scoring": ("scoring texts, against bert-score", scoring.measure),
     "validation": ("the metric in Lightning, against torchmetrics' BERTScore", validation.measure),
-    "ranking": ("ranking candidates by consensus, against bert-score and mbrs on all pairs", ranking.measure),
-    "memory": ("peak memory over the loaded model", peak_memory.measure),
-    "importing": ("importing the package", importing.measure),
-    "loss": ("a training step with the loss", loss_step.measure),
-    _GPU: ("roberta-large's shape at layer 17, random weights, on a GPU", accelerator.measure),
+    "loss": ("a training step with the loss, against cross-entropy alone", loss.measure),
+    "ranking": ("ranking samples by consensus, against bert-score on all pairs", ranking.measure),
+    "memory": ("peak memory over the loaded model", memory.measure),
+    _GPU: ("roberta-large's shape with random weights, and the loss, on a GPU", gpu.measure),
 }
 
 
@@ -46,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"parts to measure: {', '.join(PARTS)}; default: all available")
     parser.add_argument("--texts", type=Path, help="JSON lines as examples.meta_evaluation reads; default: docstrings")
-    parser.add_argument("--pairs", type=int, help="pairs to score; default: that of each part")
-    parser.add_argument("--rounds", type=int, default=_FEWEST_ROUNDS, help="timings of each implementation")
+    parser.add_argument("--pairs", type=int, help="pairs, samples or targets; default: those of each part")
+    parser.add_argument("--rounds", type=int, default=_ROUNDS, help="timings of each implementation")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch threads")
     parser.add_argument("--model", default=None, help="encoder; default: the packaged MiniLM")
     parser.add_argument("--num-layers", type=int, default=None, help=f"encoder layer; default: {_LAYER} for MiniLM")
@@ -85,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             records[name].append(figure.record())
             # At once, as a slow machine takes minutes per figure; the table follows.
             print(f"{figure.what}: {median(figure.values):.3g} {figure.unit}".rstrip(), file=sys.stderr, flush=True)
-        print(f"\n{name}: {heading}\n{table(records[name], COLUMNS)}", flush=True)
+        print(f"\n{name}: {heading}\n{table(records[name])}", flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps({"settings": facts, "figures": records}, indent=2) + "\n", encoding="utf-8")
 
@@ -105,7 +102,7 @@ def _facts(options: Options, path: Path | None) -> dict[str, str]:
         "texts": "docstrings of the standard library" if path is None else path.name,
         "rounds": str(options.rounds),
     }
-    return facts | ({"accelerator": describe_gpu()} if torch.cuda.is_available() else {})
+    return facts | ({"accelerator": gpu.describe_gpu()} if torch.cuda.is_available() else {})
 
 
 def _name(model: str) -> str:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from examples.benchmarks.tables import Record
+import torch
 
-__all__ = ["COLUMNS", "Figure", "in_turn", "ratios"]
-
-COLUMNS = {"what": "", "median": ".3g", "minimum": ".3g", "maximum": ".3g", "unit": "", "target": "", "met": ""}
+Record = dict[str, str | int | float | bool | None]
+_COLUMNS = {"what": "", "median": ".3g", "minimum": ".3g", "maximum": ".3g", "unit": "", "target": "", "met": ""}
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,7 @@ class Figure:
     Args:
         what: name of the figure.
         values: one value per round.
-        unit: unit of the values: ``"times"``, ``"share"``, ``"pairs/s"``, ``"TFLOP/s"``, ``"MB"``, ``"kB"``, ``"s"``,
-            ``"ms"`` or ``""``.
+        unit: unit of the values, such as ``"times"``, ``"share"``, ``"pairs/s"``, ``"MB"`` or ``""``.
         target: target of the median; ``None``: no target.
         at_most: the target is an upper bound instead of a lower bound.
     """
@@ -44,14 +42,13 @@ class Figure:
 
     def record(self) -> Record:
         """Return the figure as a row of a table."""
-        bound = None if self.target is None else f"{'at most' if self.at_most else 'at least'} {self.target:g}"
         return {
             "what": self.what,
             "median": median(self.values),
             "minimum": min(self.values),
             "maximum": max(self.values),
             "unit": self.unit,
-            "target": bound,
+            "target": None if self.target is None else f"{'at most' if self.at_most else 'at least'} {self.target:g}",
             "met": self.met,
             "rounds": len(self.values),
         }
@@ -68,10 +65,6 @@ def in_turn(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
 
     Returns:
         Wall times in seconds by name, one per round.
-
-    Example:
-        >>> sorted(in_turn({"nothing": lambda: None, "little": lambda: sum(range(9))}, rounds=3))
-        ['little', 'nothing']
     """
     for function in functions.values():
         function()
@@ -87,17 +80,34 @@ def in_turn(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Return the ratio of two times in each round.
-
-    Args:
-        over: numerators, seconds of each round.
-        under: denominators, seconds of the same rounds.
-
-    Returns:
-        The ratio of each round.
-
-    Example:
-        >>> ratios([2.0, 3.0], [1.0, 2.0])
-        [2.0, 1.5]
-    """
+    """Return the ratio of two times in each round."""
     return [a / b for a, b in zip(over, under, strict=True)]
+
+
+def until_done(call: Callable[[], object], device: torch.device) -> Callable[[], None]:
+    """Return a function that calls another and waits until the device has finished its work."""
+
+    def call_and_wait() -> None:
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return call_and_wait
+
+
+def table(records: Sequence[Record]) -> str:
+    """Return the records of figures as a plain table, with ``None`` as a dash."""
+    rows = [list(_COLUMNS), *([_format(record[key], spec) for key, spec in _COLUMNS.items()] for record in records)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<", *(">" for _ in widths[1:])]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows
+    )
+
+
+def _format(value: str | int | float | bool | None, spec: str) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return format(value, spec)

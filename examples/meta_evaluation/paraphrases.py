@@ -19,14 +19,10 @@ from examples.meta_evaluation.readers import read
 
 
 def labelled_pairs(references: Sequence[Sequence[str]]) -> list[tuple[str, str, int]]:
-    """Return pairs of references with labels.
+    """Return candidate, reference and label of pairs made from the references of each row.
 
-    Args:
-        references: the references of each row; rows with equal references count once.
-
-    Returns:
-        Candidate, reference and label; for every two consecutive, different references of a row, one pair with label 1
-        and one with label 0.
+    Rows with equal references count once. Every two consecutive, different references of a row give one pair with label
+    1 and one with label 0.
     """
     distinct = list(dict.fromkeys(tuple(several) for several in references))
     words = {text: frozenset(text.lower().split()) for several in distinct for text in several}
@@ -47,11 +43,7 @@ def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command.
-
-    Args:
-        arguments: command-line arguments. Default: ``sys.argv``.
-    """
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation.paraphrases", description=__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="a file whose rows have several references")
     parser.add_argument("out", type=Path, metavar="OUT", help="file to write, plain or .gz")
@@ -62,9 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     if not pairs:
         parser.error(f"{options.file}: at least one row must have two different references")
-    keys = ("candidate", "reference", "label")
-    text = "".join(json.dumps(dict(zip(keys, pair, strict=True)), ensure_ascii=False) + "\n" for pair in pairs)
-    content = text.encode("utf-8")
+    rows = [{"candidate": text, "reference": other, "label": label} for text, other, label in pairs]
+    content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8")
     options.out.write_bytes(gzip.compress(content, mtime=0) if options.out.suffix == ".gz" else content)
 
 

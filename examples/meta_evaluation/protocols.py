@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from bertscore_tm.statistics import Coefficient, correlation, darr_kendall, rank_with_ties, scipy_stats, williams_test
+from bertscore_tm.statistics import darr_kendall, rank_with_ties, williams_test
 
 Scores = NDArray[np.float64]
 Figures = dict[str, list[float | None]]
@@ -21,68 +22,45 @@ _DECIMALS_OF_MEANS = 9
 
 
 def ranked_pairs(better: Scores, worse: Scores) -> Figures:
-    """Return segment-level Kendall's tau-like of daRR judgements (Ma et al., WMT 2019); ties count as discordant.
-
-    Args:
-        better: scores of the preferred candidates, shape (settings, judgements).
-        worse: scores of the other candidates, same shape.
-
-    Returns:
-        ``kendall``, between -1 and 1.
-    """
+    """Return segment-level Kendall's tau-like of daRR judgements (Ma et al., WMT 2019); ties count as discordant."""
     return {"kendall": [darr_kendall(high, low) for high, low in zip(better, worse, strict=True)]}
 
 
 def segment_level(scores: Scores, human: Sequence[float]) -> Figures:
-    """Return the correlation with the ratings over all candidates of the file.
-
-    Args:
-        scores: shape (settings, rows).
-        human: one rating per row.
-
-    Returns:
-        ``pearson``, ``spearman`` and ``kendall`` (tau-b).
-    """
-    coefficients: tuple[Coefficient, ...] = ("pearson", "spearman", "kendall")
-    return {how: [correlation(row, human, how).value for row in scores] for how in coefficients}
+    """Return Pearson's, Spearman's and Kendall's (tau-b) correlation with the ratings over all candidates."""
+    ranks = rank_with_ties(scores)
+    return {
+        "pearson": [_pearson(row, human) for row in scores],
+        "spearman": [float(stats.spearmanr(row, human).statistic) for row in ranks],
+        "kendall": [float(stats.kendalltau(row, human).statistic) for row in ranks],
+    }
 
 
 def system_level(scores: Scores, human: Sequence[float], systems: Sequence[str]) -> Figures:
     """Return Pearson's r of the systems' mean scores with their mean ratings, and Williams' test against the best.
 
-    Args:
-        scores: shape (settings, rows).
-        human: one rating per row.
-        systems: the system of each row.
-
-    Returns:
-        ``pearson``, and ``p``: one-sided p-value of Williams' test of the setting with the highest correlation against
-        this one; ``None`` for that setting and for settings perfectly correlated with it.
+    ``p`` is the one-sided p-value of Williams' test of the setting with the highest correlation against this one;
+    ``None`` for that setting and for settings perfectly correlated with it.
     """
     names, numbers = np.unique(systems, return_inverse=True)
     of_system = np.eye(len(names))[:, numbers]
     of_system /= of_system.sum(1, keepdims=True)
     means, ratings = scores @ of_system.T, of_system @ np.asarray(human)
-    pearson = [correlation(row, ratings).value for row in means]
+    pearson = [_pearson(row, ratings) for row in means]
     best = int(np.argmax(pearson))
     p_values: list[float | None] = []
     for r, row in zip(pearson, means, strict=True):
-        between = correlation(means[best], row).value
+        between = _pearson(means[best], row)
         one_metric = between > 1 - 1e-12
         p_values.append(None if one_metric else williams_test(pearson[best], r, between, len(names)).p_value)
     return {"pearson": list(pearson), "p": p_values}
 
 
 def draw_hybrids(documents: Sequence[str], num_hybrids: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Draw hybrid systems: for each document, the candidate of a random system (Graham & Liu, 2016).
-
-    Args:
-        documents: the document of each row; rows of one document come from different systems.
-        num_hybrids: number of hybrid systems.
-        random: random generator of the draws.
+    """Draw hybrid systems: for each document, the row of a random system (Graham & Liu, 2016).
 
     Returns:
-        The row of each hybrid for each document, shape (num_hybrids, documents).
+        Shape (num_hybrids, documents). Rows of one document come from different systems.
     """
     _, numbers = np.unique(documents, return_inverse=True)
     rows_of = [np.flatnonzero(numbers == document) for document in range(numbers.max() + 1)]
@@ -90,17 +68,7 @@ def draw_hybrids(documents: Sequence[str], num_hybrids: int, random: np.random.G
 
 
 def draw_pools(num_hybrids: int, size: int, repeats: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """Draw subsets of the hybrids, each uniformly and without replacement (Floyd's algorithm, all subsets at once).
-
-    Args:
-        num_hybrids: number of hybrids to draw from.
-        size: number of hybrids in a subset.
-        repeats: number of subsets.
-        random: random generator of the draws.
-
-    Returns:
-        The hybrids of each subset, shape (size, repeats).
-    """
+    """Draw subsets of the hybrids without replacement, shape (size, repeats), by Floyd's algorithm for all at once."""
     pools = np.empty((size, repeats), dtype=np.int64)
     for k in range(size):
         last = num_hybrids - size + k
@@ -113,13 +81,7 @@ def draw_pools(num_hybrids: int, size: int, repeats: int, random: np.random.Gene
 def model_selection(
     scores: Scores, human: Sequence[float], hybrids: NDArray[np.int64], pools: NDArray[np.int64]
 ) -> Figures:
-    """Choose the best hybrid system of each pool by score, and compare it with the ratings.
-
-    Args:
-        scores: shape (settings, rows).
-        human: one rating per row.
-        hybrids: rows of each hybrid, shape (hybrids, documents).
-        pools: hybrids of each pool, shape (size, pools).
+    """Choose the best hybrid system of each pool, shape (size, pools), by score, and compare it with the ratings.
 
     Returns:
         ``pearson`` of the hybrids' mean scores and mean ratings; ``hits@1``, share of pools in which no hybrid has a
@@ -134,7 +96,7 @@ def model_selection(
         means = row[hybrids].mean(1)
         chosen = np.take_along_axis(in_pool, means[pools].argmax(0)[None], axis=0)
         ranks = 1 + (in_pool > chosen).sum(0)
-        figures["pearson"].append(correlation(means, ratings).value)
+        figures["pearson"].append(_pearson(means, ratings))
         figures["hits@1"].append(float((ranks == 1).mean()))
         figures["mrr"].append(float((1 / ranks).mean()))
         figures["difference"].append(float((best - chosen).mean()))
@@ -142,29 +104,18 @@ def model_selection(
 
 
 def average(draws: Sequence[Figures]) -> tuple[Figures, Figures]:
-    """Return the mean of each figure over several draws of hybrids, and its standard deviation.
-
-    Args:
-        draws: the figures of each draw, at least two.
-
-    Returns:
-        Means and standard deviations, by the figures' names.
-    """
+    """Return the mean and the standard deviation of each figure over at least two draws of hybrids."""
     values = {name: np.asarray([draw[name] for draw in draws], dtype=np.float64) for name in draws[0]}
     means: Figures = {name: list(of_draws.mean(0).tolist()) for name, of_draws in values.items()}
     return means, {name: list(of_draws.std(0, ddof=1).tolist()) for name, of_draws in values.items()}
 
 
-def paraphrase_auc(scores: Scores, labels: Sequence[int]) -> Figures:
-    """Return the area under the ROC curve: how often a paraphrase scores higher than another pair; ties count half.
-
-    Args:
-        scores: shape (settings, rows).
-        labels: 1 for paraphrases, 0 for others.
-
-    Returns:
-        ``auc``, between 0 and 1.
-    """
+def paraphrase_auc(scores: Scores, labels: Sequence[float]) -> Figures:
+    """Return the area under the ROC curve: how often a paraphrase scores higher than another pair; ties count half."""
     positive = np.asarray(labels) == 1
-    wins = [scipy_stats().mannwhitneyu(row[positive], row[~positive]).statistic for row in rank_with_ties(scores)]
+    wins = [stats.mannwhitneyu(row[positive], row[~positive]).statistic for row in rank_with_ties(scores)]
     return {"auc": [float(count / (positive.sum() * (~positive).sum())) for count in wins]}
+
+
+def _pearson(x: NDArray[np.float64], y: Sequence[float] | NDArray[np.float64]) -> float:
+    return float(stats.pearsonr(x, y).statistic)

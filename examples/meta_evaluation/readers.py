@@ -1,80 +1,43 @@
-"""Readers of human judgements from JSON lines, plain or gzipped; the keys of a file determine its kind."""
+"""Reader of human judgements from JSON lines, plain or gzipped; the keys of a file determine its kind."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _FEWEST_ROWS = 5  # for a correlation
+# Kinds of files by the key that only they have.
+_KINDS = {"better": "ranked", "human": "rated", "label": "labelled"}
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """Pairs of candidates for the same references, of which annotators preferred one (daRR).
+class Judged:
+    """Human judgements of a file.
 
     Args:
-        better: the preferred candidate of each judgement.
-        worse: the other candidate of each judgement.
-        references: the references of each judgement.
-    """
-
-    better: list[str]
-    worse: list[str]
-    references: list[list[str]]
-
-    def pairs(self) -> tuple[list[str], list[list[str]]]:
-        """Return candidates and references to score: first all better candidates, then all worse ones."""
-        return [*self.better, *self.worse], [*self.references, *self.references]
-
-
-@dataclass(frozen=True)
-class Rated:
-    """Candidates with numeric human ratings; larger is better.
-
-    Args:
-        candidates: the rated texts.
+        kind: ``"ranked"``, pairs of candidates of which annotators preferred one; ``"rated"``, candidates with numeric
+            ratings, larger is better; or ``"labelled"``, paraphrases and other pairs.
+        candidates: the texts to score; of ranked pairs first all better, then all worse ones.
         references: the references of each candidate.
-        ratings: values of each rating, one per candidate, by name.
+        idf_texts: the references of every row, as often as they occur, from which both packages with ``idf=True`` and
+            the reference package's WMT18 script compute weights: a reference counts once for each of its judgements.
+        ratings: values by the rating's name, one per candidate; of labelled pairs ``"label"``, 1 or 0.
         systems: the system of each candidate, if the file contains it.
         documents: the document of each candidate, if the file contains it.
     """
 
+    kind: str
     candidates: list[str]
     references: list[list[str]]
-    ratings: dict[str, list[float]]
-    systems: list[str] | None
-    documents: list[str] | None
-
-    def pairs(self) -> tuple[list[str], list[list[str]]]:
-        """Return candidates and references to score."""
-        return self.candidates, self.references
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """Pairs of texts labelled as paraphrases or not.
-
-    Args:
-        candidates: one text of each pair.
-        references: the other texts of each pair.
-        labels: 1 for paraphrases, 0 for other pairs.
-    """
-
-    candidates: list[str]
-    references: list[list[str]]
-    labels: list[int]
-
-    def pairs(self) -> tuple[list[str], list[list[str]]]:
-        """Return candidates and references to score."""
-        return self.candidates, self.references
-
-
-Judged = Ranked | Rated | Labelled
+    idf_texts: list[str]
+    ratings: dict[str, list[float]] = field(default_factory=dict)
+    systems: list[str] | None = None
+    documents: list[str] | None = None
 
 
 def read(path: Path, num_references: int | None = None) -> Judged:
@@ -84,21 +47,33 @@ def read(path: Path, num_references: int | None = None) -> Judged:
         path: JSON lines; gzipped if the name ends in ``.gz``.
         num_references: number of references per row to keep, from the first. Default: all.
 
-    Returns:
-        The judgements, in the file's order.
-
     Raises:
         ValueError: a row is invalid; the message names file and line.
         OSError: the file cannot be read.
     """
-    rows = [_Row(path, number, values, num_references) for number, values in _lines(path)]
+    rows = list(_rows(path))
     if len(rows) < _FEWEST_ROWS:
         raise ValueError(f"{path}: {len(rows)} rows; statistics require at least {_FEWEST_ROWS}")
-    kinds: dict[str, Callable[[list[_Row]], Judged]] = {"better": _ranked, "human": _rated, "label": _labelled}
-    for key, kind in kinds.items():
-        if key in rows[0].values:
-            return kind(rows)
-    raise rows[0].error("requires 'better' (ranked pairs), 'human' (ratings) or 'label' (paraphrases)")
+    key = next((key for key in _KINDS if key in rows[0].values), None)
+    if key is None:
+        raise rows[0].error("requires 'better' (ranked pairs), 'human' (ratings) or 'label' (paraphrases)")
+    references = [row.references()[:num_references] for row in rows]
+    idf_texts = [text for several in references for text in several]
+    if key == "better":
+        candidates = [row.text(name) for name in ("better", "worse") for row in rows]
+        return Judged(_KINDS[key], candidates, references * 2, idf_texts)
+    values = [row.label() if key == "label" else row.ratings() for row in rows]
+    names = list(values[0])
+    for row, value in zip(rows, values, strict=True):
+        if sorted(value) != sorted(names):
+            raise row.error(f"ratings {sorted(value)} differ from those of the first row, {sorted(names)}")
+    ratings = {name: [float(value[name]) for value in values] for name in names}
+    groups = [[row.text(name) for row in rows] if name in rows[0].values else None for name in ("system", "document")]
+    judged = Judged(_KINDS[key], [row.text("candidate") for row in rows], references, idf_texts, ratings, *groups)
+    for name, column in ratings.items():
+        if len(set(column)) == 1:
+            raise ValueError(f"{path}: all values of {name!r} are {column[0]}: judgements must differ")
+    return judged
 
 
 @dataclass(frozen=True)
@@ -106,7 +81,6 @@ class _Row:
     path: Path
     line: int
     values: dict[str, Any]
-    num_references: int | None
 
     def error(self, reason: str) -> ValueError:
         return ValueError(f"{self.path}, line {self.line}: {reason}")
@@ -125,21 +99,25 @@ class _Row:
         several = self.values["references"]
         if not isinstance(several, list) or not several or not all(isinstance(text, str) for text in several):
             raise self.error(f"'references' must be a list of at least one string, got {several!r}")
-        return several[: self.num_references]
+        return several
 
-    def ratings(self, names: list[str] | None) -> dict[str, float]:
+    def label(self) -> dict[str, float]:
+        label = self.values.get("label")
+        if label not in (0, 1):
+            raise self.error(f"'label' must be 1 (paraphrase) or 0, got {label!r}")
+        return {"label": label}
+
+    def ratings(self) -> dict[str, float]:
         human = self.values.get("human")
         if not isinstance(human, dict) or not human:
             raise self.error(f"'human' must map at least one rating name to a number, got {human!r}")
-        if names is not None and sorted(human) != sorted(names):
-            raise self.error(f"ratings {sorted(human)} differ from those of the first row, {sorted(names)}")
         for name, value in human.items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise self.error(f"rating {name!r} must be a finite number, got {value!r}")
         return human
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(path: Path) -> Iterator[_Row]:
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
@@ -149,41 +127,4 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise ValueError(f"{path}, line {number}: invalid JSON: {error}") from error
             if not isinstance(values, dict):
                 raise ValueError(f"{path}, line {number}: must be a JSON object, got {line.strip()[:80]}")
-            yield number, values
-
-
-def _ranked(rows: list[_Row]) -> Ranked:
-    return Ranked(
-        [row.text("better") for row in rows], [row.text("worse") for row in rows], [row.references() for row in rows]
-    )
-
-
-def _rated(rows: list[_Row]) -> Rated:
-    names = list(rows[0].ratings(None))
-    values = [row.ratings(names) for row in rows]
-    judged = Rated(
-        [row.text("candidate") for row in rows],
-        [row.references() for row in rows],
-        {name: [float(value[name]) for value in values] for name in names},
-        *([row.text(key) for row in rows] if key in rows[0].values else None for key in ("system", "document")),
-    )
-    for name, column in judged.ratings.items():
-        if len(set(column)) == 1:
-            raise ValueError(
-                f"{rows[0].path}: all ratings {name!r} are {column[0]}; a correlation requires different ones"
-            )
-    return judged
-
-
-def _labelled(rows: list[_Row]) -> Labelled:
-    for row in rows:
-        if row.values.get("label") not in (0, 1):
-            raise row.error(f"'label' must be 1 (paraphrase) or 0, got {row.values.get('label')!r}")
-    judged = Labelled(
-        [row.text("candidate") for row in rows],
-        [row.references() for row in rows],
-        [int(row.values["label"]) for row in rows],
-    )
-    if len(set(judged.labels)) == 1:
-        raise ValueError(f"{rows[0].path}: all labels are {judged.labels[0]}; both 0 and 1 are required")
-    return judged
+            yield _Row(path, number, values)

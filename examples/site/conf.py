@@ -50,8 +50,6 @@ examples/metric
 examples/callbacks
 examples/distributed
 examples/encoders
-examples/idf_and_rescaling
-examples/long_documents
 ```
 ```{toctree}
 :hidden:
@@ -59,7 +57,6 @@ examples/long_documents
 examples/training_signals
 examples/ranking
 examples/loss
-examples/reward_hacking
 examples/causal_lm
 examples/hugging_face_trainer
 examples/reinforcement_learning
@@ -70,16 +67,13 @@ examples/reinforcement_learning
 examples/shell
 examples/reporting
 examples/migrating
-examples/migrating_from_torchmetrics
 ```
 ```{toctree}
 :hidden:
 :caption: Evidence
 examples/limitations
-examples/metric_card
 examples/study/README
 examples/meta_evaluation/README
-examples/benchmarks/README
 examples/benchmarks/RESULTS
 ```
 ```{toctree}

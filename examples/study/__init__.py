@@ -1,1 +1,1 @@
-"""Which training signal helps after cross-entropy? Six arms, compared over seeds and texts on held-out layers."""
+"""Which training signal helps after cross-entropy? Arms compared over seeds and texts on held-out layers."""

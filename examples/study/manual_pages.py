@@ -1,4 +1,4 @@
-"""Summarization corpus of manual pages, whose one-line description summarizes the rest.
+"""Texts of the study: manual pages of this machine, whose one-line description summarizes the rest.
 
 The pages are read as roff sources, without rendering: the line of the NAME section is the summary; the name and the
 first prose of the DESCRIPTION section are the document.
@@ -7,34 +7,30 @@ first prose of the DESCRIPTION section are the document.
 from __future__ import annotations
 
 import gzip
-import os
+import hashlib
+import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DEFAULT_FOLDERS", "ManualPage", "collect_pages", "read_page"]
+from examples.docstrings import Corpus, DocstringPair
 
-DEFAULT_FOLDERS: tuple[Path, ...] = (Path("/usr/share/man"), Path("/usr/local/share/man"))
-"""Folders of manual pages."""
+__all__ = ["collect_pages", "read_page", "split_pages"]
+
+FOLDERS = (Path("/usr/share/man"), Path("/usr/local/share/man"))
 
 _MIN_SUMMARY_WORDS, _MAX_SUMMARY_WORDS = 3, 24
 _MIN_DOCUMENT_WORDS, _MAX_DOCUMENT_WORDS = 12, 120
-_MIN_LETTER_SHARE = 0.8
 _RELEASE_TRACKS = frozenset({"alpha", "beta", "preview"})
 
 _NAME_SECTION = re.compile(r'\.S[Hh]\s+"?NAME"?\s*', re.IGNORECASE)
 _DESCRIPTION_SECTION = re.compile(r'\.S[Hh]\s+"?DESCRIPTION"?\s*', re.IGNORECASE)
-_SECTION = re.compile(r"\.S[Hh]\b")
-_SUBSECTION = re.compile(r"\.S[Ss]\b")
-_COMMENT = re.compile(r"[.']\\\"|'\\\"|\.\s*$")
-_PARAGRAPH = re.compile(r"\.(?:PP|P|LP|Pp|sp|IP|HP|RS|RE|br)\b")
+_BREAK = re.compile(r"\s*$|\.(?:S[Ss]|PP|P|LP|Pp|sp|IP|HP|RS|RE|br)\b")
 _FONT_MACRO = re.compile(r"\.(?:B|I|R|SM|BR|RB|BI|IB|IR|RI|Nm|Xr|Ar|Fl|Pa|Em|Cm|Dv|Fa|Fn|Va|Li|Ql|Sy|Ev)\b\s*")
 _JOINED = re.compile(r"\.(?:BR|RB|BI|IB|IR|RI)\b")
 _VERBATIM = {".nf": ".fi", ".EX": ".EE", ".TS": ".TE", ".Bd": ".Ed", ".Vb": ".Ve", ".EQ": ".EN", ".ig": ".."}
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"|(\S+)')
 _SEPARATOR = re.compile(r"\s(?:-{1,2}|\u2013|\u2014)\s")
-
 _ESCAPES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\\f(?:\[[^]]*\]|\(..|.)|\\m\[[^]]*\]|\\s[-+]?\d"), ""),
     (re.compile(r"\\\((?:aq|cq|oq)|\\\[(?:aq|cq|oq)\]|\\\*\(Aq|\\['`]"), "'"),
@@ -48,120 +44,80 @@ _ESCAPES: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _LEFTOVER = re.compile(r"[\\{}<>|$=`]|https?://")
 _TRACK_MARK = re.compile(r"^\((?:ALPHA|BETA|PREVIEW)\)\s*")
-_NOT_ALPHANUMERIC = re.compile(r"[^a-z0-9]+")
 
 
-@dataclass(frozen=True)
-class ManualPage:
-    """A document with its summary.
-
-    Attributes:
-        document: name of the page and the first words of its description.
-        summary: one-line description of the page.
-        group: family of the page, such as ``git`` for ``git-log``; pages of a group are often similar.
-    """
-
-    document: str
-    summary: str
-    group: str
+def split_pages(pages: Sequence[DocstringPair]) -> Corpus:
+    """Split pages in random order; all pages of a command, library or family of commands are on one side."""
+    corpus = Corpus([], [], [])
+    for page in random.Random(0).sample(list(pages), len(pages)):
+        place = int.from_bytes(hashlib.sha256(page.module.encode()).digest()[:6], "big") / 2**48
+        side = corpus.test if place < 0.15 else corpus.validation if place < 0.2 else corpus.train
+        side.append((len(side), page))
+    return corpus
 
 
-def collect_pages(
-    folders: Sequence[Path] = DEFAULT_FOLDERS, *, sections: Sequence[int] = (1, 2, 3, 4, 5, 7, 8)
-) -> list[ManualPage]:
-    """Collect the English manual pages of this machine.
+def collect_pages(folders: Sequence[Path] = FOLDERS) -> list[DocstringPair]:
+    """Collect the English manual pages of this machine; their module is the family of the page, as git for git-log.
 
     Summaries and documents are distinct (compared without case and punctuation). Pages of alpha and beta tracks, which
     repeat those of the release, are read last.
-
-    Args:
-        folders: folders with subfolders ``man1`` to ``man8``.
-        sections: numbers of the sections to read.
-
-    Returns:
-        The pairs, ordered by file name in each section, alpha and beta tracks last.
     """
-    pages: list[ManualPage] = []
+    files = [
+        path for folder in folders for path in folder.glob("man[1234578]/*") if path.is_file() and not path.is_symlink()
+    ]
+    files.sort(key=lambda path: (bool(_RELEASE_TRACKS & set(path.name.split("_"))), path.parent.name, path.name))
+    pages: list[DocstringPair] = []
     seen: set[str] = set()
-    for path in sorted(_page_files(folders, sections), key=_place):
-        page = read_page(path)
-        if page is None:
-            continue
-        keys = {_key(page.summary), _key(page.document.split(": ", 1)[-1])}
-        if keys & seen or _key(page.summary) in _key(page.document):
-            continue
-        seen |= keys
-        pages.append(page)
+    for page in filter(None, map(read_page, files)):
+        summary, document = (re.sub(r"[^a-z0-9]+", "", text.lower()) for text in (page.summary, page.document))
+        keys = {summary, re.sub(r"[^a-z0-9]+", "", page.document.split(": ", 1)[-1].lower())}
+        if seen.isdisjoint(keys) and summary not in document:
+            seen |= keys
+            pages.append(page)
     return pages
 
 
-def read_page(path: Path) -> ManualPage | None:
-    """Read one page.
-
-    Args:
-        path: a roff source, plain or gzipped.
-
-    Returns:
-        The pair; ``None`` if the page refers to another, cannot be decoded, or has too little prose.
-    """
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError):
-            return None
+def read_page(path: Path) -> DocstringPair | None:
+    """Read a roff source; None if it refers to another page, cannot be decoded, or has too little prose."""
     try:
-        lines = content.decode("utf-8").splitlines()
-    except UnicodeDecodeError:
+        content = path.read_bytes()
+        lines = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8").splitlines()
+    except (OSError, EOFError, UnicodeDecodeError):
         return None
-    described = _name_and_summary(_section(lines, _NAME_SECTION))
-    if described is None:
-        return None
-    name, summary = described
-    if not _MIN_SUMMARY_WORDS <= len(summary.split()) <= _MAX_SUMMARY_WORDS or _LEFTOVER.search(summary):
-        return None
+    name, summary = _name_and_summary(_section(lines, _NAME_SECTION))
     prose = " ".join(text for text in _paragraphs(_section(lines, _DESCRIPTION_SECTION)) if not _LEFTOVER.search(text))
     prose = _TRACK_MARK.sub("", prose)
     words = prose.split()
     letters = sum(char.isalpha() or char.isspace() for char in prose)
-    if len(words) < _MIN_DOCUMENT_WORDS or letters < _MIN_LETTER_SHARE * len(prose):
+    if (
+        not name
+        or not _MIN_SUMMARY_WORDS <= len(summary.split()) <= _MAX_SUMMARY_WORDS
+        or _LEFTOVER.search(summary)
+        or len(words) < _MIN_DOCUMENT_WORDS
+        or letters < 0.8 * len(prose)
+    ):
         return None
-    return ManualPage(f"{name}: {' '.join(words[:_MAX_DOCUMENT_WORDS])}", summary, _group(name))
-
-
-def _page_files(folders: Sequence[Path], sections: Sequence[int]) -> Iterator[Path]:
-    """Yield the files of pages, without links."""
-    for folder in folders:
-        for section in sections:
-            below = folder / f"man{section}"
-            if below.is_dir():
-                with os.scandir(below) as entries:
-                    yield from (Path(entry) for entry in entries if entry.is_file(follow_symlinks=False))
-
-
-def _place(path: Path) -> tuple[bool, str, str]:
-    """Return the sort key of a page; alpha and beta tracks come last."""
-    return bool(_RELEASE_TRACKS & set(path.name.split("_"))), path.parent.name, path.name
+    parts = [word for word in re.split(r"[-_\s.:]+", name.lower()) if word and word not in _RELEASE_TRACKS]
+    family = " ".join(parts[: 2 if len(parts) > 2 else 1])
+    return DocstringPair(f"{name}: {' '.join(words[:_MAX_DOCUMENT_WORDS])}", summary, family)
 
 
 def _section(lines: Sequence[str], heading: re.Pattern[str]) -> list[str]:
     """Return the lines between a heading and the next one."""
     start = next((i + 1 for i, line in enumerate(lines) if heading.fullmatch(line.strip())), len(lines))
-    end = next((i for i in range(start, len(lines)) if _SECTION.match(lines[i])), len(lines))
+    end = next((i for i in range(start, len(lines)) if re.match(r"\.S[Hh]\b", lines[i])), len(lines))
     return list(lines[start:end])
 
 
-def _name_and_summary(lines: Sequence[str]) -> tuple[str, str] | None:
-    r"""Read ``name \\- one-line description``, or BSD's ``.Nm name`` and ``.Nd description``."""
+def _name_and_summary(lines: Sequence[str]) -> tuple[str, str]:
+    r"""Read ``name \\- one-line description``, or BSD's ``.Nm name`` and ``.Nd description``; empty without a name."""
     described = next((line[4:] for line in lines if line.startswith(".Nd ")), None)
     if described is not None:
         name = next((line[4:].split(",")[0] for line in lines if line.startswith(".Nm ")), "")
-        return (_plain(name).strip(" ,"), _plain(described)) if name else None
+        return _plain(name).strip(" ,"), _plain(described)
     # Pages that describe several commands have one on each line.
-    parts = _SEPARATOR.split(next(_paragraphs(lines), ""), maxsplit=1)
-    if len(parts) != 2 or not parts[0]:
-        return None
-    return parts[0].split(",")[0].strip(), parts[1].strip()
+    name, *summary = _SEPARATOR.split(next(_paragraphs(lines), ""), maxsplit=1)
+    return (name.split(",")[0].strip(), summary[0].strip()) if summary else ("", "")
 
 
 def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
@@ -170,20 +126,19 @@ def _paragraphs(lines: Sequence[str]) -> Iterator[str]:
     closing: str | None = None
     tag_follows = False
     for line in lines:
+        macro = line.split(maxsplit=1)[0] if line.strip() else ""
         if closing is not None:
             closing = None if line.startswith(closing) else closing
-            continue
-        macro = line.split(maxsplit=1)[0] if line.strip() else ""
-        if macro in _VERBATIM:
+        elif macro in _VERBATIM:
             closing = _VERBATIM[macro]
         elif macro in (".TP", ".It", ".TQ"):
             tag_follows = macro != ".It"
-        elif not line.strip() or _PARAGRAPH.match(line) or _SUBSECTION.match(line):
+        elif _BREAK.match(line):
             if words:
                 yield " ".join(words)
                 words = []
-        elif _COMMENT.match(line):
-            continue
+        elif re.match(r"[.']\\\"|\.\s*$", line):
+            continue  # a comment
         elif tag_follows:
             tag_follows = False
         elif _FONT_MACRO.match(line):
@@ -200,14 +155,3 @@ def _plain(text: str) -> str:
     for pattern, replacement in _ESCAPES:
         text = pattern.sub(replacement, text)
     return " ".join(text.split())
-
-
-def _group(name: str) -> str:
-    """Return the family of a page: the first word of its name, or two words if it has more than two."""
-    words = [word for word in re.split(r"[-_\s.:]+", name.lower()) if word and word not in _RELEASE_TRACKS]
-    return " ".join(words[: 2 if len(words) > 2 else 1])
-
-
-def _key(text: str) -> str:
-    """Return a text without case, punctuation and spaces, for comparison."""
-    return _NOT_ALPHANUMERIC.sub("", text.lower())

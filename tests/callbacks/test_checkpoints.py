@@ -63,18 +63,6 @@ def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
     assert again.best_model_path == checkpoint.best_model_path
 
 
-def test_checkpoints_between_epochs(pairs, shallow, tmp_path):
-    """After each validation, with its score."""
-    checkpoint = ModelCheckpoint(tmp_path, "{step}", monitor="val_bertscore_f1", mode="max", save_top_k=-1)
-    module, history = chooser(pairs, count=COUNT), History()
-    callbacks = [checkpoint, BERTScoreCallback(BERTScore(shallow)), history]
-    trainer(tmp_path, callbacks, val_check_interval=2, check_val_every_n_epoch=None, max_epochs=3).fit(module)
-    assert best_scores(checkpoint) == {f"step={step}.ckpt": scores[-1] for step, scores, _ in history.seen}
-    assert len(history.seen) == 4
-    for step, _, _ in history.seen:
-        assert torch.load(tmp_path / f"step={step}.ckpt", weights_only=False)["global_step"] == step
-
-
 def test_checkpoints_after_so_many_steps(pairs, shallow, tmp_path):
     """Lightning saves them before the validation of that step, except where there was none yet, or an epoch ends."""
     checkpoint = ModelCheckpoint(

@@ -7,50 +7,6 @@ import pytest
 from tests.support.early_stopping_runs import KINDS, PLAIN, outcome, run_of
 
 
-class Spy:
-    """Records the calls of the private methods and their results."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.calls = []
-
-    def note(self, name, given, result):
-        self.calls.append((name, given, result))
-        return result
-
-    def _should_skip_check(self, trainer):
-        given = (trainer.state.fn, trainer.sanity_checking)
-        return self.note("skip", given, super()._should_skip_check(trainer))
-
-    def _validate_condition_metric(self, logs):
-        return self.note("validate", sorted(logs), super()._validate_condition_metric(logs))
-
-    def _run_early_stopping_check(self, trainer):
-        return self.note("run", trainer.current_epoch, super()._run_early_stopping_check(trainer))
-
-    def _evaluate_stopping_criteria(self, current):
-        return self.note("evaluate", current.item(), super()._evaluate_stopping_criteria(current))
-
-    def _improvement_message(self, current):
-        return self.note("message", current.item(), super()._improvement_message(current))
-
-    def _log_info(self, trainer, message, log_rank_zero_only):
-        return self.note("log", (message, log_rank_zero_only), super()._log_info(trainer, message, log_rank_zero_only))
-
-
-@pytest.mark.parametrize("options", [{}, {"val_check_interval": 0.5}, {"fast_dev_run": 1}], ids=str)
-def test_private_methods_are_called_as_in_lightning(tmp_path, options):
-    calls = []
-    for kind in KINDS:
-        stopping = type("Spying", (Spy, kind), {})("key", **PLAIN, verbose=True, patience=2)
-        run_of(tmp_path, stopping, [5, 4, 6, 6], num_sanity_val_steps=1, **options)
-        calls.append(stopping.calls)
-    lightnings, ours = calls
-    assert ours == lightnings
-    seen = {name for name, *_ in ours}
-    assert seen == ({"skip", "run"} if options.get("fast_dev_run") else {*seen, "evaluate", "message", "log"})
-
-
 class WarmUp:
     def _should_skip_check(self, trainer):
         return trainer.current_epoch < 2 or super()._should_skip_check(trainer)

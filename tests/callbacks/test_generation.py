@@ -9,7 +9,6 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from peft import LoraConfig, get_peft_model
 from torch import nn
@@ -197,7 +196,7 @@ def shifted(batch):
         (lambda batch: {key: value for key, value in batch.items() if key != "labels"}, "the batch has no labels"),
         (
             lambda batch: batch | {"labels": batch["labels"][:, 1:]},
-            r"labels of shape \(4, 19\) for ids of shape \(4, 20\)",
+            r"labels of shape \(4, \d+\) for ids of shape \(4, \d+\)",
         ),
         (separate, "labels other than the ids at their positions"),
         (shifted, "labels other than the ids at their positions"),
@@ -355,9 +354,8 @@ def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
         ({"candidates": 4}, "candidates= and encoder= need each other"),
         ({"encoder": "some/model"}, "candidates= and encoder= need each other"),
         ({"candidates": 0}, "candidates must be at least 1, got 0"),
-        ({"candidates": 2, "choose": "longest"}, "choose='longest' is not 'consensus'"),
         ({"num_return_sequences": 3}, "num_return_sequences= returns several texts per example: pass candidates="),
-        ({"candidates": 4, "all_layers": True}, "encoder= must have one layer to choose by"),
+        ({"candidates": 4, "all_layers": True}, "has all_layers=True: pass one with num_layers="),
     ],
 )
 def test_options_of_the_choice_are_checked(options, said, minilm):
@@ -379,58 +377,6 @@ def test_truncated_candidates_are_a_warning_of_the_first_batch_alone(minilm):
             torch.manual_seed(seed)
             generate(Module(model), batch)
     assert ["longer than 4 tokens" in str(one.message) for one in caught] == [True]
-
-
-class GeneratesInSteps(Module):
-    """Calls a ready generator in each step of fit, validate, test and predict."""
-
-    def __init__(self, model, generate):
-        super().__init__(model)
-        self.generate, self.preds = generate, {}
-
-    def training_step(self, batch, batch_idx):
-        self.preds["train"] = self.generate(self, batch)[0]
-        return super().training_step(batch, batch_idx)
-
-    def validation_step(self, batch, batch_idx):
-        self.preds["validate"] = self.generate(self, batch)[0]
-
-    def test_step(self, batch, batch_idx):
-        self.preds["test"] = self.generate(self, batch)[0]
-
-    def predict_step(self, batch, batch_idx):
-        return self.generate(self, batch)[0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "family", "bar"), [(Seq2SeqGenerate, "bart", TQDMProgressBar), (CausalGenerate, "gpt2", RichProgressBar)]
-)
-def test_generators_run_in_every_step_with_a_progress_bar(tmp_path, kind, family, bar):
-    if bar is RichProgressBar:
-        pytest.importorskip("rich")
-    tokenizer = tokenizer_of(family)
-    rows = tokenizer(TEXTS)["input_ids"]
-    columns = zip(padded(rows, 7), padded([[1] * len(row) for row in rows], 0), REFERENCES, strict=True)
-    examples = [{"input_ids": ids, "attention_mask": mask, "labels": text} for ids, mask, text in columns]
-    data = DataLoader(examples, batch_size=4)
-    module = GeneratesInSteps(
-        model_of(family), kind(tokenizer, max_new_tokens=3, do_sample=False, **PROMPTS_ALONE[kind])
-    )
-    module.model.eval()
-    expected = module.generate(module, next(iter(data)))[0]
-    run = pl.Trainer(
-        callbacks=[bar()],
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        default_root_dir=tmp_path,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
-    assert run.predict(module, data) == [expected]
-    run.test(module, data, verbose=False)
-    run.fit(module, data, data)
-    assert module.preds == {"train": expected, "validate": expected, "test": expected}
 
 
 @pytest.mark.parametrize("stage", [2, 3])

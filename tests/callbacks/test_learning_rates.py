@@ -5,7 +5,6 @@ from __future__ import annotations
 import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
@@ -79,36 +78,3 @@ def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, settings,
     assert rates.rates == expected
     assert len(set(expected)) > 1
     assert counted(run.lr_scheduler_configs[0].scheduler) == state
-
-
-def test_scheduler_without_a_score(pairs, shallow, tmp_path):
-    module = chooser(pairs, FALLING, kind=Stepping, count=COUNT)
-    with pytest.raises(MisconfigurationException, match="val_bertscore_f1"):
-        trainer(tmp_path, [], max_epochs=1).fit(module)
-    # Every second epoch has a score, and the schedule asks after each.
-    record, module = Record(), chooser(pairs, FALLING, kind=Stepping, count=COUNT, strict=False)
-    callbacks = [BERTScoreCallback(BERTScore(shallow)), record]
-    run = trainer(tmp_path, callbacks, max_epochs=2, check_val_every_n_epoch=2)
-    with pytest.warns(RuntimeWarning, match="conditioned on metric val_bertscore_f1 which is not available"):
-        run.fit(module)
-    assert len(record.scores) == 1
-    assert run.lr_scheduler_configs[0].scheduler.best == record.scores[0]
-
-
-@pytest.mark.parametrize("epochs", [2, 6])
-def test_resumed_run_continues_the_scheduler(pairs, shallow, tmp_path, epochs):
-    """Also in the middle of its patience."""
-
-    def fit(last, **options):
-        record, rates = Record(), Rates()
-        callbacks = [rates, BERTScoreCallback(BERTScore(shallow)), record]
-        run = trainer(tmp_path, callbacks, max_epochs=last)
-        run.fit(chooser(pairs, FALLING, kind=Stepping, count=COUNT), **options)
-        return run, record.scores, rates.rates
-
-    first, scores, rates = fit(epochs)
-    first.save_checkpoint(tmp_path / "first.ckpt")
-    second, more, later = fit(8, ckpt_path=tmp_path / "first.ckpt")
-    expected, state = rates_of(scores + more)
-    assert rates + later == expected
-    assert counted(second.lr_scheduler_configs[0].scheduler) == state

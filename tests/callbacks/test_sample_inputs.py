@@ -2,7 +2,6 @@
 
 import lightning.pytorch as pl
 import pytest
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
@@ -29,20 +28,6 @@ def test_inputs_from_what_the_step_returns(pairs, encoder, tmp_path):
     module = chooser(pairs, count=COUNT, kind=ReturnsQuestions, val_sizes=(COUNT,))
     run_with(tmp_path, module, encoder, SampleLogger(1, 0, inputs="asked"))
     assert all(row["input"] == f"input {row['example']}" for row in table(tmp_path))
-
-
-def test_inputs_that_are_token_ids_are_decoded(pairs, encoder, minilm, tmp_path):
-    class Ids(ReturnsQuestions):
-        def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
-            ids = torch.stack([batch + 2000, torch.zeros_like(batch)], dim=1)  # words, and padding
-            return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "ids": ids}
-
-        validation_step = evaluation_step
-
-    samples = SampleLogger(1, 0, inputs="ids", tokenizer=str(minilm))
-    run_with(tmp_path, chooser(pairs, count=COUNT, kind=Ids, val_sizes=(COUNT,)), encoder, samples)
-    rows = table(tmp_path)
-    assert [row["input"] for row in rows] == [samples.tokenizer.decode(2000 + int(row["example"])) for row in rows]
 
 
 class WithModel(pl.LightningModule):
@@ -78,7 +63,7 @@ def test_hugging_face_generators_provide_inputs(encoder, tmp_path):
             "question",
             r"no inputs='question' in the batch or in the step's outputs, which have the keys \['asked', 'numbers',",
         ),
-        ("numbers", "inputs='numbers' are token ids: pass tokenizer="),
+        ("numbers", "inputs='numbers' must be a list of 3 texts, one per prediction, got 'tensor"),
         (lambda batch: ["one"], "must be a list of 3 texts, one per prediction"),
         (lambda batch: "abc", "must be a list of 3 texts, one per prediction, got 'abc'"),
         (lambda batch: [1, 2, 3], "must be a list of 3 texts, one per prediction"),

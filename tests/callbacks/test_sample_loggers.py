@@ -1,17 +1,16 @@
 """SampleLogger: what each kind of logger gets."""
 
 import csv
-import io
 import json
 import re
 from pathlib import Path
 
 import pytest
-from lightning.pytorch.loggers import CometLogger, CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
 from bertscore_tm.callbacks import SampleLogger
 from tests.support.lightning_modules import chooser
-from tests.support.sample_tables import COUNT, Mixed, files, mixed, run_with, table
+from tests.support.sample_tables import COUNT, Mixed, files, inputs_of, mixed, run_with, table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,67 +103,6 @@ def test_csv_files_are_next_to_the_metrics(pairs, encoder, tmp_path):
     assert steps == ["2", "5"]  # the steps of the files' names
 
 
-class Recorder:
-    """Keeps the calls of an experiment's methods."""
-
-    def __init__(self):
-        self.calls = []
-
-    def __getattr__(self, method):
-        return lambda *args, **kwargs: self.calls.append((method, args, kwargs))
-
-
-class Recorded:
-    """Stands in for the parts of a logger that need the package of its service."""
-
-    name, version, run_id, save_dir = "recorded", "0", "run 7", None
-
-    def __init__(self):
-        self.recorder = Recorder()
-
-    @property
-    def experiment(self):
-        return self.recorder
-
-    def log_metrics(self, metrics, step=None):
-        pass
-
-    log_hyperparams = log_graph = finalize = log_metrics
-
-
-class RecordedMLFlow(Recorded, MLFlowLogger):
-    pass
-
-
-class RecordedComet(Recorded, CometLogger):
-    pass
-
-
-def test_mlflow_gets_the_table_and_the_pictures(pairs, encoder, tmp_path):
-    logger = RecordedMLFlow()
-    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3), logger=[logger, CSVLogger(tmp_path, "csv")])
-    (method, (run_id, text, path), _), *figures = logger.experiment.calls
-    assert (method, run_id, path) == ("log_text", "run 7", "samples/val_samples_step_0.csv")
-    assert list(csv.DictReader(io.StringIO(text, newline=""))) == table(tmp_path)
-    assert [(one[0], one[1][0]) for one in figures] == [("log_figure", "run 7")] * 3
-    kinds = [args[2].removeprefix("samples/val_samples_step_0_") for _, args, _ in figures]
-    assert kinds == ["worst_1.png", "median_1.png", "best_1.png"]
-    assert all(hasattr(args[1], "savefig") for _, args, _ in figures)
-
-
-def test_comet_gets_the_table_and_the_pictures(pairs, encoder, tmp_path):
-    logger = RecordedComet()
-    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3), logger=[logger, CSVLogger(tmp_path, "csv")])
-    (method, names, content), *figures = logger.experiment.calls
-    assert (method, names) == ("log_table", ("val_samples_step_0.csv",))
-    rows = [dict(zip(content["headers"], map(str, row), strict=True)) for row in content["tabular_data"]]
-    assert rows == table(tmp_path)
-    assert [(one[0], one[2]["figure_name"], one[2]["step"]) for one in figures] == [
-        ("log_figure", f"val_samples/{kind}_1", 0) for kind in ("worst", "median", "best")
-    ]
-    assert all(hasattr(one[2]["figure"], "savefig") for one in figures)
-
-
 class Other(Logger):
     name, version = "other", 0
 
@@ -231,31 +169,33 @@ class Formulas(Mixed):
 
 def test_no_cell_of_a_file_is_a_formula(pairs, encoder, tmp_path):
     module = chooser(pairs, count=COUNT, kind=Formulas, val_sizes=(COUNT,))
-    mlflow, comet = RecordedMLFlow(), RecordedComet()
-    loggers = [CSVLogger(tmp_path, "csv"), mlflow, comet]
     inputs = ["+1", "-2", "\t=3"] * 3
     samples = SampleLogger(3, 0, inputs=lambda batch: [inputs[i] for i in batch.tolist()])
-    run_with(tmp_path, module, encoder, samples, logger=loggers)
+    run_with(tmp_path, module, encoder, samples)
     rows = table(tmp_path)
     for row in rows:
         assert row["prediction"].startswith("'=HYPERLINK(")
         assert row["reference"].startswith("'@SUM(")
         assert row["input"] == f"'{inputs[int(row['example'])]}"
         assert float(row["F1"]) <= 1  # numbers stay numbers
-    assert list(csv.DictReader(io.StringIO(mlflow.experiment.calls[0][1][1], newline=""))) == rows
-    content = comet.experiment.calls[0][2]
-    assert [dict(zip(content["headers"], map(str, row), strict=True)) for row in content["tabular_data"]] == rows
+
+
+def test_a_writer_gets_each_logger_and_the_table(pairs, encoder, tmp_path):
+    written, loggers = [], [Other(), CSVLogger(tmp_path, "own")]
+    samples = SampleLogger(3, inputs=inputs_of, writer=lambda *given: written.append(given))
+    run_with(tmp_path, mixed(pairs), encoder, samples, logger=loggers)
+    run_with(tmp_path, mixed(pairs), encoder, samples, logger=False)
+    assert [logger for logger, _ in written] == [*loggers, None]
+    assert not list(tmp_path.rglob("samples"))
+    run_with(tmp_path, mixed(pairs), encoder, SampleLogger(3, inputs=inputs_of))
+    for _, shown in written:
+        assert (shown.key, shown.step) == ("val_samples", 0)
+        assert [dict(zip(shown.columns, map(str, row), strict=True)) for row in shown.rows] == table(tmp_path)
+        assert list(shown.pictures) == ["worst_1", "median_1", "best_1"]
+        assert all(hasattr(picture, "savefig") for picture in shown.pictures.values())
 
 
 def test_a_fast_development_run_needs_no_logger(pairs, encoder, tmp_path):
     for logger in (False, CSVLogger(tmp_path, "csv")):
         run_with(tmp_path, chooser(pairs), encoder, call="fit", fast_dev_run=True, logger=logger)
     assert not list(tmp_path.rglob("samples"))
-
-
-@pytest.mark.filterwarnings("error:no installed font has")
-def test_characters_without_a_font_do_not_warn(pairs, encoder, tmp_path):
-    undrawable = "\U000e0fff \U00013000 \U0001f9ff"
-    few = tuple([f"{text} {undrawable}" for text in side] for side in pairs)
-    run_with(tmp_path, chooser(few, count=COUNT, val_sizes=(COUNT,)), encoder)
-    assert any(name.endswith(".png") for name in files(tmp_path))

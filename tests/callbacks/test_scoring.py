@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import pickle
-import random
 import re
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +16,16 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, scoring
-from bertscore_tm.callbacks.generation import isolate_training_state
-from tests.support.callback_runs import numpy_state
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger
 from tests.support.lightning_modules import (
     Chooser,
-    Plateau,
-    Quality,
     Record,
     Returns,
     Silent,
-    Steady,
     chooser,
     generate,
-    generate_wildly,
     loader,
     trainer,
-    weights,
 )
 from tests.support.texts import several_references
 
@@ -183,25 +174,6 @@ def test_combined_loaders_have_one_score(pairs, encoder, tmp_path):
     assert len(run.callback_metrics) == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "scored", "validations"),
-    [
-        ({"num_sanity_val_steps": 2}, 7, 2),
-        ({"limit_val_batches": 0.5}, 3, 2),
-        ({"val_check_interval": 1 / 3}, 7, 6),
-        ({"max_epochs": 4, "check_val_every_n_epoch": 2}, 7, 2),
-    ],
-)
-def test_fit_scores_every_validation(pairs, encoder, tmp_path, arguments, scored, validations):
-    module, record = chooser(pairs), Record()
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), record], **arguments)
-    run.fit(module)
-    preds, references = texts_of(module)
-    assert (len(preds), len(record.scores)) == (scored, validations)
-    assert logged(run.callback_metrics) == expected(preds, references, encoder)
-    assert record.scores[-1] == logged(run.callback_metrics)[-1]
-
-
 def test_training_raises_the_score_that_a_logger_gets(pairs, encoder, tmp_path):
     logger, record = CSVLogger(tmp_path), Record()
     callbacks = [BERTScoreCallback(BERTScore(encoder), name=name) for name in ("bs", "bertscore")]
@@ -228,20 +200,6 @@ def test_the_sanity_check_runs_the_callback_and_leaves_no_value(pairs, encoder, 
     assert found == [(True, True), {}, (False, True)]
 
 
-def test_validate_before_fit_and_other_data_after_it(pairs, encoder, tmp_path):
-    module = chooser(pairs)
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
-    run.validate(module, verbose=False)
-    before = logged(run.callback_metrics)
-    assert before == expected(*texts_of(module), encoder)
-    run.fit(module)
-    assert logged(run.callback_metrics) != before
-    run.validate(module, [loader(2), loader(3, first=5)], verbose=False)
-    for number in (0, 1):
-        suffix = f"_dataloader_idx_{number}"
-        assert logged(run.callback_metrics, suffix=suffix) == expected(*texts_of(module, number), encoder)
-
-
 def test_progress_bar_counts_scored_batches_and_shows_f1(pairs, encoder, tmp_path):
     seen, bars = [], TQDMProgressBar()
 
@@ -259,61 +217,6 @@ def test_progress_bar_counts_scored_batches_and_shows_f1(pairs, encoder, tmp_pat
 
 
 # Training is not disturbed
-
-
-def fitted(module, folder, callbacks):
-    trainer(folder, callbacks, max_epochs=3, val_check_interval=1).fit(module)
-    return weights(module), torch.get_rng_state(), random.getstate(), numpy_state()
-
-
-def same(one, other):
-    return [torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True)]
-
-
-def test_a_run_with_the_callback_ends_with_equal_weights(pairs, minilm, tmp_path):
-    plain = fitted(chooser(pairs, kind=Silent), tmp_path, [])
-    encoder = FrozenEncoder(minilm, num_layers=3)
-    assert not encoder._backbone.models  # loaded in the middle of training
-    callback = BERTScoreCallback(BERTScore(encoder), generate_wildly)
-    assert same(fitted(chooser(pairs, kind=Silent), tmp_path, [callback]), plain) == [True] * 4
-    assert encoder._backbone.models
-
-
-def test_scoring_what_the_step_returns_ends_with_equal_weights(pairs, encoder, tmp_path):
-    plain = fitted(chooser(pairs), tmp_path, [])
-    assert same(fitted(chooser(pairs), tmp_path, [BERTScoreCallback(BERTScore(encoder))]), plain) == [True] * 4
-
-
-def test_generation_without_isolation_changes_training(pairs, encoder, tmp_path, monkeypatch):
-    plain = fitted(chooser(pairs, kind=Silent), tmp_path, [])
-    monkeypatch.setattr(scoring, "isolate_training_state", no_isolation)
-    callback = BERTScoreCallback(BERTScore(encoder), generate_wildly)
-    assert same(fitted(chooser(pairs, kind=Silent), tmp_path, [callback]), plain) == [False] * 4
-
-
-def no_isolation(trainer, pl_module):
-    return nullcontext()
-
-
-def test_training_state_is_restored_after_an_error(pairs, tmp_path):
-    module = chooser(pairs)
-    module.train()
-    module.net[0].eval()
-    flags = [part.training for part in module.modules()]
-    states = torch.get_rng_state(), random.getstate(), numpy_state()
-
-    def fail():
-        with isolate_training_state(trainer(tmp_path), module):
-            assert not any(part.training for part in module.modules())
-            assert not torch.is_grad_enabled()
-            generate_wildly(module, torch.arange(3))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert [part.training for part in module.modules()] == flags
-    assert same((torch.get_rng_state(), random.getstate(), numpy_state()), states) == [True] * 3
-    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize(("precision", "autocast"), [("32-true", False), ("bf16-mixed", True)])
@@ -334,51 +237,6 @@ def test_generation_runs_in_the_trainers_precision_and_scoring_does_not(pairs, e
 
 
 # Checkpoints, schedules and resuming
-
-
-def test_model_checkpoint_keeps_the_best_epoch_and_nothing_of_the_encoder(pairs, encoder, tmp_path):
-    checkpoint = ModelCheckpoint(tmp_path, "{epoch}-{val_bertscore_f1:.4f}", monitor="val_bertscore_f1", mode="max")
-    record, module = Record(), chooser(pairs, [1, 5, 3], kind=Quality)
-    callback = BERTScoreCallback(BERTScore(encoder))
-    trainer(tmp_path, [checkpoint, callback, record], max_epochs=3, num_sanity_val_steps=2).fit(module)
-    assert record.scores[0] < record.scores[2] < record.scores[1]
-    assert Path(checkpoint.best_model_path).name == f"epoch=1-val_bertscore_f1={record.scores[1]:.4f}.ckpt"
-    assert checkpoint.best_model_score.item() == record.scores[1]
-    content = torch.load(checkpoint.best_model_path, weights_only=False)
-    assert (
-        set(content["state_dict"])
-        == set(module.state_dict())
-        == {"inputs"} | {f"net.{i}.{name}" for i in (0, 3) for name in ("weight", "bias")}
-    )
-    assert not [key for key in content["callbacks"] if "BERTScore" in key]
-    assert Path(checkpoint.best_model_path).stat().st_size < 100_000
-
-
-def test_reduce_on_plateau_follows_the_score(pairs, encoder, tmp_path):
-    module = chooser(pairs, kind=Plateau, lr=1e-6)
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], max_epochs=3)
-    run.fit(module)
-    scheduler = run.lr_scheduler_configs[0].scheduler
-    assert scheduler.best == run.callback_metrics["val_bertscore_f1"].item()
-    assert scheduler.get_last_lr() == [pytest.approx(1e-8)]  # two epochs without improvement
-
-
-def test_a_resumed_run_equals_an_unbroken_one(pairs, encoder, tmp_path):
-    whole, parts = Record(), Record()
-    callback = BERTScoreCallback(BERTScore(encoder))
-    unbroken = chooser(pairs, kind=Steady)
-    trainer(tmp_path, [callback, whole], max_epochs=4).fit(unbroken)
-    first = trainer(tmp_path, [callback, parts], max_epochs=2)
-    first.fit(chooser(pairs, kind=Steady))
-    first.save_checkpoint(tmp_path / "two.ckpt")
-    resumed = chooser(pairs, kind=Steady, lr=1.0)
-    fresh = BERTScoreCallback(BERTScore(encoder))
-    trainer(tmp_path, [fresh, parts], max_epochs=4, num_sanity_val_steps=2).fit(
-        resumed, ckpt_path=tmp_path / "two.ckpt"
-    )
-    assert len(set(whole.scores)) > 1
-    assert parts.scores == whole.scores
-    assert torch.equal(weights(resumed), weights(unbroken))
 
 
 def test_the_callback_pickles_without_the_encoders_weights(encoder, pairs, tmp_path):
@@ -439,7 +297,7 @@ def test_logged_f1_has_no_pole(minilm, tmp_path, kind):
     if kind == "rescaled":
         b = 0.25
         (tmp_path / "baseline.csv").write_text("LAYER,P,R,F\n" + "".join(f"{i},{b},{b},{b}\n" for i in range(7)))
-        options = {"rescale_with_baseline": True, "baseline_path": tmp_path / "baseline.csv"}
+        options = {"rescale": tmp_path / "baseline.csv"}
     references = [[one, "Read everything up to"] for one in OTHERS] if kind == "several" else OTHERS
     by_formula = bert_score(UNRELATED, references, encoder, **options)["f1"]
     assert by_formula[0] == 1.0
@@ -450,7 +308,7 @@ def test_logged_f1_has_no_pole(minilm, tmp_path, kind):
     run = trainer(tmp_path, [callback])
     run.validate(module, loader(2), verbose=False)
     as_lists = [[one] if isinstance(one, str) else one for one in references]
-    weights = {"idf": True, "idf_sents": OTHERS} if kind == "idf" else {}
+    weights = {"idf": OTHERS} if kind == "idf" else {}
     wanted = [
         plain_selection_f1(pred, several, encoder, b, **weights)
         for pred, several in zip(UNRELATED, as_lists, strict=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from bertscore_tm import BERTScore
+from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.lightning_modules import Chooser, Returns, chooser, loader, trainer, weights
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_unsupported_settings_are_an_error(minilm, options, error, said):
     metric = options.pop("metric")
     if isinstance(metric, dict):
-        metric = BERTScore(minilm, num_layers=5, **metric)
+        metric = BERTScore(FrozenEncoder(minilm, num_layers=5, **metric))
     with pytest.raises(error, match=re.escape(said)):
         BERTScoreCallback(metric, **options)
 

@@ -11,7 +11,7 @@ from torchmetrics.text import BLEUScore, CharErrorRate, EditDistance, ROUGEScore
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.functional import bert_score
-from tests.support.lightning_modules import Chooser, Returns, Silent, chooser, generate, loader, trainer
+from tests.support.lightning_modules import Chooser, Silent, chooser, generate, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,19 +55,6 @@ def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     assert found == pytest.approx(wanted, abs=1e-6)
     # The caller's own metrics were left alone.
     assert metrics["bleu"].update_count == metrics["bertscore"].update_count == 0
-
-
-def test_several_loaders(pairs, encoder, tmp_path):
-    module = chooser(pairs, val_sizes=(5, 2))
-    run = trainer(tmp_path, [BERTScoreCallback({"bertscore": BERTScore(encoder), "bleu": BLEUScore(n_gram=1)})])
-    run.validate(module, verbose=False)
-    parts = []
-    for number in (0, 1):
-        seen = [(p, r) for n, preds, refs in module.seen if n == number for p, r in zip(preds, refs, strict=True)]
-        parts.append(BLEUScore(n_gram=1)([p for p, _ in seen], [[r] for _, r in seen]).item())
-        key = f"val_bleu_dataloader_idx_{number}"
-        assert run.callback_metrics[key].item() == pytest.approx(parts[-1], abs=1e-6)
-    assert run.callback_metrics["val_bleu"].item() == pytest.approx(sum(parts) / 2, abs=1e-6)
 
 
 @pytest.mark.parametrize(("source", "limit"), [(Chooser, 2), (Silent, 1), (Silent, 50)])
@@ -147,27 +134,14 @@ def test_unsupported_metrics_are_an_error(metric, error, message):
 def test_unsupported_settings_are_an_error(encoder):
     with pytest.raises(ValueError, match="max_batches must be at least 1, got 0"):
         BERTScoreCallback(BERTScore(encoder), max_batches=0)
-    with pytest.raises(ValueError, match="one layer and without score="):
-        BERTScoreCallback({"a": BERTScore(encoder), "b": BERTScore(encoder, score="f1")})
-
-
-def test_equal_names_in_two_callbacks_are_an_error(pairs, encoder, tmp_path):
-    callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreCallback({"bertscore": BERTScore(encoder)})]
-    with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
-        trainer(tmp_path, callbacks).validate(chooser(pairs), verbose=False)
+    with pytest.raises(ValueError, match="one layer and without component="):
+        BERTScoreCallback({"a": BERTScore(encoder), "b": BERTScore(encoder, component="f1")})
 
 
 def test_metric_with_several_numbers_is_an_error(pairs, encoder, tmp_path):
     callback = BERTScoreCallback({"edits": EditDistance(reduction="none")})
     with pytest.raises(MisconfigurationException, match=r"edits returns a tensor of shape \(7,\)"):
         trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
-
-
-def test_unequal_lengths_are_an_error(pairs, encoder, tmp_path):
-    module = chooser(pairs, kind=Returns, returned={"preds": ["a", "b"], "target": ["a"]})
-    callback = BERTScoreCallback({"bleu": BLEUScore()})
-    with pytest.raises(MisconfigurationException, match="equal lengths, got 2 and 1: return one reference"):
-        trainer(tmp_path, [callback]).validate(module, verbose=False)
 
 
 def test_pairs_are_kept_where_the_metric_keeps_them(pairs, encoder, tmp_path):

@@ -2,7 +2,6 @@
 
 import pickle
 import random
-import weakref
 
 import lightning.pytorch as pl
 import pytest
@@ -118,29 +117,6 @@ def test_decisions_are_those_of_scipys_t_test(pairs, shallow, tmp_path, script, 
     print(f"{script.__name__}, significance={significance}, min_delta={min_delta}: {counted} epochs counted")
     assert (counted == 0) == (script is noise_around_a_plateau)
     assert min_delta == 0 or counted < scipys_decisions(watch.pairs, significance, 0).count(0) - 1
-
-
-class Alive(pl.Callback):
-    """Counts how many epochs' pairs are in memory whenever the new ones are there and before they are checked."""
-
-    def __init__(self):
-        self.seen, self.counts = [], []
-
-    def on_validation_end(self, trainer, pl_module):
-        scorer = next(one for one in trainer.callbacks if isinstance(one, BERTScoreCallback))
-        self.seen.append(weakref.ref(scorer.pairs["val_bertscore_f1"]))
-        self.counts.append(sum(one() is not None for one in self.seen))
-
-
-def test_no_more_pairs_are_kept_than_the_best_and_the_last(pairs, shallow, tmp_path):
-    alive, stopping = Alive(), BERTScoreEarlyStopping(patience=EPOCHS, significance=0.05)
-    module = chooser(pairs, noise_around_a_plateau(), count=COUNT, kind=Scripted)
-    callbacks = [BERTScoreCallback(BERTScore(shallow, reduction="none")), alive, stopping]
-    trainer(tmp_path, callbacks, max_epochs=5).fit(module, loader(2), loader(COUNT, batch_size=20))
-    assert alive.counts == [1, 2, 2, 2, 2]
-    best = stopping.state_dict()["best_pairs"]
-    assert best is alive.seen[0]()
-    assert best.untyped_storage().nbytes() == 4 * COUNT
 
 
 def test_non_finite_score_keeps_the_best_pairs(pairs, shallow, tmp_path):

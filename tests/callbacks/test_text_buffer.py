@@ -55,7 +55,7 @@ def test_scores_equal_those_of_one_update_per_batch(pairs, shallow, monkeypatch,
     monkeypatch.setattr(metric, "update", record)
     buffer = TextBuffer(metric, "bertscore")
     for start in range(0, 40, 4):
-        buffer.add(preds[start : start + 4], target[start : start + 4])
+        buffer.add(preds[start : start + 4], target[start : start + 4], range(start, start + 4))
     buffer.flush()
     buffer.flush()
     assert len(sizes) == num_updates or (num_updates is None and 1 < len(sizes) < 10)
@@ -80,9 +80,8 @@ def test_indices_reach_the_metric(pairs, shallow):
     ("device", "layers", "limit"), [("cpu", 1, 65_536), ("meta", 1, 131_072), ("cpu", None, 65_536 // 7)]
 )
 def test_limit_depends_on_device_and_layers(minilm, device, layers, limit):
-    encoder = FrozenEncoder(minilm, num_layers=1) if layers else FrozenEncoder(minilm, all_layers=True)
-    metric = BERTScore(encoder, num_layers=1, device=device) if not layers else BERTScore(encoder, device=device)
-    assert TextBuffer(metric, "bertscore")._limit == limit
+    encoder = FrozenEncoder(minilm, num_layers=layers, all_layers=layers is None)
+    assert TextBuffer(BERTScore(encoder).to(device), "bertscore")._limit == limit
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, torch.OutOfMemoryError, ValueError])
@@ -91,8 +90,8 @@ def test_an_error_leaves_buffer_and_metric_as_they_were(pairs, shallow, monkeypa
     preds, target = (side[:6] for side in pairs)
     metric = metric_of(shallow)
     buffer = TextBuffer(metric, "my_score")
-    buffer.add(preds[:2], target[:2])
-    buffer.add(preds[2:4], target[2:4])
+    buffer.add(preds[:2], target[:2], [0, 1])
+    buffer.add(preds[2:4], target[2:4], [2, 3])
 
     def fail(*args, **kwargs):
         raise error("no")
@@ -101,7 +100,7 @@ def test_an_error_leaves_buffer_and_metric_as_they_were(pairs, shallow, monkeypa
         patch.setattr(text_buffer, "_NUM_CHARACTERS_CPU", 1)
         patch.setattr(metric, "update", fail)
         with pytest.raises(MisconfigurationException if error is ValueError else error) as caught:
-            buffer.add(preds[4:], target[4:]) if when == "add" else buffer.flush()
+            buffer.add(preds[4:], target[4:], [4, 5]) if when == "add" else buffer.flush()
     if error is ValueError:
         assert str(caught.value) == "my_score cannot score the texts of a batch: no"
     buffer.flush()
@@ -111,9 +110,9 @@ def test_an_error_leaves_buffer_and_metric_as_they_were(pairs, shallow, monkeypa
 def test_a_malformed_batch_is_refused_at_once(pairs, shallow):
     metric = metric_of(shallow)
     buffer = TextBuffer(metric, "my_score")
-    buffer.add(pairs[0][:2], pairs[1][:2])
+    buffer.add(pairs[0][:2], pairs[1][:2], [0, 1])
     with pytest.raises(MisconfigurationException, match=r"my_score cannot score .*preds\[1\] must be a string"):
-        buffer.add(["a", None], ["b", "c"])
+        buffer.add(["a", None], ["b", "c"], [2, 3])
     buffer.flush()
     assert len(metric.compute()["f1"]) == 2
 
@@ -122,17 +121,13 @@ def test_a_malformed_batch_is_refused_at_once(pairs, shallow):
 
 
 class PairScores(TextListener):
-    """Scores the same texts with its own metric."""
-
-    def __init__(self, metric):
-        self.metric, self.scores = metric, []
-
-    def metric_for(self, trainer, scorer, dataloader_idx):
-        return self.metric
+    """Keeps the scores of every pair at the end of a run."""
 
     def on_texts_scored(self, trainer, pl_module, scorer, scored):
-        scorer.flush()
-        self.scores.append(self.metric.compute()["f1"])
+        pass
+
+    def on_run_scored(self, trainer, pl_module, scorer, loaders):
+        self.loaders = loaders
 
 
 def test_metrics_with_one_encoder_encode_each_loader_once(pairs, shallow, tmp_path, encoded):
@@ -156,13 +151,26 @@ def test_metrics_with_one_encoder_encode_each_loader_once(pairs, shallow, tmp_pa
     assert len(callback.pairs["val_b_f1_dataloader_idx_1"]) == 5
 
 
-def test_a_listener_can_read_scores_after_a_flush(pairs, shallow, tmp_path, encoded):
-    listener = PairScores(metric_of(shallow))
-    callback = BERTScoreCallback(metric_of(shallow))
-    trainer(tmp_path, [listener, callback]).validate(chooser(pairs), verbose=False)
-    assert [len(scores) for scores in listener.scores] == [3, 6, 7]
-    assert torch.equal(listener.scores[-1], callback.pairs["val_bertscore_f1"])
-    assert len(encoded) == 3
+def test_a_listener_gets_the_scores_of_every_pair(pairs, shallow, tmp_path, encoded):
+    listener = PairScores()
+    metrics = {name: BERTScore(shallow, idf=name == "idf", cache_bytes=0) for name in ("plain", "idf")}
+    module = chooser(pairs, val_sizes=(9, 5))
+    run = trainer(tmp_path, [listener, BERTScoreCallback(metrics, loader_names=["news", "books"])])
+    run.test(module, verbose=False)
+    assert len(encoded) == 2
+    assert [(one.stage, one.dataloader_idx, one.suffix) for one in listener.loaders] == [
+        ("test", 0, "_news"),
+        ("test", 1, "_books"),
+    ]
+    for loader in listener.loaders:
+        seen = [batch for batch in module.seen if batch[0] == loader.dataloader_idx]
+        preds, target = ([text for batch in seen for text in batch[side]] for side in (1, 2))
+        for name, idf in (("plain", False), ("idf", True)):
+            assert loader.metrics[name].encoder is shallow
+            for score, expected in bert_score(preds, target, shallow, idf=idf).items():
+                assert torch.allclose(loader.scores[name][score], expected, rtol=0, atol=1e-6)
+                logged = run.callback_metrics[f"test_{name}_{score}{loader.suffix}"]
+                assert logged.item() == pytest.approx(expected.mean().item(), abs=1e-6)
 
 
 class FailsLater(Returns):
@@ -185,6 +193,6 @@ def test_a_run_after_an_error_with_buffered_texts_starts_empty(pairs, shallow, t
 
 
 def test_texts_that_are_too_long_are_an_error_of_the_run(minilm, tmp_path, pairs):
-    metric = BERTScore(minilm, num_layers=1, max_length=8, truncation=False)
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=1, max_length=8, long_text="error"))
     with pytest.raises(MisconfigurationException, match=r"bertscore cannot score the texts of a batch.*8"):
         trainer(tmp_path, [BERTScoreCallback(metric)]).validate(chooser(pairs), verbose=False)

@@ -8,13 +8,10 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import (
+    AttributeSchedule,
     BERTScoreCallback,
     BERTScoreEarlyStopping,
-    BestOfNDistillation,
-    LossWeightSchedule,
-    TemperatureAnnealing,
 )
-from bertscore_tm.losses import DistilledDataset
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,13 +32,11 @@ class Module(pytorch_lightning.LightningModule):
 
 @pytest.mark.parametrize(
     "kind",
-    [BERTScoreCallback, BERTScoreEarlyStopping, BestOfNDistillation, LossWeightSchedule, TemperatureAnnealing],
+    [BERTScoreCallback, BERTScoreEarlyStopping, AttributeSchedule],
 )
-def test_other_lightning_package_is_an_error(minilm, encoder, tmp_path, kind):
-    if kind is BestOfNDistillation:
-        callback = kind(DistilledDataset([]), [], minilm, dict, tmp_path, max_new_tokens=1, encoder=encoder)
-    else:
-        callback = kind(BERTScore(encoder)) if kind is BERTScoreCallback else kind()
+def test_other_lightning_package_is_an_error(encoder, kind):
+    arguments = {BERTScoreCallback: [BERTScore(encoder)], AttributeSchedule: ["bertscore_weight", 0.0, 1.0]}
+    callback = kind(*arguments.get(kind, ()))
     trainer = pytorch_lightning.Trainer(
         callbacks=[callback], max_epochs=1, logger=False, enable_checkpointing=False, accelerator="cpu"
     )

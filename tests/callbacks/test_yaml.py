@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torchmetrics import Metric
 
-from bertscore_tm import BERTScore, callbacks, losses
+from bertscore_tm import BERTScore, FrozenEncoder, callbacks, losses
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
 
@@ -26,72 +26,73 @@ def of(class_path: str, **init_args: Any) -> dict[str, Any]:
     return {"class_path": class_path, "init_args": init_args}
 
 
+def encoder_of(model: Any, **options: Any) -> dict[str, Any]:
+    return of("bertscore_tm.FrozenEncoder", model=str(model), **options)
+
+
 def test_several_metrics_and_a_generator(minilm):
     model = str(minilm)
     metrics = {
-        "plain": of(
-            "bertscore_tm.BERTScore", model_name_or_path=of("bertscore_tm.FrozenEncoder", model=model, num_layers=2)
-        ),
-        "idf": of("bertscore_tm.BERTScore", model_name_or_path=model, num_layers=4, idf=True),
+        "plain": of("bertscore_tm.BERTScore", encoder=encoder_of(minilm, num_layers=2)),
+        "idf": of("bertscore_tm.BERTScore", encoder=encoder_of(minilm, num_layers=4), idf=True),
         "rouge": of("torchmetrics.text.ROUGEScore", rouge_keys=["rouge1"]),
     }
-    generate = of("bertscore_tm.callbacks.CausalGenerate", tokenizer=model) | {"dict_kwargs": {"max_new_tokens": 3}}
+    generate = of("bertscore_tm.callbacks.CausalGenerate", tokenizer=model, prompt_key="question", target_key="answer")
+    generate["dict_kwargs"] = {"max_new_tokens": 3}
     callback = built(Callback, **of("bertscore_tm.callbacks.BERTScoreCallback", metric=metrics, generate=generate))
     assert isinstance(callback, BERTScoreCallback)
     assert list(callback.metrics) == ["plain", "idf", "rouge"]
     assert [callback.metrics[name].encoder.num_layers for name in ("plain", "idf")] == [2, 4]
-    assert callback.metrics["idf"].idf
+    plain = BERTScore(FrozenEncoder(minilm, num_layers=4), idf=True)
+    assert callback.metrics["idf"].signature() == plain.signature()
     assert callback.generate.generate_kwargs == {"max_new_tokens": 3}
+    assert (callback.generate.prompt_key, callback.generate.target_key) == ("question", "answer")
     assert callback.generate.tokenizer.vocab_size == callback.metrics["idf"].encoder.tokenizer.vocab_size
 
 
 def test_a_metric_is_as_without_the_file(minilm):
-    found = built(Metric, **of("bertscore_tm.BERTScore", model_name_or_path=str(minilm), num_layers=2))
-    plain = BERTScore(minilm, num_layers=2)
-    for name in ("compute_with_cache", "reduction", "cache_bytes", "compute_on_cpu", "idf", "score"):
+    found = built(Metric, **of("bertscore_tm.BERTScore", encoder=encoder_of(minilm, num_layers=2)))
+    plain = BERTScore(FrozenEncoder(minilm, num_layers=2))
+    for name in ("compute_with_cache", "reduction", "cache_bytes", "compute_on_cpu", "component"):
         assert getattr(found, name) == getattr(plain, name), name
     assert found.signature() == plain.signature()
 
 
-def test_a_loss_with_a_relaxation_and_a_matching_by_name(minilm):
-    config = of(
-        "bertscore_tm.losses.SoftBERTScoreLoss",
-        model_name_or_path=str(minilm),
-        num_layers=2,
-        relaxation="gumbel",
-        matching="transport",
-    )
-    loss = built(nn.Module, **config)
-    assert isinstance(loss, SoftBERTScoreLoss)
-    assert (loss.relaxation, loss.matching) == ("gumbel", "transport")
-
-
 def test_a_loss_with_a_tokenizer_and_weights(minilm):
-    model = str(minilm)
     config = of(
         "bertscore_tm.losses.SoftBERTScoreLoss",
-        model_name_or_path=of("bertscore_tm.FrozenEncoder", model=model, num_layers=2),
-        generator_tokenizer=model,
+        encoder=encoder_of(minilm, num_layers=2),
+        tokenizer=str(minilm),
+        relaxation="gumbel",
+        matching="max",
         idf=["a cat", "a dog"],
     )
     loss = built(nn.Module, **config)
+    assert isinstance(loss, SoftBERTScoreLoss)
+    assert (loss.relaxation, loss.matching) == ("gumbel", "max")
     assert isinstance(loss.bridge, VocabularyBridge)
     assert loss.bridge.mode == "identity"
     assert str(loss.weights.source).startswith("2#")
 
 
 def test_the_reward_and_the_sequence_level_losses(minilm):
-    config = of("bertscore_tm.losses.BERTScoreReward", model_name_or_path=str(minilm), num_layers=2)
+    config = of("bertscore_tm.losses.BERTScoreReward", encoder=encoder_of(minilm, num_layers=2))
     assert built(losses.BERTScoreReward, **config)(["a cat"], ["a cat"]) == [pytest.approx(1.0, abs=1e-6)]
     assert built(nn.Module, **of("bertscore_tm.losses.MinimumRiskLoss", alpha=0.1)).alpha == 0.1
     assert built(nn.Module, **of("bertscore_tm.losses.SelfCriticalLoss"))
 
 
 GIVEN = {
+    "AttributeSchedule": {
+        "attribute": "bertscore_weight",
+        "start": 0.0,
+        "end": 0.5,
+        "shape": "cosine",
+        "interval": "epoch",
+        "total_iters": 9,
+    },
     "BERTScoreEarlyStopping": {"patience": 7, "significance": 0.01},
-    "LossWeightSchedule": {"start": 0.5, "shape": "cosine", "over": 9, "by": "epoch"},
     "SampleLogger": {"num_samples": 2, "inputs": "question", "follow": [3]},
-    "TemperatureAnnealing": {"end": 0.5, "shape": "exponential", "warmup": 4},
 }
 
 

@@ -1,19 +1,15 @@
 """``bertscore-tm baseline``: the table of the library, after interruptions and on several ranks too."""
 
 import json
-import os
 import re
-import signal
 
 import pytest
 import torch
 
-from bertscore_tm import FrozenEncoder, bert_score, catalog
+from bertscore_tm import Baseline, FrozenEncoder, bert_score
 from bertscore_tm.baselines import make_baseline
-from bertscore_tm.cli import main
-from bertscore_tm.cli.baseline import state_path
+from bertscore_tm.cli import shards
 from tests.support.models import save_tiny_model
-from tests.support.separate_ranks import run_separate_ranks
 from tests.support.shell import from_stdin, numbers_in, run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
@@ -53,7 +49,7 @@ def expected(folder):
 
 def test_table_and_screen(command, folder, expected):
     printed = command()
-    assert (folder / "table.csv").read_text() == expected.table()
+    assert (folder / "table.csv").read_text() == expected.to_csv()
     lines = printed.out.splitlines()
     assert lines[0].split() == ["layer", "P", "R", "F1"]
     for layer in range(4):
@@ -65,7 +61,7 @@ def test_table_and_screen(command, folder, expected):
     assert lines[6].startswith("signature: ")
     assert lines[7:] == ["written to table.csv"]
     assert printed.err == ""
-    assert not state_path("table.csv").exists()
+    assert not shards.partial_path("table.csv").exists()
 
 
 @pytest.mark.parametrize(
@@ -80,30 +76,30 @@ def test_table_and_screen(command, folder, expected):
 def test_other_files(command, folder, expected, monkeypatch, arguments):
     from_stdin(monkeypatch, (folder / "texts.txt").read_bytes())
     command(*arguments.pop("options", ()), **arguments)
-    assert (folder / "table.csv").read_text() == expected.table()
+    assert (folder / "table.csv").read_text() == expected.to_csv()
 
 
 def test_document(command, folder):
-    other = make_baseline(FrozenEncoder(folder / "model", num_layers=2, all_layers=True), TEXTS, 30, 5, save_every=7)
-    options = ["--pairs", "30", "--seed", "5", "--save-every", "7", "--num-layers", "2", "--json"]
+    other = make_baseline(FrozenEncoder(folder / "model", num_layers=2, all_layers=True), TEXTS, 30, 5)
+    options = ["--pairs", "30", "--seed", "5", "--num-layers", "2", "--json"]
     found = json.loads(command(*options, output="other.csv").out)
     for key in ("mean", "standard_error"):
         values = torch.tensor([found[key][name] for name in ("precision", "recall", "f1")], dtype=torch.float64).T
         assert (values - getattr(other, key)).abs().max() <= 6e-7
     assert found["signature"] == other.signature
     assert (found["num_pairs"], found["num_texts"], found["num_truncated"], found["seed"]) == (30, 30, 0, 5)
-    assert (folder / found["output"]).read_text() == other.table()
+    assert (folder / found["output"]).read_text() == other.to_csv()
 
 
 def test_other_commands_read_the_table(command, minilm, folder, capsys):
     command(model=minilm, output="minilm.csv")
-    table = catalog.baseline("en", minilm, folder / "minilm.csv")
+    table = Baseline.read(folder / "minilm.csv").table
     assert table.shape == (7, 3)
     write_lines(folder / "hyps.txt", TEXTS)
     write_lines(folder / "refs.txt", TEXTS[::-1])
     texts = ("-c", "hyps.txt", "-r", "refs.txt", "-m", minilm, "-l", "5", "--device", "cpu")
-    found = json.loads(run_here(capsys, "score", *texts, "--baseline", "minilm.csv", "--json").out)
-    raw = bert_score(TEXTS, TEXTS[::-1], minilm, 5)
+    found = json.loads(run_here(capsys, "score", *texts, "--rescale", "minilm.csv", "--json").out)
+    raw = bert_score(TEXTS, TEXTS[::-1], FrozenEncoder(minilm, num_layers=5))
     for name, b in zip(("precision", "recall", "f1"), table[5].tolist(), strict=True):
         assert found[name] == pytest.approx((raw[name].mean().item() - b) / (1 - b), abs=1e-5)
 
@@ -135,54 +131,39 @@ def test_bad_input(command, folder, arguments, exit_code, message):
     assert re.search(message, line)
 
 
-def test_a_state_of_other_settings_is_an_error(command, folder):
-    state = state_path("mine.csv")
-    make_baseline(FrozenEncoder("model", all_layers=True), TEXTS, PAIRS, seed=1, state_path=state)
-    printed = command(output="mine.csv", exit_code=1)
-    _, line = printed.err.splitlines()
-    assert re.search("mine.csv.partial.json is the state .* seed=1, but the call has 0: .* delete the file", line)
-    assert state.exists()
+def test_an_interrupted_run_resumes_to_the_same_table(command, folder, monkeypatch):
+    monkeypatch.setattr(shards, "SMALLEST", 5)
+    monkeypatch.setattr(shards, "LARGEST", 5)
+    whole = command(output="whole.csv")
+    keep, kept = shards.Shards._keep, []
+
+    def stop_after(self, part, *given):
+        kept.append(part)
+        if len(kept) == 4:
+            raise KeyboardInterrupt
+        keep(self, part, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shards.Shards, "_keep", stop_after)
+        printed = command(output="mine.csv", exit_code=130)
+    assert printed.err == "bertscore-tm: interrupted; the same command resumes\n"
     assert not (folder / "mine.csv").exists()
-    state.unlink()
-
-
-def die_in_the_fourth_step(rank, report, folder, arguments):
-    encode, calls = FrozenEncoder.encode, []
-
-    def dying(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 4:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return encode(*args, **kwargs)
-
-    FrozenEncoder.encode = dying
-    os.chdir(folder)
-    main(arguments)
+    other = command("--seed", "1", output="mine.csv", exit_code=2).err
+    assert "mine.csv.partial belongs to a run with other files or settings: delete it to start anew" in other
+    resumed = command(output="mine.csv")
+    assert resumed.err == "bertscore-tm: resuming: 3 of 5 parts are in mine.csv.partial\n"
+    assert (folder / "mine.csv").read_text() == (folder / "whole.csv").read_text()
+    assert resumed.out == whole.out.replace("whole.csv", "mine.csv")
+    assert not shards.partial_path("mine.csv").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_a_killed_run_resumes_to_the_same_table(folder, tmp_path, monkeypatch, capsys):
+def test_two_ranks_write_the_same_table(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    outputs = {name: tmp_path / f"{name}.csv" for name in ("alone", "ranks", "whole")}
-    options = ["-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", PAIRS, "--save-every", 5]
-    arguments = {name: ["baseline", *options, "-o", path] for name, path in outputs.items()}
-    (killed,) = run_separate_ranks(die_in_the_fourth_step, 1, folder, list(map(str, arguments["alone"])))
-    assert killed.exit_code == -signal.SIGKILL
-    state = state_path(str(outputs["alone"]))
-    assert json.loads(state.read_text())["num_pairs"] == 15
-    assert not outputs["alone"].exists()
-    copied = state_path(str(outputs["ranks"]))
-    copied.write_bytes(state.read_bytes())
-
-    resumed = run_here(capsys, *arguments["alone"])
-    first, second = run_on_ranks(folder, arguments["ranks"], arguments["ranks"])
-    whole = run_here(capsys, *arguments["whole"])
-    assert resumed.err == f"bertscore-tm: resuming from {state}\n"
-    assert first.err == f"bertscore-tm: resuming from {copied}\n"
+    options = ["-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", 240]
+    alone = run_here(capsys, "baseline", *options, "-o", "alone.csv")
+    first, second = run_on_ranks(folder, *[["baseline", *options, "-o", "ranks.csv"]] * 2)
+    assert (folder / "ranks.csv").read_text() == (folder / "alone.csv").read_text()
+    assert first == (0, alone.out.replace("alone.csv", "ranks.csv"), "")
     assert second == (0, "", "")
-    for name, printed in (("alone", resumed.out), ("ranks", first.out)):
-        assert outputs[name].read_text() == outputs["whole"].read_text()
-        assert printed == whole.out.replace(str(outputs["whole"]), str(outputs[name]))
-    assert not state.exists()
-    assert not copied.exists()

@@ -91,7 +91,7 @@ def test_document_has_the_scores_of_the_reference_package(command, oracle):
         ("openings.txt", "summaries.txt"),
     ]
     assert found["differences"][0]["difference"] < 0 < found["differences"][1]["low"]
-    assert {"score": "f1", "confidence": 0.95, "num_documents": None}.items() <= found.items()
+    assert {"component": "f1", "confidence": 0.95, "num_documents": None}.items() <= found.items()
     assert (found["num_texts"], found["num_references"]) == (COUNT, COUNT)
     assert found["signature"].startswith("model:")
 
@@ -135,7 +135,7 @@ def test_documents_that_cannot_be_read(command, tmp_path):
 
 
 def test_options(command, oracle, tmp_path):
-    options = ["--score", "recall", "--all-pairs", "--confidence", "0.8"]
+    options = ["--component", "recall", "--all-pairs", "--confidence", "0.8"]
     printed = command(*FILES, "more.txt", "--json", *options, "--output", "found.json")
     assert printed.out == ""
     found = json.loads((tmp_path / "found.json").read_text())
@@ -158,7 +158,7 @@ def test_idf_counts_the_references_once(command, oracle):
 def test_rescaling_stretches_differences(command, tmp_path):
     write_lines(tmp_path / "table.csv", ["LAYER,P,R,F", *(f"{layer},0,0,0.75" for layer in range(7))])
     plain = json.loads(command(*FILES, "--json").out)["differences"]
-    stretched = json.loads(command(*FILES, "--json", "--baseline", "table.csv").out)["differences"]
+    stretched = json.loads(command(*FILES, "--json", "--rescale", "table.csv").out)["differences"]
     for before, after in zip(plain, stretched, strict=True):
         assert after["difference"] == pytest.approx(4 * before["difference"], abs=1e-5)
         assert after["p_value"] == pytest.approx(before["p_value"], abs=3e-4)
@@ -200,7 +200,9 @@ def test_wins_ties_and_losses(command, oracle, tmp_path):
 def test_layouts(command, tmp_path):
     names = ["--names", "a_b", "50%", "[c] & d"]
     text = command(*FILES, *names).out
-    markdown, latex = (command(*FILES, *names, "--layout", layout).out for layout in ("markdown", "latex"))
+    command(*FILES, *names, "-o", "table.md")
+    command(*FILES, *names, "-o", "table.tex")
+    markdown, latex = ((tmp_path / name).read_text() for name in ("table.md", "table.tex"))
     assert markdown.splitlines()[:2] == ["| system | P | R | F1 | 95% interval of F1 |", "|---|---:|---:|---:|---:|"]
     assert r"| 50% - a\_b | " in markdown
     assert r"\begin{tabular}{lrrrr}" in latex
@@ -242,11 +244,6 @@ def test_columns_by_name_and_by_number_are_refused(command, tmp_path):
     write_lines(tmp_path / "outputs.tsv", ["candidate\treference\tsystem", *rows])
     printed = command("-c", "outputs.tsv", "--system-column", "3", exit_code=2).err
     assert "outputs.tsv: give all columns by name, or of a file without header all by number" in printed
-
-
-def test_a_picture_of_the_intervals(command, tmp_path):
-    command(*FILES, "--names", "$a_b$", "b", "c", "--plot", "systems.svg")
-    assert "<svg" in (tmp_path / "systems.svg").read_text()
 
 
 def test_each_text_is_encoded_once(command, monkeypatch):
@@ -299,11 +296,9 @@ def test_one_system_from_standard_input(command, monkeypatch):
         ([*FILES, "--names", "a", "b"], "--names: give 3 different names"),
         ([*FILES, "--names", "a", "b", "a"], "--names: give 3 different names"),
         ([*FILES, "--system-column", "system"], "--system-column: give one file with columns"),
-        ([*FILES, "--json", "--layout", "latex"], "--json and --layout latex exclude each other"),
-        ([*FILES, "--plot", "a.txt"], "--plot: a.txt must end with .png, .pdf, .svg"),
         ([*FILES, "--confidence", "95"], "--confidence: must be a number between 0 and 1, .* got '95'"),
         ([*FILES, "--confidence", "high"], "--confidence: .*'high'"),
-        ([*FILES, "--score", "accuracy"], "--score: invalid choice: 'accuracy'"),
+        ([*FILES, "--component", "accuracy"], "--component: invalid choice: 'accuracy'"),
         ([*FILES, "-o", "nowhere/out.txt"], "--output: the folder .* does not exist"),
     ],
 )

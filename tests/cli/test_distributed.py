@@ -1,24 +1,16 @@
 """The command on several ranks: the output of one process, evenly split work, and no deadlocks."""
 
 import json
-from itertools import chain
-from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
-from bertscore_tm.cli.distributed import RankGroup, choose_device, split_steps
+from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring import corpus
-from bertscore_tm.scoring.corpus import plan_steps, score_corpus
 from bertscore_tm.scoring.texts import TextPairs
-from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import save_tiny_model
-from tests.support.ranks import run_ranks
 from tests.support.separate_ranks import run_separate_ranks
 from tests.support.shell import numbers_in, run_here, run_on_ranks, run_rank
 from tests.support.texts import real_pairs, several_references
@@ -26,59 +18,9 @@ from tests.support.texts import real_pairs, several_references
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@settings(max_examples=40)
-@given(lengths=st.lists(st.integers(1, 50), max_size=30), size=st.integers(1, 5), width=st.integers(1, 4))
-def test_steps_are_split_evenly(lengths, size, width):
-    texts = TextPairs(["c" * n for n in lengths], [["r" * n] for n in lengths])
-    numbers = list(range(len(lengths)))
-    steps = [numbers[start : start + width] for start in range(0, len(numbers), width)]
-    split = split_steps(steps, texts, size)
-    assert len(split) == size
-    assert sorted(chain(*split)) == sorted(steps)
-    loads = [sum(2 * lengths[i] for step in steps for i in step) for steps in split]
-    largest = max((sum(2 * lengths[i] for i in step) for step in steps), default=0)
-    assert max(loads) - min(loads) <= largest
-
-
 def texts_of_test() -> TextPairs:
     preds, target = real_pairs(240)
     return TextPairs(preds, several_references(target))
-
-
-def score_and_count(rank: int, model: str) -> tuple[list[int], object]:
-    """Score as the command does, and return the candidates that this rank encoded with its result."""
-    encoder = FrozenEncoder(model, num_layers=2)
-    encoded: list[str] = []
-    encode = FrozenEncoder.encode
-
-    def counted(self, texts, device):
-        encoded.extend(texts)
-        return encode(self, texts, device)
-
-    texts = texts_of_test()
-    references = list(chain.from_iterable(texts.references))
-    weights = token_weights(encoder, True, references=references)
-    with patch.object(FrozenEncoder, "encode", counted):
-        scored = RankGroup(rank, 2).score(texts, encoder, weights, torch.device("cpu"))
-    numbers = {text: number for number, text in enumerate(texts.candidates)}
-    return [numbers[text] for text in encoded if text in numbers], scored
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_each_rank_encodes_its_own_candidates(tmp_path):
-    model = save_tiny_model("bert", tmp_path)
-    (first, scored), (second, nothing) = run_ranks(score_and_count, 2, model)
-    assert nothing is None
-    assert min(len(first), len(second)) > 60
-    assert len(first) + len(second) < 1.2 * len(set(first) | set(second))
-
-    encoder, texts = FrozenEncoder(model, num_layers=2), texts_of_test()
-    weights = token_weights(encoder, True, references=list(chain.from_iterable(texts.references)))
-    alone = score_corpus(texts, encoder, weights, steps=plan_steps(texts, encoder))
-    assert scored.rows == alone.rows == list(range(240))
-    assert (scored.scores - alone.scores).abs().max() < 1e-6
-    assert torch.equal(scored.best_reference, alone.best_reference)
 
 
 @pytest.fixture(scope="module")

@@ -192,7 +192,7 @@ BAD = {
     ),
     "standard input for idf too": (
         {},
-        ["-c", "-", "-r", "{}/r.txt", "--idf-file", "-"],
+        ["-c", "-", "-r", "{}/r.txt", "--idf", "-"],
         "standard input (-) can be read only once: put the other texts into a file",
     ),
     "files and texts": (
@@ -203,7 +203,7 @@ BAD = {
     "one text": ({}, ["--candidate-text", "a"], "--candidate-text and --reference-text need each other: give both"),
     "missing idf file": (
         {"c.txt": GOOD},
-        ["-c", "{}/c.txt", "-r", "{}/c.txt", "--idf-file", "{}/no.txt"],
+        ["-c", "{}/c.txt", "-r", "{}/c.txt", "--idf", "{}/no.txt"],
         "{}/no.txt: No such file or directory",
     ),
     "no output folder": ({}, ["-o", "{}/no/scores.json"], "argument --output: the folder {}/no does not exist"),
@@ -248,7 +248,7 @@ def test_error_messages_are_joined_to_one_line():
     ("message", "printed"),
     [
         ("max_length=9 exceeds", "--max-length 9 exceeds"),
-        ("turn rescale_with_baseline off", "turn --rescale off"),
+        ("turn prefix_space off", "turn --prefix-space off"),
         ("no space left on device", "no space left on device"),
         ("--num-layers=3", "--num-layers=3"),
         ("pass trust_remote_code=True", "pass --trust-remote-code "),

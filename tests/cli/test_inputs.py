@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from argparse import Namespace
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_parts, read_table, read_texts
+from bertscore_tm.cli.inputs import read_table, read_texts
 from bertscore_tm.cli.text_arguments import read_references
 from tests.support.shell import from_stdin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+SAME_FILE = Namespace(references=None, reference_column=None)
 # Lines that Python's str.splitlines would split.
 ODD = ["one\u2028line", "two\x0bthree\x0cfour", "next\x85line", "a\rb", "", "  blanks ", "\ufeffnot at the start"]
 
@@ -70,14 +72,10 @@ def test_blank_lines_at_the_end_of_json_lines_are_no_texts(tmp_path, end):
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "a cat"}\n{"text": ""}' + end, newline="")
     assert read_texts(str(path)) == ["a cat", ""]
-    for size in (1, 2, 3):
-        parts = list(read_parts(str(path), size))
-        assert [text for part in parts for text in part.texts("text")] == ["a cat", ""]
-    # In the middle they are errors, wherever a part ends.
+    # In the middle they are errors.
     path.write_text('{"text": "a cat"}\n{"text": ""}' + end + '\n\n{"text": "a dog"}\n', newline="")
-    for parts in ([read_table(str(path))], *(read_parts(str(path), size) for size in (1, 2, 3))):
-        with pytest.raises(CommandError, match=r"texts.jsonl:3: not valid JSON"):
-            [part.texts("text") for part in parts]
+    with pytest.raises(CommandError, match=r"texts.jsonl:3: not valid JSON"):
+        read_texts(str(path))
 
 
 def test_blank_lines_at_the_end_of_tsv_are_no_rows(tmp_path):
@@ -105,7 +103,7 @@ def test_json_is_an_array_of_objects_or_of_texts(tmp_path):
     )
     table = read_table(str(path))
     assert table.texts("candidate") == ["a\n", ""]
-    assert read_references([table], None, table, 2) == [["b", "c"], ["d"]]
+    assert read_references(SAME_FILE, table, 2) == [["b", "c"], ["d"]]
     path.write_text('["a cat", "a\\ndog"]\n')
     assert read_texts(str(path)) == ["a cat", "a\ndog"]
 
@@ -117,7 +115,7 @@ def test_parquet(tmp_path):
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     table = read_table(str(path))
     assert table.texts("candidate") == ["a", ""]
-    assert read_references([table], None, table, 2) == [["b", "c"], ["d"]]
+    assert read_references(SAME_FILE, table, 2) == [["b", "c"], ["d"]]
     parquet.write_table(pyarrow.table({"candidate": [b"a cat"]}), path)
     with pytest.raises(CommandError, match="row 1: 'candidate' must be a string, got bytes"):
         read_table(str(path)).texts("candidate")

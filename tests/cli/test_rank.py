@@ -2,15 +2,12 @@
 
 import gzip
 import json
-import os
-import signal
 
 import pytest
 
-from bertscore_tm.cli import main, rank, report
+from bertscore_tm.cli import shards
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
-from tests.support.separate_ranks import run_separate_ranks
 from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
@@ -44,6 +41,12 @@ def folder(tmp_path, items):
     return tmp_path
 
 
+def limit_parts(monkeypatch, lines):
+    """Compute in parts of so many lines, as of a long input."""
+    monkeypatch.setattr(shards, "SMALLEST", lines)
+    monkeypatch.setattr(shards, "LARGEST", lines)
+
+
 def read_records(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -59,7 +62,7 @@ def assert_equals(records, ranked, candidates):
 
 @pytest.mark.parametrize("lines", [2, 100])
 def test_consensus(folder, items, layer, encoder_arguments, capsys, monkeypatch, lines):
-    monkeypatch.setattr(rank, "_LINES_PER_RANK", lines)
+    limit_parts(monkeypatch, lines)
     output = folder / "best.jsonl"
     printed = run_here(capsys, "rank", folder / "samples.jsonl", "-o", output, *encoder_arguments)
     ranked = rank_candidates(items[0], encoder=layer)
@@ -71,11 +74,11 @@ def test_consensus(folder, items, layer, encoder_arguments, capsys, monkeypatch,
         f"signature: {ranked.signature}",
         f"written to {output}",
     ]
-    assert not report.partial_path(str(output)).exists()
+    assert not shards.partial_path(str(output)).exists()
 
 
 def test_references_from_files_or_the_same_file(folder, items, layer, encoder_arguments, capsys, monkeypatch):
-    monkeypatch.setattr(rank, "_LINES_PER_RANK", 3)
+    limit_parts(monkeypatch, 3)
     candidates, references = items
     ranked = rank_candidates(candidates, references, layer, component="recall", references_reduce="max")
     options = [*encoder_arguments, "--component", "recall", "--references-reduce", "max", "--json"]
@@ -114,52 +117,19 @@ def test_two_ranks_write_what_one_does(folder, encoder_arguments, capsys):
         assert record["scores"] == pytest.approx(other["scores"], abs=2e-6)
 
 
-def die_within_the_third_part(rank_number, report_to, folder, arguments):
-    append, parts = rank._append_lines, []
-
-    def dying(path, *scored):
-        parts.append(path)
-        if len(parts) == 3:
-            with path.open("a") as file:
-                file.write('{"candidate": "an unfinished')
-            os.kill(os.getpid(), signal.SIGKILL)
-        append(path, *scored)
-
-    rank._append_lines = dying
-    os.chdir(folder)
-    main(arguments)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_a_killed_run_resumes(folder, items, encoder_arguments, capsys):
-    write_records(folder / "many.jsonl", [{"candidates": texts} for texts in items[0] * 20])
-    arguments = ["rank", "many.jsonl", "-o", "best.jsonl", *map(str, encoder_arguments)]
-    (killed,) = run_separate_ranks(die_within_the_third_part, 1, folder, arguments)
-    assert killed.exit_code == -signal.SIGKILL
-    (folder / "whole").mkdir()
-    run_here(capsys, "rank", folder / "many.jsonl", "-o", folder / "whole" / "best.jsonl", *encoder_arguments)
-    resumed = run_here(capsys, "rank", folder / "many.jsonl", "-o", folder / "best.jsonl", *encoder_arguments)
-    assert f"resuming after line {2 * rank._LINES_PER_RANK} from" in resumed.err
-    records, others = read_records(folder / "best.jsonl"), read_records(folder / "whole" / "best.jsonl")
-    for record, other in zip(records, others, strict=True):
-        assert record["index"] == other["index"]
-        assert record["scores"] == pytest.approx(other["scores"], abs=1e-6)
-    assert not report.partial_path(str(folder / "best.jsonl")).exists()
-
-
 def test_a_second_run_is_refused_while_one_writes(folder, encoder_arguments, capsys, monkeypatch):
     # As a run is that was started twice, or whose ranks outlived a killed torchrun.
+    limit_parts(monkeypatch, 4)
     arguments = ["rank", folder / "samples.jsonl", "-o", folder / "best.jsonl", *encoder_arguments]
-    write, errors = rank._append_lines, []
+    keep, errors = shards.Shards._keep, []
 
-    def start_again(*lines):
-        write(*lines)
+    def start_again(self, *given):
+        keep(self, *given)
         errors.append(run_here(capsys, *arguments, exit_code=1).err)
 
-    monkeypatch.setattr(rank, "_append_lines", start_again)
+    monkeypatch.setattr(shards.Shards, "_keep", start_again)
     run_here(capsys, *arguments)
-    assert len(errors) == 1
+    assert len(errors) == 2
     assert "another run is writing" in errors[0]
     assert "best.jsonl.partial: wait until it ends, or stop it" in errors[0]
     assert len(read_records(folder / "best.jsonl")) == NUM_ITEMS
@@ -172,8 +142,9 @@ def test_another_command_does_not_resume(folder, encoder_arguments, capsys, monk
     def stop(*_):
         raise KeyboardInterrupt
 
+    limit_parts(monkeypatch, 4)
     with monkeypatch.context() as patched:
-        patched.setattr(rank, "_append_lines", stop)
+        patched.setattr(shards.Shards, "_keep", stop)
         run_here(capsys, *arguments, exit_code=130)
     assert not output.exists()
     error = run_here(capsys, *arguments, "--component", "recall", exit_code=2).err
@@ -198,38 +169,20 @@ def test_another_command_does_not_resume(folder, encoder_arguments, capsys, monk
         (['{"candidates": ["a"]}'] * 9, ["-r", "r.txt"], "r.txt:2: the file ends here, but c.jsonl has 9 texts"),
         (['{"candidates": ["a"]}'] * 2, ["-r", "blank.txt"], "blank.txt has 3 texts, as its blank last line is an"),
         (['{"candidates": ["a"]}'], ["-r", "none.txt"], "none.txt:0: the file ends here, but c.jsonl has 1 texts"),
-        (['{"candidates": ["a"]}'], ["-r", "pipe.txt"], "cannot read the pipe pipe.txt: put the texts into a file"),
-        (['{"candidates": ["a"]}'], ["-r", "-"], "cannot read standard input (-)"),
+        (['{"candidates": ["a"]}'], ["-r", "-", "-"], "standard input (-) can be read only once"),
         (['{"candidates": ["a"]}'], ["-o", "c.jsonl"], "argument --output: c.jsonl is read, and would be replaced"),
-        (['{"candidates": ["a"]}'], ["-r", "r.tsv"], "r.tsv: TSV files are not read in parts"),
+        (['{"candidates": ["a"]}'], ["-r", "r.tsv"], "r.tsv:1: no column is named 'reference'"),
     ],
 )
 def test_errors_name_the_file_and_the_line(tmp_path, encoder_arguments, capsys, monkeypatch, lines, options, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rank, "_LINES_PER_CHECK", 2)
-    monkeypatch.setattr(rank, "_LINES_PER_RANK", 2)
     write_lines(tmp_path / "c.jsonl", lines)
     write_lines(tmp_path / "r.txt", ["a", "b"])
     write_lines(tmp_path / "r3.txt", ["a", "b", "c"])
     write_lines(tmp_path / "r.tsv", ["a"])
     write_lines(tmp_path / "blank.txt", ["a", "b", ""])
     write_lines(tmp_path / "none.txt", [])
-    os.mkfifo(tmp_path / "pipe.txt")
     printed = run_here(capsys, "rank", "c.jsonl", "-o", "best.jsonl", *options, *encoder_arguments, exit_code=2)
     assert message in printed.err
     # Found before the first line is scored, so that nothing is left that the corrected files would not resume.
     assert not list(tmp_path.glob("best.jsonl*"))
-
-
-def test_files_that_change_during_the_run_are_an_error(folder, encoder_arguments, capsys, monkeypatch):
-    check = rank._check_files
-
-    def change(arguments):
-        checked = check(arguments)
-        write_lines(folder / "refs0.txt", ["one line"])
-        return checked
-
-    monkeypatch.setattr(rank, "_check_files", change)
-    arguments = ["rank", folder / "samples.jsonl", "-r", folder / "refs0.txt", "-o", folder / "best.jsonl"]
-    error = run_here(capsys, *arguments, *encoder_arguments, exit_code=2).err
-    assert "the files changed while they were read: give the command again" in error

@@ -13,8 +13,8 @@ import pytest
 import torch
 from scipy import stats
 
+from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.cli import COMMANDS, main
-from bertscore_tm.functional import bert_score
 from bertscore_tm.statistics import mean_interval
 from tests.support.shell import write_lines, write_records
 from tests.support.texts import real_pairs, several_references
@@ -98,7 +98,7 @@ def test_idf_references_and_baseline_equal_the_reference_package(command, minilm
         rescale_with_baseline=True,
         baseline_path="baseline.csv",
     )
-    arguments = ["-c", "pairs.jsonl", "-l", str(LAYER), "--idf", "--baseline", "baseline.csv"]
+    arguments = ["-c", "pairs.jsonl", "-l", str(LAYER), "--idf", "--rescale", "baseline.csv"]
     found = json.loads(command(*arguments, "--json", "--per-segment").out)
     assert (segments(found) - expected).abs().max() < TOLERANCE
     assert [found[name] for name in SCORES] == pytest.approx(expected.mean(-1).tolist(), abs=TOLERANCE)
@@ -134,17 +134,15 @@ def test_intervals_of_the_means(command):
     line, caption = command(*files).out.splitlines()[:2]
     assert caption == "90% intervals of the means"
     assert [float(x) for x in re.findall(r"\d\.\d+", line)] == pytest.approx(expected, abs=6e-5)
-    layers = command(*files[:4], "-l", "1", "--all-layers", "--confidence", "0.9").out.splitlines()
-    assert [len(re.findall(r"\[\d\.\d{4}, \d\.\d{4}\]", line)) for line in layers[1:3]] == [3, 3]
 
 
-@pytest.mark.parametrize("options", [["-l", "1"], ["--all-layers"]])
-def test_one_pair_has_no_interval(command, options):
-    arguments = ["--candidate-text", "rain today", "--reference-text", "rain tomorrow", "--confidence", "0.95"]
-    lines = command(*arguments, *options).out.splitlines()
+def test_one_pair_has_no_interval(command):
+    arguments = ["--candidate-text", "rain today", "--reference-text", "rain tomorrow", "-l", "1"]
+    arguments += ["--confidence", "0.95"]
+    lines = command(*arguments).out.splitlines()
     assert "[" not in lines[0]
     assert lines[-3] == "no 95% intervals of the means: 1 candidate"
-    found = json.loads(command(*arguments, *options, "--json").out)
+    found = json.loads(command(*arguments, "--json").out)
     assert [found[f"{name}_{end}"] for name in SCORES for end in ("low", "high")] == [None] * 6
 
 
@@ -160,7 +158,7 @@ def test_intervals_end_where_scores_do(command, tmp_path, rescaled):
         "--confidence",
         "0.999",
         "--json",
-        *(["--baseline", str(tmp_path / "table.csv")] if rescaled else []),
+        *(["--rescale", str(tmp_path / "table.csv")] if rescaled else []),
     ]
     found = json.loads(command("-c", str(tmp_path / "some.txt"), "-r", str(tmp_path / "refs2.txt"), *options).out)
     least = -1.5 if rescaled else -1
@@ -193,48 +191,30 @@ def test_intervals_of_documents(command, tmp_path):
 def test_idf_of_another_corpus(command, minilm):
     candidates, references = pairs()
     expected = oracle(minilm, candidates, references, idf=True, idf_sents=candidates)
-    arguments = ["-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER), "--idf-file", "hyps.txt"]
+    arguments = ["-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER), "--idf", "hyps.txt"]
     found = json.loads(command(*arguments, "--json", "--per-segment").out)
     assert (segments(found) - expected).abs().max() < TOLERANCE
-
-
-def test_all_layers(command, minilm):
-    candidates, references = pairs()
-    expected = oracle(minilm, candidates, references, num_layers=6, all_layers=True)
-    arguments = ["-c", "hyps.txt", "-r", "refs.txt", "--all-layers"]
-    found = json.loads(command(*arguments, "--json", "--per-segment").out)
-    assert found["layers"] == list(range(7))
-    assert (segments(found) - expected).abs().max() < TOLERANCE
-    table = command(*arguments).out.splitlines()
-    assert [line.split() for line in table[:8]] == [
-        ["layer", "P", "R", "F1"],
-        *([str(n), *(f"{x:.4f}" for x in row)] for n, row in enumerate(expected.mean(-1).T.tolist())),
-    ]
-    lines = command(*arguments, "--per-segment", "-l", "2").out.splitlines()
-    rows = [line.split("\t") for line in lines if line[0].isdecimal()]
-    assert [row[:2] for row in rows] == [[str(i), str(n)] for i in range(COUNT) for n in range(3)]
-    cells = torch.tensor([[float(cell) for cell in row[2:]] for row in rows], dtype=torch.float64)
-    assert (cells.reshape(COUNT, 3, 3).permute(2, 1, 0) - expected[:, :3]).abs().max() < TOLERANCE
 
 
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
         ([], {}),
-        (["--idf", "--baseline", "baseline.csv"], {"idf": True, "baseline_path": "baseline.csv"}),
-        (["--idf-file", "more.txt", "--long-text", "window", "--max-length", "12", "--stride", "4"], {}),
+        (["--idf", "--rescale", "baseline.csv"], {"idf": True, "rescale": "baseline.csv"}),
+        (["--idf", "more.txt", "--long-text", "window", "--max-length", "12", "--stride", "4"], {"idf": "more.txt"}),
     ],
 )
-def test_the_signature_is_that_of_the_function(command, minilm, folder, arguments, options):
-    if "--idf-file" in arguments:
-        lines = (folder / "more.txt").read_text(encoding="utf-8").splitlines()
-        options = {"idf_sents": lines, "long_text": "window", "max_length": 12, "stride": 4}
-    if "baseline_path" in options:
-        options = options | {"rescale_with_baseline": True}
+def test_the_signature_is_that_of_the_metric(command, minilm, folder, arguments, options):
+    windows = {}
+    if options.get("idf") == "more.txt":
+        options = {"idf": (folder / "more.txt").read_text(encoding="utf-8").splitlines()}
+        windows = {"long_text": "window", "max_length": 12, "stride": 4}
     printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER), *arguments).out
-    expected = bert_score(*pairs(), minilm, LAYER, device="cpu", return_hash=True, **options)
-    assert printed.splitlines()[-1] == f"signature: {expected['hash']}"
-    assert printed.startswith(f"P {expected['precision'].mean():.4f}  R {expected['recall'].mean():.4f}  ")
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYER, **windows), **options)
+    metric.update(*pairs())
+    expected = metric.compute()
+    assert printed.splitlines()[-1] == f"signature: {metric.signature()}"
+    assert printed.startswith(f"P {expected['precision']:.4f}  R {expected['recall']:.4f}  ")
 
 
 def test_output_goes_to_a_file(command, tmp_path):
@@ -253,7 +233,7 @@ def test_output_goes_to_a_file(command, tmp_path):
     "arguments",
     [
         ["score", "-c", "a.txt", "-r", "b.txt", "-o", "b.txt"],
-        ["score", "-c", "a.txt", "-r", "c.txt", "--idf-file", "b.txt", "-o", "link.txt"],
+        ["score", "-c", "a.txt", "-r", "c.txt", "--idf", "b.txt", "-o", "link.txt"],
         ["compare", "-c", "a.txt", "b.txt", "-r", "c.txt", "-o", "b.txt"],
         ["show", "-c", "a.txt", "-r", "b.txt", "--row", "0", "-o", "./b.txt"],
         ["baseline", "-t", "b.txt", "-o", "b.txt"],
@@ -300,9 +280,9 @@ def test_warnings_are_one_line_each(command, tmp_path):
         (["-l", "1", "--max-length", "513"], 2, "--max-length 513 exceeds the 512 positions"),
         (["-l", "1", "--batch-size", "0"], 2, "--batch-size must be at least 1"),
         (["-l", "1", "--rescale"], 1, "no baseline for language 'en' and model"),
-        (["-l", "1", "--rescale", "--lang", "xx"], 1, "no baseline for language 'xx'"),
-        (["-l", "1", "--baseline", "no.csv"], 2, "no.csv: No such file or directory"),
-        (["-l", "1", "--baseline", "hyps.txt"], 2, "hyps.txt: "),
+        (["-l", "1", "--rescale", "--language", "xx"], 1, "no baseline for language 'xx'"),
+        (["-l", "1", "--rescale", "no.csv"], 2, "no.csv: No such file or directory"),
+        (["-l", "1", "--rescale", "hyps.txt"], 2, "hyps.txt: "),
         (["-l", "1", "--device", "abacus"], 2, "argument --device: 'abacus' is not a device"),
         (["-l", "1", "--max-length", "6", "--long-text", "error"], 1, "the text "),
     ],
@@ -331,20 +311,13 @@ def test_a_closed_pipe_is_not_an_error(folder, minilm, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("command", "arguments", "message"),
-    [
-        ("score", ["--candidate-text", "a", "--reference-text", "b"], "interrupted"),
-        ("baseline", ["-t", "a.txt", "-o", "b.csv"], "interrupted; the same command resumes"),
-    ],
-)
-def test_an_interrupt_prints_one_line(monkeypatch, capsys, command, arguments, message):
+def test_an_interrupt_prints_one_line(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"bertscore_tm.cli.{command}.run", interrupted)
-    assert main([command, *arguments]) == 130
-    assert capsys.readouterr() == ("", f"bertscore-tm: {message}\n")
+    monkeypatch.setattr("bertscore_tm.cli.score.run", interrupted)
+    assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 130
+    assert capsys.readouterr() == ("", "bertscore-tm: interrupted\n")
 
 
 def test_the_output_may_be_standard_output(command, folder):
@@ -358,14 +331,14 @@ def test_the_output_may_be_standard_output(command, folder):
 def test_the_options_of_bert_score_are_accepted_and_not_listed(command, folder, capsys):
     old = ["--cand", "hyps.txt", "--ref", "refs.txt", "more.txt", "--num_layers", "1", "--batch_size", "2", "-s"]
     new = ["-c", "hyps.txt", "-r", "refs.txt", "more.txt", "-l", "1", "-b", "2", "--per-segment"]
-    baseline = ["--rescale_with_baseline", "--baseline_path", "baseline.csv"]
+    baseline = ["--rescale_with_baseline", "--baseline_path", "baseline.csv", "--lang", "en"]
     printed = command(*old, *baseline, "--nthreads", "4")
-    assert printed.out == command(*new, "--baseline", "baseline.csv").out
+    assert printed.out == command(*new, "--language", "en", "--rescale", "baseline.csv").out
     assert printed.err == "bertscore-tm: warning: --nthreads: no effect here (see bertscore-tm score --help)\n"
     with pytest.raises(SystemExit):
         main(["score", "--help"])
     listed = capsys.readouterr().out
-    assert not [name for name in ("seg_level", "--num_layers", "--cand ", "nthreads") if name in listed]
+    assert not [name for name in ("seg_level", "--num_layers", "--cand ", "nthreads", "--lang ") if name in listed]
 
 
 def test_bugs_are_not_hidden(monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.cli import main
 from bertscore_tm.functional import bert_score
 
@@ -51,11 +52,12 @@ def test_text_shows_every_match_and_contribution(command, by_hand, minilm):
     (candidate, reference), cosines = by_hand
     printed = command(CANDIDATE, REFERENCE).out
     scores, first, second, signature = printed.split("\n\n")
-    expected = bert_score(CANDIDATE, REFERENCE, minilm, LAYER, device="cpu", return_hash=True)
+    encoder = FrozenEncoder(minilm, num_layers=LAYER, device="cpu")
+    expected = bert_score(CANDIDATE, REFERENCE, encoder)
     assert scores == "P {:.4f}  R {:.4f}  F1 {:.4f}".format(
         *(expected[name].item() for name in ("precision", "recall", "f1"))
     )
-    assert signature == f"signature: {expected['hash']}\n"
+    assert signature == f"signature: {BERTScore(encoder).signature()}\n"
     for table, own, other, rows in (
         (first, candidate, reference, cosines),
         (second, reference, candidate, [list(column) for column in zip(*cosines, strict=True)]),
@@ -78,17 +80,10 @@ def test_weights_and_baseline(command, tmp_path, minilm):
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))
     table = tmp_path / "table.csv"
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.25,.4\n" for layer in range(7)))
-    printed = command(CANDIDATE, REFERENCE, "--idf-file", str(tmp_path / "corpus.txt"), "--baseline", str(table)).out
+    printed = command(CANDIDATE, REFERENCE, "--idf", str(tmp_path / "corpus.txt"), "--rescale", str(table)).out
     scores, first, second, _ = printed.split("\n\n")
     expected = bert_score(
-        CANDIDATE,
-        REFERENCE,
-        minilm,
-        LAYER,
-        device="cpu",
-        idf_sents=corpus,
-        rescale_with_baseline=True,
-        baseline_path=table,
+        CANDIDATE, REFERENCE, FrozenEncoder(minilm, num_layers=LAYER, device="cpu"), idf=corpus, rescale=table
     )
     for name, text, table_of_text in (("P", "precision", first), ("R", "recall", second)):
         assert f"{name} {expected[text].item():.4f}" in scores
@@ -112,10 +107,8 @@ def test_pictures_and_pages(command, tmp_path):
         path = tmp_path / f"shown.{suffix}"
         assert command(CANDIDATE, REFERENCE, "--output", str(path)) == ("", "")
         assert path.read_bytes()[: len(head)].lower() == head.lower()
-    command(CANDIDATE, REFERENCE, "--output", str(tmp_path / "contributions.svg"), "--contributions")
-    for name in ("shown", "contributions"):
-        groups = {element.get("id") for element in ElementTree.parse(tmp_path / f"{name}.svg").iter()}
-        assert ("precision-matches" in groups) == (name == "shown")
+    groups = {element.get("id") for element in ElementTree.parse(tmp_path / "shown.svg").iter()}
+    assert "precision-matches" in groups
     assert "sleeping" in (tmp_path / "shown.html").read_text(encoding="utf-8")
     if "matplotlib.pyplot" in sys.modules:
         assert sys.modules["matplotlib.pyplot"].get_fignums() == []
@@ -138,9 +131,8 @@ def test_truncation_is_warned_about(command):
         (("a", "\u200b"), 2, "reference='\\u200b' has no tokens except special ones"),
         (("a", "b", "-o", "picture.gif"), 2, "argument --output: picture.gif must end with .png, .pdf, .svg, .html"),
         (("a", "b", "-o", "no/picture.png"), 2, "argument --output: the folder "),
-        (("a", "b", "--contributions"), 2, "--contributions needs a picture"),
         (("a", "b", "--rescale"), 1, "no baseline for language 'en'"),
-        (("a", "b", "--baseline", "no.csv", "-o", "picture.png"), 2, "no.csv: No such file or directory"),
+        (("a", "b", "--rescale", "no.csv", "-o", "picture.png"), 2, "no.csv: No such file or directory"),
         (("a",), 2, "no reference: give two texts, or -c FILE with --row or --worst (see bertscore-tm show --help)"),
         (("a", "b", "--worst", "2"), 2, "-r, --row and --worst choose from files: give -c FILE too"),
         (("a", "b", "-c", "c.txt"), 2, "give two texts or files (-c, -r), not both"),
@@ -168,14 +160,18 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
     assert [pair["row"] for pair in found["pairs"]] == [3, 0]
     first = found["pairs"][1]
     assert (first["candidate_text"], first["reference_text"]) == ("a cat sat", "the cat sat")
-    expected = bert_score("a cat sat", "the cat sat", minilm, LAYER, device="cpu")
+    expected = bert_score("a cat sat", "the cat sat", FrozenEncoder(minilm, num_layers=LAYER, device="cpu"))
     for score, name in (("precision", "candidate"), ("recall", "reference")):
         side = first["alignment"][name]
         assert first["alignment"][score] == pytest.approx(expected[score].item(), abs=2e-6)
         assert sum(side["shares"]) + side["special_share"] == pytest.approx(expected[score].item(), abs=1e-5)
         assert len(side["tokens"]) == len(side["matches"]) == len(side["best"]) == 3
     worst = json.loads(command("-c", "pairs.jsonl", "--worst", "3", "--json").out)["pairs"]
-    by_score = bert_score(candidates, references, minilm, LAYER, device="cpu")["f1"].argsort().tolist()
+    by_score = (
+        bert_score(candidates, references, FrozenEncoder(minilm, num_layers=LAYER, device="cpu"))["f1"]
+        .argsort()
+        .tolist()
+    )
     assert [pair["row"] for pair in worst] == by_score[:3]
     assert worst[0]["alignment"] is None  # the empty text
     printed = command("-c", "pairs.jsonl", "--worst", "2").out

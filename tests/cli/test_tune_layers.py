@@ -3,7 +3,6 @@
 import json
 import re
 
-import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -41,7 +40,6 @@ def folder(tmp_path_factory):
     write_lines(folder / "hyps.txt", CANDIDATES)
     for i in range(2):
         write_lines(folder / f"refs{i}.txt", [several[i] for several in SEVERAL])
-    write_lines(folder / "adequacy.txt", map(str, HUMAN["adequacy"]))
     pairs = zip(REFERENCES, CANDIDATES, CANDIDATES[1:] + CANDIDATES[:1], strict=True)
     write_records(folder / "darr.jsonl", [{"reference": r, "better": b, "worse": w} for r, b, w in pairs])
     return folder
@@ -93,8 +91,7 @@ def test_document_is_the_librarys_ranking(command, model, how, idf):
     "arguments",
     [
         ["-c", "judged.tsv", "--reference-column", "first", "--reference-column", "second", *KINDS],
-        ["-c", "judged.jsonl", "-r", "refs0.txt", "refs1.txt", "--human", "judged.tsv", *KINDS],
-        ["-c", "hyps.txt", "-r", "refs0.txt", "refs1.txt", "--human", "judged.jsonl", *KINDS],
+        ["-c", "judged.jsonl", "-r", "refs0.txt", "refs1.txt", *KINDS],
     ],
 )
 def test_other_files(command, arguments):
@@ -102,7 +99,7 @@ def test_other_files(command, arguments):
     assert json.loads(command(*arguments, "--json").out) == expected
 
 
-def test_judgements_in_objects_and_in_lines(command):
+def test_judgements_in_objects(command):
     expected = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)
     nested = json.loads(command("-c", "nested.jsonl", "--json").out)
     for one, other in zip(nested["rankings"]["f1"], expected["rankings"]["f1"], strict=True):
@@ -110,9 +107,6 @@ def test_judgements_in_objects_and_in_lines(command):
             key: {f"human.{name}": value for name, value in other[key].items()} for key in ("agreement", "p_next")
         }
         assert one == other | renamed
-    options = ["-c", "hyps.txt", "-r", "refs0.txt", "refs1.txt", "--human", "adequacy.txt", "--json"]
-    lines = {x["layer"]: x["agreement"]["human"] for x in json.loads(command(*options).out)["rankings"]["f1"]}
-    assert lines == {x["layer"]: x["agreement"]["adequacy"] for x in expected["rankings"]["f1"]}
 
 
 def test_systems(command, model):
@@ -126,8 +120,8 @@ def test_systems(command, model):
 def test_preferences(command, model):
     found = json.loads(command("--darr", "darr.jsonl", "--json", "--idf").out)
     # Each preference's reference counts once.
-    better = bert_score(CANDIDATES, REFERENCES, model, idf_sents=REFERENCES)
-    worse = bert_score(CANDIDATES[1:] + CANDIDATES[:1], REFERENCES, model, idf_sents=REFERENCES)
+    better = bert_score(CANDIDATES, REFERENCES, model, idf=REFERENCES)
+    worse = bert_score(CANDIDATES[1:] + CANDIDATES[:1], REFERENCES, model, idf=REFERENCES)
     check_document(found, [rank_layers_by_preference(better[name], worse[name]) for name in SCORES])
     assert (found["coefficient"], found["num_judged"]) == ("darr", COUNT)
     lines = command("--darr", "darr.jsonl", "--idf", "-o", "table.txt").out
@@ -136,7 +130,7 @@ def test_preferences(command, model):
 
 def test_table(command, folder):
     ranking = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)["rankings"]["recall"]
-    command("-c", "judged.jsonl", *KINDS, "--score", "recall", "-o", "table.txt")
+    command("-c", "judged.jsonl", *KINDS, "--component", "recall", "-o", "table.txt")
     lines = (folder / "table.txt").read_text().splitlines()
     assert lines[0].split() == ["layer", "mean", "adequacy", "p", "fluency", "p"]
     for line, found in zip(lines[1:5], ranking, strict=True):
@@ -159,15 +153,6 @@ def test_table(command, folder):
     preferences = command("--darr", "darr.jsonl").out.splitlines()
     assert preferences[0].split() == ["layer", "darr"]
     assert preferences[5].startswith(f"F1 and {COUNT} preferences: share of concordant minus share of discordant")
-
-
-def test_a_picture_of_the_layers(command, folder):
-    command("-c", "judged.jsonl", *KINDS, "--plot", "layers.png")
-    # The label names what is drawn, which are not scores.
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        command("-c", "judged.jsonl", *KINDS, "--coefficient", "spearman", "--plot", "layers.svg")
-    assert "F1 and judgements: Spearman, 95% intervals" in (folder / "layers.svg").read_text()
-    assert (folder / "layers.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_layers_up_to_one(command):
@@ -199,10 +184,9 @@ def test_layers_up_to_one(command):
             ["-c", "judged.jsonl", *KINDS, "--system-column", "adequacy"],
             r"judged\.jsonl:1: 'adequacy' must be a string, got a number",
         ),
-        (["-c", "hyps.txt"], "give -r FILE"),
-        (["-c", "hyps.txt", "-r", "refs0.txt"], "give --human FILE"),
-        (["-c", "hyps.txt", "-r", "refs0.txt", "--human", "few.jsonl"], r"few\.jsonl:3: "),
-        (["-c", "-", "-r", "-", "--human", "adequacy.txt"], "can be read only once"),
+        (["-c", "hyps.txt", "-r", "refs0.txt"], "judgements need a file with columns"),
+        (["-c", "few.jsonl", "-r", "refs0.txt"], r"few\.jsonl:3: the file ends here"),
+        (["-c", "-", "-r", "-"], "can be read only once"),
         (["--darr", "darr.jsonl", "-r", "refs0.txt", "--human-column", "a"], "remove -r, --human-column"),
         (["--darr", "hyps.txt"], "--darr needs a file with columns"),
         (["--darr", "judged.jsonl"], r"judged\.jsonl:1: no key 'better'"),

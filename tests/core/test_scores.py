@@ -92,13 +92,9 @@ def deviations(minilm, pairs, tmp_path_factory):
         ours = bert_score(
             candidates,
             references,
-            minilm,
-            layer,
-            all_layers,
-            idf=idf is not None,
-            idf_sents=sents if idf == "sents" else None,
-            rescale_with_baseline=rescaled,
-            baseline_path=baseline_path,
+            FrozenEncoder(minilm, num_layers=layer, all_layers=all_layers),
+            idf=sents if idf == "sents" else idf is not None,
+            rescale=baseline_path or False,
         )
         assert stacked(ours).shape == expected.shape == (3, *([7] if all_layers else []), PAIRS_COMPARED)
         return (stacked(ours) - expected).abs().max().item()
@@ -170,7 +166,7 @@ IDF_SENTS = real_pairs(240)[1][:COUNT]
 def reference_run(request, encoder, pairs):
     """All pairs of a corpus in one call, and the options of the call."""
     candidates, references = pairs[0][:COUNT], several_references(pairs[1][:COUNT])
-    options = {"idf_sents": IDF_SENTS if request.param else None}
+    options = {"idf": IDF_SENTS if request.param else False}
     return candidates, references, options, stacked(bert_score(candidates, references, encoder, **options))
 
 
@@ -196,7 +192,7 @@ def test_scores_follow_any_permutation(reference_run, encoder, order):
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])
 def test_scores_do_not_depend_on_the_batch_size(reference_run, minilm, batch_size):
     candidates, references, options, expected = reference_run
-    ours = bert_score(candidates, references, minilm, 5, batch_size=batch_size, **options)
+    ours = bert_score(candidates, references, FrozenEncoder(minilm, num_layers=5, batch_size=batch_size), **options)
     torch.testing.assert_close(stacked(ours), expected, atol=TOLERANCE, rtol=0)
 
 
@@ -210,7 +206,7 @@ def test_a_text_scores_alone_as_it_does_in_a_corpus(reference_run, encoder):
 @given(left=corpora, right=corpora, idf=st.booleans())
 def test_exchanging_the_sides_exchanges_precision_and_recall(encoder, pairs, left, right, idf):
     a, b = ([pairs[0][i] for i in numbers][: min(len(left), len(right))] for numbers in (left, right))
-    options = {"idf_sents": IDF_SENTS if idf else None}
+    options = {"idf": IDF_SENTS if idf else False}
     there, back = bert_score(a, b, encoder, **options), bert_score(b, a, encoder, **options)
     swapped = {"precision": back["recall"], "recall": back["precision"], "f1": back["f1"]}
     torch.testing.assert_close(stacked(there), stacked(swapped), atol=TOLERANCE, rtol=0)
@@ -220,7 +216,7 @@ def test_exchanging_the_sides_exchanges_precision_and_recall(encoder, pairs, lef
 @given(numbers=corpora, idf=st.booleans())
 def test_equal_texts_score_one(encoder, pairs, numbers, idf):
     texts = [pairs[1][i] for i in numbers]
-    scores = stacked(bert_score(texts, texts, encoder, idf_sents=IDF_SENTS if idf else None))
+    scores = stacked(bert_score(texts, texts, encoder, idf=IDF_SENTS if idf else False))
     torch.testing.assert_close(scores, torch.ones_like(scores), atol=TOLERANCE, rtol=0)
 
 

@@ -104,7 +104,7 @@ def compare(deviations, family, oracle, found, expected):
 def ours(folder, layer, candidates, references, **options):
     """Precision, recall and F1, shape (3, pairs) or (3, layers, pairs)."""
     layers = {"all_layers": True} if layer == "all" else {"num_layers": layer}
-    scores = bert_score(candidates, references, folder, **layers, **options)
+    scores = bert_score(candidates, references, FrozenEncoder(folder, **layers), **options)
     return torch.stack([scores[name] for name in SCORES])
 
 
@@ -251,7 +251,7 @@ def test_scores_equal_plain_loops(family, folder, deviations):
         ):
             found = ours(folder, layer, candidates, references)
         compare(deviations, family, "plain", found, expected if layer == "all" else expected[:, layer])
-    up_to_first = bert_score(candidates[:4], references[:4], folder, num_layers=1, all_layers=True)
+    up_to_first = bert_score(candidates[:4], references[:4], FrozenEncoder(folder, num_layers=1, all_layers=True))
     found = torch.stack([up_to_first[name] for name in SCORES])
     compare(deviations, family, "plain", found, expected[:, :2, :4])
 

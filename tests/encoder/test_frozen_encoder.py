@@ -59,9 +59,9 @@ def test_metric_loss_and_callback_together_hold_one_copy(minilm):
     from bertscore_tm.losses import SoftBERTScoreLoss
 
     before = {id(model) for model in live_models()}
-    metric = BERTScore(minilm, num_layers=4)
-    loss = SoftBERTScoreLoss(minilm, num_layers=4)
-    callback = BERTScoreCallback(BERTScore(minilm, num_layers=4))
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=4))
+    loss = SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=4))
+    callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=4)))
     clones = metric.clone(), copy.deepcopy(loss), copy.deepcopy(metric)
     for owner in (metric, loss, callback.metric, *clones):
         owner.encoder.encode(["a cat"])
@@ -129,12 +129,11 @@ def test_training_a_ready_model_later_changes_no_vector(fresh_tiny):
     assert not torch.equal(FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=3).encode(TEXTS).vectors, expected)
 
 
-def test_a_ready_model_is_copied_once(fresh_tiny):
+def test_a_ready_model_is_copied_by_each_encoder(fresh_tiny):
     model, tokenizer = fresh_tiny
     first, second = (FrozenEncoder(model, tokenizer, num_layers=2) for _ in range(2))
-    assert backbone(first) is backbone(second)
-    other = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
-    assert backbone(other) is not backbone(first)
+    assert backbone(first) is not backbone(second)
+    assert backbone(copy.deepcopy(first)) is backbone(first)
     with pytest.raises(ValueError, match="needs its tokenizer"):
         FrozenEncoder(model, num_layers=2)
 

@@ -102,7 +102,7 @@ def test_the_start_of_a_long_text_agrees_with_its_own_window(minilm):
 def test_texts_that_fit_score_exactly_as_before(minilm, pairs):
     corpus = pairs[0][:12], pairs[1][:12]
     windows = FrozenEncoder(minilm, num_layers=5, long_text="window")
-    expected, found = bert_score(*corpus, minilm, 5), bert_score(*corpus, windows)
+    expected, found = bert_score(*corpus, FrozenEncoder(minilm, num_layers=5)), bert_score(*corpus, windows)
     for name in ("precision", "recall", "f1"):
         assert torch.equal(expected[name], found[name])
 
@@ -110,8 +110,8 @@ def test_texts_that_fit_score_exactly_as_before(minilm, pairs):
 def test_the_end_of_a_long_text_counts(minilm):
     text = long_text(600)
     changed = " ".join([*text.split()[:-3], "entirely other words"])
-    assert bert_score([changed], [text], minilm, 5)["f1"].item() == pytest.approx(1, abs=1e-6)
-    found = bert_score([changed], [text], minilm, 5, long_text="window")["f1"].item()
+    assert bert_score([changed], [text], FrozenEncoder(minilm, num_layers=5))["f1"].item() == pytest.approx(1, abs=1e-6)
+    found = bert_score([changed], [text], FrozenEncoder(minilm, num_layers=5, long_text="window"))["f1"].item()
     assert 0.9 < found < 0.9999
 
 
@@ -131,9 +131,9 @@ def test_windows_in_the_metric_with_idf_and_without_warning(minilm, recwarn):
 
 def test_matching_in_blocks_equals_matching_at_once(minilm, monkeypatch):
     corpus = [long_text(150), long_text(20)], [long_text(155)[9:], long_text(170)[3:]]
-    at_once = bert_score(*corpus, minilm, all_layers=True, idf=True)
+    at_once = bert_score(*corpus, FrozenEncoder(minilm, all_layers=True), idf=True)
     monkeypatch.setattr("bertscore_tm.core.matching._NUMBERS_PER_STEP", 7 * 2000)
-    blocks = bert_score(*corpus, minilm, all_layers=True, idf=True)
+    blocks = bert_score(*corpus, FrozenEncoder(minilm, all_layers=True), idf=True)
     for name in ("precision", "recall", "f1"):
         torch.testing.assert_close(blocks[name], at_once[name], atol=1e-6, rtol=0)
 
@@ -145,18 +145,17 @@ def test_matching_in_blocks_equals_matching_at_once(minilm, monkeypatch):
         ({"stride": 10}, "stride=10 needs long_text='window'"),
         ({"long_text": "window", "stride": 0}, "stride=0 must be from 1 to 510"),
         ({"long_text": "window", "stride": 511}, "stride=511 must be from 1 to 510"),
-        ({"long_text": "window", "truncation": False}, "contradict each other"),
     ],
 )
 def test_impossible_settings(minilm, options, message):
     with pytest.raises(ValueError, match=message):
-        bert_score(["a"], ["b"], minilm, 2, **options)
+        bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=2, **options))
 
 
 def test_error_mode(minilm):
-    for options in ({"long_text": "error"}, {"truncation": False}):
-        with pytest.raises(ValueError, match="has 603 tokens, the limit is 512; long_text='truncate' cuts such texts"):
-            bert_score(["word"], ["a word " * 300 + "end"], minilm, 2, **options)
+    encoder = FrozenEncoder(minilm, num_layers=2, long_text="error")
+    with pytest.raises(ValueError, match="has 603 tokens, the limit is 512; long_text='truncate' cuts such texts"):
+        bert_score(["word"], ["a word " * 300 + "end"], encoder)
 
 
 def memory_of_a_document(minilm, words):

@@ -52,11 +52,12 @@ def models():
     [("bert", vectors), ("mobilebert", vectors), ("fnet", vectors_without_mask), ("bert", vectors_without_mask)],
 )
 def test_scores_of_any_model_do_not_depend_on_neighbours(models, name, forward):
-    options = {"model": models[name], "user_tokenizer": tiny_tokenizer("wordpiece"), "user_forward_fn": forward}
+    tokenizer = tiny_tokenizer("wordpiece")
     candidates, references = ([text[:60] for text in texts] for texts in real_pairs(12))
-    together = bert_score(candidates, references, **options)["f1"]
+    together = bert_score(candidates, references, FrozenEncoder(models[name], tokenizer, forward_fn=forward))["f1"]
+    single = FrozenEncoder(models[name], tokenizer, forward_fn=forward, batch_size=1)
     pairs = zip(candidates, references, strict=True)
-    alone = [bert_score([candidate], [reference], batch_size=1, **options)["f1"] for candidate, reference in pairs]
+    alone = [bert_score([candidate], [reference], single)["f1"] for candidate, reference in pairs]
     torch.testing.assert_close(together, torch.cat(alone), atol=1e-6, rtol=0)
 
 

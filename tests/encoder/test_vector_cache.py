@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, BertModel
 
-import bertscore_tm.encoder.vector_cache
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder.vector_cache import VectorCache
@@ -57,9 +56,9 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "per pair": ({}, {"reduction": "none"}),
     "idf": ({}, {"idf": True}),
     "idf per pair": ({}, {"idf": True, "reduction": "none"}),
-    "idf of a corpus": ({}, {"idf_sents": TARGET[3:]}),
+    "idf of a corpus": ({}, {"idf": TARGET[3:]}),
     "all layers, idf": ({"all_layers": True}, {"idf": True, "reduction": "none"}),
-    "a layer of all": ({"all_layers": True}, {"num_layers": 1, "reduction": "none"}),
+    "a layer of all": ({"all_layers": True}, {"layer": 1, "reduction": "none"}),
     "windows": ({"long_text": "window", "max_length": 14}, {"reduction": "none"}),
     "windows, all layers": ({"long_text": "window", "max_length": 10, "stride": 3, "all_layers": True}, {}),
     "small batches": ({"batch_size": 2}, {"reduction": "none"}),
@@ -83,14 +82,14 @@ def test_later_epochs_encode_candidates_only_and_score_the_same(tiny, encoded, k
     assert_close(epoch(off, batches), first)
     assert taken(encoded) == everything(encoder, batches) != alone
     if not of_encoder.get("all_layers"):
-        idf = {name: options[name] for name in ("idf", "idf_sents") if name in options}
+        idf = {name: options[name] for name in ("idf",) if name in options}
         expected = of_function(encoder, *batches, **idf)
         assert_close(first, expected if options.get("reduction") == "none" else mean(expected))
 
 
 @pytest.mark.parametrize(("how", "idf"), [("update", True), ("forward", False)])
 def test_new_candidates_of_later_epochs(tiny, encoded, how, idf):
-    metric = BERTScore(tiny, 2, idf=idf, reduction="none")
+    metric = BERTScore(FrozenEncoder(tiny, num_layers=2), idf=idf, reduction="none")
     encoder = metric.encoder
     epoch(metric)
     shuffled = [LATER[i] for i in (2, 0, 3, 1)]
@@ -107,7 +106,7 @@ def test_new_candidates_of_later_epochs(tiny, encoded, how, idf):
 
 
 def test_texts_tokenized_alike_are_different_texts(tiny, encoded):
-    metric = BERTScore(tiny, 2, reduction="none")
+    metric = BERTScore(FrozenEncoder(tiny, num_layers=2), reduction="none")
     batch = ([PREDS[0]] * 3, [TARGET[0], f" {TARGET[0]}\n", TARGET[0].upper()])
     assert_same(epoch(metric, [batch]), epoch(metric, [batch]))
     assert_close(epoch(metric, [batch]), of_function(metric.encoder, batch))
@@ -115,7 +114,7 @@ def test_texts_tokenized_alike_are_different_texts(tiny, encoded):
 
 @pytest.mark.filterwarnings("ignore:.* candidates? score:UserWarning")
 def test_empty_texts(tiny, encoded):
-    metric = BERTScore(tiny, 2, reduction="none")
+    metric = BERTScore(FrozenEncoder(tiny, num_layers=2), reduction="none")
     batches = [(["", PREDS[0], " "], [TARGET[0], "", "\n"]), ([PREDS[1]], [["", TARGET[1]]])]
     expected = of_function(metric.encoder, *batches)
     first = epoch(metric, batches)
@@ -136,7 +135,7 @@ def test_texts_without_any_token():
 
 
 def test_truncated_references_are_counted_in_every_epoch(tiny):
-    metric = BERTScore(tiny, 2, max_length=8)
+    metric = BERTScore(FrozenEncoder(tiny, num_layers=2, max_length=8))
     said = []
     for _ in range(3):
         with warnings.catch_warnings(record=True) as caught:
@@ -157,12 +156,9 @@ def test_truncated_references_are_counted_in_every_epoch(tiny):
 
 
 @pytest.mark.parametrize(
-    ("share", "all_layers", "numbers_per_slab"),
-    [(0.003, False, None), (0.35, False, 1_000), (0.35, True, None), (0.999, True, 1_000), (1, False, None)],
+    ("share", "all_layers"), [(0.003, False), (0.35, False), (0.35, True), (0.999, True), (1, False)]
 )
-def test_texts_that_do_not_fit_are_encoded_again(monkeypatch, encoded, share, all_layers, numbers_per_slab):
-    if numbers_per_slab is not None:
-        monkeypatch.setattr(bertscore_tm.encoder.vector_cache, "_NUMBERS_PER_SLAB", numbers_per_slab)
+def test_texts_that_do_not_fit_are_encoded_again(encoded, share, all_layers):
     encoder = own_encoder(all_layers=all_layers)
     off = BERTScore(encoder, cache_bytes=0, reduction="none")
     expected = epoch(off)
@@ -182,10 +178,7 @@ def test_texts_that_do_not_fit_are_encoded_again(monkeypatch, encoded, share, al
         assert sum(sizes[text] for text in kept) <= bytes_within(cache) <= budget
         # Ids take little, unless they keep those of a whole batch.
         assert bytes_within(cache, integers=True) == 8 * sum(len(rows[text]) for text in kept)
-        if numbers_per_slab is None:
-            # There is no room left for any of the others.
-            assert all(sizes[text] > budget - sum(sizes[one] for one in kept) for text in again)
-            assert (again == set()) == (share >= 1)
+        assert (again == set()) == (share >= 1)
     assert_close(epochs[0], expected)
     assert_same(epochs[2], epochs[0])
     assert_close(epochs[1], of_function(encoder, *LATER))
@@ -251,11 +244,11 @@ def test_the_function_keeps_no_vectors(only_new, tiny, encoded):
     of_function(encoder, *BATCHES)
     before, vectors = live_bytes(), len(live_vectors())
     encoded.clear()
-    for options in ({}, {"idf": True}, {"idf_sents": TARGET}):
+    for options in ({}, {"idf": True}, {"idf": TARGET}):
         of_function(encoder, *BATCHES, **options)
         assert len(live_vectors()) == vectors
         assert live_bytes() == before
-    bert_score(*BATCHES[0], tiny, 3, device="cpu")
+    bert_score(*BATCHES[0], FrozenEncoder(tiny, num_layers=3, device="cpu"))
     assert live_bytes() == before
     # It reads nothing either: its texts are encoded even if a metric has kept their vectors.
     epoch(BERTScore(encoder))
@@ -276,7 +269,7 @@ def test_threads(tiny):
     found: list[dict[str, Tensor]] = []
 
     def score(thread: int) -> None:
-        metric = BERTScore(tiny, 2, reduction="none", cache_bytes=budget)
+        metric = BERTScore(FrozenEncoder(tiny, num_layers=2), reduction="none", cache_bytes=budget)
         order = random.Random(thread).sample(range(len(BATCHES)), len(BATCHES))
         for _ in range(2):
             for i in order:

@@ -63,7 +63,11 @@ def test_memory_is_pinned_and_vectors_are_the_same(tiny, encoded):
 @pytest.mark.parametrize(("where", "idf"), [("moved", False), ("encodes there", True)])
 def test_later_epochs_are_the_same(tiny, encoded, where, idf):
     options = {"idf": idf, "reduction": "none"}
-    metric = BERTScore(tiny, 2, device="cuda", **options) if where != "moved" else BERTScore(tiny, 2, **options).cuda()
+    metric = (
+        BERTScore(FrozenEncoder(tiny, num_layers=2), device="cuda", **options)
+        if where != "moved"
+        else BERTScore(FrozenEncoder(tiny, num_layers=2), **options).cuda()
+    )
     first = epoch(metric)
     assert taken(encoded) == candidates_alone(metric.encoder, BATCHES) + ids(metric.encoder, references(BATCHES))
     for _ in range(2):
@@ -96,7 +100,7 @@ def test_streams_read_complete_vectors(tiny):
 
 
 def test_a_loss_reads_what_it_has_cached_in_a_validation(tiny, encoded):
-    loss, off = (SoftBERTScoreLoss(tiny, 2, cache_bytes=size) for size in (2**20, 0))
+    loss, off = (SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=size) for size in (2**20, 0))
     target = BATCHES[0][1]
     with torch.inference_mode():
         loss(logits_for(loss.encoder, len(target)).detach().cuda(), target)

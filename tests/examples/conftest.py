@@ -1,8 +1,10 @@
-"""The corpus of the docstring demo, collected once, and a check of what snippets pass to a generator."""
+"""The docstrings that programs read, collected once, and checks of what programs and pages do."""
 
 import inspect
 
+import bert_score as oracle
 import pytest
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -17,13 +19,25 @@ def docstring_pairs():
 
 
 @pytest.fixture
-def corpus_cache(docstring_pairs, tmp_path, monkeypatch):
-    """Make ``load_corpus`` read the standard library's pairs from a cache, in this process and those it starts."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with monkeypatch.context() as patch:
-        patch.setattr(docstrings, "collect_pairs", lambda packages, verbose: docstring_pairs)
-        for packages in (docstrings.DEFAULT_PACKAGES, docstrings.FEWER_PACKAGES):
-            docstrings.load_corpus(packages=packages)
+def corpus(docstring_pairs, monkeypatch):
+    """The corpus that ``load_corpus`` returns in this test, of the standard library alone."""
+    monkeypatch.setattr(docstrings, "collect_pairs", lambda packages: list(docstring_pairs))
+    return docstrings.load_corpus()
+
+
+@pytest.fixture(scope="session")
+def bert_score_f1(minilm):
+    """F1 of candidates and references by bert-score, one number per candidate; 0 for empty ones, where it raises."""
+    scorer = oracle.BERTScorer(model_type=minilm, num_layers=5)
+
+    def f1(candidates, references):
+        rows = [i for i, text in enumerate(candidates) if text.strip()]
+        scores = torch.zeros(len(candidates))
+        if rows:
+            scores[rows] = scorer.score([candidates[i] for i in rows], [references[i] for i in rows])[2]
+        return scores
+
+    return f1
 
 
 @pytest.fixture

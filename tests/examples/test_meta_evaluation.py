@@ -14,10 +14,9 @@ from scipy import stats
 
 from examples.meta_evaluation import __main__ as command
 from examples.meta_evaluation import paraphrases
-from examples.meta_evaluation.readers import Labelled, Ranked, Rated, read
-from examples.meta_evaluation.report import Setting, differences, table
-from examples.meta_evaluation.run import Result, possible
-from examples.meta_evaluation.scoring import idf_corpus, reference_package, score_file
+from examples.meta_evaluation.readers import Judged, read
+from examples.meta_evaluation.run import Result, Setting, differences, possible, table
+from examples.meta_evaluation.scoring import reference_package, score_file
 
 RANKED = {"reference": "a cat sat", "better": "a cat was sitting", "worse": "the dog"}
 RATED = {"candidate": "a cat", "references": ["a cat sat", "the cat"], "human": {"fluency": 3, "relevance": 2.5}}
@@ -39,31 +38,23 @@ def rated_rows(num: int = 5) -> list[dict]:
 
 def test_reads_ranked_pairs(tmp_path):
     judged = read(write(tmp_path / "pairs.jsonl.gz", [{**RANKED, "worse": f"dog {i}"} for i in range(6)]))
-    assert isinstance(judged, Ranked)
-    assert judged.worse == [f"dog {i}" for i in range(6)]
-    assert judged.better == [RANKED["better"]] * 6
-    assert judged.references == [["a cat sat"]] * 6
-    candidates, references = judged.pairs()
-    assert candidates == judged.better + judged.worse
-    assert references == judged.references * 2
+    assert judged.candidates == [RANKED["better"]] * 6 + [f"dog {i}" for i in range(6)]
+    assert judged.references == [["a cat sat"]] * 12
     # Each judgement's reference counts once, although two candidates are scored against it.
-    assert idf_corpus(judged) == ["a cat sat"] * 6
+    assert judged.idf_texts == ["a cat sat"] * 6
     assert possible(judged) == ["ranked"]
 
 
 def test_reads_ratings(tmp_path):
     plain = read(write(tmp_path / "rated.jsonl", rated_rows()))
-    assert isinstance(plain, Rated)
     assert plain.ratings == {"fluency": [0.0, 1.0, 2.0, 3.0, 4.0], "relevance": [0.0, -1.0, -2.0, -3.0, -4.0]}
-    assert plain.systems is None
-    assert plain.documents is None
+    assert (plain.systems, plain.documents) == (None, None)
     assert plain.references == [RATED["references"]] * 5
-    assert idf_corpus(plain) == RATED["references"] * 5
+    assert plain.idf_texts == RATED["references"] * 5
     assert possible(plain) == ["segment"]
 
     rows = [{**row, "system": f"S{i}", "document": "d"} for i, row in enumerate(rated_rows())]
     full = read(write(tmp_path / "full.jsonl", rows), num_references=1)
-    assert isinstance(full, Rated)
     assert full.references == [["a cat sat"]] * 5
     assert full.systems == ["S0", "S1", "S2", "S3", "S4"]
     assert full.documents == ["d"] * 5
@@ -75,8 +66,7 @@ def test_reads_ratings(tmp_path):
 
 def test_reads_paraphrases(tmp_path):
     judged = read(write(tmp_path / "labelled.jsonl", [{**LABELLED, "label": i % 2} for i in range(5)]))
-    assert isinstance(judged, Labelled)
-    assert judged.labels == [0, 1, 0, 1, 0]
+    assert judged.ratings == {"label": [0, 1, 0, 1, 0]}
     assert judged.references == [["the cat"]] * 5
     assert possible(judged) == ["paraphrase"]
 
@@ -122,8 +112,8 @@ def test_bad_rows_are_named(tmp_path, good, bad, message):
         ([RANKED] * 4, r"odd\.jsonl: 4 rows; statistics require at least 5"),
         ([], r"odd\.jsonl: 0 rows"),
         ([{"candidate": "a", "reference": "b"}] * 5, r"odd\.jsonl, line 1: requires 'better'"),
-        ([RATED] * 5, r"odd\.jsonl: all ratings 'fluency' are 3\.0"),
-        ([LABELLED] * 5, r"odd\.jsonl: all labels are 1"),
+        ([RATED] * 5, r"odd\.jsonl: all values of 'fluency' are 3\.0"),
+        ([LABELLED] * 5, r"odd\.jsonl: all values of 'label' are 1"),
     ],
 )
 def test_files_that_allow_no_statistics(tmp_path, rows, message):
@@ -138,7 +128,7 @@ def test_equal_pairs_are_scored_once_and_idf_counts_all():
         calls.append((list(zip(candidates, references, strict=True)), corpus))
         return np.array([[float(len(text)) for text in candidates], [float(len(text[0])) for text in references]])
 
-    judged = Ranked(["aa", "aa", "b"], ["ccc", "b", "ccc"], [["r"], ["r"], ["rr"]])
+    judged = Judged("ranked", ["aa", "aa", "b", "ccc", "b", "ccc"], [["r"], ["r"], ["rr"]] * 2, ["r", "r", "rr"])
     scores = score_file(judged, score, with_idf=True)
     np.testing.assert_array_equal(scores, [[2, 2, 1, 3, 1, 3], [1, 1, 2, 1, 1, 2]] * 2)
     (plain, no_corpus), (weighted, corpus) = calls

@@ -13,9 +13,8 @@ from scipy import stats
 
 from bertscore_tm.statistics import williams_test
 from examples.meta_evaluation import protocols
-from examples.meta_evaluation.readers import Rated
-from examples.meta_evaluation.report import Setting, table
-from examples.meta_evaluation.run import Sampling, evaluate
+from examples.meta_evaluation.readers import Judged
+from examples.meta_evaluation.run import Sampling, Setting, evaluate, table
 
 
 def made_scores(settings: int, rows: int, seed: int) -> np.ndarray:
@@ -163,9 +162,11 @@ def test_auc_counts_pairs():
 
 def test_equal_seeds_give_equal_figures():
     rows = 40
-    judged = Rated(
+    judged = Judged(
+        "rated",
         ["c"] * rows,
         [["r"]] * rows,
+        ["r"] * rows,
         {"quality": list(np.random.default_rng(11).normal(size=rows))},
         [f"S{i % 8}" for i in range(rows)],
         [f"d{i // 8}" for i in range(rows)],

@@ -26,7 +26,7 @@ PAGES = sorted((ROOT / "examples").glob("*.md"))
 STUDY = ROOT / "examples" / "study" / "README.md"
 BLOCKS = {path.name: blocks(path) for path in PAGES}
 # Blocks and programs that need a package which the tests do without: compiled only, unless it is there.
-NEEDS = {"reinforcement_learning.md": "trl"}
+NEEDS = {"loss.md": "entmax", "reinforcement_learning.md": "trl"}
 PROGRAMS_THAT_NEED = {"examples.trl_grpo": "trl"}
 
 
@@ -35,7 +35,7 @@ def test_every_kind_of_block_is_known():
     assert kinds <= {"bibtex", "console", "python", "text", "yaml"}
     # Outputs directly follow the block that prints them, or nothing would compare them.
     checked = sum(block.output is not None for each in BLOCKS.values() for block in each if block.language == "python")
-    assert checked == sum(block.language == "text" for each in BLOCKS.values() for block in each) > 20
+    assert checked == sum(block.language == "text" for each in BLOCKS.values() for block in each) > 8
 
 
 def test_outputs_are_compared():
@@ -57,7 +57,7 @@ def test_python_blocks_run_in_order(name, tmp_path, monkeypatch):
     for block in BLOCKS[name]:
         if block.language != "python":
             continue
-        needs = re.findall(r"^(?:from|import) (trl|wandb|entmax)\b", block.content, re.MULTILINE)
+        needs = re.findall(r"^(?:from|import) (entmax|trl|wandb)\b", block.content, re.MULTILINE)
         if needs:
             assert set(needs) == {NEEDS[name]}
             # Without comparing: trainers print what they please.
@@ -177,7 +177,7 @@ def test_the_configuration_is_valid():
     # Not instantiated, since its models are on the hub.
     given = {"loss": config["model"]["loss"], "callbacks": config["trainer"]["callbacks"]}
     parsed = parser.parse_object(given)
-    assert parsed.loss.init_args.model_name_or_path == "roberta-large"
+    assert parsed.loss.init_args.encoder == "roberta-large"
     assert parsed.loss.init_args.matching == "softmax"  # a default, read from the signature
     assert [one.class_path for one in parsed.callbacks] == [one["class_path"] for one in given["callbacks"]]
     assert parsed.callbacks[0].init_args.generate.dict_kwargs == {"max_new_tokens": 60}

@@ -1,4 +1,4 @@
-"""The study: its texts, its generator, its arms, its arithmetic, and that a stopped study resumes."""
+"""The study: its texts, its generator, its arms, its tables, and that a stopped study resumes."""
 
 import gzip
 import json
@@ -11,20 +11,26 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
 
-from bertscore_tm.losses import Candidates, DistilledTargets
 from bertscore_tm.statistics import holm
+from examples.docstrings import DocstringPair
 from examples.study import __main__ as command
-from examples.study import texts, work
-from examples.study.arms import ARMS, COMPARISONS, TESTED
-from examples.study.generator import Collate, load_generator, make_generator
-from examples.study.manual_pages import DEFAULT_FOLDERS, ManualPage, collect_pages, read_page
-from examples.study.measures import measure, repetition
-from examples.study.results import bootstrap_seeds_and_texts, compare, spreads
-from examples.study.texts import Pair, load_texts
-from examples.study.training import Settings, make_loss, random_targets, rate_factor, replaced, train
+from examples.study.manual_pages import FOLDERS, collect_pages, read_page, split_pages
+from examples.study.results import bootstrap_seeds_and_texts, compare, spreads, tables
+from examples.study.training import (
+    Generator,
+    Settings,
+    make_generator,
+    make_loss,
+    measure,
+    rate_factor,
+    repetition,
+    train,
+)
+from tests.support.markdown_blocks import ROOT
 from tests.support.texts import real_pairs
+
+STUDY = ROOT / "examples" / "study"
 
 MAN = r"""'\" t
 .TH "COUNT\-WORDS" 1
@@ -70,7 +76,7 @@ def test_manual_pages_are_read_in_both_macro_packages(tmp_path):
         "count-words: count-words reads each FILE and prints the number of its words. It doesn't read folders; see "
         "wc(1) for those. print numbers in hexadecimal"
     )
-    assert page.group == "count"
+    assert page.module == "count"
     page = read_page(tmp_path / "sl.1.gz")
     assert page.summary == "sort the lines of a file"
     assert page.document.startswith("sortlines: The sortlines utility reads a file and writes its lines in ascending")
@@ -99,7 +105,7 @@ def test_each_text_occurs_once_and_releases_come_before_their_tracks(tmp_path):
 
 @pytest.mark.skipif(shutil.which("lexgrog") is None, reason="needs lexgrog, of man-db")
 def test_summaries_are_those_that_man_shows():
-    files = (file for folder in DEFAULT_FOLDERS for file in sorted(folder.glob("man[178]/[a-f]*.gz")))
+    files = (file for folder in FOLDERS for file in sorted(folder.glob("man[178]/[a-f]*.gz")))
     pages = {file: page for file in islice(files, 60) if (page := read_page(file)) is not None}
     if not pages:
         pytest.skip("no manual pages on this machine")
@@ -107,120 +113,6 @@ def test_summaries_are_those_that_man_shows():
     for file, page in pages.items():
         assert f'{file}: "' in shown
         assert f'- {page.summary}"' in shown.replace("  ", " "), (file, page.summary)
-
-
-def test_families_of_commands_stay_together_and_texts_are_drawn_once(tmp_path, monkeypatch):
-    path = tmp_path / "texts.json"
-    pages = [ManualPage(f"text {i}", f"summary {i}", f"tool {i % 50}") for i in range(200)]
-    monkeypatch.setattr(texts, "collect_pages", lambda: pages)
-    found = load_texts(path, 20, 5)
-    assert (len(found.train), len(found.held_out)) == (20, 5)
-    families = [{int(pair.summary.split()[1]) % 50 for pair in side} for side in vars(found).values()]
-    assert sum(map(len, families)) == len(set.union(*families))
-    monkeypatch.setattr(texts, "collect_pages", list)
-    assert load_texts(path, 20, 5) == found
-    with pytest.raises(ValueError, match=r"0 train, 0 validation, 0 held_out pairs.*--held-out-pairs"):
-        load_texts(tmp_path / "other.json", 20, 5)
-
-
-@pytest.fixture(scope="module")
-def settings(minilm):
-    return Settings(minilm, 3, (5, 6), 1, 1, 0, 6, 4, 1e-3, 2, 1, 0, 3, 1e-3, 1, 2, 0.5)
-
-
-@pytest.fixture(scope="module")
-def pairs():
-    summaries, documents = real_pairs(12)
-    return [Pair(*both) for both in zip(documents, summaries, strict=True)]
-
-
-@pytest.fixture(scope="module")
-def saved(minilm, pairs, tmp_path_factory):
-    """An untrained generator, saved to a folder."""
-    folder = tmp_path_factory.mktemp("generator")
-    make_generator(minilm, 1, 1, pairs, seed=0).save(folder)
-    return folder
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_generator_tokenizes_and_predicts_like_the_one_with_all_tokens(minilm, pairs, saved, encoder):
-    full = encoder.tokenizer.tokenizer
-    cut = load_generator(saved)
-    assert len(cut.tokenizer) < 1000 < len(full)
-    for pair in pairs:
-        assert cut.tokenizer.tokenize(pair.summary) == full.tokenize(pair.summary)
-        assert cut.tokenizer.decode(cut.tokenizer(pair.summary)["input_ids"], skip_special_tokens=True)
-    # From stored states of unequal length as from the texts, and from the rows of the same tokens.
-    documents = [pair.document for pair in pairs[:3]]
-    inputs = cut.inputs(documents)
-    batch = Collate(cut.tokenizer)(
-        [(row, pair.summary) for row, pair in zip(cut.encode(documents), pairs, strict=False)]
-    )
-    with torch.no_grad():
-        logits = cut.model.eval()(**inputs, labels=batch["labels"]).logits
-        torch.testing.assert_close(cut.model(**batch).logits, logits, atol=1e-5, rtol=1e-4)
-    rows = full.convert_tokens_to_ids(cut.tokenizer.convert_ids_to_tokens(range(len(cut.tokenizer))))
-    original = AutoModel.from_pretrained(minilm).get_input_embeddings().weight
-    torch.testing.assert_close(cut.model.decoder.get_input_embeddings().weight, original[rows])
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_arms_start_alike_and_train_the_decoding_half(settings, pairs, saved):
-    states = load_generator(saved).encode([pair.document for pair in pairs])
-    examples = [(row, pair.summary) for row, pair in zip(states, pairs, strict=True)]
-
-    def trained(arm, seed=1, targets=None):
-        generator = load_generator(saved)
-        loss = make_loss(arm, generator, settings, examples)
-        given = examples if targets is None else replaced(examples, targets, settings, seed)
-        train(generator, given, loss, settings, 3, seed)
-        return dict(generator.model.named_parameters())
-
-    before = dict(load_generator(saved).model.named_parameters())
-    plain = trained(ARMS["cross-entropy"])
-    head = "decoder.bert.encoder.layer.0.crossattention.self.query.weight"
-    for name, weight in plain.items():
-        frozen = name.startswith("encoder.") or "word_embeddings" in name
-        assert frozen == torch.equal(weight, before[name]), name
-    assert torch.equal(trained(ARMS["cross-entropy"])[head], plain[head])
-    assert torch.equal(trained(ARMS["best-of-n"], targets=[None] * 12)[head], plain[head])
-    others = [
-        trained(ARMS["cross-entropy"], seed=2),
-        trained(ARMS["soft"]),
-        trained(ARMS["best-of-n"], targets=["another text"] * 12),
-    ]
-    assert not any(torch.equal(other[head], plain[head]) for other in others)
-
-
-def test_the_learning_rate_falls_to_zero():
-    factors = [rate_factor(step, 100, 10) for step in range(101)]
-    assert max(factors) == factors[9] == 1
-    assert factors[100] == 0 < factors[99] < 0.02
-    assert np.diff(factors[9:]) == pytest.approx(-1 / 91)
-
-
-def test_random_targets_replace_the_references_that_the_best_replace():
-    best = DistilledTargets(["b", None, "c"], torch.zeros(3), 0)
-    candidates = [Candidates("a", ["b", "x"]), Candidates("a", ["y"]), Candidates("a", ["c"])]
-    drawn = [random_targets(best, candidates, seed) for seed in range(20)]
-    assert {row[0] for row in drawn} == {"b", "x"}
-    assert all(row[1:] == [None, "c"] for row in drawn)
-
-
-def test_measures_are_those_of_the_texts(minilm):
-    from bertscore_tm import FrozenEncoder
-
-    assert [repetition(text) for text in ("", "one", "A b, a c, d", "no no no no")] == [0, 0, 2 / 7, 0.75]
-    preds, target = real_pairs(4)
-    encoder = FrozenEncoder(minilm, num_layers=6, all_layers=True)
-    found = measure([*preds, target[0]], [*target, target[0]], encoder, [3, 6])
-    assert found["layer3_f1"][-1] == pytest.approx(1, abs=1e-5)
-    assert found["layer3_f1"][0] > found["layer6_f1"][0]
-    assert found["rougeL"][-1] == 1
-    assert found["words"][:4] == [len(text.split()) for text in preds]
-    assert {len(values) for values in found.values()} == {5}
 
 
 def test_the_bootstrap_is_that_of_a_plain_loop():
@@ -248,74 +140,155 @@ def test_the_bootstrap_has_the_variance_of_seeds_and_texts():
 def made_up_runs(seeds=3, num_texts=40):
     """Runs of all arms from two checkpoints, of which one arm is better by 0.1 on average."""
     draw = np.random.default_rng(0)
-    base = draw.normal(size=num_texts)
-    runs = {}
-    for arm in ARMS:
+    base, runs = draw.normal(size=num_texts), {}
+    for arm in command.ARMS:
         for number in range(2):
             for seed in range(seeds):
-                gain = 0.1 if arm == "best-of-n" else 0.0
-                values = (base + gain + 0.05 * draw.normal(size=num_texts)).tolist()
-                measured = {"layer6_f1": values, "layer5_f1": values, "rougeL": values[::-1]}
-                measured |= {"words": [2.0] * num_texts, "reference_words": [4.0] * num_texts}
-                runs[arm, number, seed] = {"measured": measured}
+                values = (base + 0.1 * (arm == "soft") + 0.05 * draw.normal(size=num_texts)).tolist()
+                runs[arm, number, seed] = {"layer6_f1": values, "layer5_f1": values, "rougeL": values[::-1]}
+                runs[arm, number, seed] |= {"words": [2.0] * num_texts, "reference_words": [4.0] * num_texts}
     return runs
 
 
 def test_means_and_comparisons_are_paired_and_adjusted_together():
     runs = made_up_runs()
     found = spreads(runs)
-    per_run = [fmean(runs["soft", number, seed]["measured"]["rougeL"]) for number in range(2) for seed in range(3)]
-    assert found["soft"]["rougeL"].mean == pytest.approx(fmean(per_run))
-    assert found["soft"]["rougeL"].deviation == pytest.approx(stdev(per_run))
-    assert found["soft"]["length_ratio"].mean == 0.5
+    per_run = [fmean(runs["soft", number, seed]["rougeL"]) for number in range(2) for seed in range(3)]
+    assert found["soft"]["rougeL"] == pytest.approx({"mean": fmean(per_run), "deviation": stdev(per_run)})
+    assert found["soft"]["length_ratio"]["mean"] == 0.5
 
-    compared = compare(runs, ["layer5_f1", *TESTED])
-    assert [(one.arm, one.minus) for one in compared] == 3 * list(COMPARISONS)
-    tested = [one for one in compared if one.p_adjusted is not None]
-    assert {one.measure for one in tested} == set(TESTED)
-    assert [one.p_adjusted for one in tested] == holm([one.p_value for one in tested])
+    compared = compare(runs, ["layer5_f1", "layer6_f1", "rougeL"])
+    others = [(arm, "cross-entropy") for arm in command.ARMS[1:]]
+    assert [(one["arm"], one["minus"]) for one in compared] == 3 * others
+    tested = [one for one in compared if one["p_adjusted"] is not None]
+    assert {one["measure"] for one in tested} == {"layer6_f1", "rougeL"}
+    assert [one["p_adjusted"] for one in tested] == holm([one["p_value"] for one in tested])
     for one in tested:
-        assert one.low < one.difference < one.high
-        is_better = one.arm == "best-of-n"
-        assert (one.p_adjusted < 0.01) == is_better == (one.low > 0.05), one
-    best = next(one for one in tested if one.arm == "best-of-n")
-    gains = [
-        fmean(runs["best-of-n", 1, seed]["measured"]["layer6_f1"])
-        - fmean(runs["cross-entropy", 1, seed]["measured"]["layer6_f1"])
-        for seed in range(3)
-    ]
-    assert best.by_seed[1] == pytest.approx(gains)
-    assert best.by_checkpoint[1] == pytest.approx(fmean(gains))
+        assert one["low"] < one["difference"] < one["high"]
+        assert (one["p_adjusted"] < 0.01) == (one["arm"] == "soft") == (one["low"] > 0.05), one
+    best = next(one for one in tested if one["arm"] == "soft")
+    means = {arm: [fmean(runs[arm, 1, seed]["layer6_f1"]) for seed in range(3)] for arm in ("soft", "cross-entropy")}
+    gains = [a - b for a, b in zip(means["soft"], means["cross-entropy"], strict=True)]
+    assert best["by_seed"][1] == pytest.approx(gains)
+    assert best["by_checkpoint"][1] == pytest.approx(fmean(gains))
+
+
+def test_the_tables_of_the_page_are_those_of_the_stored_results(capsys):
+    page = (STUDY / "README.md").read_text(encoding="utf-8")
+    results = command.main(["--tables", str(STUDY / "results.json")])
+    printed = capsys.readouterr().out
+    for table in tables(results):
+        assert table in page
+        assert table in printed
+    assert len({table.splitlines()[0] for table in tables(results)}) == 3
+
+
+def test_families_of_commands_stay_together():
+    pages = [DocstringPair(f"text {i}", f"summary {i}", f"tool {i % 50}") for i in range(200)]
+    corpus = split_pages(pages)
+    families = [{pair.module for _, pair in side} for side in corpus]
+    assert sum(map(len, families)) == len(set.union(*families)) == 50
+    assert len(corpus.train) > len(corpus.test) > 0
+
+
+@pytest.fixture(scope="module")
+def settings():
+    return Settings(encoder_layers=1, decoder_layers=1, batch_size=4, learning_rate=1e-3, warmup=1)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    summaries, documents = real_pairs(12)
+    return [(i, DocstringPair(*both, "")) for i, both in enumerate(zip(documents, summaries, strict=True))]
+
+
+@pytest.fixture(scope="module")
+def saved(pairs, settings, tmp_path_factory):
+    """An untrained generator, saved to a folder."""
+    folder = tmp_path_factory.mktemp("generator")
+    make_generator(pairs, settings, seed=0).save(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_generator_predicts_from_stored_states_as_from_the_texts(pairs, saved):
+    generator = Generator.load(saved)
+    documents = [pair.document for _, pair in pairs[:3]]
+    inputs = generator.tokenizer(documents, max_length=48, truncation=True, padding=True, return_tensors="pt")
+    batch = generator.collate(generator.encode(pairs[:3]))
+    with torch.no_grad():
+        logits = generator.model.eval()(inputs["input_ids"], inputs["attention_mask"], labels=batch["labels"]).logits
+        torch.testing.assert_close(generator.model(**batch).logits, logits, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_arms_start_alike_and_train_the_decoding_half(settings, pairs, saved):
+    examples = Generator.load(saved).encode(pairs)
+
+    def trained(seed=1, is_soft=False):
+        generator = Generator.load(saved)
+        train(generator, examples, make_loss(generator, examples) if is_soft else None, settings, 3, seed)
+        return dict(generator.model.named_parameters())
+
+    before, plain = dict(Generator.load(saved).model.named_parameters()), trained()
+    head = "decoder.bert.encoder.layer.0.crossattention.self.query.weight"
+    for name, weight in plain.items():
+        frozen = name.startswith("encoder.") or "word_embeddings" in name
+        assert frozen == torch.equal(weight, before[name]), name
+    assert torch.equal(trained()[head], plain[head])
+    assert not any(torch.equal(other[head], plain[head]) for other in (trained(seed=2), trained(is_soft=True)))
+
+
+def test_the_learning_rate_falls_to_zero():
+    factors = [rate_factor(step, 100, 10) for step in range(101)]
+    assert max(factors) == factors[9] == 1
+    assert factors[100] == 0 < factors[99] < 0.02
+    assert np.diff(factors[9:]) == pytest.approx(-1 / 91)
+
+
+def test_measures_are_those_of_the_texts(minilm, bert_score_f1):
+    assert [repetition(text) for text in ("", "one", "A b, a c, d", "no no no no")] == [0, 0, 2 / 7, 0.75]
+    preds, target = real_pairs(4)
+    found = measure([*preds, target[0]], [*target, target[0]])
+    assert found["layer5_f1"][:4] == pytest.approx(bert_score_f1(preds, target).tolist(), abs=1e-6)
+    assert found["layer3_f1"][-1] == pytest.approx(1, abs=1e-5)
+    assert found["rougeL"][-1] == 1
+    assert found["words"][:4] == [len(text.split()) for text in preds]
+    assert {len(values) for values in found.values()} == {5}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_stopped_study_resumes(tmp_path, monkeypatch, capsys):
     summaries, documents = real_pairs(60)
-    found = [ManualPage(*both, f"tool {i}") for i, both in enumerate(zip(documents, summaries, strict=True))]
-    monkeypatch.setattr(texts, "collect_pages", lambda: found)
-    monkeypatch.setattr(work, "_TIMED_ROUNDS", 1)
-    given = ["--jobs=1", "--train-pairs=8", "--held-out-pairs=6", "--batch-size=4", "--max-epochs=1", "--arm-pairs=4"]
-    given += ["--steps=1", "--warmup=1", "--encoder-layers=1", "--decoder-layers=1", "--num-candidates=2"]
-    given += ["--checkpoints=1", "--seeds=1", "--output", str(tmp_path)]
+    found = [DocstringPair(*both, f"tool {i}") for i, both in enumerate(zip(documents, summaries, strict=True))]
+    monkeypatch.setattr(command, "collect_pages", lambda: found)
+    given = ["--train-pairs=8", "--held-out-pairs=6", "--batch-size=4", "--max-epochs=1", "--arm-pairs=4", "--steps=1"]
+    given += ["--warmup=1", "--encoder-layers=1", "--decoder-layers=1", "--checkpoints=1", "--seeds=1"]
+    given += ["--output", str(tmp_path)]
     first = command.main(given)
-    stored = [path for path in tmp_path.rglob("*.*") if path.name not in ("results.json", "figure.png")]
+    stored = [path for path in tmp_path.rglob("*.*") if path.name != "results.json"]
     times = {path: path.stat().st_mtime_ns for path in stored}
-    stopped = tmp_path / "checkpoint0" / "best-of-n.seed0.json"
+    stopped = tmp_path / "checkpoint0" / "soft.seed0.json"
     before = json.loads(stopped.read_text())
     stopped.unlink()
     second = command.main(given)
 
-    again = json.loads(stopped.read_text())
-    assert (again["summaries"], again["measured"]) == (before["summaries"], before["measured"])
+    assert json.loads(stopped.read_text()) == before
     assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == {stopped}
-    assert second == first
-    assert set(first["arms"]) == {"start", *ARMS}
+    assert second == first == json.loads((tmp_path / "results.json").read_text())
+    assert set(first["arms"]) == {"start", *command.ARMS}
     assert first["steps"]["cross-entropy, wall time"] >= first["steps"]["soft"] == 1
-    assert len(first["comparisons"]) == 5 * len(COMPARISONS)
-    assert (tmp_path / "figure.png").stat().st_size > 1000
+    assert len(first["comparisons"]) == 5 * 2
     assert "ROUGE-L" in capsys.readouterr().out
 
     with pytest.raises(SystemExit):
         command.main([*given, "--steps=3"])
     assert "contains a study with steps 1" in capsys.readouterr().err
+    monkeypatch.setattr(command, "collect_pages", list)
+    with pytest.raises(SystemExit):
+        command.main([*given[:-1], str(tmp_path / "other")])
+    assert "--held-out-pairs 6 exceeds what" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from transformers import PreTrainedModel
 
-from bertscore_tm import FrozenEncoder, bert_score, catalog
+from bertscore_tm import Baseline, FrozenEncoder, bert_score
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
 from bertscore_tm.scoring.token_weights import token_weights
@@ -114,7 +114,7 @@ def test_resumed_run_gives_exactly_the_uninterrupted_table(tiny, tmp_path):
     assert progress == [24, 8, 8, 8, 2]
     assert torch.equal(made.mean, whole.mean)
     assert torch.equal(made.standard_error, whole.standard_error)
-    assert made.table() == whole.table()
+    assert made.to_csv() == whole.to_csv()
     # A finished state is the result.
     nothing = Recorder(tiny)
     finished = make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=nothing)
@@ -175,10 +175,10 @@ def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm
     recorder = Recorder(all_layers)
     made = make_baseline(all_layers, TEXTS, 30, score=recorder)
     path = tmp_path / "minilm.csv"
-    path.write_text(made.table())
-    assert (catalog.baseline("en", minilm, path) - made.mean).abs().max() <= 5e-7
+    path.write_text(made.to_csv())
+    assert (Baseline.read(path).table - made.mean).abs().max() <= 5e-7
     candidates, references = map(list, zip(*recorder.pairs, strict=True))
-    scores = bert_score(candidates, references, minilm, 5, rescale_with_baseline=True, baseline_path=path)
+    scores = bert_score(candidates, references, FrozenEncoder(minilm, num_layers=5), rescale=path)
     for name in ("precision", "recall", "f1"):
         assert scores[name].mean().item() == pytest.approx(0, abs=1e-5)
 
@@ -201,12 +201,12 @@ def test_the_table_of_every_family_moves_unrelated_texts_to_zero_at_every_layer(
     recorder = Recorder(FrozenEncoder(model, tokenizer, all_layers=True))
     made = make_baseline(recorder.encoder, [" ".join(text.split()[:8]) for text in TEXTS], 20, score=recorder)
     path = tmp_path / "table.csv"
-    path.write_text(made.table())
+    path.write_text(made.to_csv())
     candidates, references = map(list, zip(*recorder.pairs, strict=True))
     standard_error = made.standard_error / (1 - made.mean)
     for layer, errors in enumerate(standard_error):
         encoder = FrozenEncoder(model, tokenizer, num_layers=layer)
-        scores = bert_score(candidates, references, encoder, rescale_with_baseline=True, baseline_path=path)
+        scores = bert_score(candidates, references, encoder, rescale=path)
         for name, error in zip(("precision", "recall", "f1"), errors.tolist(), strict=True):
             assert error > 0
             # The same pairs as in the table: what is left is rounding.

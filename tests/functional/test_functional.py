@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from bertscore_tm import bert_score
-from tests.support.models import tiny_model
+from bertscore_tm import FrozenEncoder, bert_score
 
 SCORES = ("precision", "recall", "f1")
 
@@ -48,7 +47,7 @@ def test_an_empty_reference_among_several_does_not_hide_the_others(encoder):
 def test_zero_is_rescaled_too(encoder, tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.2,.75\n" for layer in range(6)))
-    scores, said = quietly([""], ["a"], encoder, rescale_with_baseline=True, baseline_path=path)
+    scores, said = quietly([""], ["a"], encoder, rescale=path)
     assert [scores[name].item() for name in SCORES] == pytest.approx([-1, -0.25, -3])
     assert len(said) == 1
 
@@ -56,7 +55,7 @@ def test_zero_is_rescaled_too(encoder, tmp_path):
 @pytest.mark.parametrize(("all_layers", "idf"), [(False, False), (True, True)])
 def test_empty_lists_give_empty_scores_without_loading_weights(minilm, all_layers, idf):
     before = loaded_models()
-    scores, said = quietly([], [], minilm, 4, all_layers, idf=idf)
+    scores, said = quietly([], [], FrozenEncoder(minilm, num_layers=4, all_layers=all_layers), idf=idf)
     assert {scores[name].shape for name in SCORES} == {torch.Size([5, 0] if all_layers else [0])}
     assert {scores[name].dtype for name in SCORES} == {torch.float32}
     assert not said
@@ -116,24 +115,25 @@ def test_one_reference_with_idf_gives_zero_and_a_warning(encoder):
 
 
 @pytest.mark.parametrize(
-    ("sents", "message"), [("a cat", "single string"), ([None], r"idf_sents\[0\]"), (3, "idf_sents")]
+    ("texts", "message"), [("a cat", "idf is a single string"), ([None], r"idf\[0\]"), (3, "got 3")]
 )
-def test_wrong_idf_sents(encoder, sents, message):
+def test_wrong_texts_to_count(encoder, texts, message):
     with pytest.raises(TypeError, match=message):
-        bert_score(["a"], ["b"], encoder, idf_sents=sents)
+        bert_score(["a"], ["b"], encoder, idf=texts)
 
 
 def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
     preds, target = ["one two three four five", "a"], ["a", "six seven eight nine ten"]
-    scores, said = quietly(preds, target, minilm, 2, max_length=5)
+    scores, said = quietly(preds, target, FrozenEncoder(minilm, num_layers=2, max_length=5))
     assert len(said) == 1
     assert said[0].startswith("2 texts are longer than 5 tokens and were truncated")
-    cut, none = quietly(["one two three", "a"], ["a", "six seven eight"], minilm, 2)
+    short = ["one two three", "a"], ["a", "six seven eight"]
+    cut, none = quietly(*short, FrozenEncoder(minilm, num_layers=2))
     assert not none
     for name in SCORES:
         torch.testing.assert_close(scores[name], cut[name], atol=1e-6, rtol=0)
     with pytest.raises(ValueError, match="the limit is 5"):
-        bert_score(preds, target, minilm, 2, max_length=5, truncation=False)
+        bert_score(preds, target, FrozenEncoder(minilm, num_layers=2, max_length=5, long_text="error"))
 
 
 def test_texts_beyond_the_models_limit(encoder):
@@ -146,13 +146,13 @@ def test_texts_beyond_the_models_limit(encoder):
 @pytest.mark.parametrize("max_length", [0, 2, 513])
 def test_impossible_max_length(minilm, max_length):
     with pytest.raises(ValueError, match=f"max_length={max_length}"):
-        bert_score(["a"], ["b"], minilm, 2, max_length=max_length)
+        bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=2, max_length=max_length))
 
 
 @pytest.mark.parametrize("layer", [7, 100, -8])
 def test_layer_out_of_range(minilm, layer):
     with pytest.raises(ValueError, match=f"num_layers={layer} does not exist.*layers 0 to 6"):
-        bert_score(["a"], ["b"], minilm, layer)
+        bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=layer))
 
 
 def test_unlisted_model_without_layer(minilm):
@@ -160,35 +160,11 @@ def test_unlisted_model_without_layer(minilm):
         bert_score(["a"], ["b"], minilm)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_layers": 3},
-        {"all_layers": True},
-        {"max_length": 9},
-        {"batch_size": 2},
-        {"truncation": False},
-        {"dtype": "auto"},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_an_encoder_together_with_options_is_an_error(encoder, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        bert_score(["a"], ["b"], encoder, **options)
-
-
-def test_an_encoder_together_with_a_model_is_an_error(encoder):
-    model, tokenizer = tiny_model("bert")
-    with pytest.raises(ValueError, match="user_tokenizer"):
-        bert_score(["a"], ["b"], encoder, model=model, user_tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="not both"):
-        bert_score(["a"], ["b"], "some/name", 1, model=model, user_tokenizer=tokenizer)
-    with pytest.raises(ValueError, match="needs its tokenizer"):
-        bert_score(["a"], ["b"], None, 1, model=model)
-
-
 def test_a_model_that_is_nowhere_ends_in_one_clear_error():
-    for call in (lambda: bert_score(["a"], ["b"], "nobody/nothing", 3), lambda: bert_score(["a"], ["b"])):
+    for call in (
+        lambda: bert_score(["a"], ["b"], FrozenEncoder("nobody/nothing", num_layers=3)),
+        lambda: bert_score(["a"], ["b"]),
+    ):
         with pytest.raises(OSError, match="could not load") as caught:
             call()
         name = "nobody/nothing" if "nobody" in str(caught.value) else "roberta-large"
@@ -198,25 +174,4 @@ def test_a_model_that_is_nowhere_ends_in_one_clear_error():
 
 def test_a_folder_without_model_ends_in_one_clear_error(tmp_path):
     with pytest.raises(OSError, match=r"could not load the configuration.*tried the local folder"):
-        bert_score(["a"], ["b"], tmp_path, 3)
-
-
-def test_ready_model_all_layers_and_hash(encoder):
-    model, tokenizer = tiny_model("bert")
-    scores = bert_score(
-        ["a cat"],
-        [["the cat", "dogs"]],
-        None,
-        None,
-        True,
-        model,
-        tokenizer,
-        return_hash=True,
-        idf_sents=["a", "b", "c"],
-    )
-    assert scores["f1"].shape == (4, 1)
-    for part in ("layer:0-3", "idf:3", "rescale:no", "dtype:float32", "transformers:"):
-        assert part in scores["hash"]
-    shared = bert_score("a", "b", encoder, return_hash=True)["hash"]
-    assert shared != bert_score("a", "b", encoder, return_hash=True, idf=True)["hash"]
-    assert shared.startswith(encoder.signature())
+        bert_score(["a"], ["b"], FrozenEncoder(tmp_path, num_layers=3))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from bertscore_tm import bert_score
+from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.layer_tuning import (
     LayerAgreement,
     compare_neighbours,
@@ -40,7 +40,7 @@ def texts():
 
 @pytest.fixture(scope="module")
 def scores(texts, minilm):
-    return bert_score(*texts[:2], minilm, all_layers=True)
+    return bert_score(*texts[:2], FrozenEncoder(minilm, all_layers=True))
 
 
 @pytest.fixture(scope="module")

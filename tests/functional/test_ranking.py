@@ -98,10 +98,10 @@ def test_idf(encoder, idf):
     candidates, references = make_items()
     corpus_texts = [text for pair in real_pairs(10) for text in pair]
     if idf == "texts":
-        options = given_options = {"idf_sents": corpus_texts}
+        options = given_options = {"idf": corpus_texts}
     else:
         documents = [text for row in (references if idf == "references" else candidates) for text in row]
-        options, given_options = {"idf": True}, {"idf_sents": documents}
+        options, given_options = {"idf": True}, {"idf": documents}
     wanted = None if idf == "candidates" else references
     ranked = rank_candidates(candidates, wanted, encoder, **options)
     expected = rank_candidates(candidates, wanted, encoder, **given_options)
@@ -242,5 +242,5 @@ def test_errors_name_the_argument(encoder, arguments, error, message):
 
 
 def test_an_encoder_of_all_layers_is_refused(minilm):
-    with pytest.raises(ValueError, match="ranked by one layer: pass an encoder without all_layers=True"):
+    with pytest.raises(ValueError, match="one layer is compared here"):
         rank_candidates([["a", "b"]], encoder=FrozenEncoder(minilm, all_layers=True))

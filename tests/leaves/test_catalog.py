@@ -9,8 +9,17 @@ from bert_score import utils as oracle_utils
 from bert_score.utils import lang2model, model2layers
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.catalog import baseline, default_model, listed_as, models, published_correlation, tuned_layer
-from bertscore_tm.scoring.rescaling import select_rows
+from bertscore_tm.catalog import (
+    baseline,
+    baseline_languages,
+    default_model,
+    listed_as,
+    models,
+    published_correlation,
+    tuned_layer,
+)
+from bertscore_tm.scoring.rescaling import Baseline, find_baseline
+from tests.support.models import save_tiny_model
 
 PUBLISHED = Path(oracle_package.__file__).parent / "rescale_baseline"
 TABLES = [
@@ -71,11 +80,11 @@ def test_default_models():
 @pytest.mark.parametrize(
     ("lang", "message"),
     [
-        ("english", "lang must be a language code such as 'en' or 'de', got 'english'"),
-        ("roberta-large", "lang must be a language code"),
-        ("", "lang must be a language code"),
-        ("en-US", "lang='en-US' has no default model, but 'en' has one: pass lang='en' or a model"),
-        ("zh_CN", "lang='zh_CN' has no default model, but 'zh' has one"),
+        ("english", "language must be a language code such as 'en' or 'de', got 'english'"),
+        ("roberta-large", "language must be a language code"),
+        ("", "language must be a language code"),
+        ("en-US", "language='en-US' has no default model, but 'en' has one: pass language='en' or a model"),
+        ("zh_CN", "language='zh_CN' has no default model, but 'zh' has one"),
     ],
 )
 def test_what_is_no_language_code_does_not_mean_the_multilingual_model(lang, message):
@@ -130,8 +139,8 @@ def test_names_cannot_leave_the_folder(lang, model):
 
 def test_the_error_for_a_missing_table_names_language_model_file_and_remedy(minilm):
     with pytest.raises(ValueError, match="no baseline") as caught:
-        bert_score(["a"], ["b"], minilm, 5, lang="de", rescale_with_baseline=True)
-    for part in ("'de'", minilm, f"baselines/de/{minilm}.csv", "baseline_path=", "xlm-roberta-large"):
+        bert_score(["a"], ["b"], FrozenEncoder.for_language("de", minilm, num_layers=5), rescale=True)
+    for part in ("'de'", minilm, f"baselines/de/{minilm}.csv", "rescale=", "xlm-roberta-large"):
         assert part in str(caught.value)
 
 
@@ -149,17 +158,26 @@ def test_malformed_tables(tmp_path, text, message):
     path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        baseline("en", "any", path)
+        Baseline.read(path)
 
 
 def test_a_table_from_a_file(tmp_path, encoder):
     path = tmp_path / "table.csv"
     with pytest.raises(FileNotFoundError):
-        baseline("en", "any", path)
+        find_baseline(encoder, path)
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(7)))
-    torch.testing.assert_close(
-        select_rows(encoder, baseline("en", "any", path)), torch.tensor([[0.1], [0.2], [0.5]]).double()
-    )
+    torch.testing.assert_close(find_baseline(encoder, path).rows, torch.tensor([[0.1], [0.2], [0.5]]).double())
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.1,.2,.{layer}\n" for layer in range(5)))
     with pytest.raises(ValueError, match="ends at layer 4, but the encoder's layer is 5"):
-        select_rows(encoder, baseline("en", "any", path))
+        find_baseline(encoder, Baseline.read(path))
+
+
+def test_the_table_of_a_model_in_several_languages_needs_the_language(tmp_path):
+    name = save_tiny_model("bert", tmp_path / "model")
+    encoder = FrozenEncoder(name, num_layers=1)
+    encoder.name = "xlm-roberta-base"
+    assert {"cs", "de", "fr", "it"} <= {*baseline_languages(encoder.name)}
+    with pytest.raises(ValueError, match=r"baselines for several languages \(cs, de, .*FrozenEncoder.for_language"):
+        find_baseline(encoder, True)
+    encoder.language = "de"
+    torch.testing.assert_close(find_baseline(encoder, True).rows[:, 0], baseline("de", encoder.name)[1])

@@ -8,7 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from bertscore_tm.utilities.files import append_lines, is_special, resume_lines, write_atomically
+from bertscore_tm.utilities.files import is_special, open_unfinished, write_atomically
 
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root makes devices")
 
@@ -205,23 +205,26 @@ def test_links_are_replaced_on_request(tmp_path):
     assert (target.read_text(), link.read_text(), link.is_symlink()) == ("old", "new", False)
 
 
-def test_lines_are_never_appended_to_what_a_link_leads_to(tmp_path):
+def test_an_unfinished_output_is_a_folder_of_this_user(tmp_path):
     path, target = tmp_path / "unfinished", tmp_path / "target"
-    target.write_text("")
+    target.mkdir()
     makers = {
         "is a symbolic link": lambda: path.symlink_to(target),
         "is a symbolic link,": lambda: path.symlink_to(tmp_path / "nothing"),
-        "is not a regular file with a single name": lambda: path.hardlink_to(target),
-        "is not a regular file": lambda: os.mkfifo(path),
+        "is not a folder that only this user": path.touch,
+        "is not a folder that only this user may write": lambda: os.mkfifo(path),
     }
     for message, make in makers.items():
         make()
-        with pytest.raises(OSError, match=rf"unfinished {message}.*delete it$"):
-            resume_lines(path, "settings").__enter__()
-        with pytest.raises(OSError, match=message):
-            append_lines(path, ["one"])
+        with pytest.raises(OSError, match=rf"unfinished {message}.*delete it"):
+            open_unfinished(path, "settings").__enter__()
         path.unlink()
-    assert target.read_text() == ""
+    path.mkdir()
+    path.chmod(0o777)
+    with pytest.raises(OSError, match="is not a folder that only this user may write"):
+        open_unfinished(path, "settings").__enter__()
+    path.rmdir()
+    assert not list(target.iterdir())
     assert names(tmp_path) == ["target"]
 
 
@@ -240,58 +243,36 @@ def test_a_remote_file_system():
     memory.rm("/atomic", recursive=True)
 
 
-def test_lines_of_an_interrupted_run_are_kept_without_the_unfinished_one(tmp_path):
+def test_settings_that_were_cut_off_are_written_again(tmp_path):
     path = tmp_path / "unfinished"
-    with resume_lines(path, "settings") as done:
-        assert done == 0
-        append_lines(path, ["one", "zwölf"])
-    with path.open("ab") as file:
-        file.write(b"cut o")
-    with resume_lines(path, "settings") as done:
-        assert done == 2
-        append_lines(path, ["three"])
-    assert path.read_text(encoding="utf-8") == "settings\none\nzwölf\nthree\n"
-    with resume_lines(path, "settings") as done:
-        assert done == 3
+    path.mkdir(mode=0o700)
+    (path / "settings.json").write_text("sett")
+    for _ in range(2):
+        with open_unfinished(path, "settings") as found:
+            assert found
+    for other in ("settings ", "setting", ""):
+        with open_unfinished(path, other) as found:
+            assert not found
+    assert (path / "settings.json").read_text() == "settings\n"
+    assert path.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_first_line_that_was_cut_off_is_written_again(tmp_path):
-    path = tmp_path / "unfinished"
-    path.write_text("sett")
-    with resume_lines(path, "settings") as done:
-        assert done == 0
-        append_lines(path, ["one"])
-    assert path.read_text() == "settings\none\n"
-
-
-def test_a_file_that_another_process_writes_is_refused_until_the_process_ends(tmp_path):
+def test_a_folder_that_another_process_writes_is_refused_until_the_process_ends(tmp_path):
     path = tmp_path / "unfinished"
     program = """
 import sys, time
 from pathlib import Path
-from bertscore_tm.utilities.files import append_lines, resume_lines
+from bertscore_tm.utilities.files import open_unfinished
 
-with resume_lines(Path(sys.argv[1]), "settings"):
-    append_lines(Path(sys.argv[1]), ["one"])
+with open_unfinished(Path(sys.argv[1]), "settings"):
     print("started", flush=True)
     time.sleep(600)
 """
     other = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "started\n"
     with pytest.raises(OSError, match=r"another run is writing .*unfinished: wait until it ends, or stop it"):
-        resume_lines(path, "settings").__enter__()
+        open_unfinished(path, "settings").__enter__()
     other.kill()
     other.communicate()
-    with resume_lines(path, "settings") as done:
-        assert done == 1
-
-
-@pytest.mark.parametrize("other", ["settings ", "setting", ""])
-def test_lines_of_another_header_are_left_alone(tmp_path, other):
-    path = tmp_path / "unfinished"
-    with resume_lines(path, "settings"):
-        append_lines(path, ["one"])
-    before = path.read_bytes()
-    with resume_lines(path, other) as done:
-        assert done is None
-    assert path.read_bytes() == before
+    with open_unfinished(path, "settings") as found:
+        assert found

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoTokenizer
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
+from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 from tests.support.generator_tokenizers import TEXTS, content_of, like, wrapped
 from tests.support.models import EVERY_FAMILY, KINDS, tiny_model
 from tests.support.soft_predictions import CPU, content_ids, tiny
@@ -86,16 +86,6 @@ class TestIdentity:
         expected = table[content_ids(encoder, ["<table_row>"])[0]].mean(0)
         torch.testing.assert_close(bridge.embedding_table(CPU)[-1], expected)
         assert torch.equal(bridge.embedding_table(CPU)[:-1], table)
-
-    @pytest.mark.parametrize("extra", [0, 6])
-    def test_padded_output_layer(self, encoder, minilm, extra):
-        tokenizer = AutoTokenizer.from_pretrained(minilm)
-        size = len(tokenizer) + extra
-        bridge = VocabularyBridge(tokenizer, encoder, vocab_size=size)
-        assert bridge.mode == "identity"
-        assert bridge.embedding_table(CPU).shape[0] == bridge.vocab_size == size
-        assert not bridge.embedding_table(CPU)[len(tokenizer) :].any()
-        assert set(range(len(tokenizer), size)) <= set(bridge.control_ids)
 
     @pytest.mark.parametrize("family", ["bert", "deberta", "deberta-v2", "xlm-roberta"])
     def test_the_same_names_cut_otherwise(self, family):

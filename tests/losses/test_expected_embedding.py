@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
-from bertscore_tm.losses.expected_embedding import linear_expected_embedding
+from bertscore_tm.losses.soft.expected_embedding import linear_expected_embedding
 from tests.support.plain_expected_embedding import (
     VOCABULARY,
     assert_close,
@@ -102,14 +102,6 @@ def test_gradcheck(options, with_bias):
         )
 
     assert torch.autograd.gradcheck(both, (hidden, weight, bias) if with_bias else (hidden, weight))
-
-
-def test_gradcheck_of_the_embedding_alone():
-    hidden, weight, bias, table = make((2, 2), 7, 3, 2, torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda *args: linear_expected_embedding(*args[:2], table, linear_bias=args[2], chunk_size=2),
-        (hidden, weight, bias),
-    )
 
 
 @pytest.mark.parametrize("used", ["embedding", "square", "cross-entropy"])
@@ -297,20 +289,6 @@ def test_autocast_does_not_lower_the_precision(dtype):
         assert torch.equal(ours, theirs)
 
 
-def test_with_the_encoders_table(encoder):
-    table = encoder.embedding_table("cpu")
-    control = encoder.tokenizer.control_ids
-    ids = torch.tensor([[2054, 1037, 4937]])
-    # A head that has each token's own embedding as weight, as in models that tie both.
-    hidden, weight = (100 * table[ids]).requires_grad_(), table.clone().requires_grad_()
-    y = linear_expected_embedding(hidden, weight, table, excluded_ids=control)
-    expected = plain(hidden, weight, None, table, 1.0, control)
-    assert_close(y, expected, 1e-5)
-    assert (y - table.mean(0)).norm() > 1
-    for grad, other in zip(gradients(y, (hidden, weight)), gradients(expected, (hidden, weight)), strict=True):
-        assert_close(grad, other, 1e-5)
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -340,10 +318,3 @@ def test_bad_arguments(changes, error, message):
     arguments = {"input": hidden, "linear_weight": weight, "table": table, "linear_bias": bias}
     with pytest.raises(error, match=message):
         linear_expected_embedding(**(arguments | changes))
-
-
-def test_a_table_that_wants_gradients_is_fine_where_none_are_computed():
-    hidden, weight, bias, table = make()
-    with torch.no_grad():
-        y = linear_expected_embedding(hidden, weight, table.requires_grad_(), linear_bias=bias)
-    assert_close(y, plain(hidden, weight, bias, table).detach(), 1e-5)

@@ -33,9 +33,7 @@ def test_codes_are_not_text(with_codes, bridged):
         return torch.tensor([[code, *tokenizer.encode(text)[1:]] for text in texts])
 
     logits = 100.0 * torch.nn.functional.one_hot(ids_of(CANDIDATES), len(tokenizer))
-    loss = SoftBERTScoreLoss(
-        encoder, generator_tokenizer=tokenizer if bridged else None, matching="max", reduction="none"
-    )
+    loss = SoftBERTScoreLoss(encoder, tokenizer=tokenizer if bridged else None, matching="max", reduction="none")
     expected = bert_score(CANDIDATES, REFERENCES, encoder)["f1"]
     torch.testing.assert_close(1 - loss(logits, ids_of(REFERENCES)), expected, atol=1e-5, rtol=0)
     # A code gets no probability where text is expected.

@@ -8,8 +8,8 @@ import torch
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from examples.benchmarks.small_generator import encoder_of_texts
 from tests.support.minimum_bayes_risk import COUNTS, sentences, train
+from tests.support.small_encoder import encoder_of_texts
 
 LAYER = 6
 
@@ -55,7 +55,7 @@ def test_the_score_prefers_synonyms_in_every_template(judge):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_beats_cross_entropy(generator, judge):
-    loss = SoftBERTScoreLoss(generator, references="mean", cache_bytes=2**22)
+    loss = SoftBERTScoreLoss(generator, references_reduce="mean", cache_bytes=2**22)
     alone = train(generator, judge, None)
     both = train(generator, judge, loss)
     assert both.synonyms >= alone.synonyms + 10

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses.rewards import BERTScoreReward
+from bertscore_tm.losses.sequence.rewards import BERTScoreReward
 from tests.support.reward_texts import LENGTHS, SEVERAL, TOLERANCE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,7 +54,7 @@ def test_guards_are_the_equations(encoder, plain, band, size):
 def test_a_guard_never_raises_a_reward(encoder, tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.9,.9,.9\n" for layer in range(6)))
-    rescaling = {"rescale_with_baseline": True, "baseline_path": path}
+    rescaling = {"rescale": path}
     plain = BERTScoreReward(encoder, **rescaling)(LENGTHS, SEVERAL)
     found = BERTScoreReward(encoder, **rescaling, length_band=(0.9, 1.1), repeat_ngram_size=2)(LENGTHS, SEVERAL)
     assert min(plain) < -0.5
@@ -79,9 +79,7 @@ def test_guards_take_away_what_the_score_alone_gives(encoder):
 def test_guards_of_empty_texts(encoder, table):
     reward = BERTScoreReward(encoder, length_band=(0.5, 2), repeat_ngram_size=2)
     assert reward(["", "", "a cat sat on the mat"], ["", "a cat", ""]) == [0, 0, 0]
-    rescaled = BERTScoreReward(
-        encoder, length_band=(0.5, 2), rescale_with_baseline=True, baseline_path=table, component="precision"
-    )
+    rescaled = BERTScoreReward(encoder, length_band=(0.5, 2), rescale=table, component="precision")
     assert rescaled([""], ["a cat"]) == pytest.approx([-2 * 0.51 / 0.49], abs=TOLERANCE)
 
 
@@ -91,7 +89,7 @@ def test_an_empty_reference_opens_no_way_around_the_guard_of_length(encoder):
 
 
 def test_without_an_upper_end_no_text_is_too_long(encoder, table):
-    rescaling = {"rescale_with_baseline": True, "baseline_path": table}
+    rescaling = {"rescale": table}
     references = ["", "a cat"]
     plain = BERTScoreReward(encoder, **rescaling)(["a cat sat on the mat"] * 2, references)
     open_end = BERTScoreReward(encoder, length_band=(0.5, math.inf), **rescaling)

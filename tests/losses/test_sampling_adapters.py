@@ -75,15 +75,9 @@ def test_virtual_tokens_come_before_the_prompt(family, kind):
             assert torch.allclose(found[:count], torch.stack(expected), atol=1e-5)
 
 
-def test_padded_prompts_after_virtual_tokens_are_refused():
-    model = add_adapter("gpt2", PromptTuningConfig, num_virtual_tokens=3)
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_virtual_tokens_before_padded_prompts_or_in_an_encoder_decoder_are_refused(family):
+    model = add_adapter(family, PromptTuningConfig, num_virtual_tokens=3)
     ids = torch.ones(3, 1, 2, dtype=torch.long)
-    with pytest.raises(ValueError, match="PEFT ignores the positions of padded prompts: pass prompts of equal length"):
-        sequence_log_probs(model, batch_of("right"), ids, ids.bool())
-
-
-def test_virtual_tokens_of_encoder_decoders_are_refused():
-    model = add_adapter("t5", PromptTuningConfig, num_virtual_tokens=3)
-    ids = torch.ones(3, 1, 2, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"adds virtual tokens to an encoder-decoder.* such as LoRA"):
+    with pytest.raises(ValueError, match=r"PromptTuningConfig adds virtual tokens, .* pass prompts of equal length"):
         sequence_log_probs(model, batch_of("right"), ids, ids.bool())

@@ -5,9 +5,16 @@ from itertools import product
 import pytest
 import torch
 
-from bertscore_tm.losses.rewards import BERTScoreReward
-from bertscore_tm.losses.sequence_level import MinimumRiskLoss, SelfCriticalLoss, minimum_risk_loss, self_critical_loss
-from tests.support.sequence_losses import BOTH, both_losses, noise, sequences, slow_shares
+from bertscore_tm.losses import BERTScoreReward, MinimumRiskLoss, SelfCriticalLoss
+from tests.support.sequence_losses import (
+    BOTH,
+    both_losses,
+    minimum_risk_loss,
+    noise,
+    self_critical_loss,
+    sequences,
+    slow_shares,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

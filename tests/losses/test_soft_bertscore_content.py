@@ -1,13 +1,17 @@
 """SoftBERTScoreLoss: padding, masked positions and special tokens change nothing."""
 
+import warnings
+
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import FAMILIES
 from tests.support.soft_predictions import (
     IGNORE,
     TEXTS,
+    certain,
     content_ids,
     grad_of,
     labels_of,
@@ -29,21 +33,21 @@ def spread(encoder, z, labels, places, width, filler=IGNORE):
 
 
 @pytest.mark.parametrize(
-    ("place", "filler"),
+    ("place", "filler", "options"),
     [
-        (lambda i: i, IGNORE),
-        (lambda i: i + 4, IGNORE),
-        (lambda i: 2 * i, IGNORE),
-        (lambda i: 3 * i + 2, IGNORE),
-        (lambda i: 3 * i + 2, "pad"),
-        (lambda i: 3 * i + 2, "cls"),
+        (lambda i: i, IGNORE, {}),
+        (lambda i: i + 4, IGNORE, {}),
+        (lambda i: 2 * i, IGNORE, {}),
+        (lambda i: 3 * i + 2, IGNORE, {"matching": "max", "idf": ["a cat", "the weather"]}),
+        (lambda i: 3 * i + 2, "pad", {}),
+        (lambda i: 3 * i + 2, "cls", {}),
     ],
     ids=["right", "left", "holes", "all", "all-pad", "all-cls"],
 )
-def test_padding_changes_nothing(encoder, place, filler):
+def test_padding_changes_nothing(encoder, place, filler, options):
     labels = labels_of(encoder)
     z = near_labels(encoder, labels)
-    loss = SoftBERTScoreLoss(encoder, reduction="none")
+    loss = SoftBERTScoreLoss(encoder, reduction="none", **options)
     value, gradient = grad_of(loss, z, labels)
     places = [place(i) for i in range(labels.shape[1])]
     hf_tokenizer = encoder.tokenizer.tokenizer
@@ -116,3 +120,22 @@ def test_another_ignore_index(encoder):
     for index in (-1, 2054):
         renamed = labels.masked_fill(labels == IGNORE, index)
         assert torch.equal(SoftBERTScoreLoss(encoder, ignore_index=index)(z, renamed), expected)
+
+
+MASKED = ["a black cat sat on the mat", "the weather is nice", "hello", "it rains in the north"]
+
+
+def test_a_mask_with_the_end_tokens_is_reported_once(encoder, minilm):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    rows = tokenizer([f"{text} [SEP]" for text in MASKED], add_special_tokens=False, padding=True, return_tensors="pt")
+    ids, mask = rows["input_ids"], rows["attention_mask"].bool()
+    content, logits = mask & (ids != tokenizer.sep_token_id), certain(encoder, ids)
+    loss = SoftBERTScoreLoss(encoder)
+    with pytest.warns(UserWarning, match="last position of the mask, the predictions of 4 of 4 rows are end tokens"):
+        worse = loss(logits, MASKED, mask)
+    with warnings.catch_warnings(action="error"):
+        loss(logits, MASKED, mask)
+        assert SoftBERTScoreLoss(encoder)(logits, MASKED, content) < worse - 0.05
+        SoftBERTScoreLoss(encoder)(logits, ids, mask)  # labels end at the end token themselves
+        SoftBERTScoreLoss(encoder)(torch.zeros_like(logits), MASKED, mask)  # nothing learned yet
+        SoftBERTScoreLoss(encoder)(logits, MASKED, torch.zeros_like(mask))

@@ -20,9 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TARGET = torch.tensor([[50, 60, 70, 80, 90, 3], [51, IGNORE, 61, 71, 81, 3]])
 OPTIONS = [
     {},
-    {"matching": "max", "top_k": 5, "idf": {token: 1.0 + token % 3 for token in range(800)}},
-    {"matching": "transport", "relaxation": "straight-through-gumbel"},
-    {"length": "eos", "matching": "logsumexp", "relaxation": "entmax15"},
+    {"matching": "max", "relaxation": "gumbel", "idf": {token: 1.0 + token % 3 for token in range(800)}},
 ]
 
 
@@ -39,7 +37,7 @@ def one_layer(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", OPTIONS, ids=["default", "max", "transport", "eos"])
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "gumbel"])
 def test_one_graph_holds_the_loss(options):
     loss = SoftBERTScoreLoss(one_layer("bert"), **options)
     z = noise(loss.encoder, *TARGET.shape).masked_fill((TARGET == IGNORE)[..., None], torch.nan)
@@ -82,9 +80,9 @@ def test_one_graph_in_other_families(family):
     torch.testing.assert_close(grad_of(compiled, z, labels), grad_of(loss, z, labels), atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("options", [OPTIONS[1]["idf"], None], ids=["idf", "eos"])
-def test_one_graph_from_hidden_states(options):
-    loss = SoftBERTScoreLoss(one_layer("bert"), idf=options, length="target" if options else "eos")
+@pytest.mark.parametrize("idf", [OPTIONS[1]["idf"], False], ids=["idf", "uniform"])
+def test_one_graph_from_hidden_states(idf):
+    loss = SoftBERTScoreLoss(one_layer("bert"), idf=idf)
     head, hidden = nn.Linear(8, len(loss.encoder.embedding_table("cpu"))), torch.randn(*TARGET.shape, 8)
     hidden = hidden.masked_fill((TARGET == IGNORE)[..., None], torch.nan)
     results = []
@@ -124,23 +122,6 @@ def gradients(model):
     """Whole gradients, put together from their shards."""
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {name.removeprefix("module."): g.full_tensor() if isinstance(g, DTensor) else g for name, g in found.items()}
-
-
-def test_generator_with_checkpointed_layers():
-    loss = SoftBERTScoreLoss(tiny("bert", "float32"))
-    target = TARGET.masked_fill(TARGET == IGNORE, 55)
-    found = []
-    for checkpointed in (False, True):
-        model = generator().train()
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        if checkpointed:
-            model.gradient_checkpointing_enable()
-        loss(model(target).logits, target).backward()
-        found.append(gradients(model))
-    assert found[0].keys() == found[1].keys()
-    torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize("hidden", [False, True])

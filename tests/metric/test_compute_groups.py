@@ -10,7 +10,7 @@ from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
-from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
+from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, updated
 from tests.support.models import tiny_model
 
 # Scores of identical texts are 1 at any layer and with any weights, so that even the states are equal.
@@ -19,7 +19,11 @@ _SAME = (["a cat"], ["a cat"])
 
 @pytest.mark.parametrize(("first", "how"), [(([], []), "update"), (_SAME, "update"), (_SAME, "forward")])
 def test_collection_keeps_different_metrics_apart(encoder, first, how):
-    kinds = {"plain": BERTScore(encoder), "idf": BERTScore(encoder, idf=True), "layer": BERTScore(encoder.name, 3)}
+    kinds = {
+        "plain": BERTScore(encoder),
+        "idf": BERTScore(encoder, idf=True),
+        "layer": BERTScore(FrozenEncoder(encoder.name, num_layers=3)),
+    }
     collection = MetricCollection({name: metric.clone() for name, metric in kinds.items()})
     for batch in (first, SECOND, THIRD):
         getattr(collection, how)(*batch)
@@ -39,7 +43,7 @@ def test_collection_keeps_ready_models_apart():
         model, tokenizer = tiny_model("bert")
         model = copy.deepcopy(model)
         torch.nn.init.normal_(model.embeddings.word_embeddings.weight, std=0.3 + seed)
-        kinds[f"model{seed}"] = BERTScore(model=model, user_tokenizer=tokenizer, num_layers=2)
+        kinds[f"model{seed}"] = BERTScore(FrozenEncoder(model, tokenizer, num_layers=2))
     collection = MetricCollection({name: metric.clone() for name, metric in kinds.items()})
     for batch in (([], []), FIRST, THIRD):
         updated(collection, batch)
@@ -48,21 +52,6 @@ def test_collection_keeps_ready_models_apart():
     found = collection.compute()
     for kind, metric in kinds.items():
         assert_equal({name: found[f"{kind}_{name}"] for name in SCORES}, metric.compute(), 0)
-
-
-def test_collection_of_equal_metrics_shares(encoder):
-    table = {"a": BERTScore(encoder), "b": BERTScore(encoder), "c": BERTScore(encoder, reduction="none")}
-    collection = MetricCollection(table)
-    collection.update(*FIRST)
-    assert sorted(map(sorted, collection.compute_groups.values())) == [["a", "b"], ["c"]]
-    collection(*SECOND)
-    collection.update(*THIRD)
-    found, expected = collection.compute(), per_pair(encoder, FIRST, SECOND, THIRD)
-    for kind, wanted in (("a", mean(expected)), ("b", mean(expected)), ("c", expected)):
-        assert_equal({name: found[f"{kind}_{name}"] for name in SCORES}, wanted)
-    collection.reset()
-    collection.update(*THIRD)
-    assert_equal({name: collection.compute()[f"c_{name}"] for name in SCORES}, per_pair(encoder, THIRD))
 
 
 def test_collection_keeps_the_f1_for_selection_apart(minilm):

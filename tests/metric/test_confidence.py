@@ -12,7 +12,6 @@ from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.statistics import mean_interval
 from tests.support.short_pairs import (
     CORPUS,
-    COUNT,
     INTERVAL,
     LAYERS,
     PREDS,
@@ -41,11 +40,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_an_interval_is_that_of_the_pairs(minilm, every, tmp_path, kind, reduction, confidence):
     options: dict[str, Any] = {}
     if "rescaled" in kind:
-        options |= {"rescale_with_baseline": True, "baseline_path": baseline(tmp_path)}
+        options |= {"rescale": baseline(tmp_path)}
     if kind in ("idf", "corpus"):
-        options |= {"idf": True} if kind == "idf" else {"idf_sents": CORPUS}
+        options |= {"idf": True if kind == "idf" else CORPUS}
     encoder = every if "layers" in kind or kind == "picked" else FrozenEncoder(minilm, num_layers=LAYERS)
-    metric = BERTScore(encoder, 4 if kind == "picked" else None, reduction=reduction, confidence=confidence, **options)
+    metric = BERTScore(
+        encoder,
+        layer=4 if kind == "picked" else None,
+        reduction=reduction,
+        confidence=confidence,
+        **options,
+    )
     found = updated(metric).compute()
     f1 = bert_score(PREDS, TARGET, encoder, **options)["f1"]
     f1 = f1[4] if kind == "picked" else f1
@@ -60,21 +65,9 @@ def test_an_interval_is_that_of_the_pairs(minilm, every, tmp_path, kind, reducti
     assert (average < found["f1_high"]).all()
 
 
-def test_an_interval_contains_the_mean(encoder):
-    """Even the narrowest one of few pairs, and however the pairs are split."""
-    for count in range(2, COUNT + 1):
-        found = updated(BERTScore(encoder, confidence=0.8), PREDS[:count], TARGET[:count]).compute()
-        assert found["f1_low"] < found["f1"] < found["f1_high"] <= 1
-    joined = BERTScore(encoder, confidence=0.8)
-    for part in (slice(0, 3), slice(3, 8)):
-        joined.merge_state(updated(BERTScore(encoder, confidence=0.8), PREDS[part], TARGET[part]))
-    for name, value in joined.compute().items():
-        assert_close(value, found[name])
-
-
 @pytest.mark.parametrize("rescaled", [False, True])
 def test_one_pair_has_no_interval(every, tmp_path, rescaled):
-    options: dict[str, Any] = {"rescale_with_baseline": True, "baseline_path": baseline(tmp_path)} if rescaled else {}
+    options: dict[str, Any] = {"rescale": baseline(tmp_path)} if rescaled else {}
     metric = BERTScore(every, confidence=0.95, **options)
     metric.update(PREDS[0], TARGET[0])
     found = metric.compute()
@@ -86,7 +79,7 @@ def test_one_pair_has_no_interval(every, tmp_path, rescaled):
 
 @pytest.mark.parametrize("rescaled", [False, True])
 def test_an_interval_does_not_leave_the_range_of_scores(encoder, tmp_path, rescaled):
-    options: dict[str, Any] = {"rescale_with_baseline": True, "baseline_path": baseline(tmp_path)} if rescaled else {}
+    options: dict[str, Any] = {"rescale": baseline(tmp_path)} if rescaled else {}
     metric = BERTScore(encoder, reduction="none", confidence=0.999, **options)
     metric.update([TARGET[0], TARGET[1], PREDS[2]], TARGET[:3])
     found = metric.compute()
@@ -102,22 +95,11 @@ def test_no_pair_has_no_interval(minilm, encoder):
     for metric, shape in (
         (BERTScore(encoder, confidence=0.95), ()),
         (BERTScore(encoder, confidence=0.95, idf=True, reduction="none"), ()),
-        (BERTScore(minilm, LAYERS, True, confidence=0.95), (LAYERS + 1,)),
+        (BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, all_layers=True), confidence=0.95), (LAYERS + 1,)),
     ):
         with pytest.warns(UserWarning, match="before the ``update``"):
             found = metric.compute()
         assert all(found[name].shape == shape and found[name].isnan().all() for name in INTERVAL)
-
-
-def test_an_interval_of_every_step(encoder):
-    metric = BERTScore(encoder, confidence=0.9, return_hash=True)
-    for start in range(0, COUNT, 4):
-        step = metric(PREDS[start : start + 4], TARGET[start : start + 4])
-        f1 = bert_score(PREDS[start : start + 4], TARGET[start : start + 4], encoder)["f1"]
-        low, high = mean_interval(f1, 0.9, bounds=(-1, 1))
-        assert_close(step["f1_low"], low)
-        assert_close(step["f1_high"], high)
-    assert list(metric.compute()) == [*SCORES, *INTERVAL, "hash"]
 
 
 def test_repeated_pairs_count_once(encoder):

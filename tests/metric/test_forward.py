@@ -9,17 +9,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.metric.shared_batch import forget_batch
-from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair
-
-
-@pytest.mark.parametrize("idf", [False, True])
-@pytest.mark.parametrize("dist_sync_on_step", [False, True])
-def test_forward_gives_the_batch_and_accumulates(encoder, idf, dist_sync_on_step):
-    metric = BERTScore(encoder, idf=idf, reduction="none", dist_sync_on_step=dist_sync_on_step)
-    for batch in (FIRST, SECOND, THIRD):
-        assert_equal(metric(*batch), per_pair(encoder, batch, idf=idf))
-    assert metric.update_count == 3
-    assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
+from tests.support.metric_batches import FIRST, SECOND, assert_equal, mean, per_pair
 
 
 def test_forward_encodes_once_and_refuses_a_synced_metric(encoder, monkeypatch):
@@ -66,8 +56,7 @@ def test_failed_gathering_keeps_the_pairs_and_explains_how_to_score_them(encoder
     assert "merge_state this metric into a BERTScore with sync_on_compute=False" in caught.value.__notes__[0]
     alone = BERTScore(encoder, sync_on_compute=False)
     alone.merge_state(metric)
-    # The batch of a failed forward counts: it was added before the gathering.
-    assert_equal(alone.compute(), mean(per_pair(encoder, FIRST, *([SECOND] if how == "forward" else []))))
+    assert_equal(alone.compute(), mean(per_pair(encoder, FIRST)))
 
 
 class Halved(BERTScore):

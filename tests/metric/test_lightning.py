@@ -14,7 +14,6 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.support.lightning_modules import SpawnedDDP
 from tests.support.texts import real_pairs
 
 VOCABULARY = 30522
@@ -78,7 +77,10 @@ def trainer(tmp_path, **options: Any) -> pl.Trainer:
 
 
 def expected(model: str, num_layers: int = 2) -> dict[str, float]:
-    return {name: value.mean().item() for name, value in bert_score(*real_pairs(COUNT), model, num_layers).items()}
+    return {
+        name: value.mean().item()
+        for name, value in bert_score(*real_pairs(COUNT), FrozenEncoder(model, num_layers=num_layers)).items()
+    }
 
 
 def scores(run: pl.Trainer, prefix: str = "") -> dict[str, float]:
@@ -87,7 +89,7 @@ def scores(run: pl.Trainer, prefix: str = "") -> dict[str, float]:
 
 def test_training_and_checkpoints_never_see_the_encoder(minilm, tmp_path):
     module = Generator(minilm)
-    callback = BERTScoreCallback(BERTScore(minilm, 2))
+    callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=2)))
     # Validation comes first, in inference mode: the loss must still be able to train with the same encoder.
     run = trainer(tmp_path, callbacks=[callback], enable_checkpointing=False)
     run.validate(module, verbose=False)
@@ -118,33 +120,3 @@ def test_training_and_checkpoints_never_see_the_encoder(minilm, tmp_path):
     assert set(map(id, optimized)) == set(map(id, module.parameters()))
     assert [name for name, _ in module.named_modules()] == ["", "bertscore", "loss_fn", "embedding", "head"]
     Generator(minilm).load_state_dict(saved["state_dict"])
-
-
-def test_score_does_not_depend_on_precision_and_mode(minilm, tmp_path):
-    # A layer that no other test uses, so that the encoder is loaded within the trainer's precision context.
-    module = Generator(minilm, num_layers=4)
-    run = trainer(tmp_path, precision="bf16-true", enable_checkpointing=False)
-    run.fit(module)
-    assert module.head.weight.dtype == torch.bfloat16
-    assert scores(run) == pytest.approx(expected(minilm, 4), abs=1e-6)
-    assert all(torch.isfinite(torch.tensor(module.losses)))
-
-    module.train()
-    assert module.bertscore.training
-    ids = module.ids(list(range(COUNT)))
-    first, second = ((module.bertscore(*module.pairs), module.loss(ids)) for _ in range(2))
-    assert first == second
-    assert {name: value.item() for name, value in first[0].items()} == pytest.approx(expected(minilm, 4), abs=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_ddp(minilm, tmp_path):
-    # DDP stops by itself when a parameter of the module gets no gradient, as those of a registered encoder would.
-    run = trainer(tmp_path, strategy=SpawnedDDP(), devices=2, enable_checkpointing=False, callbacks=[])
-    module = Generator(minilm)
-    before = module.head.weight.detach().clone()
-    run.fit(module)
-    assert run.callback_metrics["steps"] == 2
-    assert not torch.equal(module.head.weight, before)
-    assert scores(run) == pytest.approx(expected(minilm), abs=1e-6)

@@ -122,7 +122,7 @@ def assert_encoder_untouched(system: System, model: str) -> None:
 def expected(model: str, pairs: tuple[list[str], list[str]]) -> dict[str, float]:
     found = {}
     for kind, idf in (("plain", False), ("idf", True)):
-        for name, values in bert_score(*pairs, model, LAYERS, idf=idf).items():
+        for name, values in bert_score(*pairs, FrozenEncoder(model, num_layers=LAYERS), idf=idf).items():
             found[f"{kind}_{name}"] = values.mean().item()
     return found
 

@@ -9,7 +9,7 @@ import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
-from bertscore_tm.plotting.alignment import compute_alignment
+from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.ranks import run_ranks
 from tests.support.short_pairs import (
@@ -35,7 +35,7 @@ def weights_on_a_rank(rank, folder):
 @pytest.mark.distributed
 def test_weights_for_a_loss_are_those_of_all_ranks(minilm):
     encoder = FrozenEncoder(minilm, num_layers=LAYERS)
-    expected = BERTScore(encoder, idf_sents=TARGET)
+    expected = BERTScore(encoder, idf=TARGET)
     expected.update(PREDS, TARGET)
     for table, source, f1 in run_ranks(weights_on_a_rank, 2, str(minilm)):
         assert torch.equal(table, expected.token_weights().table)
@@ -64,21 +64,19 @@ def test_weights_for_a_loss(encoder):
     [
         {},
         {"idf": True},
-        {"score": "f1"},
+        {"component": "f1"},
         {"confidence": 0.9},
         {"reduction": "none"},
-        {"return_hash": True},
-        {"idf_sents": ["the cat", "a dog sat"]},
+        {"idf": ["the cat", "a dog sat"]},
     ],
-    ids=lambda options: next(iter(options), "defaults"),
+    ids=str,
 )
 def test_a_metric_of_the_same_settings_gives_pairs(encoder, pairs, options):
     metric = BERTScore(encoder, **options)
     metric.update(pairs[0][:4], pairs[1][:4])
     twin = metric.per_pair()
     twin.update(pairs[0][:6], pairs[1][:6])
-    known = {name: value for name, value in options.items() if name in ("idf", "idf_sents")}
-    wanted = bert_score(pairs[0][:6], pairs[1][:6], encoder, **known)
+    wanted = bert_score(pairs[0][:6], pairs[1][:6], encoder, idf=options.get("idf", False))
     found = twin.compute()
     assert found.keys() == {"precision", "recall", "f1"}
     for name, values in found.items():
@@ -91,18 +89,17 @@ def test_a_metric_aligns_with_its_own_settings(minilm):
     encoder = FrozenEncoder(minilm, num_layers=5)
     layers = FrozenEncoder(minilm, num_layers=6, all_layers=True)
     sents = ["a cat", "the kitten", "the dog is sleeping"]
-    one = BERTScore(layers, num_layers=5, idf_sents=sents).align(*texts)
-    other = compute_alignment(*texts, encoder, token_weights(encoder, idf_sents=sents))
+    one = BERTScore(layers, layer=5, idf=sents).align(*texts)
+    other = compute_alignment(*texts, encoder, token_weights(encoder, sents))
     assert one.candidate.tokens == other.candidate.tokens
     assert torch.allclose(one.similarity, other.similarity, atol=1e-6)
     assert torch.allclose(one.candidate.shares, other.candidate.shares, atol=1e-6)
-    metric = BERTScore(layers, num_layers=5, idf=True)
+    metric = BERTScore(layers, layer=5, idf=True)
     with pytest.raises(ValueError, match="there are none yet: call update first"):
         metric.align(*texts)
     metric.update(["x"] * 3, sents)
-    scores = bert_score([texts[0]], [texts[1]], encoder, idf_sents=sents)
+    scores = bert_score([texts[0]], [texts[1]], encoder, idf=sents)
     assert metric.align(*texts).f1 == pytest.approx(scores["f1"].item(), abs=1e-6)
-    drawn = [text.get_text() for text in metric.plot_alignment(*texts).axes[0].texts]
-    assert any(text.endswith("layer 5, idf of 3 texts") for text in drawn)
+    assert metric.align(*texts).settings.endswith("layer 5, idf of 3 texts")
     with pytest.raises(ValueError, match="an alignment needs a single layer"):
         BERTScore(layers).align(*texts)

@@ -59,33 +59,6 @@ def check(found: dict[str, Tensor], encoder: FrozenEncoder, numbers: Sequence[in
 # --- sharing
 
 
-def test_every_update_encodes_and_compute_does_not(encoder, calls):
-    metric = BERTScore(encoder, cache_bytes=0)
-    for number in range(3):
-        metric.update(*batch([number]))
-        assert calls == [[PREDS[number], TARGET[number]]]
-        calls.clear()
-    found = metric.compute()
-    assert not calls
-    check(found, encoder, range(3))
-
-
-@pytest.mark.parametrize("how", ["update", "forward"])
-def test_metrics_of_one_encoder_share_a_batch(minilm, calls, how):
-    """With different weights, reductions and layers, and also when a batch is cut into steps."""
-    encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=True)
-    settings: list[dict[str, Any]] = [{}, {"idf": True}, {"reduction": "none", "num_layers": 1}, {"num_layers": 2}]
-    metrics = [BERTScore(encoder, cache_bytes=0, **one) for one in settings]
-    for numbers in ([0, 1, 2], [3], [4, 5, 6]):
-        for metric in metrics:
-            getattr(metric, how)(*batch(numbers))
-    assert sorted(text for call in calls for text in call) == sorted(PREDS[:7] + TARGET[:7])
-    for metric, one in zip(metrics, settings, strict=True):
-        layer = one.get("num_layers")
-        alone = encoder if layer is None else FrozenEncoder(minilm, num_layers=layer)
-        check(metric.compute(), alone, range(7), idf=one.get("idf", False))
-
-
 def test_metrics_that_alternate_with_other_texts(encoder):
     first, second = BERTScore(encoder), BERTScore(encoder, idf=True)
     for number in range(3):
@@ -126,7 +99,7 @@ def test_a_large_update_is_cut_into_steps(encoder, calls, monkeypatch, settings)
     monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", numbers_per_step)
     kinds = {
         "given": BERTScore(encoder, cache_bytes=0, **settings),
-        "f1": BERTScore(encoder, score="f1", cache_bytes=0),
+        "f1": BERTScore(encoder, component="f1", cache_bytes=0),
     }
     order = [7, 3, 11, 0, 5, 1, 9, 2, 8, 4, 10, 6]
     collection = MetricCollection(kinds, compute_groups=False)

@@ -37,7 +37,7 @@ def test_does_not_follow_the_dtype_of_its_owner(encoder, cast):
         cast(module)
     updated(owner.metric, THIRD)
     assert owner.linear.weight.dtype != torch.float32
-    for name, dtype in owner.metric._list_dtypes.items():
+    for name, dtype in owner.metric._dtypes.items():
         assert all(part.dtype == dtype for part in getattr(owner.metric, name))
     owner.metric.set_dtype(torch.bfloat16)
     assert_equal(owner.metric.compute(), mean(per_pair(encoder, FIRST, THIRD, idf=True)))
@@ -58,18 +58,3 @@ def test_inference_mode(minilm, idf):
         metric.update(*THIRD)
     assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
     assert not any(parameter.is_inference() for parameter in encoder.backbone(torch.device("cpu")).parameters())
-
-
-@pytest.mark.parametrize("idf", [False, True])
-def test_compute_on_cpu(encoder, idf):
-    metric = BERTScore(encoder, idf=idf, compute_on_cpu=True)
-    metric(*FIRST)
-    metric.update(*THIRD)
-    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, THIRD, idf=idf)))
-    assert metric.compute_on_cpu
-
-
-def test_compute_on_cpu_keeps_lists_there_when_the_metric_moves(encoder):
-    metric = updated(BERTScore(encoder, compute_on_cpu=True, reduction="none"), FIRST).to("meta")
-    assert metric.totals.device.type == "meta"
-    assert [part.device.type for part in metric.scores] == ["cpu"]

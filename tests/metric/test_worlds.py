@@ -67,7 +67,7 @@ def score_all(rank: int, world_size: int, model: str, data: Data) -> dict[Any, d
     found: dict[Any, dict[str, Tensor]] = {}
     for size, kind in product(SIZES, KINDS):
         idf, several, all_layers = kind
-        options: dict[str, Any] = {"idf": idf} | ({} if all_layers else {"num_layers": LAYERS})
+        options: dict[str, Any] = {"idf": idf} | ({} if all_layers else {"layer": LAYERS})
         for name, numbers, indexed in (
             ("uneven", uneven(size, world_size, rank), False),
             ("uneven, indexed", uneven(size, world_size, rank)[::-1], True),
@@ -146,7 +146,7 @@ def send(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict[Any,
         "mean": {},
         "none": {"reduction": "none"},
         "idf": {"idf": True},
-        "idf_sents": {"idf_sents": pairs[1][:5]},
+        "corpus": {"idf": pairs[1][:5]},
         "confidence": {"confidence": 0.9},
     }
     found = {}
@@ -162,18 +162,17 @@ def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
     found, other = run_ranks(send, 2, minilm, texts(30)[False], fresh=True)
     vocabulary = FrozenEncoder(minilm, num_layers=1).tokenizer.vocab_size
     per_score, per_index, per_token_id = 3 * 4, 8, 8
-    # Settings, counts and sums: of a fixed size. Before each gathering the length of what is to come.
-    header, length = 8 * (4 + 9 + 5), 8
+    # Counts and settings: of a fixed size. Before each gathering the length of what is to come.
+    header, length = 8 * (4 + 8), 8
     for (name, count, _long, indexed), sent in found.items():
-        keeps_pairs = indexed or name in ("none", "idf", "confidence")
-        scores = length + per_score * count if keeps_pairs else 0
+        scores = length + per_score * count
         indices = length + per_index * count if indexed else 0
         frequencies = per_token_id * (vocabulary + 1) if name == "idf" else 0
         # The second rank has the common pairs second, so that it sends two scores less, padded to the longest.
         assert sent <= length + header + scores + indices + frequencies, (name, count, indexed)
-        assert sent >= header + frequencies + (per_score * (count - 2) if keeps_pairs else 0)
+        assert sent >= header + frequencies + per_score * (count - 2)
     for (name, count, _, indexed), sent in found.items():
         assert found[name, count, True, indexed] == sent, "bytes do not depend on the number of tokens"
     assert found["idf", 30, False, True] - found["idf", 10, False, True] == (per_score + per_index) * 20
-    assert found["mean", 30, False, False] == found["idf_sents", 10, False, False] <= 200
+    assert found["mean", 30, False, False] == found["corpus", 30, False, False] == found["none", 30, True, False]
     assert other.keys() == found.keys()

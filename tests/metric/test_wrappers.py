@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torchmetrics import MetricCollection
 from torchmetrics.wrappers import (
     ClasswiseWrapper,
     LambdaInputTransformer,
@@ -20,7 +19,6 @@ from torchmetrics.wrappers import (
 )
 from transformers import AutoTokenizer
 
-from bertscore_tm.functional import SCORES
 from tests.support.metric_kinds import BATCHES, HELD, LAYERS, TOLERANCE, Workshop, kind
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,7 +33,7 @@ EPOCHS = [[0, 1, 2], [3, 4], [5, 6, 7], [8]]
 
 @pytest.mark.parametrize("idf", [False, True])
 def test_tracker(workshop, idf):
-    tracker = MetricTracker(workshop.metric(kind(score="f1", idf=idf)))
+    tracker = MetricTracker(workshop.metric(kind(component="f1", idf=idf)))
     expected = [f1_of(workshop, numbers, idf=idf) for numbers in EPOCHS]
     for numbers, value in zip(EPOCHS, expected, strict=True):
         tracker.increment()
@@ -54,33 +52,9 @@ def test_tracker(workshop, idf):
     assert tracker.compute().item() == pytest.approx(expected[0], abs=TOLERANCE)
 
 
-def test_tracker_of_all_scores(workshop):
-    plain, hashed = MetricTracker(workshop.metric(kind())), MetricTracker(workshop.metric(kind(return_hash=True)))
-    # torchmetrics has a best value per key for collections only, and then wants to know what is best.
-    collected = MetricTracker(MetricCollection([workshop.metric(kind())]), maximize=True)
-    for numbers in EPOCHS:
-        for tracker in (plain, hashed, collected):
-            tracker.increment()
-            tracker.update(*workshop.batch(kind(), numbers))
-    expected = {
-        name: [workshop.scores(kind(), numbers)[place].double().mean().item() for numbers in EPOCHS]
-        for place, name in enumerate(SCORES)
-    }
-    for tracker in (plain, collected):
-        found = tracker.compute_all()
-        assert {name: value.tolist() for name, value in found.items()} == {
-            name: pytest.approx(values, abs=TOLERANCE) for name, values in expected.items()
-        }
-    best, step = collected.best_metric(return_step=True)
-    assert best == pytest.approx({name: max(values) for name, values in expected.items()}, abs=TOLERANCE)
-    assert step == {name: int(np.argmax(values)) for name, values in expected.items()}
-    # Text cannot be stacked.
-    assert [value["f1"].item() for value in hashed.compute_all()] == pytest.approx(expected["f1"], abs=TOLERANCE)
-
-
 def test_layers_by_name(workshop):
     layers = [f"layer{layer}" for layer in range(LAYERS + 1)]
-    wrapped = ClasswiseWrapper(workshop.metric(kind(all_layers=True, score="f1")), layers, prefix="f1_")
+    wrapped = ClasswiseWrapper(workshop.metric(kind(all_layers=True, component="f1")), layers, prefix="f1_")
     wrapped.update(*workshop.batch(kind(), EPOCHS[0]))
     expected = workshop.scores(kind(all_layers=True), EPOCHS[0])[2].double().mean(-1)
     assert {name: value.item() for name, value in wrapped.compute().items()} == {
@@ -89,7 +63,7 @@ def test_layers_by_name(workshop):
 
 
 def test_minimum_and_maximum(workshop):
-    wrapped = MinMaxMetric(workshop.metric(kind(score="f1")))
+    wrapped = MinMaxMetric(workshop.metric(kind(component="f1")))
     seen: list[float] = []
     for numbers in EPOCHS:
         wrapped._base_metric.reset()
@@ -100,9 +74,9 @@ def test_minimum_and_maximum(workshop):
     assert len(set(seen)) > 2
 
 
-@pytest.mark.parametrize("options", [{"idf": True}, {"rescale_with_baseline": True}], ids=str)
+@pytest.mark.parametrize("options", [{"idf": True}, {"rescale": True}], ids=str)
 def test_running_window(workshop, options):
-    running = Running(workshop.metric(kind(score="f1", **options)), window=2)
+    running = Running(workshop.metric(kind(component="f1", **options)), window=2)
     for step, numbers in enumerate(BATCHES):
         if step % 2:
             running.update(*workshop.batch(kind(), numbers))
@@ -119,8 +93,8 @@ def test_arithmetic_of_metrics(workshop):
     numbers = EPOCHS[0] + EPOCHS[1]
     f1, recall = (workshop.scores(kind(), numbers)[place].double().mean().item() for place in (2, 1))
     composed = {
-        "gap": (workshop.metric(kind(score="f1")) - workshop.metric(kind(score="recall")), f1 - recall),
-        "percent": (100 * workshop.metric(kind(score="f1")), 100 * f1),
+        "gap": (workshop.metric(kind(component="f1")) - workshop.metric(kind(component="recall")), f1 - recall),
+        "percent": (100 * workshop.metric(kind(component="f1")), 100 * f1),
         "picked": (workshop.metric(kind())["f1"], f1),
     }
     for name, (metric, wanted) in composed.items():
@@ -130,7 +104,7 @@ def test_arithmetic_of_metrics(workshop):
 
 
 def test_inputs_transformed_and_by_task(workshop):
-    metric = workshop.metric(kind(score="f1"))
+    metric = workshop.metric(kind(component="f1"))
     tokenizer = AutoTokenizer.from_pretrained(workshop.model)
     preds, target = workshop.texts(kind(), HELD)
     # What generate() returns, decoded by the wrapper.
@@ -144,36 +118,3 @@ def test_inputs_transformed_and_by_task(workshop):
     tasks.update(*({task: texts[side] for task, texts in of_task.items()} for side in (0, 1)))
     found = {task: value.item() for task, value in tasks.compute().items()}
     assert found == pytest.approx({"title": f1_of(workshop, [0, 1]), "summary": f1_of(workshop, [2, 3])}, abs=TOLERANCE)
-
-
-def test_plots(workshop):
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    single, interval = workshop.metric(kind(score="f1")), workshop.metric(kind(confidence=0.9))
-    steps = [single(*workshop.batch(kind(), numbers)) for numbers in EPOCHS]
-    interval.update(*workshop.batch(kind(), HELD))
-    collection = MetricCollection({"plain": single.clone(), "recall": workshop.metric(kind(score="recall"))})
-    tracker = MetricTracker(single.clone())
-    for numbers in EPOCHS:
-        tracker.increment()
-        tracker.update(*workshop.batch(kind(), numbers))
-    collection.update(*workshop.batch(kind(), HELD))
-    drawn = {
-        "single": single.plot()[1],
-        "steps": single.plot(steps)[1],
-        "interval": interval.plot()[1],
-        "tracker": tracker.plot()[1],
-        "collection": collection.plot()[1][1],
-    }
-    for name, axes in drawn.items():
-        heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
-        assert np.isfinite(heights).all(), name
-    (line,) = drawn["steps"].lines
-    assert list(line.get_ydata()) == pytest.approx([f1_of(workshop, numbers) for numbers in EPOCHS], abs=TOLERANCE)
-    assert [single.plot(ax=drawn["single"])[1], single.plot(steps, ax=drawn["steps"])[1]] == [
-        drawn["single"],
-        drawn["steps"],
-    ]
-    plt.close("all")

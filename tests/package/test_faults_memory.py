@@ -112,8 +112,8 @@ def test_a_message_of_onednn_counts_only_where_memory_is_short():
 def test_metrics_of_long_texts_in_windows(minilm, limit):
     preds, target = real_pairs(12)
     preds = [" ".join([text] * 20) for text in preds]
-    options: dict[str, Any] = {"long_text": "window", "idf": True, "max_length": 64, "num_layers": LAYER}
-    unlimited, metric = BERTScore(minilm, **options), BERTScore(minilm, **options)
+    encoder = FrozenEncoder(minilm, num_layers=LAYER, max_length=64, long_text="window")
+    unlimited, metric = BERTScore(encoder, idf=True), BERTScore(encoder, idf=True)
     unlimited.update(preds, target)
     wanted = unlimited.compute()
     limited = limit(256)

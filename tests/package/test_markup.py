@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from bertscore_tm import FrozenEncoder, contributions_html, plot_alignment, plot_contributions
+from bertscore_tm import FrozenEncoder, align
 from bertscore_tm.callbacks.samples.selection import Sample
 from bertscore_tm.callbacks.samples.writers import SampleTable, _write_tensorboard
 
@@ -53,22 +53,21 @@ def test_texts_are_escaped_in_pages_and_pictures():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     encoder = FrozenEncoder(BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)), tokenizer, num_layers=1)
     encoder.name = "<script>alert(1)</script>"
-    page = Elements(contributions_html(EVIL, EVIL, encoder, idf_sents=["a", EVIL]))
+    page = Elements(align(EVIL, EVIL, encoder, idf=["a", EVIL]).to_html())
     assert "mark" in page.elements
     assert not {"script", "img"} & page.elements
     assert not [name for name in page.attributes if name.startswith("on") or name in ("src", "href")]
     assert page.text.count("<script>alert(1)</script>") == 3
-    for draw in (plot_alignment, plot_contributions):
-        file = io.StringIO()
-        with pytest.MonkeyPatch.context() as patch:
-            # Letters are outlines otherwise.
-            patch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
-            draw(EVIL, EVIL, encoder).savefig(file, format="svg")
-        picture = Elements(file.getvalue())
-        assert "svg" in picture.elements
-        assert not {"script", "img", "mark"} & picture.elements
-        assert not [name for name in picture.attributes if name.startswith("on")]
-        assert "<script>alert(1)</script>" in picture.text
+    file = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        # Letters are outlines otherwise.
+        patch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+        align(EVIL, EVIL, encoder).plot().savefig(file, format="svg")
+    picture = Elements(file.getvalue())
+    assert "svg" in picture.elements
+    assert not {"script", "img", "mark"} & picture.elements
+    assert not [name for name in picture.attributes if name.startswith("on")]
+    assert "<script>alert(1)</script>" in picture.text
 
 
 def test_samples_are_escaped_in_tensorboard():

@@ -23,11 +23,10 @@ from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokeniz
 
 from bertscore_tm import BERTScore, FrozenEncoder, catalog
 from bertscore_tm.callbacks import (
+    AttributeSchedule,
     BERTScoreCallback,
     BERTScoreEarlyStopping,
-    LossWeightSchedule,
     SampleLogger,
-    TemperatureAnnealing,
 )
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.losses import SoftBERTScoreLoss
@@ -126,8 +125,8 @@ def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
         BERTScoreCallback(BERTScore(encoder, reduction="none"), generate),
         BERTScoreEarlyStopping(significance=0.05),
         SampleLogger(1, num_alignments=0),
-        TemperatureAnnealing(2.0, 1.0, over=2, attribute="loss.temperature"),
-        LossWeightSchedule(0.0, 1.0, over=2, attribute="weight"),
+        AttributeSchedule("loss.temperature", 2.0, 1.0, total_iters=2),
+        AttributeSchedule("weight", 0.0, 1.0, total_iters=2),
         ModelCheckpoint(tmp_path, save_last=True),
     ]
 
@@ -231,7 +230,7 @@ def test_code_in_a_models_folder_runs_only_where_it_is_trusted(parts, tmp_path, 
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     for make in (FrozenEncoder, BERTScore, SoftBERTScoreLoss):
         with pytest.raises(OSError, match=r"(?s)could not load the configuration of '.*model'.*trust_remote_code=True"):
-            make(folder, num_layers=1)
+            make(folder)
     (tmp_path / "texts").write_text("a cat\n", encoding="utf-8")
     command = ["score", "-c", tmp_path / "texts", "-r", tmp_path / "texts", "--model", folder, "--num-layers", 1]
     assert "--trust-remote-code" in run_here(capsys, *command, exit_code=1).err
@@ -248,7 +247,7 @@ def test_code_next_to_a_tokenizer_never_runs(parts, tmp_path, monkeypatch):
     write_code(folder, marker, "tokenizer_config.json", auto_map, tokenizer_class="OwnTokenizer")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
     encoder = FrozenEncoder(*parts, num_layers=1)
-    for load in (lambda: resolve_tokenizer(folder, "tokenizer"), lambda: SoftBERTScoreLoss(encoder, None, folder)):
+    for load in (lambda: resolve_tokenizer(folder, "tokenizer"), lambda: SoftBERTScoreLoss(encoder, tokenizer=folder)):
         with pytest.raises(OSError, match=r"(?s)could not load the tokenizer of '.*model'.*custom code"):
             load()
     assert not marker.exists()
@@ -323,15 +322,15 @@ import torch
 torch.set_num_threads(1)
 for name in sys.argv[2:]:
     importlib.import_module(name)
-from bertscore_tm import BERTScore, FrozenEncoder, catalog, contributions_html
+from bertscore_tm import BERTScore, FrozenEncoder, catalog
 from bertscore_tm.cli import main
 from bertscore_tm.losses import SoftBERTScoreLoss
 
 model = sys.argv[1]
-metric = BERTScore(model, num_layers=1)
+metric = BERTScore(FrozenEncoder(model, num_layers=1))
 metric.update(["a cat"], ["the cat"])
 f1 = metric.compute()["f1"].item()
-loss = SoftBERTScoreLoss(metric.encoder, None, model)
+loss = SoftBERTScoreLoss(metric.encoder, model)
 logits = torch.zeros(1, 4, 30522, requires_grad=True)
 loss(logits, ["a cat"]).backward()
 assert 0 < f1 < 1 and logits.grad.abs().sum() > 0

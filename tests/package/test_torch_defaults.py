@@ -20,16 +20,17 @@ from torch.utils._pytree import tree_leaves
 import bertscore_tm
 import bertscore_tm.callbacks
 import bertscore_tm.losses
-from bertscore_tm import BERTScore, BERTScorer, FrozenEncoder, align, bert_score, score
+from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
+from bertscore_tm.compat.bert_score import BERTScorer, score
 from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
 from bertscore_tm.losses import (
     BERTScoreReward,
     MinimumRiskLoss,
     SelfCriticalLoss,
     SoftBERTScoreLoss,
-    entmax15_relaxation,
+    VocabularyBridge,
     linear_expected_embedding,
 )
 from bertscore_tm.statistics import (
@@ -68,7 +69,7 @@ class Given:
         self.table.write_text(
             "LAYER,P,R,F\n" + "".join(f"{layer},.{layer}1,.{layer}2,.{layer}3\n" for layer in range(4))
         )
-        self.rescaled = {"rescale_with_baseline": True, "baseline_path": self.table}
+        self.rescaled = {"rescale": self.table}
         labels = [self.encoder.tokenizer([text]).ids[0] for text in ("a cat sat", "it rains in")]
         self.labels = torch.nn.utils.rnn.pad_sequence(
             [torch.tensor(row) for row in labels], batch_first=True, padding_value=-100
@@ -93,7 +94,7 @@ class Given:
 def call_function(given: Given) -> Any:
     return [
         bert_score(PREDS, TARGET, given.encoder, idf=True, return_best_reference=True, **given.rescaled),
-        bert_score(PREDS, TARGET, given.every, idf=True, idf_sents=SINGLE),
+        bert_score(PREDS, TARGET, given.every, idf=SINGLE),
         bert_score(PREDS, TARGET, given.windows),
         bert_score([], [], given.encoder),
     ]
@@ -107,8 +108,9 @@ def call_loading(given: Given) -> Any:
 
 
 def call_scorer(given: Given) -> Any:
-    scorer = BERTScorer(given.encoder, idf_sents=SINGLE, **given.rescaled)
-    return [score(PREDS, TARGET, given.encoder), scorer.score(PREDS, TARGET), scorer.score([], [])]
+    options = {"num_layers": LAYERS, "lang": "en", "device": "cpu"}
+    scorer = BERTScorer(given.model_folder, idf=True, idf_sents=SINGLE, **options)
+    return [score(PREDS, TARGET, given.model_folder, **options), scorer.score(PREDS, TARGET)]
 
 
 def call_metric(given: Given) -> Any:
@@ -117,10 +119,10 @@ def call_metric(given: Given) -> Any:
         {"confidence": 0.9},
         {"idf": True, "confidence": 0.9},
         {"idf": True, "reduction": "none", **given.rescaled},
-        {"score": "f1", **given.rescaled},
+        {"component": "f1", **given.rescaled},
         {"encoder": given.every},
-        {"encoder": given.every, "num_layers": 0},
-        {"idf_sents": SINGLE, "compute_on_cpu": True},
+        {"encoder": given.every, "layer": 0},
+        {"idf": SINGLE, "compute_on_cpu": True},
     ):
         metric = given.metric(**options)
         results.append([metric.compute(), metric(PREDS, TARGET, indices=[3, 2, 1, 0]), metric([], [])])
@@ -136,8 +138,8 @@ def call_metric(given: Given) -> Any:
 
 
 def call_alignment(given: Given) -> Any:
-    alignment = align("a cat sat", "the cat sat", given.encoder, idf_sents=SINGLE, **given.rescaled)
-    figures = [alignment.plot(), alignment.plot_contributions()]
+    alignment = align("a cat sat", "the cat sat", given.encoder, idf=SINGLE, **given.rescaled)
+    figures = [alignment.plot()]
     return [len(figures), alignment.to_html(), *vars(alignment).values(), given.metric().align("a", "the")]
 
 
@@ -172,10 +174,8 @@ def call_rewards(given: Given) -> Any:
 def call_loss(given: Given) -> Any:
     results: list[Any] = []
     for options in (
-        {"idf": SINGLE, "matching": "transport"},
-        {"relaxation": "straight-through", "length": "eos"},
-        {"relaxation": "sparsemax", "top_k": 3, "matching": "max"},
-        {"relaxation": "entmax15", "matching": "logsumexp"},
+        {"idf": SINGLE},
+        {"matching": "max"},
     ):
         loss, logits = SoftBERTScoreLoss(given.encoder, **options), given.logits.clone().requires_grad_()
         value, components = loss(logits, given.labels, return_components=True)
@@ -189,10 +189,9 @@ def call_loss(given: Given) -> Any:
 
 def call_bridge(given: Given) -> Any:
     results = []
-    for bridge in ("expand", "mean"):
-        loss = SoftBERTScoreLoss(
-            given.encoder, None, given.generator_tokenizer, bridge=bridge, allow_low_fidelity=True, idf=SINGLE
-        )
+    for mode in ("expand", "mean"):
+        bridge = VocabularyBridge(given.generator_tokenizer, given.encoder, mode, min_fidelity=0)
+        loss = SoftBERTScoreLoss(given.encoder, bridge, idf=SINGLE)
         results += [loss(given.generator_logits, given.generator_labels), loss(given.generator_logits, ["a cat"])]
     return results
 
@@ -204,7 +203,6 @@ def call_sequence_losses(given: Given) -> Any:
     return [
         SelfCriticalLoss()(log_probs, rewards),
         MinimumRiskLoss()(log_probs, rewards),
-        entmax15_relaxation(given.logits.masked_fill(given.labels[..., None] < 0, torch.nan)),
         linear_expected_embedding(given.hidden[0], given.head, table, given.labels[0]),
     ]
 

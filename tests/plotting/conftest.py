@@ -22,9 +22,9 @@ def settings(request, encoder, pairs, tmp_path_factory):
     """Options of a picture."""
     table = tmp_path_factory.mktemp("baseline") / "mine.csv"
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
-    rescaled = {"rescale_with_baseline": True, "baseline_path": table}
+    rescaled = {"rescale": table}
     mapping = {"idf": {token: 0.1 + token % 5 for token in range(encoder.tokenizer.vocab_size)}}
-    idf = {"idf": True, "idf_sents": pairs[1]}
+    idf = {"idf": pairs[1]}
     return {"plain": {}, "idf": idf, "mapping": mapping, "rescaled": rescaled, "everything": idf | rescaled}[
         request.param
     ]

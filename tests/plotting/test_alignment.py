@@ -9,8 +9,8 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizer
 
 from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.plotting.alignment import compute_alignment
-from bertscore_tm.plotting.display_tokens import split_for_display
+from bertscore_tm.scoring.alignment import compute_alignment
+from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
@@ -95,7 +95,7 @@ def test_matches_of_a_real_encoder(minilm, encoder, pairs):
 def test_scores_equal_the_reference_package(minilm, encoder, pairs, idf):
     sents = pairs[1][:50]
     theirs = oracle.BERTScorer(minilm, num_layers=5, idf=idf, idf_sents=sents, device="cpu", nthreads=0)
-    weights = token_weights(encoder, idf_sents=sents) if idf else None
+    weights = token_weights(encoder, sents) if idf else None
     for candidate, reference in zip(pairs[0][5:10], pairs[1][5:10], strict=True):
         alignment = compute_alignment(candidate, reference, encoder, weights)
         expected = [score.item() for score in theirs.score([candidate], [reference])]
@@ -116,17 +116,17 @@ def test_shares_add_up_to_the_scores(family, rescaled, idf, pairs, tmp_path):
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
     table = tmp_path / "mine.csv"
     table.write_text("LAYER,P,R,F\n0,.1,.2,.3\n1,.2,.3,.4\n2,.41,.43,.47\n")
-    baseline = find_baseline(encoder, "en", rescaled, table if rescaled else None)
+    baseline = find_baseline(encoder, table if rescaled else False)
     options = {
         "none": {},
-        "texts": {"idf": True, "idf_sents": pairs[0][:30]},
+        "texts": {"idf": pairs[0][:30]},
         "mapping": {"idf": {token: 0.3 + token % 7 for token in range(len(tokenizer))}},
     }[idf]
     weights = token_weights(encoder, **options)
     candidate, reference = "Return the number of items.", "The size of it: how many items there are"
     alignment = compute_alignment(candidate, reference, encoder, weights, baseline=baseline)
     if rescaled:
-        options |= {"rescale_with_baseline": True, "baseline_path": table}
+        options |= {"rescale": table}
     expected = bert_score(candidate, reference, encoder, **options)
     for name, side in (("precision", alignment.candidate), ("recall", alignment.reference)):
         assert getattr(alignment, name) == pytest.approx(expected[name].item(), abs=1e-6)
@@ -333,12 +333,14 @@ def test_bad_input(encoder, minilm):
         compute_alignment("a cat", None, encoder)
     with pytest.raises(ValueError, match="needs a single layer: pass num_layers="):
         compute_alignment("a cat", "the cat", FrozenEncoder(minilm, all_layers=True))
+    with pytest.raises(ValueError, match="no baseline for language 'en'"):
+        align("a cat", "the cat", encoder, rescale=True)
     with pytest.raises(ValueError, match="idf has no weight for token id"):
         compute_alignment("a cat", "the cat", encoder, token_weights(encoder, {5: 1.0}))
 
 
 def test_a_prompt_shows_a_table(minilm):
-    shown = repr(align("a cat sleeps", "the kitten is sleeping", minilm, num_layers=5))
+    shown = repr(align("a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5)))
     assert shown.splitlines()[:6] == [
         "P 0.8510  R 0.8519  F1 0.8514",
         "",

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from bertscore_tm import align, contributions_html
-from bertscore_tm.plotting.alignment import compute_alignment
+from bertscore_tm import align
 from bertscore_tm.plotting.shading import NEGATIVE, POSITIVE, STRONGEST
+from bertscore_tm.scoring.alignment import compute_alignment
 from tests.support.pictures import CANDIDATE, REFERENCE, Page, encoder_of_words, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_open_figures")
@@ -20,7 +20,7 @@ def test_html_shows_tokens_and_shares(encoder, page, settings):
     marked = page.attributes("mark")
     ratios = []
     for side, other, b in ((raw.candidate, raw.reference, 0.35), (raw.reference, raw.candidate, 0.45)):
-        best = (side.best - b) / (1 - b) if "baseline_path" in settings else side.best
+        best = (side.best - b) / (1 - b) if "rescale" in settings else side.best
         ratios += (side.weights * best / side.weights.max()).tolist()
         for attrs, match, similarity in zip(marked[: len(side.tokens)], side.matches, side.best, strict=True):
             partner = "a special token" if match < 0 else f"“{other.tokens[match]}”"
@@ -72,10 +72,11 @@ def test_html_is_harmless(encoder):
     named = encoder_of_words(evil)
     named.name = "<b onclick='x'>model</b>"
     for model in (encoder, named):
-        source = contributions_html(evil, evil[::-1], model)
+        alignment = align(evil, evil[::-1], model)
+        source = alignment.to_html()
         page = Page(source)
         # A notebook shows the same content.
-        assert f"<body>{align(evil, evil[::-1], model)._repr_html_().partition('</style>')[2].strip()}" in source
+        assert f"<body>{alignment._repr_html_().partition('</style>')[2].strip()}" in source
         assert {tag for tag, _ in page.tags} == {
             *("html", "head", "meta", "title", "style", "body", "div", "h1", "h2", "b", "small", "span", "p", "mark")
         }
@@ -90,6 +91,6 @@ def test_html_is_harmless(encoder):
 
 def test_html_shows_every_script(encoder):
     text = "今天 مرحبا 😀 हिन्दी"
-    page = contributions_html(text, text, encoder)
+    page = align(text, text, encoder).to_html()
     for word in ("今", "天", "م", "😀", "ह"):
         assert f">{word}" in page

@@ -8,7 +8,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from bertscore_tm import BERTScore
+from bertscore_tm import BERTScore, FrozenEncoder
 from tests.support.metric_batches import FIRST
 from tests.support.pictures import no_overlap, text_labels
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "no_open_figures")
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_plot(encoder, reduction):
-    metric = BERTScore(encoder, return_hash=True, reduction=reduction)
+    metric = BERTScore(encoder, reduction=reduction)
     values = [metric(*FIRST), metric(*FIRST)]
     for val in (None, values[0], values) if reduction == "mean" else (None, values[0]):
         figure, axes = metric.plot(val)
@@ -49,7 +49,7 @@ def test_metric_plot_of_now(encoder, pairs, reduction):
 
 
 def test_metric_plot_of_several_values(encoder, pairs):
-    metric = BERTScore(encoder, return_hash=True)
+    metric = BERTScore(encoder)
     steps = [metric(pairs[0][i : i + 3], pairs[1][i : i + 3]) for i in range(0, 12, 3)]
     own = Figure().subplots()
     metric.plot(steps, ax=own)
@@ -62,7 +62,7 @@ def test_metric_plot_of_several_values(encoder, pairs):
 
 
 def test_metric_plot_of_all_layers(minilm, pairs):
-    metric = BERTScore(minilm, all_layers=True)
+    metric = BERTScore(FrozenEncoder(minilm, all_layers=True))
     metric.update(pairs[0][:3], pairs[1][:3])
     _, ax = metric.plot(ax=Figure().subplots())
     assert lines_by_label(ax)["f1"].shape == (7,)
@@ -72,7 +72,7 @@ def test_metric_plot_of_all_layers(minilm, pairs):
 def test_metric_plot_of_many_pairs(encoder, pairs, tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.5,.5\n" for layer in range(6)))
-    metric = BERTScore(encoder, reduction="none", rescale_with_baseline=True, baseline_path=table)
+    metric = BERTScore(encoder, reduction="none", rescale=table)
     metric.update(pairs[0][:60], pairs[1][60:120])
     own = Figure().subplots()
     figure, ax = metric.plot(ax=own)

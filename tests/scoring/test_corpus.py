@@ -48,7 +48,7 @@ def ids(encoder, candidates, references):
 
 def test_each_distinct_text_is_encoded_once_per_call(encoder, minilm, repeated):
     with counted_texts() as encoded:
-        found = bert_score(*repeated, encoder, device="cpu")
+        found = bert_score(*repeated, encoder)
     assert encoded == ids(encoder, *repeated)
     for name, expected in zip(found, oracle.score(*repeated, model_type=minilm, num_layers=LAYER), strict=True):
         torch.testing.assert_close(found[name], expected, atol=TOLERANCE, rtol=0)
@@ -63,12 +63,15 @@ def test_each_distinct_text_is_encoded_once_per_update(encoder, repeated, cache_
     assert encoded == ids(encoder, *repeated)
     encoder.cache("cpu").clear()
     torch.testing.assert_close(
-        metric.compute()["f1"], bert_score(*repeated, encoder, device="cpu")["f1"], atol=TOLERANCE, rtol=0
+        metric.compute()["f1"],
+        bert_score(*repeated, encoder)["f1"],
+        atol=TOLERANCE,
+        rtol=0,
     )
 
 
 def test_vectors_of_repeated_texts_take_bounded_memory(encoder, repeated, monkeypatch):
-    expected = bert_score(*repeated, encoder, device="cpu")["f1"]
+    expected = bert_score(*repeated, encoder)["f1"]
     limit, sizes, add = 384 * 4 * 30, [], VectorCache.add
 
     def watched(cache, *args):
@@ -78,7 +81,7 @@ def test_vectors_of_repeated_texts_take_bounded_memory(encoder, repeated, monkey
     monkeypatch.setattr(corpus, "_BYTES_OF_REPEATED_TEXTS", limit)
     monkeypatch.setattr(VectorCache, "add", watched)
     with counted_texts() as encoded:
-        found = bert_score(*repeated, encoder, device="cpu")["f1"]
+        found = bert_score(*repeated, encoder)["f1"]
     assert 0 < max(sizes) <= limit
     # Some texts are kept, the others are encoded in each of their steps.
     assert min(encoded.values()) == 1 < max(encoded.values())
@@ -90,4 +93,4 @@ def test_without_repeated_texts_nothing_is_kept(encoder, monkeypatch):
     monkeypatch.setattr(VectorCache, "add", lambda *args: pytest.fail("vectors were kept"))
     candidates, references = real_pairs(8)
     assert len(plan_steps(TextPairs(candidates, [[one] for one in references]), encoder)) > 1
-    assert bert_score(candidates, references, encoder, device="cpu")["f1"].shape == (8,)
+    assert bert_score(candidates, references, encoder)["f1"].shape == (8,)

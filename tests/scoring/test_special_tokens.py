@@ -62,11 +62,12 @@ def plain_f1(folder, candidates, references, idf):
 def test_scores_equal_a_plain_loop(minilm, pairs, idf):
     candidates, references = ([" ".join(text.split()[:12]) for text in side[:9]] for side in pairs)
     lists = several_references(references)
-    settings = {"num_layers": LAYER, "all_layers": True, "idf": idf}
-    found = bert_score(candidates, lists, minilm, **settings, exclude_special_tokens=True)["f1"]
+    layers = {"num_layers": LAYER, "all_layers": True}
+    without = FrozenEncoder(minilm, **layers, exclude_special_tokens=True)
+    found = bert_score(candidates, lists, without, idf=idf)["f1"]
     torch.testing.assert_close(found, plain_f1(minilm, candidates, lists, idf), atol=1e-6, rtol=0)
-    assert (found - bert_score(candidates, lists, minilm, **settings)["f1"]).abs().max() > 1e-3
-    metric = BERTScore(minilm, **settings, exclude_special_tokens=True, reduction="none")
+    assert (found - bert_score(candidates, lists, FrozenEncoder(minilm, **layers), idf=idf)["f1"]).abs().max() > 1e-3
+    metric = BERTScore(without, reduction="none", idf=idf)
     metric.update(candidates[:4], lists[:4])
     metric.update(candidates[4:], lists[4:])
     torch.testing.assert_close(metric.compute()["f1"], found, atol=1e-6, rtol=0)
@@ -84,7 +85,9 @@ def test_scores_equal_those_of_torchmetrics(minilm, pairs, idf):
             longest = lengths
     candidates, references = map(list, zip(*chosen, strict=True))
     theirs = torchmetrics_bert_score(candidates, references, minilm, 5, idf=idf)
-    found = bert_score(candidates, references, minilm, 5, idf=idf, exclude_special_tokens=True)
+    found = bert_score(
+        candidates, references, FrozenEncoder(minilm, num_layers=5, exclude_special_tokens=True), idf=idf
+    )
     for name in COMPONENTS:
         torch.testing.assert_close(found[name], theirs[name], atol=1e-6, rtol=0)
 
@@ -136,8 +139,7 @@ def test_texts_without_tokens_score_0(family):
     encoder = FrozenEncoder(*tiny_model(family), num_layers=2, exclude_special_tokens=family == "bert")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for idf in (False, True):
-            settings = {"idf": idf, "idf_sents": None if idf else ["a cat", "rain"]}
+        for settings in ({"idf": True}, {"idf": ["a cat", "rain"]}):
             found = bert_score(["", "a cat", "", "a cat"], ["a cat", " ", "", ["", "the cat"]], encoder, **settings)
             alone = bert_score([""], [""], encoder, **settings)
             for name in COMPONENTS:
@@ -172,18 +174,17 @@ def test_the_signature_names_it(minilm, content_encoder, encoder):
 def test_document_frequencies_leave_them_out(content_encoder):
     metric = BERTScore(content_encoder, idf=True)
     metric.update(["a cat"], ["the cat"])
-    for weights in (metric.token_weights(), BERTScore(content_encoder, idf_sents=["the cat"]).token_weights()):
+    for weights in (metric.token_weights(), BERTScore(content_encoder, idf=["the cat"]).token_weights()):
         # As of a token in none of the references.
         assert weights.table[[101, 102]].tolist() == pytest.approx([math.log(2)] * 2)
 
 
-def test_an_alignment_has_no_share_of_special_tokens(minilm, content_encoder):
+def test_an_alignment_has_no_share_of_special_tokens(content_encoder):
     pair = "a cat sleeps", "the kitten is sleeping"
-    settings = {"num_layers": LAYER, "exclude_special_tokens": True}
-    found = align(*pair, minilm, **settings)
+    found = align(*pair, content_encoder)
     assert found.candidate.tokens == ["a", "cat", "sleeps"]
     assert found.settings.endswith(f"layer {LAYER}, without special tokens")
-    assert found.f1 == pytest.approx(bert_score(*pair, minilm, **settings)["f1"].item(), abs=1e-6)
+    assert found.f1 == pytest.approx(bert_score(*pair, content_encoder)["f1"].item(), abs=1e-6)
     assert found.f1 == BERTScore(content_encoder).align(*pair).f1
     for side, similarity in ((found.candidate, found.similarity), (found.reference, found.similarity.T)):
         assert side.special_share == 0
@@ -195,12 +196,12 @@ def test_a_published_baseline_gives_a_warning(tmp_path, recwarn):
     folder = save_tiny_model("bert", tmp_path)
     path = Path(folder) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "bert-base-uncased"}))
-    BERTScore(folder, num_layers=2, rescale_with_baseline=True)
+    BERTScore(FrozenEncoder(folder, num_layers=2), rescale=True)
     assert not recwarn
-    with pytest.warns(UserWarning, match=r"baseline of bert-base-uncased includes .* as baseline_path=$"):
-        BERTScore(folder, num_layers=2, rescale_with_baseline=True, exclude_special_tokens=True)
+    with pytest.warns(UserWarning, match=r"baseline of bert-base-uncased includes .* as rescale=$"):
+        BERTScore(FrozenEncoder(folder, num_layers=2, exclude_special_tokens=True), rescale=True)
     table = tmp_path / "own.csv"
     table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.5,.5,.5\n" for layer in range(4)))
     recwarn.clear()
-    BERTScore(folder, 2, rescale_with_baseline=True, baseline_path=table, exclude_special_tokens=True)
+    BERTScore(FrozenEncoder(folder, num_layers=2, exclude_special_tokens=True), rescale=table)
     assert not recwarn

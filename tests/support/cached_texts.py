@@ -84,7 +84,7 @@ def of_function(encoder: FrozenEncoder, *batches: tuple[Any, Any], **options: An
     """The function's scores of all batches together, for each pair."""
     preds = [text for batch in batches for text in batch[0]]
     target = [[given] if isinstance(given, str) else given for batch in batches for given in batch[1]]
-    return bert_score(preds, target, encoder, device="cpu", **options)
+    return bert_score(preds, target, encoder, **options)
 
 
 def assert_close(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:

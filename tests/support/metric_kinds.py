@@ -63,15 +63,14 @@ KINDS = {
     "idf": kind(idf=True),
     "several references, idf, per pair": kind(several=True, idf=True, reduction="none"),
     "all layers, per pair, idf": kind(all_layers=True, reduction="none", idf=True),
-    "recall, all layers": kind(score="recall", all_layers=True),
-    "precision per pair, given weights": kind(score="precision", reduction="none", idf=MAPPING),
+    "recall, all layers": kind(component="recall", all_layers=True),
+    "precision per pair, given weights": kind(component="precision", reduction="none", idf=MAPPING),
     "confidence, idf, indices": kind(confidence=0.8, idf=True, indexed=True),
-    "rescaled, per pair, several": kind(rescale_with_baseline=True, reduction="none", several=True),
+    "rescaled, per pair, several": kind(rescale=True, reduction="none", several=True),
     "indices": kind(indexed=True),
-    "indices, per pair, idf of a corpus": kind(indexed=True, reduction="none", idf_sents=...),
-    "picked layer, idf, f1": kind(layer=3, picked_from=4, idf=True, score="f1"),
-    "picked layer, rescaled": kind(layer=3, picked_from=4, rescale_with_baseline=True),
-    "hash": kind(return_hash=True, idf=True),
+    "indices, per pair, idf of a corpus": kind(indexed=True, reduction="none", idf=...),
+    "picked layer, idf, f1": kind(layer=3, picked_from=4, idf=True, component="f1"),
+    "picked layer, rescaled": kind(layer=3, picked_from=4, rescale=True),
 }
 every_kind = pytest.mark.parametrize("name", KINDS)
 
@@ -104,16 +103,16 @@ class Workshop:
             self._encoders[layers, every] = FrozenEncoder(self.model, num_layers=layers, all_layers=every)
         options = {name: value for name, value in kind.options.items() if name != "all_layers"}
         if kind.picked_from is not None:
-            options["num_layers"] = kind.layer
-        if "rescale_with_baseline" in options:
-            options["baseline_path"] = self.table
-        if "idf_sents" in options:
-            options["idf_sents"] = self.corpus
+            options["layer"] = kind.layer
+        if "rescale" in options:
+            options["rescale"] = self.table
+        if options.get("idf") is ...:
+            options["idf"] = self.corpus
         return BERTScore(self._encoders[layers, every], **options, **kwargs)
 
     def scorer(self, kind: Kind) -> oracle.BERTScorer:
         """The reference package's scorer of such a kind, without the weights of a corpus."""
-        rescale = "rescale_with_baseline" in kind.options
+        rescale = "rescale" in kind.options
         key = kind.layer, kind.all_layers, rescale
         if key not in self._scorers:
             self._scorers[key] = oracle.BERTScorer(
@@ -130,11 +129,12 @@ class Workshop:
 
     def scores(self, kind: Kind, numbers: Sequence[int]) -> Tensor:
         """Scores of pairs by the reference package: shape (3, [layers,] pairs)."""
-        mapping, of_corpus = kind.options.get("idf", False), "idf_sents" in kind.options
+        idf = kind.options.get("idf", False)
+        of_corpus, mapping = idf is ..., False if idf is ... else idf
         # Without the idf of the references a pair's score is its own.
         of_references = mapping is True
         weights = tuple(numbers) if of_references else ("given" if mapping else of_corpus)
-        key = kind.layer, kind.all_layers, kind.several, "rescale_with_baseline" in kind.options, weights
+        key = kind.layer, kind.all_layers, kind.several, "rescale" in kind.options, weights
         if key not in self._scores:
             scorer = self.scorer(kind)
             chosen = list(numbers) if of_references else list(range(COUNT))
@@ -159,21 +159,14 @@ class Workshop:
         scores = self.scores(kind, counted)
         shaped = scores if options.get("reduction") == "none" else scores.double().mean(-1).float()
         wanted = dict(zip(SCORES, shaped, strict=True))
-        if "score" in options:
-            assert_close(found, wanted[options["score"]])
+        if "component" in options:
+            assert_close(found, wanted[options["component"]])
             return
-        names = [
-            *SCORES,
-            *(("f1_low", "f1_high") if "confidence" in options else ()),
-            *options.keys() & {"return_hash"},
-        ]
-        assert list(found) == [name.removeprefix("return_") for name in names]
+        assert list(found) == [*SCORES, *(("f1_low", "f1_high") if "confidence" in options else ())]
         for name in SCORES:
             assert_close(found[name], wanted[name])
         if "confidence" in options:
             check_interval(found, scores[2].double().numpy(), options["confidence"])
-        if "return_hash" in options:
-            assert f"|idf:{len(counted)}|" in found["hash"]
 
 
 def flat(target: Iterable[Any]) -> list[str]:

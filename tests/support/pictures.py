@@ -14,7 +14,7 @@ CANDIDATE, REFERENCE = "The weather is unbelievably cold today.", "It is freezin
 
 
 def weights_of(encoder, options):
-    return token_weights(encoder, options.get("idf", False), options.get("idf_sents"))
+    return token_weights(encoder, options.get("idf", False))
 
 
 def text_labels(axis):

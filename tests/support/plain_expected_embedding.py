@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from bertscore_tm.losses.expected_embedding import expected_embedding
-from bertscore_tm.losses.relaxation import softmax_relaxation
+from bertscore_tm.losses.soft.expected_embedding import expected_embedding
+from bertscore_tm.losses.soft.relaxation import softmax_relaxation
 
 VOCABULARY = 23
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bertscore_tm.losses.sequence_level import MinimumRiskLoss, SelfCriticalLoss
+from bertscore_tm.losses.sequence.sequence_level import MinimumRiskLoss, SelfCriticalLoss
 
 INF, NAN = math.inf, math.nan
 
@@ -29,6 +29,14 @@ def slow_shares(log_probs, mask, alpha):
     """Q of one item's candidates, from probabilities as the paper writes it."""
     powers = [math.prod(math.exp(p) for p in kept(*one)) ** alpha for one in zip(log_probs, mask, strict=True)]
     return [power / sum(powers) for power in powers]
+
+
+def self_critical_loss(log_probs, rewards, mask=None, baseline=None, reduction="mean"):
+    return SelfCriticalLoss(reduction=reduction)(log_probs, rewards, mask, baseline)
+
+
+def minimum_risk_loss(log_probs, rewards, mask=None, alpha=None, reduction="mean", normalize=None):
+    return MinimumRiskLoss(alpha, reduction=reduction, normalize=normalize)(log_probs, rewards, mask)
 
 
 def both_losses(reduction="mean"):

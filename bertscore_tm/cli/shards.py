@@ -1,0 +1,196 @@
+"""The parts of a long run, a file each in a folder next to the output: ranks share the folder, and later runs resume.
+
+Each rank computes some of the missing parts. When all are there, rank 0 joins them. A run in one process that is short,
+or that prints its result, keeps its parts in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from bertscore_tm.cli.distributed import RankGroup
+from bertscore_tm.cli.errors import CommandError, print_message
+from bertscore_tm.utilities.files import is_special, open_unfinished, write_atomically
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Shards", "input_digest", "open_shards", "partial_path", "remove_shards"]
+
+# Items of a part: enough for full batches, and few enough that little is lost by an interruption.
+SMALLEST, LARGEST = 100, 1000
+# Parts of a run that is neither short nor long, to divide among ranks.
+_NUM_PARTS = 16
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The parts of a run.
+
+    Args:
+        ranks: the ranks that compute them.
+        num_items: number of items, such as pairs of texts.
+        size: items per part; the last one may have fewer.
+        folder: folder of the parts; ``None`` to keep them in memory.
+    """
+
+    ranks: RankGroup
+    num_items: int
+    size: int
+    folder: Path | None
+
+    def compute(
+        self, work: Callable[[range, Callable[[int], None]], dict[str, Tensor]], unit: str = "pair", shown: bool = False
+    ) -> list[dict[str, Tensor]] | None:
+        """Compute the missing parts, and join them with those of interrupted runs.
+
+        Args:
+            work: computes a part, given the indices of its items, and a function to call with the number of items done
+                since the last call.
+            unit: what an item is called in the progress.
+            shown: show the progress on standard error even if it is not a terminal.
+
+        Returns:
+            All parts in order on rank 0, ``None`` on all other ranks.
+
+        Raises:
+            CommandError: a rank failed.
+        """
+        from bertscore_tm.scoring.messages import progress_bar
+
+        parts = [range(start, min(start + self.size, self.num_items)) for start in range(0, self.num_items, self.size)]
+        missing = self.ranks.run_on_first(lambda: [part for part in parts if not self._is_kept(part)])
+        if len(missing) < len(parts) and self.ranks.rank == 0:
+            print_message(f"resuming: {len(parts) - len(missing)} of {len(parts)} parts are in {self.folder}")
+        own = missing[self.ranks.rank :: self.ranks.size]
+        in_memory: dict[range, dict[str, Tensor]] = {}
+        enabled = self.ranks.rank == 0 and (shown or sys.stderr.isatty())
+        with progress_bar(self.num_items, enabled, unit) as progress:
+            progress(self.num_items - sum(map(len, missing)))
+
+            def compute_own() -> None:
+                for part in own:
+                    self._keep(part, work(part, progress), in_memory)
+
+            self.ranks.run_on_all(compute_own)
+            progress(sum(map(len, missing)) - sum(map(len, own)))
+        return [self._load(part, in_memory) for part in parts] if self.ranks.rank == 0 else None
+
+    def _path(self, part: range) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{part.start}.safetensors"
+
+    def _is_kept(self, part: range) -> bool:
+        return self.folder is not None and self._path(part).exists()
+
+    def _keep(self, part: range, found: dict[str, Tensor], in_memory: dict[range, dict[str, Tensor]]) -> None:
+        if self.folder is None:
+            in_memory[part] = found
+            return
+        from safetensors.torch import save
+
+        if not self.folder.is_dir():
+            raise CommandError(
+                f"the folder {self.folder} of the first process does not exist here: give --output on a file system "
+                f"that all machines share"
+            )
+        with write_atomically(self._path(part), "wb", follow_links=False) as file:
+            file.write(save(found))
+
+    def _load(self, part: range, in_memory: dict[range, dict[str, Tensor]]) -> dict[str, Tensor]:
+        if self.folder is None:
+            return in_memory[part]
+        from safetensors.torch import load
+
+        return load(self._path(part).read_bytes())
+
+
+@contextmanager
+def open_shards(
+    ranks: RankGroup, arguments: argparse.Namespace, num_items: int, settings: dict[str, Any]
+) -> Generator[Shards, None, None]:
+    """Start the parts of a run, or find those that an interrupted run finished; keep other runs off them.
+
+    Args:
+        ranks: the ranks of this run.
+        arguments: the parsed arguments with the output.
+        num_items: number of items.
+        settings: settings of the run, which an interrupted run must have had too.
+
+    Yields:
+        The parts.
+
+    Raises:
+        CommandError: the folder belongs to another run, or another process writes it.
+    """
+    output = None if arguments.output is None or is_special(arguments.output) else partial_path(arguments.output)
+    with ExitStack() as stack:
+        folder = None
+        if ranks.size == 1 and (output is None or num_items <= LARGEST):
+            size = LARGEST
+        else:
+            size = min(LARGEST, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
+            folder = ranks.run_on_first(lambda: _open_folder(output, settings, stack))
+            if output is not None:
+                arguments.resumes = True
+        yield Shards(ranks, num_items, size, folder)
+
+
+def _open_folder(output: Path | None, settings: dict[str, Any], stack: ExitStack) -> Path:
+    if output is None:
+        return Path(stack.enter_context(TemporaryDirectory(prefix="bertscore-tm-")))
+    if not stack.enter_context(open_unfinished(output, json.dumps(settings))):
+        raise CommandError(
+            f"{output} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
+        )
+    return output
+
+
+def remove_shards(arguments: argparse.Namespace) -> None:
+    """Remove the parts of a run whose output is written.
+
+    Args:
+        arguments: the parsed arguments, as :func:`open_shards` left them.
+    """
+    if "resumes" in arguments:
+        shutil.rmtree(partial_path(arguments.output), ignore_errors=True)
+
+
+def partial_path(output: str) -> Path:
+    """Return the folder with the parts of an unfinished output.
+
+    Args:
+        output: the output file; of a symbolic link its target counts.
+
+    Returns:
+        A folder next to the file.
+
+    Example:
+        >>> partial_path("best.jsonl").name
+        'best.jsonl.partial'
+    """
+    target = Path(output).resolve() if Path(output).is_symlink() else Path(output)
+    return target.with_name(f"{target.name}.partial")
+
+
+def input_digest(items: Iterable[Any]) -> str:
+    """Return a digest of the texts of a run, by which an interrupted one is recognized.
+
+    Args:
+        items: lists and tuples of texts.
+    """
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(json.dumps(item).encode())
+    return digest.hexdigest()

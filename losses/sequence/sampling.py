@@ -1,0 +1,346 @@
+"""Sampled or stored sequences of a Hugging Face generator with the log-probabilities of their tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+
+from bertscore_tm.utilities.settings import require_positive
+
+__all__ = [
+    "SampledSequences",
+    "evaluation_mode",
+    "isolate_random_state",
+    "list_input_names",
+    "sample_with_log_probs",
+    "sequence_log_probs",
+]
+
+
+@dataclass(frozen=True)
+class SampledSequences:
+    """Sequences with the log-probabilities of their tokens, as the sequence-level losses take them.
+
+    Args:
+        ids: token ids, without prompt and start token, shape (batch, samples, tokens), int64.
+        log_probs: log-probability of each token, with gradient, shape (batch, samples, tokens), float32 or wider.
+        mask: tokens up to the end token, which is included, shape (batch, samples, tokens), bool.
+    """
+
+    ids: Tensor
+    log_probs: Tensor
+    mask: Tensor
+
+
+def sample_with_log_probs(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    num_samples: int,
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+) -> SampledSequences:
+    r"""Sample several sequences per input, and compute the log-probabilities of their tokens with gradient.
+
+    The samples come from the model's own distribution with temperature u,
+    :math:`w_t \sim \mathrm{softmax}(z_t / u)`, and their log-probabilities are those of the same distribution, as
+    unbiased estimates require: without dropout, top-k, nucleus or penalties, whatever the model's generation config
+    says. Only its special tokens are used. The model keeps its training mode.
+
+    DDP averages gradients only of what runs in its ``forward``, as Lightning's ``training_step`` does. In a loop of
+    your own, wrap a module whose ``forward`` calls this function: with ``ddp.module`` as the model, ranks diverge.
+
+    Args:
+        model: encoder-decoder or decoder of Hugging Face with a language-modelling head, or PEFT's model of one.
+        inputs: ``input_ids`` and ``attention_mask``, shape (batch, length) each; for a decoder the prompts, padded on
+            either side. An encoder-decoder gets the others too, except labels and decoder inputs.
+        num_samples: samples per input, at least 1.
+        max_new_tokens: largest number of sampled tokens.
+        temperature: u, above 0; below 1 samples more probable texts.
+
+    Returns:
+        The samples. Decode them with ``tokenizer.batch_decode(sampled.ids.flatten(0, 1), skip_special_tokens=True)``,
+        since tokens after the end token are padding.
+
+    Raises:
+        TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
+        ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, a
+            number is below 1, or the temperature is not positive.
+
+    Example:
+        >>> from transformers import T5Config, T5ForConditionalGeneration
+        >>> sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> model = T5ForConditionalGeneration(T5Config(vocab_size=20, decoder_start_token_id=0, **sizes))
+        >>> sampled = sample_with_log_probs(model, {"input_ids": torch.tensor([[3, 4, 1]])}, 2, max_new_tokens=5)
+        >>> sampled.ids.shape == sampled.log_probs.shape, sampled.log_probs.requires_grad
+        (True, True)
+    """
+    require_positive("temperature", temperature)
+    for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    inputs = _check_inputs(model, inputs)
+    start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    special = model.generation_config
+    # A decoder would get it after a prompt of one token.
+    forced = special.forced_bos_token_id if model.config.is_encoder_decoder else None
+    plain = GenerationConfig(  # type: ignore[no-untyped-call]
+        do_sample=True,
+        top_k=0,
+        temperature=float(temperature),
+        num_return_sequences=num_samples,
+        max_new_tokens=max_new_tokens,
+        bos_token_id=special.bos_token_id,
+        eos_token_id=special.eos_token_id,
+        pad_token_id=_padding_id(special),
+        decoder_start_token_id=_start_id(model),
+        forced_bos_token_id=forced,
+    )
+    generator: Any = model
+    with evaluation_mode(model), torch.no_grad(), _own_config(model, plain):
+        ids = generator.generate(**inputs, generation_config=plain)
+    sequences = ids[:, start:].unflatten(0, (-1, num_samples))
+    mask = _until_end(sequences, special.eos_token_id)
+    if forced is not None:
+        # Not sampled, so it has no probability.
+        mask[..., 0] = False
+    log_probs = sequence_log_probs(model, inputs, sequences, mask, temperature=temperature)
+    return SampledSequences(sequences, log_probs, mask)
+
+
+def sequence_log_probs(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], ids: Tensor, mask: Tensor, *, temperature: float = 1.0
+) -> Tensor:
+    """Return the log-probabilities of the tokens of given sequences, such as stored candidates, with gradient.
+
+    An encoder-decoder reads each input once for all of its sequences. Dropout is off, as in sampling. For DDP, see
+    :func:`sample_with_log_probs`.
+
+    Args:
+        model: encoder-decoder or decoder of Hugging Face with a language-modelling head, or PEFT's model of one.
+        inputs: as for :func:`sample_with_log_probs`.
+        ids: sequences without prompt and start token, shape (batch, sequences, tokens), int64; values after a
+            sequence's end are ignored, but must be token ids.
+        mask: tokens of the sequences, end tokens included, shape (batch, sequences, tokens), bool.
+        temperature: temperature of the distribution, above 0; for samples, the one that they were drawn with.
+
+    Returns:
+        Shape (batch, sequences, tokens), float32 or wider; 0 where the mask is ``False``.
+
+    Raises:
+        TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
+        ValueError: shapes do not fit, the inputs have no ``input_ids``, a row has no token, the temperature is not
+            positive, or PEFT adds virtual tokens to an encoder-decoder or to padded prompts.
+
+    Example:
+        >>> from transformers import T5Config, T5ForConditionalGeneration
+        >>> sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+        >>> model = T5ForConditionalGeneration(T5Config(vocab_size=20, decoder_start_token_id=0, **sizes))
+        >>> ids = torch.tensor([[[7, 1], [8, 9]]])
+        >>> log_probs = sequence_log_probs(model, {"input_ids": torch.tensor([[3, 4, 1]])}, ids, ids != 1)
+        >>> log_probs.shape, log_probs[0, 0, 1].item()
+        (torch.Size([1, 2, 2]), 0.0)
+    """
+    require_positive("temperature", temperature)
+    inputs = _check_inputs(model, inputs)
+    batch = len(inputs["input_ids"])
+    if ids.ndim != 3 or len(ids) != batch or mask.shape != ids.shape:
+        raise ValueError(
+            f"ids and mask must have one shape (batch, sequences, tokens) with batch {batch}, got {tuple(ids.shape)} "
+            f"and {tuple(mask.shape)}"
+        )
+    rows, real = ids.flatten(0, 1), mask.flatten(0, 1).bool()
+    _require_real_tokens(model, inputs)
+    with evaluation_mode(model):
+        if model.config.is_encoder_decoder:
+            logits = _decode(model, inputs, rows, ids.shape[1])
+        else:
+            logits = _continue(model, inputs, rows, real, ids.shape[1])
+    logits = logits.to(torch.promote_types(torch.float32, logits.dtype))
+    if temperature != 1:
+        logits = logits / temperature
+    log_probs = logits.log_softmax(-1).gather(-1, rows[..., None])[..., 0]
+    return torch.where(real, log_probs, 0.0).view_as(ids)
+
+
+def _decode(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, count: int) -> Tensor:
+    """Return the logits of an encoder-decoder at each token of the rows, ``count`` rows per input."""
+    encoded = model.get_encoder()(**inputs)
+    encoded.last_hidden_state = encoded.last_hidden_state.repeat_interleave(count, 0)
+    first = rows.new_full((len(rows), 1), _start_id(model))
+    logits: Tensor = model(
+        encoder_outputs=encoded,
+        attention_mask=inputs["attention_mask"].repeat_interleave(count, 0),
+        decoder_input_ids=torch.cat([first, rows[:, :-1]], 1),
+        use_cache=False,
+    ).logits
+    return logits
+
+
+def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tensor, count: int) -> Tensor:
+    """Return the logits of a decoder at each token of the rows, which continue the prompts."""
+    prompts = inputs["input_ids"].repeat_interleave(count, 0)
+    mask = torch.cat([inputs["attention_mask"].repeat_interleave(count, 0), torch.ones_like(rows)], 1)
+    options: dict[str, Any] = {"use_cache": False}
+    if "position_ids" in (list_input_names(model) or ()):
+        options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    logits: Tensor = model(input_ids=torch.cat([prompts, rows], 1), attention_mask=mask, **options).logits
+    # From the end, since the logits of models with virtual tokens, such as those of prompt tuning, start with theirs.
+    return logits[:, -rows.shape[1] - 1 : -1]
+
+
+def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
+    """Return the inputs with an attention mask, for a decoder with prompts that are padded on the left."""
+    if isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            "model is wrapped in DDP, which averages gradients only of what runs in its forward: wrap a module whose "
+            "forward samples and returns the loss"
+        )
+    if isinstance(inputs, Tensor):
+        raise TypeError("inputs must be a mapping with input_ids and attention_mask, got a tensor of ids alone")
+    if "input_ids" not in inputs:
+        raise ValueError(f"inputs must have the key 'input_ids', got {sorted(inputs)}")
+    ids = inputs["input_ids"]
+    mask = inputs.get("attention_mask")
+    mask = torch.ones_like(ids) if mask is None else mask.to(ids)
+    if not mask.any(1).all():
+        empty = int((~mask.any(1)).nonzero()[0])
+        raise ValueError(f"row {empty} of input_ids has no token that the attention_mask keeps")
+    if model.config.is_encoder_decoder:
+        # Decoder inputs, which collators make of the labels, would be continued rather than the start token.
+        kept_inputs = {k: value for k, value in inputs.items() if k != "labels" and not k.startswith("decoder_")}
+        return {**kept_inputs, "attention_mask": mask}
+    others = sorted(k for k, value in inputs.items() if k != "attention_mask" and _is_continuous(value))
+    if others:
+        raise ValueError(f"a decoder gets the prompts' tokens alone, not {', '.join(others)}: leave them out")
+    rows = [row[kept] for row, kept in zip(ids, mask.bool(), strict=True)]
+    padding = _padding_id(model.generation_config)
+    return {
+        "input_ids": pad_sequence(rows, batch_first=True, padding_value=padding or 0, padding_side="left"),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left"),
+    }
+
+
+def _require_real_tokens(model: Any, inputs: Mapping[str, Tensor]) -> None:
+    """Raise an error where PEFT's virtual tokens would be scored elsewhere than they are sampled."""
+    config = getattr(model, "active_peft_config", None)
+    if not getattr(config, "is_prompt_learning", False):
+        return
+    if model.config.is_encoder_decoder or not inputs["attention_mask"].all():
+        raise ValueError(
+            f"{type(config).__name__} adds virtual tokens, which are lost in an encoder-decoder, and with which PEFT "
+            f"ignores the positions of padded prompts: pass prompts of equal length to a decoder, or train an adapter "
+            f"without virtual tokens, such as LoRA"
+        )
+
+
+def _is_continuous(value: Any) -> bool:
+    """Return whether a value is an input such as pixels, rather than ids."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _start_id(model: Any) -> Any:
+    """Return the token that a decoder starts from: the model's where its generation config has none."""
+    special = model.generation_config
+    of_model = getattr(model.config, "decoder_start_token_id", None)
+    found = (special.decoder_start_token_id, of_model, special.bos_token_id)
+    return next((token for token in found if token is not None), None)
+
+
+def _padding_id(config: GenerationConfig) -> int | None:
+    end = config.eos_token_id
+    first_end = end[0] if isinstance(end, list) else end
+    padding: int | None = first_end if config.pad_token_id is None else config.pad_token_id
+    return padding
+
+
+def _until_end(ids: Tensor, end: int | list[int] | None) -> Tensor:
+    """Return which tokens are not after the first end token."""
+    if end is None:
+        return torch.ones_like(ids, dtype=torch.bool)
+    is_end = torch.isin(ids, torch.tensor(end, device=ids.device, dtype=ids.dtype))
+    return is_end.cumsum(-1) - is_end.long() == 0
+
+
+def list_input_names(model: nn.Module) -> set[str] | None:
+    """Return the names of the inputs that a model takes.
+
+    ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
+    model and of its base classes are included.
+
+    Args:
+        model: the model.
+
+    Returns:
+        The names; ``None`` where it takes any.
+    """
+    wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
+    own = signature(model.forward).parameters.values()
+    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in own):
+        return None
+    bases = () if wrapped is None else type(wrapped).__mro__
+    forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
+    parameters = [*own, *(p for forward in forwards for p in signature(forward).parameters.values())]
+    return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
+
+
+@contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """Switch dropout off, and restore the training mode of every submodule, also after an exception.
+
+    Args:
+        module: the module.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        module.eval()
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextmanager
+def isolate_random_state(device: torch.device) -> Iterator[None]:
+    """Run a block and restore the random states of Python, NumPy and torch, also after an exception.
+
+    Args:
+        device: the device in use; the random states of all CUDA devices, which one seed changes, are restored with it.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+
+
+@contextmanager
+def _own_config(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
+    """Replace the generation config, whose settings ``generate`` would take where the given one has defaults."""
+    # Wrappers such as PEFT's copy theirs to the wrapped model.
+    name = "generation_config"
+    before = {part: vars(part)[name] for part in model.modules() if name in vars(part)}
+    model.generation_config = deepcopy(config)
+    try:
+        yield
+    finally:
+        for part in model.modules():
+            if part in before:
+                part.generation_config = before[part]
+            else:
+                vars(part).pop(name, None)

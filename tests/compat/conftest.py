@@ -1,0 +1,35 @@
+import json
+import shutil
+
+import pytest
+
+from bertscore_tm.scoring.messages import warn_unused
+
+
+@pytest.fixture(autouse=True)
+def _every_warning_again():
+    warn_unused.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def corpus(pairs) -> tuple[list[str], list[str]]:
+    """12 real candidates and references."""
+    return pairs[0][:12], pairs[1][:12]
+
+
+@pytest.fixture
+def table(tmp_path) -> str:
+    """File of a baseline table for six layers."""
+    path = tmp_path / "table.tsv"
+    rows = (f"{i},{0.1 + i / 20},{0.2 + i / 25},{0.15 + i / 30}\n" for i in range(7))
+    path.write_text("LAYER,P,R,F\n" + "".join(rows))
+    return str(path)
+
+
+@pytest.fixture
+def listed_folder(minilm, tmp_path) -> str:
+    """A folder whose configuration names a model with a published layer and baseline as its origin."""
+    shutil.copytree(minilm, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "distilbert-base-uncased"}))
+    return str(tmp_path / "model")

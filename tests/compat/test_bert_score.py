@@ -1,0 +1,303 @@
+"""The drop-in of bert-score gives the results of the installed package for the same calls."""
+
+import inspect
+import warnings
+from collections import defaultdict
+from pathlib import Path
+
+import bert_score as oracle
+import pytest
+import torch
+from bert_score.utils import get_idf_dict, get_tokenizer, lang2model
+
+from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.compat import bert_score as drop_in
+from bertscore_tm.compat.bert_score import BERTScorer, plot_example, score
+from bertscore_tm.scoring.messages import warn_unused
+from tests.support.texts import several_references
+
+TOLERANCE = 1e-6
+# One pair at a time, since the other package lets padding take part in the matching.
+ONE = {"batch_size": 1, "nthreads": 0}
+EXAMPLE = "a cat sat on the mat quietly", "the kitten was sitting on a rug"
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def assert_equal(found, expected, tolerance=TOLERANCE):
+    assert type(found) is type(expected) is tuple
+    assert len(found) == len(expected) == 3
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert (ours.dtype, ours.device.type) == (torch.float32, "cpu")
+        torch.testing.assert_close(ours, theirs.float(), atol=tolerance, rtol=0)
+
+
+def parameters(function):
+    return [(one.name, one.default, one.kind) for one in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["score", "plot_example", "BERTScorer", "BERTScorer.score", "BERTScorer.compute_idf", "BERTScorer.plot_example"],
+)
+def test_parameters_and_defaults_are_those_of_the_other_package(name):
+    ours, theirs = drop_in, oracle
+    for part in name.split("."):
+        ours, theirs = getattr(ours, part), getattr(theirs, part)
+    assert parameters(ours) == parameters(theirs)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("idf", [False, True])
+def test_score(minilm, corpus, idf, several):
+    cands, refs = corpus[0], several_references(corpus[1]) if several else corpus[1]
+    expected = oracle.score(cands, refs, model_type=minilm, num_layers=4, idf=idf, **ONE)
+    assert_equal(score(cands, refs, minilm, 4, False, idf), expected)
+
+
+def test_all_layers_ignore_num_layers(minilm, corpus):
+    arguments = {"model_type": minilm, "num_layers": 2, "all_layers": True}
+    expected = oracle.score(*corpus, **arguments, **ONE)
+    assert expected[0].shape == (7, 12)
+    assert_equal(score(*corpus, **arguments), expected)
+
+
+def test_all_layers_with_several_references(minilm, corpus):
+    cands, refs = corpus[0][:8], several_references(corpus[1][:8])
+    found = torch.stack(score(cands, refs, minilm, all_layers=True, idf=True))
+    assert found.shape == (3, 7, 8)
+    # The other package returns a wrong shape for all layers, so single layers are compared.
+    for layer in (0, 6):
+        expected = oracle.score(cands, refs, model_type=minilm, num_layers=layer, idf=True, **ONE)
+        assert_equal(tuple(found[:, layer]), expected)
+
+
+def test_score_with_a_dictionary(minilm, corpus):
+    weights = get_idf_dict(corpus[1], get_tokenizer(minilm), nthreads=0)
+    whole = {i: weights.get(i, weights.default_factory()) for i in range(30522)}
+    expected = oracle.score(*corpus, model_type=minilm, num_layers=4, idf=whole, **ONE)
+    size = len(weights)
+    assert_equal(score(*corpus, minilm, 4, idf=weights), expected)
+    # Reading the weights of unseen tokens must not fill the caller's dictionary.
+    assert len(weights) == size
+    assert_equal(score(*corpus, minilm, 4, idf=True), expected)
+    uniform = score(*corpus, minilm, 4)
+    for nothing in (None, {}, defaultdict(float)):
+        assert_equal(score(*corpus, minilm, 4, idf=nothing), uniform, 0)
+
+
+def test_a_scorer_keeps_model_and_weights(minilm, corpus):
+    sents = corpus[1][:9]
+    theirs = oracle.BERTScorer(model_type=minilm, num_layers=4, idf=True, idf_sents=sents, **ONE)
+    ours = BERTScorer(minilm, 4, idf=True, idf_sents=sents)
+    for part in (slice(0, 5), slice(5, 12)):
+        cands, refs = corpus[0][part], corpus[1][part]
+        assert_equal(ours.score(cands, refs), theirs.score(cands, refs, batch_size=1))
+    for scorer in (ours, theirs):
+        with pytest.warns(UserWarning, match="Overwriting the previous importance weights"):
+            scorer.compute_idf(corpus[1])
+    assert_equal(ours.score(*corpus), theirs.score(*corpus, batch_size=1))
+
+
+def test_weights_are_used_with_idf_alone(minilm, corpus):
+    theirs = oracle.BERTScorer(model_type=minilm, num_layers=4, idf_sents=corpus[1], **ONE)
+    ours = BERTScorer(minilm, 4, idf_sents=corpus[1])
+    assert_equal(ours.score(*corpus), theirs.score(*corpus, batch_size=1))
+    assert_equal(ours.score(*corpus), score(*corpus, minilm, 4), 0)
+    assert ours.idf is theirs.idf is False
+    assert "|idf:no|" in ours.hash
+    for scorer in (BERTScorer(minilm, 4, idf=True), BERTScorer(minilm, 4, idf=True, idf_sents=[])):
+        with pytest.raises(AssertionError, match="IDF weights are not computed"):
+            scorer.score(*corpus)
+        assert "|idf:texts|" in scorer.hash
+    with pytest.raises(AssertionError, match="IDF weights are not computed"):
+        oracle.BERTScorer(model_type=minilm, num_layers=4, idf=True).score(*corpus)
+
+
+@pytest.mark.parametrize("all_layers", [False, True])
+def test_rescaling_with_a_table(minilm, corpus, table, all_layers):
+    arguments = {"model_type": minilm, "num_layers": 3, "lang": "en", "rescale_with_baseline": True}
+    arguments |= {"all_layers": all_layers, "baseline_path": table}
+    assert_equal(score(*corpus, **arguments), oracle.score(*corpus, **arguments, **ONE), 2e-6)
+    theirs, ours = oracle.BERTScorer(**arguments, **ONE), BERTScorer(**arguments)
+    assert_equal(ours.score(*corpus), theirs.score(*corpus, batch_size=1), 2e-6)
+    torch.testing.assert_close(ours.baseline_vals, theirs.baseline_vals, atol=0, rtol=0)
+
+
+def test_a_table_without_rescaling_is_ignored(minilm, corpus, table):
+    assert_equal(score(*corpus, minilm, 3, lang="en", baseline_path=table), score(*corpus, minilm, 3), 0)
+
+
+def test_rescaling_with_a_published_table(listed_folder, corpus):
+    published = Path(oracle.__file__).parent / "rescale_baseline/en/distilbert-base-uncased.tsv"
+    arguments = {"lang": "en", "rescale_with_baseline": True}
+    # The other package has neither layer nor table for a folder.
+    its = {"model_type": listed_folder, "num_layers": 5, "baseline_path": str(published)}
+    expected = oracle.BERTScorer(**its, **arguments, **ONE)
+    found = BERTScorer(listed_folder, **arguments)
+    assert_equal(found.score(*corpus), expected.score(*corpus, batch_size=1), 2e-6)
+    torch.testing.assert_close(found.baseline_vals, expected.baseline_vals, atol=0, rtol=0)
+    assert found.num_layers == 5
+    assert Path(found.baseline_path).read_text().split() == published.read_text().split()
+
+
+def test_attributes(minilm, table):
+    arguments = {"model_type": minilm, "num_layers": 3, "batch_size": 7, "nthreads": 0, "device": "cpu", "lang": "EN"}
+    for options in ({}, {"all_layers": True}, {"rescale_with_baseline": True, "baseline_path": table}):
+        theirs = oracle.BERTScorer(**arguments | options)
+        ours = BERTScorer(**arguments | options)
+        public = {name for name in dir(theirs) if not name.startswith("_")} - {"baseline_path", "baseline_vals", "hash"}
+        assert {"batch_size", "idf", "lang", "use_custom_baseline", "use_fast_tokenizer"} < public
+        for name in public:
+            its = getattr(theirs, name)
+            assert callable(getattr(ours, name)) if callable(its) else getattr(ours, name) == its
+        assert type(ours.hash) is str
+        assert repr(ours) == f"BERTScorer(hash={ours.hash}, batch_size=7, nthreads=0)"
+        if "baseline_path" in options:
+            assert ours.baseline_path == theirs.baseline_path
+        else:
+            for scorer in (ours, theirs):
+                with pytest.raises(ValueError, match=r"(?i)no baseline|baseline not found"):
+                    _ = scorer.baseline_vals
+
+
+def test_the_default_model_of_a_language(monkeypatch, minilm):
+    asked = []
+
+    def encoder(name, **options):
+        asked.append(name)
+        return FrozenEncoder(minilm, **options | {"num_layers": 2})
+
+    monkeypatch.setattr(drop_in, "FrozenEncoder", encoder)
+    languages = ["en", "EN", "zh", "tr", "en-sci", "de", "en-us", "zh_cn", "german"]
+    for language in languages:
+        assert BERTScorer(lang=language).model_type == asked[-1]
+    assert asked == [lang2model[language.lower()] for language in languages]
+
+
+def test_the_device_and_batch_size_of_the_forward_passes(minilm, monkeypatch):
+    sizes = []
+    encode = FrozenEncoder.encode
+
+    def recorded(self, *arguments, **options):
+        sizes.append(self.batch_size)
+        return encode(self, *arguments, **options)
+
+    monkeypatch.setattr(FrozenEncoder, "encode", recorded)
+    scorer = BERTScorer(minilm, 2, batch_size=3)
+    scorer.score(["a"], ["b"])
+    scorer.score(["a"], ["b"], batch_size=5)
+    score(["a"], ["b"], minilm, 2, batch_size=7)
+    assert set(sizes[:1]) == {64}
+    assert sorted(set(sizes)) == [5, 7, 64]
+    for available, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda found=available: found)
+        assert BERTScorer(minilm, 2).device == device
+        assert BERTScorer(minilm, 2).encoder.device.type == device
+
+
+def test_what_the_other_package_asserts(minilm):
+    for package in (oracle, drop_in):
+        with pytest.raises(AssertionError, match=r"lang or model_type|model_type nor lang"):
+            package.score(["a"], ["b"])
+        with pytest.raises(AssertionError, match=r"(?i)language"):
+            package.score(["a"], ["b"], model_type=minilm, num_layers=2, rescale_with_baseline=True)
+        with pytest.raises(AssertionError, match="candidate"):
+            package.score(["a", "b"], ["b"], model_type=minilm, num_layers=2)
+    with pytest.raises(AssertionError, match="got 2 and 1"):
+        BERTScorer(minilm, 2).score(["a", "b"], ["b"])
+
+
+def test_the_errors_of_the_other_package_are_corrected(minilm):
+    """One assertion for each difference that the package's docstring lists."""
+    pair = ["the bank raised interest rates"], ["a bowl of soup"]
+    longer = "this sentence has a good many more words than the others and so it fills the batch with padding"
+    alone = score(*pair, minilm, 6)[2][0]
+    assert alone < 0
+    assert_equal((alone,) * 3, (score(*([*texts, longer] for texts in pair), minilm, 6)[2][0],) * 3)
+    with pytest.warns(UserWarning, match="scored 0"):
+        assert_equal(score([""], ["a cat"], minilm, 5), (torch.zeros(1),) * 3, 0)
+    with pytest.warns(UserWarning, match="weight 0"):
+        assert_equal(score(["a cat"], ["a cat"], minilm, 5, idf=True), (torch.zeros(1),) * 3, 0)
+    with pytest.raises(ValueError, match="no baseline for language 'en' and model"):
+        score(["a cat"], ["a cat"], minilm, 5, lang="en", rescale_with_baseline=True)
+    with pytest.warns(UserWarning, match="1 text is longer than 512 tokens"):
+        score(["a cat " * 400], ["a cat"], minilm, 5)
+
+
+def test_the_hash_is_the_signature_of_the_core(minilm, corpus, table):
+    several = several_references(corpus[1])
+    signatures = []
+    for idf in (False, True, defaultdict(lambda: 1.0, {5: 2.0})):
+        scores, signature = score(corpus[0], several, minilm, 2, idf=idf, return_hash=True)
+        assert_equal(scores, score(corpus[0], several, minilm, 2, idf=idf), 0)
+        signatures.append(signature)
+    assert f"|idf:{sum(map(len, several))}|" in signatures[1]
+    scorer = BERTScorer(minilm, 2, lang="en", rescale_with_baseline=True, baseline_path=table)
+    signatures += [scorer.score(*corpus, return_hash=True)[1], score(*corpus, minilm, 3, return_hash=True)[1]]
+    assert signatures[3] == scorer.hash
+    assert "|rescale:table.tsv#" in scorer.hash
+    assert len(set(signatures)) == 5
+    assert signatures[0].startswith(FrozenEncoder(minilm, num_layers=2).signature())
+
+
+def test_arguments_without_effect_are_warned_about_once(minilm):
+    with pytest.warns(UserWarning, match=r"nthreads=2 has no effect|use_fast_tokenizer=True has no") as caught:
+        BERTScorer(minilm, 2, nthreads=2, use_fast_tokenizer=True)
+    assert len(caught) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BERTScorer(minilm, 2, nthreads=2, use_fast_tokenizer=True)
+        warn_unused.cache_clear()
+        BERTScorer(minilm, 2, nthreads=0)
+
+
+def test_progress_is_shown_when_asked_for(minilm, capsys):
+    score(["a b", "c d"], ["a", "c"], minilm, 2)
+    assert capsys.readouterr() == ("", "")
+    score(["a b", "c d"], ["a", "c"], minilm, 2, verbose=True)
+    assert "2/2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_the_picture_of_an_example(minilm, table, tmp_path, monkeypatch, capsys, rescaled):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    shown = []
+    monkeypatch.setattr(pyplot, "show", lambda: shown.append(pyplot.gcf()))
+    arguments = {"num_layers": 3}
+    if rescaled:
+        arguments |= {"lang": "en", "rescale_with_baseline": True, "baseline_path": table}
+    for package, name in ((oracle, "theirs"), (drop_in, "ours")):
+        path = str(tmp_path / f"{name}.png")
+        assert package.plot_example(*EXAMPLE, minilm, **arguments, fname=path) is None
+        assert Path(path).read_bytes().startswith(b"\x89PNG")
+        assert f"Saved figure to file:  {path}" in capsys.readouterr().out
+    theirs, ours = shown
+    matrices = [torch.tensor(figure.axes[0].images[0].get_array()) for figure in shown]
+    torch.testing.assert_close(matrices[1], matrices[0], atol=2e-6, rtol=0)
+    assert ours.get_suptitle() == theirs.axes[0].get_title()
+    assert ours.get_suptitle().endswith("(after Rescaling)") is rescaled
+    # No axes collapse where the texts are short.
+    plot_example("a cat", "cats", minilm, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shown[-1].draw_without_rendering()
+    pyplot.close("all")
+
+
+def test_the_picture_of_a_scorer_of_all_layers_has_the_last(minilm, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    shown = []
+    monkeypatch.setattr(pyplot, "show", lambda: shown.append(pyplot.gcf()))
+    for package in (oracle, drop_in):
+        scorer = package.BERTScorer(model_type=minilm, num_layers=2, all_layers=True, idf=True, idf_sents=["a cat"])
+        scorer.plot_example(*EXAMPLE)
+    matrices = [torch.tensor(figure.axes[0].images[0].get_array()) for figure in shown]
+    torch.testing.assert_close(matrices[1], matrices[0], atol=2e-6, rtol=0)
+    pyplot.close("all")
+
+
+def test_the_function_of_the_core_gives_the_same_numbers(minilm, corpus):
+    found = bert_score(*corpus, FrozenEncoder(minilm, num_layers=4), idf=True)
+    assert_equal(tuple(found.values()), score(*corpus, minilm, 4, idf=True), 0)

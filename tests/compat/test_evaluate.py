@@ -1,0 +1,140 @@
+"""The drop-in of Hugging Face's evaluate takes the arguments of its card, and returns what its code computes."""
+
+import inspect
+import warnings
+
+import bert_score as oracle
+import pytest
+
+from bertscore_tm.compat import evaluate
+from bertscore_tm.compat.bert_score import BERTScorer
+from bertscore_tm.compat.evaluate import load
+from tests.support.texts import several_references
+
+# The arguments of metrics/bertscore in the repository huggingface/evaluate.
+CARD = {
+    "predictions": None,
+    "references": None,
+    "lang": None,
+    "model_type": None,
+    "num_layers": None,
+    "verbose": False,
+    "idf": False,
+    "device": None,
+    "batch_size": 64,
+    "nthreads": 4,
+    "all_layers": False,
+    "rescale_with_baseline": False,
+    "baseline_path": None,
+    "use_fast_tokenizer": False,
+}
+NAMES = ("precision", "recall", "f1")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def expected_scores(predictions, references, idf=False, **options):
+    """Return what the metric's code does: a scorer of bert-score, with references in lists, one pair at a time."""
+    lists = [[one] if isinstance(one, str) else one for one in references]
+    sents = [one for several in lists for one in several] if idf else None
+    scorer = oracle.BERTScorer(**options, idf=idf, idf_sents=sents, nthreads=0)
+    scores = scorer.score(predictions, lists, batch_size=1)
+    return {name: values.tolist() for name, values in zip(NAMES, scores, strict=True)}
+
+
+def assert_equal(found, expected):
+    assert list(found) == [*NAMES, "hashcode"]
+    assert type(found["hashcode"]) is str
+    for name in NAMES:
+        assert type(found[name]) is list
+        assert found[name] == pytest.approx(expected[name], abs=2e-6)
+
+
+def test_the_arguments_are_those_of_the_card():
+    parameters = list(inspect.signature(load("bertscore").compute).parameters.values())
+    assert {one.name: one.default for one in parameters} == CARD
+    assert [one.name for one in parameters] == list(CARD)
+    assert {one.kind for one in parameters} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("idf", [False, True])
+def test_results(minilm, corpus, idf, several):
+    references = several_references(corpus[1]) if several else corpus[1]
+    options = {"model_type": minilm, "num_layers": 4, "idf": idf}
+    found = load("bertscore").compute(predictions=corpus[0], references=references, **options)
+    assert_equal(found, expected_scores(corpus[0], references, **options))
+
+
+def test_rescaling(minilm, corpus, table):
+    options = {"model_type": minilm, "num_layers": 4, "lang": "en"}
+    options |= {"rescale_with_baseline": True, "baseline_path": table}
+    found = load("bertscore").compute(predictions=corpus[0], references=corpus[1], **options)
+    assert_equal(found, expected_scores(*corpus, **options))
+    with pytest.raises(AssertionError, match="language"):
+        load("bertscore").compute(predictions=["a"], references=["b"], **options | {"lang": None})
+
+
+def test_the_weights_are_those_of_each_call(minilm, corpus):
+    """evaluate keeps the weights of the first call."""
+    metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 4, "idf": True}
+    for part in (slice(0, 6), slice(6, 12)):
+        texts = {"predictions": corpus[0][part], "references": corpus[1][part]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = metric.compute(**texts, **options)
+        assert_equal(found, expected_scores(*texts.values(), **options))
+        assert "|idf:6|" in found["hashcode"]
+
+
+def test_a_dictionary_of_weights_is_used(minilm, corpus):
+    """As the card documents it; evaluate's code computes weights from the references instead."""
+    texts = {"predictions": corpus[0], "references": corpus[1]}
+    uniform = load("bertscore").compute(**texts, model_type=minilm, num_layers=4)
+    ones = dict.fromkeys(range(30522), 1.0) | {101: 0.0, 102: 0.0}
+    assert_equal(load("bertscore").compute(**texts, model_type=minilm, num_layers=4, idf=ones), uniform)
+
+
+def test_pairs_that_were_added_before(minilm):
+    metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 4}
+    metric.add(prediction="a cat", reference=["the cat", "cats"])
+    metric.add_batch(predictions=["rain", "a dog"], references=["it rains", "the dog"])
+    found = metric.compute(predictions=["hello"], references=["good morning"], **options)
+    expected = expected_scores(
+        ["a cat", "rain", "a dog", "hello"],
+        [["the cat", "cats"], ["it rains"], ["the dog"], ["good morning"]],
+        **options,
+    )
+    assert_equal(found, expected)
+    with pytest.raises(ValueError, match="there are no pairs to score"):
+        metric.compute(**options)
+
+
+def test_the_model_is_kept_between_calls(minilm, monkeypatch):
+    made = []
+
+    def recorded(*arguments):
+        made.append(arguments)
+        return BERTScorer(*arguments)
+
+    monkeypatch.setattr(evaluate, "BERTScorer", recorded)
+    metric = load("bertscore")
+    for layer, all_layers in ((2, False), (2, False), (2, True), (3, False)):
+        found = metric.compute(
+            predictions=["a cat"], references=["the cat"], model_type=minilm, num_layers=layer, all_layers=all_layers
+        )
+    assert len(made) == 3
+    assert_equal(found, expected_scores(["a cat"], ["the cat"], model_type=minilm, num_layers=3))
+
+
+def test_errors(minilm):
+    metric, pair = load("bertscore"), {"predictions": ["a"], "references": ["b"]}
+    with pytest.raises(ValueError, match="neither lang nor model_type is given"):
+        metric.compute(**pair)
+    for name in pair:
+        with pytest.raises(ValueError, match=f"{name} are missing"):
+            metric.compute(**pair | {name: None}, model_type=minilm)
+    with pytest.raises(ValueError, match=r"predictions \(2\) and references \(1\)"):
+        metric.compute(predictions=["a", "b"], references=["c"], model_type=minilm)
+    with pytest.raises(FileNotFoundError, match="only 'bertscore' can be loaded here, got 'rouge'"):
+        load("rouge")

@@ -1,0 +1,405 @@
+"""The drop-in of torchmetrics takes its calls, and gives its results where they are right."""
+
+import http.server
+import inspect
+import pickle
+import shutil
+import ssl
+import subprocess
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import bert_score as oracle
+import pytest
+import torch
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.functional.text.bert import bert_score as their_bert_score
+from torchmetrics.text.bert import BERTScore as TheirBERTScore
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from bertscore_tm import FrozenEncoder, align
+from bertscore_tm.compat import torchmetrics as drop_in
+from bertscore_tm.compat.torchmetrics import BERTScore, bert_score
+from tests.support.models import save_tiny_model
+from tests.support.ranks import run_ranks
+from tests.support.texts import several_references
+
+NAMES = ("precision", "recall", "f1")
+TOLERANCE = 1e-6
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def right(pairs, minilm):
+    """Two pairs that torchmetrics scores right: no token's best match is a special one, which it leaves out."""
+    encoder = FrozenEncoder(minilm, num_layers=3)
+    found = []
+    for pair in zip(*pairs, strict=True):
+        alignment = align(*pair, encoder)
+        if all((side.matches >= 0).all() for side in (alignment.candidate, alignment.reference)):
+            found.append(pair)
+    assert len(found) >= 4
+    return [list(texts) for texts in zip(*found[:2], strict=True)]
+
+
+def assert_equal(found, expected, tolerance=TOLERANCE):
+    assert list(found) == list(expected)
+    for name in NAMES:
+        assert (found[name].dtype, found[name].device.type) == (torch.float32, "cpu")
+        torch.testing.assert_close(found[name], expected[name].float(), atol=tolerance, rtol=0)
+
+
+def by_bert_score(preds, target, minilm, layer, **options):
+    found = oracle.score(preds, target, model_type=minilm, num_layers=layer, batch_size=1, nthreads=0, **options)
+    return dict(zip(NAMES, found, strict=True))
+
+
+def computed(metric, preds, target, size=5):
+    for start in range(0, len(preds), size):
+        metric.update(preds[start : start + size], target[start : start + size])
+    return metric.compute()
+
+
+def parameters(function):
+    return [(one.name, one.default, one.kind) for one in inspect.signature(function).parameters.values()]
+
+
+def test_parameters_and_defaults_are_those_of_torchmetrics():
+    assert parameters(bert_score) == parameters(their_bert_score)
+    assert parameters(BERTScore) == parameters(TheirBERTScore)
+    assert parameters(BERTScore.plot) == parameters(TheirBERTScore.plot)
+    # Our callbacks also pass the number of each pair.
+    assert parameters(BERTScore.update)[:3] == parameters(TheirBERTScore.update)
+    assert [name for name, *_ in parameters(BERTScore.update)[3:]] == ["indices"]
+
+
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize("num_layers", [3, -4])
+def test_results_where_torchmetrics_is_right(minilm, right, num_layers, idf):
+    options = {"num_layers": num_layers, "idf": idf}
+    assert_equal(bert_score(*right, minilm, **options), their_bert_score(*right, minilm, **options))
+    assert_equal(computed(BERTScore(minilm, **options), *right), computed(TheirBERTScore(minilm, **options), *right))
+
+
+@pytest.mark.parametrize(("num_layers", "layer"), [(None, 6), (0, 0), (-2, 5)])
+def test_the_default_layer_is_the_last_and_negative_ones_count_from_it(minilm, corpus, num_layers, layer):
+    expected = by_bert_score(*corpus, minilm, layer)
+    assert_equal(bert_score(*corpus, minilm, num_layers), expected)
+    metric = BERTScore(minilm, num_layers)
+    assert metric.num_layers == num_layers
+    assert_equal(computed(metric, *corpus), expected)
+
+
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_every_pair_has_its_own_score(minilm, corpus, idf, several):
+    """torchmetrics scores the pairs of three or more against each other's references."""
+    preds, target = corpus[0], several_references(corpus[1]) if several else corpus[1]
+    expected = by_bert_score(preds, target, minilm, 5, idf=idf)
+    assert_equal(bert_score(preds, target, minilm, 5, idf=idf), expected)
+    assert_equal(computed(BERTScore(minilm, 5, idf=idf), preds, target), expected)
+
+
+def test_all_layers(minilm, corpus):
+    expected = by_bert_score(*corpus, minilm, 6, all_layers=True)
+    assert their_bert_score(corpus[0][:2], corpus[1][:2], minilm, all_layers=True)["f1"].shape == (7, 2)
+    for found in (
+        bert_score(*corpus, minilm, num_layers=2, all_layers=True),
+        computed(BERTScore(minilm, num_layers=2, all_layers=True), *corpus),
+    ):
+        assert found["f1"].shape == (7, 12)
+        assert_equal(found, expected)
+
+
+def test_single_texts_and_mixed_references(minilm):
+    several = "the cat", "a cat sat on it"
+    whole = bert_score(["a cat sat"], [list(several)], minilm, 5)
+    for preds, target in (("a cat sat", [several]), (["a cat sat"], (several,))):
+        assert_equal(bert_score(preds, target, minilm, 5), whole)
+        metric = BERTScore(minilm, 5)
+        metric.update(preds, target)
+        assert_equal(metric.compute(), whole)
+    metric = BERTScore(minilm, 5)
+    metric.update("a cat", ["the cat"])
+    metric.update(["a cat", "a dog"], ["the cat", ["the dog", "dogs"]])
+    # torchmetrics gives a single pair no dimension.
+    assert their_bert_score("a cat", "the cat", minilm, 5)["f1"].shape == ()
+    assert bert_score("a cat", "the cat", minilm, 5)["f1"].shape == (1,)
+    assert metric.compute()["f1"].shape == (3,)
+    assert metric("a cat", "the cat")["f1"].shape == (1,)
+    for function in (their_bert_score, bert_score):
+        with pytest.raises(ValueError, match="2 and 1"):
+            function(["a", "b"], ["a"], minilm, 5)
+
+
+def test_without_texts(minilm):
+    for function in (their_bert_score, bert_score):
+        with pytest.warns(UserWarning, match="Predictions and references are empty"):
+            assert function([], [], minilm, 5) == {"precision": [0.0], "recall": [0.0], "f1": [0.0]}
+    metric = BERTScore(minilm, 5)
+    metric.update([], [])
+    assert metric.compute()["f1"].shape == (0,)
+    with pytest.warns(UserWarning, match="scored 0"):
+        assert bert_score([""], ["a cat"], minilm, 5)["f1"].tolist() == [0.0]
+
+
+def test_attributes(minilm, table):
+    options = {"num_layers": 3, "idf": True, "device": "cpu", "max_length": 100, "batch_size": 7, "lang": "de"}
+    options |= {"rescale_with_baseline": True, "baseline_path": table, "truncation": True}
+    for given in ({}, options):
+        theirs, ours = TheirBERTScore(minilm, **given), BERTScore(minilm, **given)
+        assert isinstance(ours, Metric)
+        names = {name for name in vars(theirs) if name in inspect.signature(TheirBERTScore).parameters}
+        names |= {"embedding_device", "user_tokenizer", "higher_is_better", "is_differentiable", "full_state_update"}
+        names |= {"plot_lower_bound", "plot_upper_bound", "model_name_or_path"}
+        for name in names - {"model", "device"}:
+            assert getattr(ours, name) == getattr(theirs, name), name
+        assert type(ours.tokenizer) is type(theirs.tokenizer)
+
+
+def test_a_metric_among_others(minilm, corpus):
+    preds, target = corpus[0][:4], corpus[1][:4]
+    metric = BERTScore(minilm, 5, return_hash=True, idf=True)
+    values = [metric(preds[:2], target[:2]), metric(preds[2:], target[2:])]
+    assert [value["f1"].shape for value in values] == [(2,), (2,)]
+    expected = bert_score(preds, target, minilm, 5, idf=True, return_hash=True)
+    for copy in (metric, metric.clone(), pickle.loads(pickle.dumps(metric))):
+        found = copy.compute()
+        assert found["hash"] == expected["hash"] == copy.signature()
+        assert_equal({name: found[name] for name in NAMES}, {name: expected[name] for name in NAMES})
+    assert "|idf:4|" in expected["hash"]
+    assert "|idf:no|" in bert_score(preds, target, minilm, 5, return_hash=True)["hash"]
+    collection = MetricCollection({"bertscore": BERTScore(minilm, 5)})
+    collection.update(preds, target)
+    assert collection.compute()["f1"].shape == (4,)
+    assert not list(metric.parameters())
+    assert not metric.state_dict()
+
+
+def test_plots_show_means(minilm, corpus):
+    pytest.importorskip("matplotlib")
+    metric = BERTScore(minilm, 5, return_hash=True)
+    computed(metric, *corpus)
+    _, ax = metric.plot()
+    drawn = {line.get_label(): float(line.get_ydata()[0]) for line in ax.lines}
+    means = {name: metric.compute()[name].mean().item() for name in NAMES}
+    assert {label: value for label, value in drawn.items() if label in NAMES} == pytest.approx(means)
+
+
+def test_long_texts(minilm):
+    long = ["the committee met " * 200], ["the committee met"]
+    for function in (bert_score, lambda *texts: computed(BERTScore(*texts[2:]), *texts[:2])):
+        with pytest.raises(ValueError, match="602 tokens, the limit is 512"):
+            function(*long, minilm, 5)
+    with pytest.raises(RuntimeError):
+        their_bert_score(*long, minilm, 5)
+    # One token per word, and two special ones.
+    for limit, count in ((512, 170), (20, 6)):
+        with pytest.warns(UserWarning, match=f"1 text is longer than {limit} tokens"):
+            found = bert_score(*long, minilm, 5, truncation=True, max_length=limit)
+        assert_equal(found, by_bert_score(["the committee met " * count], long[1], minilm, 5))
+
+
+def test_the_length_limit_is_at_most_what_the_model_allows(tmp_path, minilm):
+    for family, is_limited in (("bert", True), ("t5", False)):
+        folder = save_tiny_model(family, tmp_path / family)
+        positions = AutoConfig.from_pretrained(folder).to_dict().get("max_position_embeddings")
+        assert (positions is not None and positions < 512) is is_limited
+        assert BERTScore(folder).encoder.tokenizer.max_length == (positions if is_limited else 512)
+    assert BERTScore(minilm, max_length=128).encoder.tokenizer.max_length == 128
+
+
+def test_rescaling(minilm, corpus, right, table):
+    options = {"rescale_with_baseline": True, "baseline_path": table, "baseline_url": "https://unused.invalid"}
+    assert_equal(bert_score(*right, minilm, 3, **options), their_bert_score(*right, minilm, 3, **options), 2e-6)
+    expected = by_bert_score(*corpus, minilm, 6, rescale_with_baseline=True, baseline_path=table, lang="en")
+    # The last layer has the last row.
+    assert_equal(computed(BERTScore(minilm, **options), *corpus), expected, 2e-6)
+
+
+def test_rescaling_with_a_published_table(listed_folder, minilm, corpus):
+    published = Path(oracle.__file__).parent / "rescale_baseline/en/distilbert-base-uncased.tsv"
+    options = {"rescale_with_baseline": True, "baseline_path": str(published), "lang": "en"}
+    found = computed(BERTScore(listed_folder, 5, rescale_with_baseline=True), *corpus)
+    assert_equal(found, by_bert_score(*corpus, minilm, 5, **options), 2e-6)
+    for folder, language in ((minilm, "en"), (listed_folder, "zh")):
+        with pytest.raises(ValueError, match=f"no baseline for language '{language}' and model"):
+            bert_score(*corpus, folder, 5, lang=language, rescale_with_baseline=True)
+
+
+def test_the_default_model(monkeypatch, minilm):
+    monkeypatch.setattr(drop_in, "_DEFAULT_MODEL", minilm)
+    for make in (BERTScore, lambda **options: bert_score(["a"], ["b"], **options)):
+        with pytest.warns(UserWarning, match="model_name_or_path is not given: using"):
+            make(lang="zh")
+    monkeypatch.undo()
+    assert drop_in._DEFAULT_MODEL == TheirBERTScore.__init__.__globals__["_DEFAULT_MODEL"] == "roberta-large"
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, folder):
+        super().__init__()
+        self.inner = AutoModel.from_pretrained(folder)
+
+
+def vectors_of_layer_3(model, batch):
+    output = model.inner(batch["input_ids"], attention_mask=batch["attention_mask"], output_hidden_states=True)
+    return output.hidden_states[3]
+
+
+def test_a_model_of_ones_own(minilm, corpus, table):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    expected = by_bert_score(*corpus, minilm, 3, idf=True)
+    own = {"model": Wrapped(minilm), "user_tokenizer": tokenizer, "user_forward_fn": vectors_of_layer_3}
+    ready = {"model": AutoModel.from_pretrained(minilm), "num_layers": 3}
+    for options in (own, ready | {"user_tokenizer": tokenizer}, ready | {"model_name_or_path": minilm}):
+        assert_equal(bert_score(*corpus, **options, idf=True), expected)
+        metric = BERTScore(**options, idf=True)
+        assert not list(metric.parameters())
+        assert_equal(computed(metric, *corpus), expected)
+    rescale = {"rescale_with_baseline": True, "baseline_path": table}
+    # As in torchmetrics, without num_layers the last row.
+    for layer, row in ((None, 6), (2, 2)):
+        found = bert_score(*corpus, **own, num_layers=layer, **rescale)["f1"]
+        base = 0.15 + row / 30
+        plain = bert_score(*corpus, **own)["f1"]
+        torch.testing.assert_close(found, (plain - base) / (1 - base), atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="model= needs its tokenizer: pass user_tokenizer="):
+        BERTScore(model=ready["model"], num_layers=3)
+    with pytest.raises(TypeError, match="user_tokenizer must be a tokenizer of transformers, got a function"):
+        bert_score(["a"], ["b"], **own | {"user_tokenizer": vectors_of_layer_3})
+
+
+def test_arguments_without_effect_are_warned_about_once(minilm, capsys):
+    with pytest.warns(UserWarning, match="num_threads=3 has no effect"):
+        bert_score(["a"], ["b"], minilm, 2, num_threads=3)
+    with pytest.warns(UserWarning, match="verbose=True has no effect"):
+        BERTScore(minilm, 2, verbose=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BERTScore(minilm, 2, num_threads=3, verbose=True)
+    bert_score(["a", "b"], ["b", "c"], minilm, 2, verbose=True)
+    assert "2/2" in capsys.readouterr().err
+    for idf in ([], 1, "yes"):
+        with pytest.raises(ValueError, match="Expected argument `idf` to be a boolean"):
+            BERTScore(minilm, 2, idf=idf)
+        with pytest.raises(ValueError, match="Expected argument `idf` to be a boolean"):
+            bert_score(["a"], ["b"], minilm, 2, idf=idf)
+
+
+def test_options_reach_the_encoder(minilm):
+    metric = BERTScore(minilm, 2, batch_size=9, device="meta")
+    assert metric.encoder.batch_size == 9
+    assert metric.device == metric.encoder.device == torch.device("meta")
+    assert BERTScore(minilm, 2).device == torch.device("cpu")
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the server's certificate")
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """Serves a table, a redirect to http, a large file, and one that never ends."""
+
+    requests: ClassVar[list[str]] = []
+    table = b""
+
+    def do_GET(self):
+        self.requests.append(self.path)
+        if self.path == "/away.csv":
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/table.tsv")
+            self.end_headers()
+            return
+        if self.path == "/missing.csv":
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/slow.csv":
+            for _ in range(100):
+                self.wfile.write(b"0")
+                time.sleep(0.1)
+            return
+        self.wfile.write(self.table if self.path == "/table.tsv" else b"0" * 2**21)
+
+    def log_message(self, *arguments):
+        """Print nothing."""
+
+
+@contextmanager
+def https_server(folder, table):
+    """Yield the address of a server, and set the certificates that a process trusts."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", key, "-out", certificate]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = http.server.ThreadingHTTPServer(("localhost", 0), Answers)
+    server.daemon_threads = True
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Answers.requests.clear()
+    Answers.table = Path(table).read_bytes()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", str(certificate))
+            yield f"https://localhost:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@needs_openssl
+def test_a_table_from_an_address(minilm, corpus, table, tmp_path, monkeypatch):
+    rescale = {"num_layers": 3, "rescale_with_baseline": True}
+    expected = bert_score(*corpus, minilm, **rescale, baseline_path=table, return_hash=True)
+    with https_server(tmp_path, table) as address:
+        found = bert_score(*corpus, minilm, **rescale, baseline_url=f"{address}/table.tsv", return_hash=True)
+        assert_equal({name: found[name] for name in NAMES}, {name: expected[name] for name in NAMES}, 0)
+        assert found["hash"] == expected["hash"]
+        monkeypatch.setattr(drop_in, "_TIMEOUT_S", 1)
+        for path, error, message in (
+            ("away.csv", ValueError, "must start with https://, got 'http://localhost"),
+            ("large.csv", ValueError, "exceeds 1048576 bytes"),
+            ("slow.csv", OSError, "took more than 1 s"),
+            ("missing.csv", OSError, "404"),
+        ):
+            with pytest.raises(error, match=message):
+                BERTScore(minilm, **rescale, baseline_url=f"{address}/{path}")
+        assert "/table.tsv" not in Answers.requests[1:]
+        # Read only where scores are rescaled.
+        BERTScore(minilm, 3, baseline_url=f"{address}/missing.csv")
+        assert len(Answers.requests) == 5
+    for address in (Path(table).as_uri(), "http://localhost/table.tsv", "ftp://localhost/table.tsv"):
+        with pytest.raises(ValueError, match="baseline_url must start with https://"):
+            BERTScore(minilm, **rescale, baseline_url=address)
+
+
+def on_ranks(rank, minilm, address, certificate, preds, target):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", certificate)
+        rescale = {"num_layers": 3, "rescale_with_baseline": True}
+        with pytest.raises(OSError, match="rank 0 could not read baseline_url="):
+            BERTScore(minilm, **rescale, baseline_url=f"{address}/missing.csv")
+        metric = BERTScore(minilm, **rescale, baseline_url=f"{address}/table.tsv")
+    metric.update(preds[rank::2], target[rank::2])
+    return metric.compute()
+
+
+@needs_openssl
+@pytest.mark.distributed
+def test_one_rank_downloads_the_table(minilm, corpus, table, tmp_path):
+    expected = bert_score(*corpus, minilm, 3, rescale_with_baseline=True, baseline_path=table)
+    with https_server(tmp_path, table) as address:
+        results = run_ranks(on_ranks, 2, minilm, address, str(tmp_path / "certificate.pem"), *corpus)
+        assert Answers.requests == ["/missing.csv", "/table.tsv"]
+    order = [*range(0, 12, 2), *range(1, 12, 2)]
+    for found in results:
+        assert_equal(found, {name: values[order] for name, values in expected.items()})

@@ -1,0 +1,193 @@
+"""The function on texts: token weights, layers, the best reference, and what the signature says."""
+
+import json
+import shutil
+from collections import defaultdict
+from functools import partial
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+import bertscore_tm
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from tests.support.texts import several_references
+
+TOLERANCE = 1e-6
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def corpus(pairs):
+    return pairs[0][:12], pairs[1][:12]
+
+
+@pytest.fixture(scope="module")
+def second(minilm):
+    return FrozenEncoder(minilm, num_layers=2)
+
+
+def test_a_mapping_that_lacks_a_token(second):
+    with pytest.raises(ValueError, match=r"no weight for token id 4937 \('cat'\).*defaultdict"):
+        bert_score(["a cat"], ["a dog"], second, idf={101: 0.0, 102: 0.0, 1037: 1.0, 3899: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({-1: 1.0}, "has the key -1"),
+        ({30522: 1.0}, "has the key 30522, but keys must be token ids from 0 to 30521"),
+        ({"cat": 1.0}, "has the key 'cat'"),
+        ({5: -1.0}, r"idf\[5\]=-1.0 is invalid"),
+        ({5: float("nan")}, r"idf\[5\]=nan is invalid"),
+    ],
+)
+def test_a_malformed_mapping(second, mapping, message):
+    with pytest.raises(ValueError, match=message):
+        bert_score(["a"], ["b"], second, idf=defaultdict(lambda: 1.0, mapping))
+
+
+def test_other_malformed_idf(second):
+    for make in (lambda idf: bert_score(["a"], ["b"], second, idf=idf), lambda idf: BERTScore(second, idf=idf)):
+        with pytest.raises(TypeError, match="idf is a single string"):
+            make("yes")
+        with pytest.raises(TypeError, match="idf must be True, False, texts, a mapping"):
+            make(None)
+        with pytest.raises(ValueError, match="idf is empty"):
+            make([])
+
+
+def test_all_layers_in_the_function_and_the_metric(minilm, corpus):
+    cands, refs = corpus[0][:8], several_references(corpus[1][:8])
+    encoder = FrozenEncoder(minilm, all_layers=True)
+    metric = BERTScore(encoder, idf=True, reduction="none")
+    metric.update(cands[:3], refs[:3])
+    metric.update(cands[3:], refs[3:])
+    found = bert_score(cands, refs, encoder, idf=True)
+    for name, values in metric.compute().items():
+        torch.testing.assert_close(values, found[name], atol=TOLERANCE, rtol=0)
+
+
+def test_the_signature_changes_with_everything_that_changes_a_number(minilm, tmp_path):
+    tables = [tmp_path / "table.csv", tmp_path / "other" / "table.csv"]
+    for table, last in zip(tables, (".1", ".2"), strict=True):
+        table.parent.mkdir(exist_ok=True)
+        table.write_text("LAYER,P,R,F\n" + "".join(f"{i},.1,.1,{last}\n" for i in range(7)))
+    variants = [
+        ({}, {}),
+        ({"num_layers": 3}, {}),
+        ({"num_layers": None, "all_layers": True}, {}),
+        ({}, {"idf": True}),
+        ({}, {"idf": ["a", "b"]}),
+        ({}, {"idf": ["a", "c"]}),
+        ({}, {"idf": defaultdict(lambda: 1.0)}),
+        ({}, {"idf": defaultdict(lambda: 1.0, {5: 2.0})}),
+        ({}, {"rescale": tables[0]}),
+        ({}, {"rescale": tables[1]}),
+        ({"dtype": "bfloat16"}, {}),
+        ({"long_text": "window"}, {}),
+        ({"long_text": "window", "stride": 9}, {}),
+        ({"long_text": "error"}, {}),
+    ]
+
+    def signature(options, settings):
+        return BERTScore(FrozenEncoder(minilm, **{"num_layers": 2} | options), **settings).signature()
+
+    signatures = [signature(*variant) for variant in variants]
+    assert len(set(signatures)) == len(variants)
+    assert [signature(*variant) for variant in variants[::4]] == signatures[::4]
+    for part in ("layer:2", "dtype:float32", "idf:no", "rescale:no", "space:no", "limit:512", "long:truncate"):
+        assert part in signatures[0]
+    assert f"bertscore-tm:{bertscore_tm.__version__}" in signatures[0]
+    assert minilm not in signatures[0]
+
+
+def test_the_signature_has_the_number_of_references(encoder):
+    metric = BERTScore(encoder, idf=True)
+    assert "|idf:references|" in metric.signature()
+    metric.update(["a cat", "a dog"], [["the cat", "a cat sat"], ["dogs"]])
+    metric.compute()
+    assert "|idf:3|" in metric.signature()
+    metric.reset()
+    assert "|idf:references|" in metric.signature()
+
+
+def test_the_signature_of_a_folder_depends_on_its_weights_not_its_place(tmp_path, minilm):
+    here, there = tmp_path / "a" / "model", tmp_path / "b" / "model"
+    for folder in (here, there):
+        shutil.copytree(minilm, folder)
+    signatures = [FrozenEncoder(folder, num_layers=2).signature() for folder in (minilm, here, there)]
+    assert len(set(signatures)) == 1
+    (there / "README.md").write_text("other words")
+    assert FrozenEncoder(there, num_layers=2).signature() == signatures[0]
+    weights = bytearray((there / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (there / "model.safetensors").write_bytes(bytes(weights))
+    assert FrozenEncoder(there, num_layers=2).signature() != signatures[0]
+
+
+def test_the_best_reference(encoder, corpus):
+    cands, refs = corpus[0], several_references(corpus[1])
+    for layers in (encoder, FrozenEncoder(encoder.name, num_layers=6, all_layers=True)):
+        result = bert_score(cands, refs, layers, return_best_reference=True)
+        best = result["best_reference"].reshape(-1, len(cands))
+        f1 = result["f1"].reshape(-1, len(cands))
+        assert best.dtype == torch.long
+        for i, several in enumerate(refs):
+            each = bert_score([cands[i]] * len(several), several, layers)["f1"].reshape(-1, len(several))
+            torch.testing.assert_close(each.max(1).values, f1[:, i], atol=TOLERANCE, rtol=0)
+            torch.testing.assert_close(each.gather(1, best[:, i, None])[:, 0], f1[:, i], atol=TOLERANCE, rtol=0)
+
+
+def last_vectors(model, batch):
+    return model(**batch).last_hidden_state
+
+
+def pooled(model, batch):
+    return last_vectors(model, batch)[:1, 0]
+
+
+def test_a_forward_function_gets_the_whole_model_also_next_to_encoders_that_cut_it(minilm):
+    model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
+    expected = {layer: FrozenEncoder(minilm, num_layers=layer).encode(["a cat"]).vectors for layer in (1, 6)}
+    encoders = {1: FrozenEncoder(model, tokenizer, num_layers=1)}
+    encoders[6] = FrozenEncoder(model, tokenizer, forward_fn=partial(last_vectors))
+    assert encoders[6].signature().endswith("|forward:partial")
+    for layer, encoder in encoders.items():
+        torch.testing.assert_close(encoder.encode(["a cat"]).vectors, expected[layer], atol=TOLERANCE, rtol=0)
+
+
+def test_malformed_forward_functions(minilm):
+    model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
+    with pytest.raises(ValueError, match="Identity is not a model of transformers: pass"):
+        FrozenEncoder(torch.nn.Identity(), tokenizer, num_layers=1)
+    with pytest.raises(ValueError, match="returns one layer"):
+        FrozenEncoder(model, tokenizer, forward_fn=last_vectors, all_layers=True)
+    with pytest.raises(ValueError, match=r"one vector per token.*returned shape \(1, 384\)"):
+        bert_score(["a"], ["b"], FrozenEncoder(model, tokenizer, forward_fn=pooled))
+    with pytest.raises(ValueError, match="forward_fn needs a ready model"):
+        FrozenEncoder(minilm, forward_fn=last_vectors)
+
+
+def test_a_local_folder_whose_configuration_names_a_listed_model(minilm, tmp_path):
+    shutil.copytree(minilm, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    for origin, layer in (("distilbert-base-uncased", 5), ("google/bert_uncased_L-6_H-512_A-8", 5)):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": origin}))
+        encoder = FrozenEncoder(tmp_path / "model")
+        assert (encoder.num_layers, encoder.listed_name) == (layer, origin)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "my/own"}))
+    with pytest.raises(ValueError, match="no tuned layer is published for"):
+        FrozenEncoder(tmp_path / "model")
+    assert FrozenEncoder(minilm, num_layers=-1).num_layers == 6
+    assert FrozenEncoder(minilm, num_layers=-7).num_layers == 0
+
+
+def test_a_progress_bar_only_when_asked_for(encoder, capsys):
+    bert_score(["a b", "c d"], ["a", "c"], encoder)
+    assert capsys.readouterr() == ("", "")
+    bert_score(["a b", "c d"], ["a", "c"], encoder, verbose=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "2/2" in shown.err
