@@ -131,8 +131,10 @@ def test_an_update_waits_once_for_new_texts(compared):
         # program goes on.
         caches = name != "metric, no cache"
         check, copy = ["aten::_local_scalar_dense"], ["aten::copy_"]
-        assert new == (check + copy if caches else check)
-        assert known == []
+        # torchmetrics moves what an update adds to such states.
+        moved = ["aten::_to_copy"] if name == "metric, states on the CPU" else []
+        assert new == sorted(check + moved + (copy if caches else []))
+        assert known == moved
 
 
 @pytest.mark.slow
