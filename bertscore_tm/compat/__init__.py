@@ -11,6 +11,7 @@ Parameters, defaults, results and their meaning are those of the other package, 
 * RoBERTa and GPT-2 get a space before each text, as in all published scores. transformers 5 ignores this request.
 * A missing baseline is an error instead of scores that are not rescaled. Published tables come with this package.
 * Texts are truncated with a warning, and at the model's limit where the tokenizer declares none.
+* F1 is clamped to [-1, 1] where precision or recall is negative and the formula has a pole.
 * Every layer of a model with a final norm is normalized, also below the last.
 * The hash is this package's signature, which names everything that changes a score.
 
