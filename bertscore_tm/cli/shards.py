@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,11 @@ class Shards:
         """
         from bertscore_tm.scoring.messages import progress_bar
 
-        parts = [range(start, min(start + self.size, self.num_items)) for start in range(0, self.num_items, self.size)]
+        # The first part is short, so that little is lost soon after the start.
+        starts = [*range(0, self.num_items, self.size)]
+        if self.folder is not None and min(self.size, self.num_items) > SMALLEST:
+            starts.insert(1, SMALLEST)
+        parts = [range(start, stop) for start, stop in pairwise([*starts, self.num_items])]
         missing = self.ranks.run_on_first(lambda: [part for part in parts if not self._is_kept(part)])
         if len(missing) < len(parts) and self.ranks.rank == 0:
             print_message(f"resuming: {len(parts) - len(missing)} of {len(parts)} parts are in {self.folder}")

@@ -4,9 +4,10 @@ import json
 from itertools import chain
 
 import pytest
+import torch
 
 from bertscore_tm.cli import shards
-from bertscore_tm.cli.shards import partial_path
+from bertscore_tm.cli.shards import Shards, partial_path
 from bertscore_tm.encoder import FrozenEncoder
 from tests.support.models import save_tiny_model
 from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
@@ -134,3 +135,26 @@ def test_ranks_write_what_one_process_writes(command, tmp_path):
     found = json.loads((tmp_path / "ranks.json").read_text())
     expected = json.loads(command(*TEXT_FILES, "--idf", "--json", "--per-segment").out)
     assert numbers(found) == pytest.approx(numbers(expected), abs=1.1e-6)
+
+
+class OneRank:
+    """The ranks of a run in one process."""
+
+    rank, size = 0, 1
+
+    def run_on_first(self, work):
+        return work()
+
+    run_on_all = run_on_first
+
+
+def test_the_first_part_is_short(tmp_path):
+    computed = []
+
+    def work(part, progress):
+        computed.append(part)
+        return {"numbers": torch.arange(part.start, part.stop)}
+
+    found = Shards(OneRank(), 2500, 1000, tmp_path).compute(work)
+    assert computed == [range(100), range(100, 1000), range(1000, 2000), range(2000, 2500)]
+    assert torch.cat([part["numbers"] for part in found]).tolist() == list(range(2500))
