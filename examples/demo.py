@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     Returns:
         F1 of validation pairs during training, and the difference that the loss made on test pairs.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser("python -m examples.demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=50, help="training steps with cross-entropy, at least 5")
     parser.add_argument("--pairs", type=int, default=100, help="test pairs, at least 6")
     parser.add_argument("--output", type=Path, default=Path("outputs/demo"), help="folder of pictures and texts")
