@@ -377,6 +377,6 @@ def describe_refusal(config: PretrainedConfig, probe: str, finding: str) -> str:
     """
     return (
         f"models of type {config.model_type!r} are not supported as encoder: the probe of the {probe} failed "
-        f"({finding}). Types that need no probe: {', '.join(sorted(FAMILIES))}. For any other model pass model=, "
-        f"user_tokenizer= and user_forward_fn=, a function that returns its token vectors"
+        f"({finding}). Types that need no probe: {', '.join(sorted(FAMILIES))}. For any other model pass "
+        f"FrozenEncoder(model, tokenizer, forward_fn=...), with a function that returns its token vectors"
     )

@@ -98,7 +98,7 @@ def run_encoder(
         if found is None:
             raise ValueError(
                 f"the forward pass of {type(model).__name__} does not return the hidden states of its layers: let it "
-                f"accept output_hidden_states, or pass user_forward_fn=, a function that returns token vectors"
+                f"accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
             )
         # BigBird pads texts to whole blocks and keeps the padding in its states.
         states = [state[:, :length] for state in found[: num_layers + 1]]
