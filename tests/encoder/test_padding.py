@@ -168,7 +168,7 @@ def test_every_layer_of_a_forward_pass_that_returns_only_the_last_is_refused(mod
     encoder = FrozenEncoder(
         with_class(models["bert"], TakesIdsOnly), tiny_tokenizer("wordpiece"), num_layers=2, all_layers=True
     )
-    with pytest.raises(ValueError, match=r"TakesIdsOnly does not return the hidden states.*user_forward_fn="):
+    with pytest.raises(ValueError, match=r"TakesIdsOnly does not return the hidden states.*forward_fn="):
         encoder.encode(TEXTS)
 
 

@@ -175,7 +175,7 @@ def refused_model(kind):
 def test_models_that_fail_a_probe_are_refused_with_its_name(kind, failed):
     with torch.random.fork_rng(devices=[]):
         model = refused_model(kind)
-    with pytest.raises(ValueError, match=f"type '{kind}'.*the probe of the {failed} failed.*user_forward_fn="):
+    with pytest.raises(ValueError, match=f"type '{kind}'.*the probe of the {failed} failed.*forward_fn="):
         FrozenEncoder(model, tokenizer(), num_layers=1)
 
 
