@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.batching import halve_until_it_fits
+from bertscore_tm.core.memory import halve_until_it_fits
 from bertscore_tm.core.token_vectors import TokenVectors, segment_ids, token_batches
 from bertscore_tm.utilities.user_warnings import warn_user
 

@@ -1,4 +1,4 @@
-"""Return freed memory to the operating system."""
+"""Memory: whether an error means that it ran out, smaller steps where it does, and its return to the system."""
 
 from __future__ import annotations
 
@@ -6,9 +6,101 @@ import ctypes
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import cast
+from typing import TypeVar, cast
 
-__all__ = ["return_freed_memory"]
+import torch
+
+__all__ = ["halve_until_it_fits", "is_out_of_memory", "return_freed_memory"]
+
+T = TypeVar("T")
+
+# CPU allocators and libraries raise a plain RuntimeError, recognizable only by its message.
+_OUT_OF_MEMORY_MESSAGES = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "alloc_failed",
+)
+# oneDNN reports every failure to generate a kernel with this message, without its cause.
+_ONEDNN_MESSAGE = "could not create a primitive"
+# Generating a kernel takes less; glibc maps blocks of this size anew and never serves them from freed memory.
+_PROBE_BYTES = 64 * 2**20
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Check whether an error means that memory ran out, on any device.
+
+    oneDNN's "could not create a primitive" has many causes (missing memory, unsupported shapes, a system that forbids
+    generated code). It counts only where memory is short, that is, where allocating 64 MiB fails too.
+
+    Args:
+        error: any error.
+
+    Returns:
+        Whether a smaller step may succeed.
+
+    Example:
+        >>> is_out_of_memory(torch.OutOfMemoryError("tried to allocate 2 GiB")), is_out_of_memory(RuntimeError("a bug"))
+        (True, False)
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    message = str(error).lower()
+    if any(known in message for known in _OUT_OF_MEMORY_MESSAGES):
+        return True
+    return _ONEDNN_MESSAGE in message and not _can_allocate(_PROBE_BYTES)
+
+
+def _can_allocate(num_bytes: int) -> bool:
+    try:
+        torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+    except (MemoryError, RuntimeError):
+        return False
+    return True
+
+
+def halve_until_it_fits(
+    step: Callable[[int], T], size: int, smallest: int, device: torch.device, advice: str
+) -> tuple[T, int]:
+    """Run a step, with half its size each time that memory runs out.
+
+    Args:
+        step: takes a size; when it fails, it leaves everything as it was.
+        size: the size to start with.
+        smallest: sizes below this are not tried.
+        device: where the step runs.
+        advice: completes the error "out of memory on the device with ...": what was computed, and what to do.
+
+    Returns:
+        The step's result, and the size with which it succeeded.
+
+    Raises:
+        OutOfMemoryError: memory ran out at the smallest size too.
+
+    Example:
+        >>> def step(size):
+        ...     if size > 3:
+        ...         raise MemoryError
+        ...     return "done"
+        >>> halve_until_it_fits(step, 10, 1, torch.device("cpu"), "10 texts: pass fewer texts")
+        ('done', 2)
+    """
+    while True:
+        try:
+            return step(size), size
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if size // 2 < smallest:
+                raise torch.OutOfMemoryError(f"out of memory on {device} with {advice}. The cause: {error}") from error
+        # After the handler, since the error keeps alive what the failed step had computed.
+        if device.type == "cuda":
+            # Freed blocks that torch caches may be too small for the next step.
+            torch.cuda.empty_cache()
+        size //= 2
 
 
 def return_freed_memory() -> None:

@@ -8,9 +8,6 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor, nn
 
-# Largest ratio of a batch's tokens with padding to those without.
-_PADDING_RATIO = 1.2
-
 __all__ = ["TokenVectors", "concatenate", "segment_ids", "token_batches", "unit_vectors"]
 
 
@@ -158,22 +155,12 @@ def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
     return segments.repeat_interleave(lengths, output_size=num_elements)
 
 
-def token_batches(
-    lengths: Sequence[int],
-    budget: int,
-    max_items: int | None = None,
-    equal: bool = False,
-    least: int | None = None,
-) -> Iterator[list[int]]:
+def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Cut items into batches of similar length whose padded size stays within a budget.
 
     Args:
         lengths: size of each item in tokens.
         budget: largest padded size of a batch, in tokens; an item larger than that becomes a batch alone.
-        max_items: largest number of items in a batch.
-        equal: put only items of equal length together.
-        least: a batch of at least this padded size ends before padding exceeds 20 % of its items' tokens. Default:
-            batches are as large as the budget allows.
 
     Returns:
         An iterator over lists of item indices, longest items first, equal lengths in their given order.
@@ -182,21 +169,12 @@ def token_batches(
         >>> list(token_batches([3, 9, 4, 3], budget=10))
         [[1], [2, 0], [3]]
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batch: list[int] = []
-    total = 0
-    for i in order:
-        if batch:
-            longest, padded = lengths[batch[0]], (len(batch) + 1) * lengths[batch[0]]
-            full = padded > budget or len(batch) == max_items or (equal and lengths[i] != longest)
-            wasteful = (
-                least is not None and padded - longest >= least and padded > _PADDING_RATIO * (total + lengths[i])
-            )
-            if full or wasteful:
-                yield batch
-                batch, total = [], 0
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
+            yield batch
+            batch = []
         batch.append(i)
-        total += lengths[i]
     if batch:
         yield batch
 

@@ -1,10 +1,11 @@
-"""The frozen model of an encoder: cut, placed on a device, and shared by all encoders that need the same."""
+"""The frozen model of an encoder: cut, placed on a device, run, and shared by all encoders that need the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, cast
 
 import torch
@@ -12,30 +13,35 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.onednn import pack_linears
-from bertscore_tm.encoder.content_hash import hash_files, hash_model
+from bertscore_tm.core.onednn import is_eager, pack_linears
 from bertscore_tm.encoder.families import (
     FAMILIES,
+    Batching,
     Family,
     OwnModelConfig,
     listed_family,
     text_config,
     text_part,
 )
-from bertscore_tm.encoder.forward_pass import accepted_options, may_ignore_mask, run_encoder
-from bertscore_tm.encoder.identity import ModelSource, listed_name
-from bertscore_tm.encoder.loading import load_encoder
-from bertscore_tm.encoder.padding import mixes_padding, switches_rope
-from bertscore_tm.encoder.precision import has_native_bfloat16, warn_of_slow_bfloat16
+from bertscore_tm.encoder.forward_pass import (
+    accepted_options,
+    draw_texts,
+    find_batching,
+    run_encoder,
+    run_texts,
+)
+from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model, listed_name
+from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.probe import cut_probed, probed_family
-from bertscore_tm.encoder.shared_objects import SharedObjects
-from bertscore_tm.encoder.tokenization import TextTokenizer
+from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.integers import as_integer
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "Backbone",
     "ForwardFunction",
     "count_from_zero",
+    "has_native_bfloat16",
     "ready_config",
     "ready_encoder",
     "resolve_layer",
@@ -44,19 +50,21 @@ __all__ = [
 # Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
 ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
-
-@dataclass(frozen=True)
-class _ModelKey:
-    """Key of a model in memory."""
-
-    source: ModelSource
-    layers_kept: int
-    dtype: torch.dtype
-    device: torch.device
+# Tokens of the texts that are tried together and alone when a model is loaded.
+_TRIED_LENGTHS = (21, 4, 4, 2)
 
 
-# The models in memory.
-_models: SharedObjects[nn.Module] = SharedObjects()
+@dataclass
+class _LoadedModel:
+    """A frozen model, how its texts share a forward pass, and the options that it accepts."""
+
+    model: nn.Module
+    batching: Batching
+    options: frozenset[str]
+
+
+# The models in memory, by source, layers kept, dtype and device.
+_models: SharedObjects[_LoadedModel] = SharedObjects()
 
 
 class Backbone:
@@ -95,128 +103,101 @@ class Backbone:
         self.num_layers = num_layers
         self.all_layers = all_layers
         self.layers_kept = self.family.layers_to_keep(num_layers)
+        self.first_position = family.first_position(config)
         self.dtype = dtype
         self.forward_fn = forward_fn
-        self._options: frozenset[str] = frozenset()
-        self._may_ignore_mask = False
-        # Of the user's code it is found out when texts of different lengths are first encoded.
-        self._mixes_padding: bool | None = None
         self._hash: str | None = None
         # By the device's name, since torch.compile cannot look up devices in a dictionary.
-        self.models: dict[str, nn.Module] = {}
+        self.models: dict[str, _LoadedModel] = {}
 
     def on(self, device: torch.device) -> Any:
-        """Return the model on a device, loaded if it is not in memory.
+        """Return the model on a device, loaded if it is not in memory, frozen and in evaluation mode."""
+        return self._loaded(device).model
 
-        Args:
-            device: the device.
-
-        Returns:
-            The model, frozen and in evaluation mode.
-        """
-        device = _with_index(device)
-        if str(device) not in self.models:
-            self._place(device, self._load)
-        model = self.models[str(device)]
-        if model.training:  # a caller may have called .train()
-            nn.Module.eval(model)
-        return model
+    def packs(self, device: torch.device) -> bool:
+        """Return whether texts of different lengths share a forward pass without padding."""
+        return self._loaded(device).batching != "padded"
 
     def copy_ready(self, model: nn.Module) -> None:
-        """Take a frozen copy of the ready model, on its device, so that training it later changes no score.
-
-        Args:
-            model: the ready model.
-        """
+        """Take a frozen copy of the ready model, on its device, so that training it later changes no score."""
         self._place(next(model.parameters()).device, lambda dtype: self._cut_copy(model))
 
     def resolve_dtype(self, device: torch.device) -> torch.dtype:
-        """Return the precision used on a device.
-
-        Args:
-            device: the device.
-
-        Returns:
-            The dtype; for ``"auto"`` bfloat16 where the device computes it natively, else float32.
-        """
+        """Return the precision used on a device."""
         if isinstance(self.dtype, torch.dtype):
             return self.dtype
         return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
 
-    def needs_equal_lengths(self, sizes: Sequence[int], device: torch.device, tokenizer: TextTokenizer) -> bool:
-        """Check whether only texts of equal length may share a batch.
+    def run(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Run texts, which do not affect each other.
 
         Args:
-            sizes: lengths of the texts in tokens.
-            device: where the model runs, if it has to be tried.
-            tokenizer: its tokenizer.
+            ids: token ids of all texts, one after the other, shape (tokens,); or input embeddings, shape
+                (tokens, width).
+            lengths: tokens of each text, longest first.
 
         Returns:
-            Whether texts of these lengths would affect each other.
-        """
-        if len(set(sizes)) < 2:
-            return False
-        return switches_rope(self.config, min(sizes), max(sizes)) or self.mixes_padding(device, tokenizer)
-
-    def mixes_padding(self, device: torch.device, tokenizer: TextTokenizer) -> bool:
-        """Check whether padding affects real tokens, so that only texts of equal length may share a batch.
-
-        Args:
-            device: where the model is loaded, and runs if it has to be tried.
-            tokenizer: its tokenizer.
-
-        Returns:
-            Whether it does: a property of the family, or, where the user's code runs the model, of a short text that is
-            encoded alone and next to a longer one.
-        """
-        if not self._may_ignore_mask or self.family.mixes_padding:
-            return self.family.mixes_padding
-        if self._mixes_padding is None:
-            with torch.no_grad():
-                self._mixes_padding = mixes_padding(
-                    lambda ids, mask: self.run(device, mask, input_ids=ids).movedim(0, 2),
-                    tokenizer(["a"]).ids[0],
-                    tokenizer.pad_id,
-                    max_length=tokenizer.max_length,
-                    dtype=self.resolve_dtype(device),
-                    device=device,
-                )
-        return self._mixes_padding
-
-    def run(self, device: torch.device, mask: Tensor, **inputs: Tensor) -> Tensor:
-        """Run the model, with autocast off.
-
-        Args:
-            device: where the inputs are.
-            mask: real positions, shape (batch, positions), bool.
-            **inputs: ``input_ids`` or ``inputs_embeds``.
-
-        Returns:
-            Hidden states, shape (layers, batch, positions, width).
+            Hidden states in the order of the tokens, shape (layers, tokens, width).
 
         Raises:
             ValueError: the user's function returned another shape.
         """
-        model = self.on(device)
-        if self.forward_fn is not None:
-            with torch.autocast(device_type=device.type, enabled=False):
-                vectors = self.forward_fn(model, {**inputs, "attention_mask": mask.long()})
-            if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
-                raise ValueError(
-                    f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
-                    f"shape {tuple(vectors.shape)}"
-                )
-            return vectors[None]
-        return run_encoder(
-            model,
-            self.family,
-            self.config,
-            mask,
-            num_layers=self.num_layers,
-            all_layers=self.all_layers,
-            options=self._options,
-            **inputs,
+        loaded = self._loaded(ids.device)
+        parts, start = [], 0
+        for several in _split_at(lengths, _rope_switch(self.config)):
+            end = start + sum(several)
+            parts.append(self._run(loaded, ids[start:end], several, loaded.batching))
+            start = end
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
+        """Run texts of soft tokens, with a gradient.
+
+        Args:
+            embeds: input embeddings, shape (batch, positions, width).
+            mask: real positions, shape (batch, positions), bool.
+
+        Returns:
+            Hidden states, of no meaning at padding, shape (layers, batch, positions, width).
+        """
+        loaded = self._loaded(embeds.device)
+        # Compiled code and accelerators would have to wait for the lengths.
+        packs = loaded.batching == "packed" and embeds.device.type == "cpu" and is_eager()
+        switch = _rope_switch(self.config)
+        if not packs and loaded.batching != "equal" and (switch is None or mask.shape[1] <= switch):
+            return self._forward(loaded, embeds, mask, None)
+        lengths = mask.sum(-1).tolist()
+        order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
+        rows = torch.tensor(order, dtype=torch.long, device=mask.device)
+        places = (rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device))[mask[rows]]
+        found = self.run(embeds.flatten(0, 1)[places], [lengths[i] for i in order])
+        states = found.new_zeros(len(found), mask.numel(), found.shape[-1]).index_copy(1, places, found)
+        return states.unflatten(1, mask.shape)
+
+    def _run(self, loaded: _LoadedModel, ids: Tensor, lengths: Sequence[int], batching: Batching) -> Tensor:
+        return run_texts(
+            lambda *inputs: self._forward(loaded, *inputs),
+            ids,
+            lengths,
+            batching,
+            first_position=self.first_position,
+            pad_id=int(getattr(self.config, "pad_token_id", None) or 0),
         )
+
+    def _forward(self, loaded: _LoadedModel, inputs: Tensor, mask: Tensor, position_ids: Tensor | None) -> Tensor:
+        if self.forward_fn is None:
+            layers = self.num_layers, self.all_layers
+            return run_encoder(
+                loaded.model, self.family, self.config, inputs, mask, position_ids, *layers, options=loaded.options
+            )
+        with torch.autocast(device_type=inputs.device.type, enabled=False):
+            vectors = self.forward_fn(loaded.model, {"input_ids": inputs, "attention_mask": mask.long()})
+        if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
+            raise ValueError(
+                f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
+                f"shape {tuple(vectors.shape)}"
+            )
+        return vectors[None]
 
     def content_hash(self) -> str | None:
         """Return a hash of the model: of a folder's files, or of a ready model's frozen copy; ``None`` of a hub name.
@@ -230,37 +211,66 @@ class Backbone:
             self.source.check_unchanged()
             return hash_files(self.source.folder, self.source.files)
         if self._hash is None:
-            self._hash = hash_model(next(iter(self.models.values())))
+            self._hash = hash_model(next(iter(self.models.values())).model)
         return self._hash
+
+    def _loaded(self, device: torch.device) -> _LoadedModel:
+        device = _with_index(device)
+        if str(device) not in self.models:
+            self._place(device, self._load)
+        loaded = self.models[str(device)]
+        if loaded.model.training:  # a caller may have called .train()
+            nn.Module.eval(loaded.model)
+        return loaded
 
     def _place(self, device: torch.device, load: Callable[[torch.dtype], nn.Module]) -> None:
         device, dtype = _with_index(device), self.resolve_dtype(device)
         if dtype == torch.bfloat16 and device.type == "cpu" and not has_native_bfloat16(device):
             warn_of_slow_bfloat16()
 
-        def frozen() -> nn.Module:
+        def create() -> _LoadedModel:
             # On another default device, transformers loads models there, and only if accelerate is installed.
             with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 model = load(dtype)
                 _move(model, device, dtype)
-            model.requires_grad_(False)
-            nn.Module.eval(model)
-            pack_linears(model)
-            return model
+                model.requires_grad_(False)
+                nn.Module.eval(model)
+                pack_linears(model)
+                with quiet_transformers():
+                    return self._try_batching(model, device, dtype)
 
-        model = _models.get(_ModelKey(self.source, self.layers_kept, dtype, device), frozen)
+        loaded = _models.get((self.source, self.layers_kept, dtype, device), create)
         if (probed := self._probed_family()) is not None:
             self.family = probed  # by this encoder or by another one that shares the model
-        self._options = accepted_options(model)
-        self._may_ignore_mask = self.forward_fn is not None or may_ignore_mask(model)
-        self.models[str(device)] = model
+        self.models[str(device)] = loaded
+
+    def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> _LoadedModel:
+        """Find out how texts share a forward pass: the table and the probe say it, unless the code is the user's."""
+        family = self._probed_family() or self.family
+        loaded = _LoadedModel(model, family.batching, accepted_options(model))
+        is_own = self.forward_fn is not None or _is_own_code(model, loaded.options)
+        tried: list[Batching] = ["packed"] if family.batching == "packed" and self.forward_fn is None else []
+        if is_own and family.batching != "equal":
+            tried += ["padded", "equal"]
+        if tried and device.type != "meta":  # without values, there is nothing to compare
+            found = find_batching(
+                model,
+                lambda ids, lengths, batching: self._run(loaded, ids, lengths, batching),
+                draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device),
+                tried,
+                dtype,
+            )
+            if found is None and is_own:
+                raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")
+            loaded.batching = found or "padded"
+        return loaded
 
     def _load(self, dtype: torch.dtype) -> nn.Module:
         # A copy in another precision has lost digits, but a ready model cannot be loaded again.
         ready = self.source.kind == "ready"
-        for model in self.models.values():
-            if ready or next(model.parameters()).dtype == dtype:
-                return self._cut_copy(model)
+        for loaded in self.models.values():
+            if ready or next(loaded.model.parameters()).dtype == dtype:
+                return self._cut_copy(loaded.model)
         loaded_dtype = torch.float32 if self._needs_probe() else dtype
         return load_encoder(self.source, self.name, self.family, self._cut, loaded_dtype)
 
@@ -273,9 +283,7 @@ class Backbone:
         return copied
 
     def _probed_family(self) -> Family | None:
-        if not self.family.probed:
-            return None
-        return probed_family(self.config, self.layers_kept)
+        return probed_family(self.config, self.layers_kept) if self.family.probed else None
 
     def _needs_probe(self) -> bool:
         return self.family.probed and self._probed_family() is None
@@ -290,7 +298,7 @@ class Backbone:
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "models": {}}
         if self.source.kind == "ready":
-            model = next(iter(self.models.values()))
+            model = next(iter(self.models.values())).model
             state["ready"] = model if self.source.is_whole else _ModelParts.of(cast(Any, model))
         return state
 
@@ -335,14 +343,30 @@ class _ModelParts:
         return model, next(iter(self.weights.values())).device
 
 
+def _is_own_code(model: nn.Module, options: Collection[str]) -> bool:
+    """Return whether a model's class is not one of transformers, and may drop the mask, or takes none."""
+    owner = next(one for one in type(model).__mro__ if "forward" in vars(one))
+    return owner.__module__.partition(".")[0] != "transformers" or "attention_mask" not in options
+
+
+@cache
+def warn_of_slow_bfloat16() -> None:
+    """Warn, once per process, that the processor computes bfloat16 more slowly than float32."""
+    warn_user(
+        "this processor has no bfloat16 instructions, so that dtype='bfloat16' is slower than 'float32' on it: use "
+        "dtype='auto', which chooses bfloat16 only where the device computes it natively"
+    )
+
+
+def has_native_bfloat16(device: torch.device) -> bool:
+    """Return whether a device computes bfloat16 in hardware; unknown devices do not."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())
+
+
 def ready_encoder(model: nn.Module) -> nn.Module:
-    """Return the encoder within a ready model of transformers.
-
-    Args:
-        model: the model, with or without a head or a decoder.
-
-    Returns:
-        The encoder.
+    """Return the encoder within a ready model of transformers, with or without a head or a decoder.
 
     Raises:
         ValueError: the model is not one of transformers.
@@ -361,16 +385,7 @@ def ready_encoder(model: nn.Module) -> nn.Module:
 
 
 def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool) -> PretrainedConfig:
-    """Return the configuration of a ready model.
-
-    Args:
-        model: the model.
-        tokenizer: its tokenizer.
-        has_forward_fn: whether a function of the user runs the model.
-
-    Returns:
-        A copy of the model's configuration, or :class:`OwnModelConfig` where a function runs a model of no listed type.
-    """
+    """Return a copy of a ready model's configuration; one of ours where a function runs a type that is not listed."""
     config = getattr(model, "config", None)
     if isinstance(config, PretrainedConfig) and (not has_forward_fn or config.model_type in FAMILIES):
         return deepcopy(config)
@@ -386,18 +401,9 @@ def resolve_layer(
     all_layers: bool,
     forward_fn: ForwardFunction | None,
 ) -> int:
-    """Return the number of the encoder layer that is compared.
+    """Return the number of the encoder layer that is compared, counted from 0.
 
-    Args:
-        config: the model's configuration.
-        name: the model as the user calls it.
-        num_layers: the layer; negative numbers count from the last. Default: the model's tuned layer, or its last one
-            with ``all_layers``.
-        all_layers: whether all layers up to it are returned.
-        forward_fn: the user's function that runs the model.
-
-    Returns:
-        The number, counted from 0.
+    By default it is the model's tuned layer, or its last one with ``all_layers``.
 
     Raises:
         TypeError: ``num_layers`` is not an integer.
@@ -421,16 +427,29 @@ def resolve_layer(
 
 
 def count_from_zero(num_layers: int, config: PretrainedConfig) -> int:
-    """Return a layer's number counted from 0.
-
-    Args:
-        num_layers: the layer; negative numbers count from the model's last.
-        config: the model's configuration.
-
-    Returns:
-        The number; it may not exist.
-    """
+    """Return a layer's number counted from 0, of which negative ones count from the last; it may not exist."""
     return num_layers + int(config.num_hidden_layers) + 1 if num_layers < 0 else num_layers
+
+
+def _rope_switch(config: PretrainedConfig) -> int | None:
+    """Return the length above which a text changes the position frequencies of all texts in its batch, as in LongRoPE.
+
+    So do Phi-3 and others.
+    """
+    # Before transformers 5, it was rope_scaling.
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    default = getattr(config, "original_max_position_embeddings", None)
+    for settings in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
+        if settings.get("rope_type", settings.get("type")) == "longrope":
+            switch = settings.get("original_max_position_embeddings", default)
+            return None if switch is None else int(switch)
+    return None
+
+
+def _split_at(lengths: Sequence[int], limit: int | None) -> list[Sequence[int]]:
+    """Divide lengths, longest first, into those above a limit and the others."""
+    longer = 0 if limit is None else sum(length > limit for length in lengths)
+    return [part for part in (lengths[:longer], lengths[longer:]) if part]
 
 
 def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
 from transformers import AutoModel, PretrainedConfig
 
 __all__ = [
+    "FAMILIES",
+    "Batching",
     "Family",
     "OwnModelConfig",
     "describe_refusal",
@@ -25,6 +27,9 @@ __all__ = [
     "text_config",
     "text_part",
 ]
+
+# How texts of different lengths share a forward pass.
+Batching = Literal["packed", "padded", "equal"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,9 @@ class Family:
         positions_after_padding: position ids count from ``pad_token_id + 1`` (RoBERTa's convention).
         padding_id: the id after which positions are numbered, for models that do not read it from their configuration.
         prefix_space: published scores put a space before every text (RoBERTa's and GPT-2's tokenizers).
-        mixes_padding: padding affects real tokens, through convolutions or blocks of attention, so that only texts of
-            equal length may share a batch.
+        batching: how texts of different lengths share a forward pass: ``"packed"`` in a row without padding, where
+            positions and attention allow it; ``"padded"``; or ``"equal"``, only with texts of equal length, as padding
+            affects real tokens through convolutions or blocks of attention.
         always_pools: the forward pass may call the pooler without checking whether there is one.
         takes_embeddings: input embeddings instead of token ids give the same vectors.
         probed: the properties come from the model's structure and a probe.
@@ -59,7 +65,7 @@ class Family:
     positions_after_padding: bool = False
     padding_id: int | None = None
     prefix_space: bool = False
-    mixes_padding: bool = False
+    batching: Batching = "packed"
     always_pools: bool = False
     takes_embeddings: bool = True
     probed: bool = False
@@ -160,7 +166,7 @@ class Family:
 
 
 _ROBERTA = Family(positions_after_padding=True, prefix_space=True)
-_BART = Family(encoder="encoder", layers=("layers",))
+_BART = Family(encoder="encoder", layers=("layers",), batching="padded")
 _BART_WITH_FINAL_NORM = replace(_BART, final_modules=("layer_norm",))
 _T5 = Family(
     encoder="encoder",
@@ -168,6 +174,7 @@ _T5 = Family(
     layers=("block",),
     final_modules=("final_layer_norm",),
     absolute_positions=None,
+    batching="padded",
 )
 _LLAMA = Family(layers=("layers",), final_modules=("norm",))
 
@@ -175,26 +182,26 @@ FAMILIES: dict[str, Family] = {
     "albert": Family(layers=(), counter="config.num_hidden_layers"),
     "bart": _BART,
     "bert": Family(),
-    "big_bird": Family(mixes_padding=True),
+    "big_bird": Family(batching="equal"),
     "blenderbot": _BART_WITH_FINAL_NORM,
     "blenderbot-small": _BART,
     "camembert": Family(positions_after_padding=True),
-    "convbert": Family(mixes_padding=True),
-    "deberta": Family(),
-    "deberta-v2": Family(),
+    "convbert": Family(batching="equal"),
+    "deberta": Family(batching="padded"),
+    "deberta-v2": Family(batching="padded"),
     "distilbert": Family(layers=("transformer.layer",)),
     "electra": Family(),
     "gemma": _LLAMA,
     "gemma2": _LLAMA,
     "gpt2": Family(layers=("h",), final_modules=("ln_f",), prefix_space=True),
-    "led": Family(encoder="encoder", layers=("layers",), absolute_positions="max_encoder_position_embeddings"),
+    "led": replace(_BART, absolute_positions="max_encoder_position_embeddings"),
     "llama": _LLAMA,
-    "longformer": Family(positions_after_padding=True),
+    "longformer": Family(positions_after_padding=True, batching="padded"),
     "mbart": _BART_WITH_FINAL_NORM,
     "megatron-bert": Family(final_modules=("encoder.ln",)),
     "mistral": _LLAMA,
     "modernbert": replace(_LLAMA, final_modules=("final_norm",)),
-    "mpnet": Family(positions_after_padding=True, padding_id=1),
+    "mpnet": Family(positions_after_padding=True, padding_id=1, batching="padded"),
     "mt5": _T5,
     "olmo2": _LLAMA,
     "opt": Family(layers=("decoder.layers",), final_modules=("decoder.final_layer_norm",), prefix_space=True),
@@ -204,13 +211,13 @@ FAMILIES: dict[str, Family] = {
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "roberta": _ROBERTA,
-    "squeezebert": Family(layers=("encoder.layers",), always_pools=True),
+    "squeezebert": Family(layers=("encoder.layers",), always_pools=True, batching="padded"),
     "t5": _T5,
     "umt5": _T5,
-    "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers"),
+    "xlm": Family(layers=("attentions", "layer_norm1", "ffns", "layer_norm2"), counter="n_layers", batching="padded"),
     "xlm-roberta": Family(positions_after_padding=True),
     "xlm-roberta-xl": Family(positions_after_padding=True, final_modules=("encoder.LayerNorm",)),
-    "xlnet": Family(layers=("layer",), absolute_positions=None),
+    "xlnet": Family(layers=("layer",), absolute_positions=None, batching="padded"),
 }
 
 

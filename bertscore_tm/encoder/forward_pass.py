@@ -1,10 +1,19 @@
-"""The forward pass of a model of transformers: token ids or embeddings in, hidden states out."""
+"""The forward pass of texts of different lengths: packed in a row, padded, or only with texts of equal length.
+
+A packed row has no padding: linear layers, norms and activations run on real tokens only, and attention alone is
+computed text by text, by a function that transformers calls through its interface of attention implementations.
+Callers pass tokens one after the other and get vectors in the same form, whichever way they were computed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
 from inspect import Parameter, signature
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any, cast
 
@@ -12,66 +21,99 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from bertscore_tm.encoder.families import Family
+from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.core.token_vectors import unit_vectors
+from bertscore_tm.encoder.families import Batching, Family
 
-__all__ = ["accepted_options", "may_ignore_mask", "run_encoder"]
+__all__ = [
+    "Forward",
+    "accepted_options",
+    "are_same_vectors",
+    "draw_texts",
+    "find_batching",
+    "run_encoder",
+    "run_texts",
+]
+
+# From token ids or embeddings, shape (batch, positions, ...), the mask of real positions, and position ids of a packed
+# row, both of shape (batch, positions), to hidden states, shape (layers, batch, positions, width).
+Forward = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 # Keyword arguments that models may lack.
-_OPTIONS = ("attention_mask", "output_hidden_states", "return_dict")
+_OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
+# Name under which transformers finds our attention.
+_NAME = "bertscore_tm_packed"
+# Distance between unit vectors that rounding explains: 1e-6 in float32, 0.01 in bfloat16 (MiniLM).
+_TOLERANCE = 1e-5
+_TOLERANCE_IN_EPS = 8
 
 
-def accepted_options(model: nn.Module) -> frozenset[str]:
-    """Return which of the attention mask and the options of outputs a model accepts.
-
-    A forward pass with ``**kwargs``, as in subclasses and profilers, accepts all of them.
-
-    Args:
-        model: the model.
-
-    Returns:
-        The names. The class's method is read: hooks that wrap that of an instance may hide its arguments.
-    """
-    parameters = signature(type(model).forward).parameters
-    accepts_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
-    return frozenset(name for name in _OPTIONS if accepts_any or name in parameters)
-
-
-def may_ignore_mask(model: nn.Module) -> bool:
-    """Check whether a model lacks an attention mask, or its class is not one of transformers and may drop the mask.
+def run_texts(
+    forward: Forward,
+    inputs: Tensor,
+    lengths: Sequence[int],
+    batching: Batching,
+    *,
+    first_position: int = 0,
+    pad_id: int = 0,
+) -> Tensor:
+    """Run texts together.
 
     Args:
-        model: the model.
+        forward: the forward pass.
+        inputs: token ids or embeddings of all texts, one after the other, shape (tokens, ...).
+        lengths: tokens of each text, longest first.
+        batching: how texts of different lengths share a forward pass.
+        first_position: position id of a text's first token.
+        pad_id: what padding consists of.
 
     Returns:
-        Whether padding may affect real tokens, in families in which it otherwise does not.
+        Hidden states in the order of the inputs, shape (layers, tokens, width).
     """
-    owner = next(one for one in type(model).__mro__ if "forward" in vars(one))
-    is_own = owner.__module__.partition(".")[0] != "transformers"
-    return is_own or "attention_mask" not in accepted_options(model)
+    device = inputs.device
+    groups = [(length, sum(1 for _ in several)) for length, several in groupby(lengths)]
+    if batching == "equal" or len(groups) == 1:
+        parts = []
+        for part, (length, count) in zip(inputs.split([one * many for one, many in groups]), groups, strict=True):
+            mask = torch.ones(count, length, dtype=torch.bool, device=device)
+            parts.append(forward(part.unflatten(0, (count, length)), mask, None).flatten(1, 2))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    sizes = torch.tensor(lengths, dtype=torch.long, device="cpu")
+    steps = torch.arange(lengths[0], device="cpu")
+    real = steps < sizes[:, None]
+    if batching == "packed":
+        positions = (steps + first_position).expand_as(real)[real][None].to(device)
+        with _packed_row(groups):
+            return forward(inputs[None], torch.ones_like(positions, dtype=torch.bool), positions)[:, 0]
+    places = real.flatten().nonzero().squeeze(1).to(device)
+    padded = inputs.new_full((real.numel(), *inputs.shape[1:]), pad_id).index_copy(0, places, inputs)
+    return forward(padded.unflatten(0, real.shape), real.to(device), None).flatten(1, 2).index_select(1, places)
 
 
 def run_encoder(
     model: nn.Module,
     family: Family,
     config: PretrainedConfig,
+    inputs: Tensor,
     mask: Tensor,
-    *,
+    position_ids: Tensor | None,
     num_layers: int,
     all_layers: bool,
+    *,
     options: Collection[str],
-    **inputs: Tensor,
 ) -> Tensor:
-    """Run an encoder, with autocast off.
+    """Run an encoder on a batch, with autocast off.
 
     Args:
         model: the encoder, cut to the layers that the family keeps for ``num_layers``.
         family: its family.
         config: its configuration.
+        inputs: token ids, shape (batch, positions), or input embeddings, shape (batch, positions, width).
         mask: real positions, shape (batch, positions), bool.
+        position_ids: of a packed row, shape (1, positions). Default: the model numbers them.
         num_layers: the encoder layer whose output is returned.
         all_layers: return the outputs of all layers up to it.
         options: output of :func:`accepted_options`.
-        **inputs: ``input_ids`` or ``inputs_embeds``.
 
     Returns:
         Hidden states, shape (layers, batch, positions, width).
@@ -84,13 +126,16 @@ def run_encoder(
     wants_states = all_layers or kept > num_layers
     length = mask.shape[1]
     _choose_attention(model, config, length)
-    passed: dict[str, Any] = {**inputs, "attention_mask": mask.long(), "return_dict": True}
+    # What hidden_states holds differs between models: Mamba's lacks the embedding output.
+    recorded = family.layers[0] if wants_states and family.probed and len(family.layers) == 1 else None
+    passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
+    passed["output_hidden_states"] = wants_states and recorded is None
+    if position_ids is not None:
+        passed["position_ids"] = position_ids
+    name = "inputs_embeds" if inputs.is_floating_point() else "input_ids"
     with torch.autocast(device_type=mask.device.type, enabled=False):
-        # What hidden_states holds differs between models: Mamba's lacks the embedding output.
-        recorded = family.layers[0] if wants_states and family.probed and len(family.layers) == 1 else None
         with nullcontext() if recorded is None else _record_states(model.get_submodule(recorded)) as states:
-            passed["output_hidden_states"] = wants_states and recorded is None
-            output = model(**{name: value for name, value in passed.items() if name in inputs or name in options})
+            output = model(**{name: inputs}, **{key: value for key, value in passed.items() if key in options})
         last: Tensor = output.last_hidden_state
         if not wants_states:
             return last[None]
@@ -109,6 +154,245 @@ def run_encoder(
         if family.final_modules and kept == num_layers:
             states[-1] = last  # the model has applied them itself
     return torch.stack(states)
+
+
+def accepted_options(model: nn.Module) -> frozenset[str]:
+    """Return which of the attention mask, position ids and options of outputs a model accepts.
+
+    A forward pass with ``**kwargs``, as in subclasses and profilers, accepts all of them. The class's method is read:
+    hooks that wrap that of an instance may hide its arguments.
+    """
+    parameters = signature(type(model).forward).parameters
+    accepts_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+    return frozenset(name for name in _OPTIONS if accepts_any or name in parameters)
+
+
+def find_batching(
+    model: nn.Module,
+    run: Callable[[Tensor, Sequence[int], Batching], Tensor],
+    texts: Sequence[Tensor],
+    candidates: Sequence[Batching],
+    dtype: torch.dtype,
+) -> Batching | None:
+    """Find the first way in which texts get the same vectors together as alone.
+
+    Args:
+        model: the model, which calls our attention afterwards if texts are packed.
+        run: returns the vectors of texts, shape (layers, tokens, width), as :func:`run_texts` does.
+        texts: token ids of texts of different lengths, longest first.
+        candidates: the ways to try.
+        dtype: precision of the model.
+
+    Returns:
+        The way; ``None`` if there is none.
+    """
+    lengths = [len(text) for text in texts]
+    alone = torch.cat([run(text, [len(text)], "equal") for text in texts], 1)
+    for batching in candidates:
+        if batching == "packed" and not _switch_attention(model, packed=True):
+            continue
+        try:
+            together = run(torch.cat(list(texts)), lengths, batching)
+        except Exception as error:
+            # Models that do not call our attention, or not as expected, fail in many ways.
+            if batching != "packed" or is_out_of_memory(error):
+                raise
+        else:
+            if are_same_vectors(alone, together, dtype):
+                return batching
+        # Models may look at the name of their attention without packed rows too.
+        _switch_attention(model, packed=False)
+    return None
+
+
+def draw_texts(
+    config: PretrainedConfig, lengths: Sequence[int], limit: int | None, device: torch.device
+) -> list[Tensor]:
+    """Return texts of random tokens that are not special, cut to a limit, shape (tokens,) each."""
+    reserved = {0} | {
+        value for name, value in config.to_dict().items() if name.endswith("_token_id") and isinstance(value, int)
+    }
+    ids = [i for i in range(int(getattr(config, "vocab_size", 256))) if i not in reserved]
+    allowed = torch.tensor(ids, dtype=torch.long, device="cpu")
+    generator = torch.Generator("cpu").manual_seed(0)
+    drawn = [torch.randint(len(ids), (min(n, limit or n),), generator=generator, device="cpu") for n in lengths]
+    return [allowed[one].to(device) for one in drawn]
+
+
+def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
+    """Check whether token vectors, shape (..., width), are equal but for rounding; NaN is equal to nothing."""
+    if first.shape != second.shape:
+        return False
+    distance = (unit_vectors(first) - unit_vectors(second)).norm(dim=-1).max()
+    return float(distance) <= max(_TOLERANCE, _TOLERANCE_IN_EPS * torch.finfo(dtype).eps)
+
+
+def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
+    """Let a model that calls torch's attention call ours, which is torch's outside packed rows, or torch's again.
+
+    Returns:
+        Whether a part of the model calls either.
+    """
+    _register()
+    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    switched = [one for one in configs.values() if getattr(one, "_attn_implementation", None) in ("sdpa", _NAME)]
+    for config in switched:
+        config._attn_implementation = _NAME if packed else "sdpa"
+    return bool(switched)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Lengths of the texts in a packed row, longest first: each length with the number of texts."""
+
+    groups: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """What a token of a packed text attends to: the whole text, what precedes it, or what a mask says.
+
+    The mask is that of the longest text, shape (tokens, tokens); its corner is the mask of a shorter one.
+    """
+
+    is_causal: bool = False
+    mask: Tensor | None = None
+
+
+_row: ContextVar[_Row | None] = ContextVar("row", default=None)
+
+
+@contextmanager
+def _packed_row(groups: list[tuple[int, int]]) -> Iterator[None]:
+    token = _row.set(_Row(groups))
+    try:
+        yield
+    finally:
+        _row.reset(token)
+
+
+@cache
+def _register() -> None:
+    # Slow to import; already imported once a model is loaded.
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(_NAME, _attend)
+    AttentionMaskInterface.register(_NAME, _make_pattern)
+
+
+def _make_pattern(**arguments: Any) -> Any:
+    """Return the attention mask of transformers, or the pattern of the texts in a packed row."""
+    from transformers.masking_utils import sdpa_mask
+
+    row = None if torch.compiler.is_compiling() else _row.get()
+    if row is None:
+        return sdpa_mask(**arguments)
+    steps, zero = torch.arange(row.groups[0][0], device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
+    # By the rule of the model alone: the row has no padding.
+    allowed = arguments["mask_function"](zero, zero, steps[:, None], steps[None, :])
+    allowed = allowed.expand(len(steps), len(steps))
+    if allowed.all():
+        return _Pattern()
+    if torch.equal(allowed, steps[:, None] >= steps):
+        return _Pattern(is_causal=True)
+    return _Pattern(mask=allowed.to(arguments["device"]))
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
+) -> tuple[Tensor, None]:
+    """Attend within each text of a packed row; as torch's attention does outside such rows."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    row = None if torch.compiler.is_compiling() else _row.get()
+    if row is None:
+        attended: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return attended
+    known = isinstance(attention_mask, _Pattern)
+    if not known or any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux")):
+        raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
+    # From (1, heads, tokens, size) to (tokens, heads, size).
+    states = [one[0].transpose(0, 1) for one in (query, key, value)]
+    scale = options.get("scaling")
+    if query.device.type == "cpu":
+        attend = _attend_by_length
+    elif query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and attention_mask.mask is None:
+        attend = _attend_by_kernel
+    else:
+        attend = attend_padded
+    return attend(states, row.groups, attention_mask, scale)[None], None
+
+
+def _attend_by_length(
+    states: Sequence[Tensor], groups: Sequence[tuple[int, int]], pattern: _Pattern, scale: float | None
+) -> Tensor:
+    """Attend in one step per length, which needs no padding."""
+    parts = []
+    sizes = [length * count for length, count in groups]
+    for (length, count), *split in zip(groups, *(one.split(sizes) for one in states), strict=True):
+        batch = [one.unflatten(0, (count, length)).transpose(1, 2) for one in split]
+        mask = None if pattern.mask is None else pattern.mask[:length, :length]
+        parts.append(_dot_product(batch, mask, pattern.is_causal, scale).transpose(1, 2).flatten(0, 1))
+    return torch.cat(parts)
+
+
+def attend_padded(
+    states: Sequence[Tensor], groups: Sequence[tuple[int, int]], pattern: _Pattern, scale: float | None
+) -> Tensor:
+    """Attend in one step, with padding inside of attention alone, for devices on which many small steps are slow."""
+    device = states[0].device
+    lengths = torch.tensor(list(chain.from_iterable([one] * many for one, many in groups)), device="cpu")
+    real = torch.arange(groups[0][0], device="cpu") < lengths[:, None]
+    places = real.flatten().nonzero().squeeze(1).to(device)
+    batch = [
+        one.new_zeros(real.numel(), *one.shape[1:]).index_copy(0, places, one).unflatten(0, real.shape).transpose(1, 2)
+        for one in states
+    ]
+    mask = real[:, None, None, :].to(device)
+    if pattern.mask is not None:
+        mask = mask & pattern.mask
+    elif pattern.is_causal:
+        mask = mask & torch.ones(real.shape[1], real.shape[1], dtype=torch.bool, device=device).tril()
+    # Padding attends to all, as a softmax over nothing is NaN.
+    mask = mask | ~real[:, None, :, None].to(device)
+    return _dot_product(batch, mask, False, scale).transpose(1, 2).flatten(0, 1).index_select(0, places)
+
+
+def _attend_by_kernel(
+    states: Sequence[Tensor], groups: Sequence[tuple[int, int]], pattern: _Pattern, scale: float | None
+) -> Tensor:
+    """Attend by torch's kernel for texts of different lengths."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    lengths = chain.from_iterable([one] * many for one, many in groups)
+    ends = torch.tensor([0, *lengths], dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32)
+    ends = ends.to(states[0].device)
+    longest = groups[0][0]
+    found: Any = varlen_attn(
+        *(one.contiguous() for one in states),
+        ends,
+        ends,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1, 0) if pattern.is_causal else (-1, -1),
+        enable_gqa=states[0].shape[1] != states[1].shape[1],
+    )
+    attended: Tensor = found
+    return attended
+
+
+def _dot_product(batch: Sequence[Tensor], mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
+    query, key, value = batch
+    return nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
 
 
 @contextmanager

@@ -7,18 +7,20 @@ parameters, ``state_dict()``, checkpoints, optimizers or DDP buckets.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.batching import encode_in_batches
+from bertscore_tm.core.memory import halve_until_it_fits
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import (
     Backbone,
@@ -28,29 +30,29 @@ from bertscore_tm.encoder.backbone import (
     ready_encoder,
     resolve_layer,
 )
-from bertscore_tm.encoder.content_hash import hash_tokenizer
-from bertscore_tm.encoder.device import default_device
 from bertscore_tm.encoder.families import Family, family_of, text_config
-from bertscore_tm.encoder.identity import (
-    EncoderSettings,
-    ModelSource,
-    ModelVersion,
-    Signature,
-    listed_name,
-)
+from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer, listed_name
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
-from bertscore_tm.encoder.padding import run_by_length, switches_rope
-from bertscore_tm.encoder.precision import as_dtype
-from bertscore_tm.encoder.tokenization import LongText, TextTokenizer, TokenizedTexts, TokenizerSettings
+from bertscore_tm.encoder.tokenization import (
+    LongText,
+    PackedWindows,
+    TextTokenizer,
+    TokenizedTexts,
+    TokenizerSettings,
+)
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
-from bertscore_tm.encoder.windows import PackedWindows
+from bertscore_tm.utilities.class_names import full_class_name
 from bertscore_tm.utilities.integers import as_integer
+from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["ForwardFunction", "FrozenEncoder"]
+__all__ = ["Encoder", "ForwardFunction", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
 
-# Padded tokens per forward pass: a CPU's caches hold this many, an accelerator needs more to be busy.
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Tokens per forward pass: a CPU's caches hold this many, an accelerator needs more to be busy.
 _TOKENS_PER_BATCH = {"cpu": 2048}
 _TOKENS_PER_BATCH_ACCELERATOR = 32768
+# On a CPU, smaller batches of texts that are padded have less padding.
+_PADDED_TOKENS_PER_BATCH = 512
 
 
 class FrozenEncoder:
@@ -136,7 +138,7 @@ class FrozenEncoder:
         self._device = None if device is None else torch.device(device)
         self.all_layers = all_layers
         self.batch_size = batch_size
-        self.dtype = as_dtype(dtype)
+        self.dtype = _as_dtype(dtype)
         self._forward_fn = forward_fn
         self._given_tokenizer = tokenizer
         self._tokenizer_settings = TokenizerSettings(
@@ -267,7 +269,7 @@ class FrozenEncoder:
         Raises:
             OSError: the model's folder was saved again since the encoder was made.
         """
-        return str(self.signature_fields(layer))
+        return join_signature(self.signature_fields(layer))
 
     def settings(self, layer: int | None = None) -> str:
         """Return the settings in one line: equal for encoders made alike.
@@ -278,40 +280,30 @@ class FrozenEncoder:
         Returns:
             As :meth:`signature`, but for hashes of contents.
         """
-        return str(self._settings(layer))
+        return join_signature(self.signature_fields(layer, hashed=False))
 
     def process_hash(self) -> int:
         """Return a number that is equal for encoders of one process that give the same vectors."""
         return hash((self._key(), self._forward_fn))
 
-    def _key(self) -> EncoderSettings:
-        return EncoderSettings(
-            source=self._backbone.source,
-            given_tokenizer=self._given_tokenizer,
-            tokenizer=self._tokenizer_settings,
-            dtype=self.dtype,
-            num_layers=self.num_layers,
-            all_layers=self.all_layers,
-        )
+    def _key(self) -> Hashable:
+        """Return everything that token vectors depend on, besides the text and the device."""
+        layers = self.num_layers, self.all_layers
+        return self._backbone.source, self._given_tokenizer, self._tokenizer_settings, self.dtype, *layers
 
-    def signature_fields(self, layer: int | None = None) -> Signature:
-        """Return the signature as a structure, to which scoring adds its settings.
+    def signature_fields(self, layer: int | None = None, *, hashed: bool = True) -> dict[str, object]:
+        """Return the parts of the signature by name, to which scoring adds its settings.
 
         Args:
             layer: the one of all layers that is compared.
+            hashed: include hashes of contents.
 
         Returns:
-            The signature.
+            The parts; those that are ``None`` are left out of the signature.
 
         Raises:
             OSError: the model's folder was saved again since the encoder was made.
         """
-        settings = self._settings(layer)
-        given = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
-        version = replace(settings.model, content_hash=self._backbone.content_hash(), tokenizer_hash=given)
-        return replace(settings, model=version)
-
-    def _settings(self, layer: int | None) -> Signature:
         tokenizer = self.tokenizer
         layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
         forward = None
@@ -320,18 +312,21 @@ class FrozenEncoder:
             forward = getattr(self._forward_fn, "__qualname__", type(self._forward_fn).__qualname__)
         source = self._backbone.source
         # The same folder has another path on another machine.
-        name = Path(source.location).name if source.kind == "folder" else self.name
-        return Signature(
-            model=ModelVersion(name, revision=source.revision),
-            layers=layers if layer is None else str(layer),
-            dtype=str(self.dtype).removeprefix("torch."),
-            prefix_space=tokenizer.prefix_space,
-            max_length=tokenizer.max_length,
-            long_text=tokenizer.long_text + (f"/{tokenizer.stride}" if tokenizer.stride is not None else ""),
-            special="excluded" if tokenizer.exclude_special_tokens else None,
-            forward=forward,
-            family="probed" if self.family.probed else None,
-        )
+        model = [Path(source.location).name if source.kind == "folder" else self.name]
+        if hashed:
+            given = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
+            model += [digest[:8] for digest in (self._backbone.content_hash(), given) if digest]
+        return {
+            "model": "#".join(model) + (f"@{source.revision}" if source.revision else ""),
+            "layer": layers if layer is None else layer,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "space": "yes" if tokenizer.prefix_space else "no",
+            "limit": tokenizer.max_length or "none",
+            "long": tokenizer.long_text + (f"/{tokenizer.stride}" if tokenizer.stride is not None else ""),
+            "special": "excluded" if tokenizer.exclude_special_tokens else None,
+            "forward": forward,
+            "family": "probed" if self.family.probed else None,
+        }
 
     def encode(
         self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_finite: bool = True
@@ -357,31 +352,43 @@ class FrozenEncoder:
         tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
         windows = PackedWindows.of(tokenized, self.tokenizer)
         vectors: Tensor | None = None
+        done, ends = 0, [0, *accumulate(windows.lengths)]
 
-        def encode_batch(batch: list[int]) -> None:
+        def encode_next(count: int) -> None:
             nonlocal vectors
-            ids, mask, used, positions = (part.to(device) for part in windows.pad(batch, self.tokenizer.pad_id))
+            tokens = slice(ends[done], ends[done + count])
+            places = windows.places[tokens]
+            used = (places >= 0).nonzero().squeeze(1)
+            places = places[used].to(device)
+            selected = None if len(used) == tokens.stop - tokens.start else used.to(device)
             # No copies to an accelerator after this point, so that the next batch is prepared while it computes.
-            found = unit_vectors(self._backbone.run(device, mask, input_ids=ids).flatten(1, 2).index_select(1, used))
+            states = self._backbone.run(windows.ids[tokens].to(device), windows.lengths[done : done + count])
+            found = unit_vectors(states if selected is None else states.index_select(1, selected))
             if vectors is None:
                 vectors = found.new_empty(self.num_outputs, windows.num_tokens, found.shape[-1])
-            vectors.index_copy_(1, positions, found)
+            vectors.index_copy_(1, places, found)
 
-        if windows.sizes:
-            # Loaded before any batch: smaller batches do not help a model that is itself too large.
-            self.backbone(device)
-        budget = self._budgets.get(device) or _TOKENS_PER_BATCH.get(device.type, _TOKENS_PER_BATCH_ACCELERATOR)
+        packs = not windows.lengths or self._backbone.packs(device)
+        on_cpu = _TOKENS_PER_BATCH["cpu"] if packs else _PADDED_TOKENS_PER_BATCH
+        budget = self._budgets.get(device) or (on_cpu if device.type == "cpu" else _TOKENS_PER_BATCH_ACCELERATOR)
         with quiet_transformers(), torch.no_grad():
-            fitting = encode_in_batches(
-                encode_batch,
-                windows.sizes,
-                budget,
-                device,
-                batch_size=self.batch_size,
-                equal=self._backbone.needs_equal_lengths(windows.sizes, device, self.tokenizer),
-            )
-        if fitting < budget:
-            self._budgets[device] = fitting
+            while done < len(windows.lengths):
+                longest = windows.lengths[done]
+                advice = (
+                    f"a single text of {longest} tokens, next to the vectors of {windows.num_tokens} tokens: pass "
+                    f"fewer texts at a time, a smaller max_length, long_text='window', dtype='bfloat16', or another "
+                    f"device"
+                )
+                fitting = bisect_right(ends, ends[done] + budget) - 1 - done if packs else budget // longest
+                count = max(1, min(fitting, self.batch_size or fitting, len(windows.lengths) - done))
+                _, fitting = halve_until_it_fits(encode_next, count, 1, device, advice)
+                done += fitting
+                if fitting < count:
+                    warn_user(
+                        f"out of memory on {device} with {count} texts of up to {longest} tokens; continuing with "
+                        f"batches of {fitting} (scores are unaffected); batch_size={fitting} avoids the failed attempts"
+                    )
+                    budget = self._budgets[device] = ends[done] - ends[done - fitting] if packs else fitting * longest
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
@@ -440,12 +447,7 @@ class FrozenEncoder:
         device = inputs_embeds.device
         self.backbone(device)  # completes the family
         self.family.require_embeddings(self.config)
-        mixes = switches_rope(self.config, 1, mask.shape[1]) or self._backbone.mixes_padding(device, self.tokenizer)
-        if mixes and not bool(mask.all()):
-            # As in encode, only texts of equal length share a batch.
-            return run_by_length(self.encode_soft, inputs_embeds, mask)
-        embeds = inputs_embeds.to(self.resolve_dtype(device))
-        return unit_vectors(self._backbone.run(device, mask, inputs_embeds=embeds))
+        return unit_vectors(self._backbone.run_soft(inputs_embeds.to(self.resolve_dtype(device)), mask))
 
     def require_soft_tokens(self) -> None:
         """Check that the model takes input embeddings instead of token ids.
@@ -513,3 +515,61 @@ class FrozenEncoder:
     def __repr__(self) -> str:
         layers = f"layers 0-{self.num_layers}" if self.all_layers else f"layer {self.num_layers}"
         return f"{type(self).__name__}({self.name!r}, {layers}, {str(self.dtype).removeprefix('torch.')})"
+
+
+# An encoder, or the name or path of a model, which stands for FrozenEncoder(it).
+Encoder = FrozenEncoder | str | os.PathLike[str]
+
+
+def as_encoder(encoder: Encoder, *, single_layer: bool = False) -> FrozenEncoder:
+    """Return the encoder that an ``encoder`` argument names.
+
+    Args:
+        encoder: an encoder, or the hub name or local folder of a model, which stands for ``FrozenEncoder(encoder)``.
+        single_layer: whether the caller compares one layer.
+
+    Returns:
+        The encoder; ``encoder`` itself if it is one.
+
+    Raises:
+        TypeError: something else is given, such as a metric, a loss or a model.
+        ValueError: the model or its layer does not exist, or the encoder has all layers where one is compared.
+        OSError: the model cannot be loaded.
+    """
+    if not isinstance(encoder, FrozenEncoder):
+        kind = f"a {full_class_name(encoder)}"
+        if isinstance(getattr(encoder, "encoder", None), FrozenEncoder):
+            raise TypeError(f"encoder is {kind}: pass its .encoder")
+        if not isinstance(encoder, str | os.PathLike):
+            raise TypeError(
+                f"encoder must be a FrozenEncoder, or the name or folder of a model, got {kind}: wrap a ready model as "
+                f"FrozenEncoder(model, tokenizer)"
+            )
+        encoder = FrozenEncoder(encoder)
+    if single_layer and encoder.all_layers:
+        raise ValueError(f"one layer is compared here, but {encoder!r} has all_layers=True: pass one with num_layers=")
+    return encoder
+
+
+def default_device(device: str | torch.device | None = None) -> torch.device:
+    """Return a device; by default the GPU (CUDA, or MPS on Apple's machines) if there is one, else the CPU."""
+    if device is not None:
+        return torch.device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def join_signature(fields: Mapping[str, object]) -> str:
+    """Return a signature of named settings in one line; those that are ``None`` are left out."""
+    return "|".join(f"{name}:{value}" for name, value in fields.items() if value is not None)
+
+
+def _as_dtype(dtype: str | torch.dtype) -> torch.dtype | Literal["auto"]:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return "auto"
+    if dtype not in _DTYPES:
+        raise ValueError(f"dtype={dtype!r} is not one of 'auto', {', '.join(map(repr, _DTYPES))}")
+    return _DTYPES[dtype]

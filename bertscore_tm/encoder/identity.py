@@ -1,33 +1,41 @@
-"""Identity of an encoder: its model's source, the settings of its vectors, and the signature."""
+"""Identity of an encoder: its model's source, and hashes of contents for the signature."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
-from transformers import PreTrainedTokenizerBase
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.encoder.content_hash import FileIdentity, identify_files
-from bertscore_tm.encoder.tokenization import TokenizerSettings
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = [
-    "EncoderSettings",
-    "ModelSource",
-    "ModelVersion",
-    "Signature",
-    "listed_name",
-]
+__all__ = ["ModelSource", "hash_files", "hash_model", "hash_tokenizer", "listed_name"]
 
 _next_ready_number = count(1)
+
+# Name, size, and times of modification and change, which differs for copies that keep the time of modification.
+_FileIdentity = tuple[str, int, int, int]
+
+# Files of a folder that determine scores besides the weights: configuration and tokenizer.
+_LOADED_FILES = (
+    *("config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab*", "merges.txt", "*.model", "*.py"),
+)
+# Settings that transformers keeps outside a tokenizer's serialised form.
+_TOKENIZER_SETTINGS = ("model_max_length", "truncation_side", "split_special_tokens")
+# Settings that name where a model was loaded from.
+_ORIGIN = ("_name_or_path", "transformers_version")
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class ModelSource:
     trust_remote_code: bool = False
     ready_number: int | None = None
     is_whole: bool = False
-    files: tuple[FileIdentity, ...] = ()
+    files: tuple[_FileIdentity, ...] = ()
     subfolder: str = ""
 
     @classmethod
@@ -73,7 +81,7 @@ class ModelSource:
                     f"{str(folder)!r} to use it without this warning, or rename it to use the model on the hub"
                 )
             subfolder = _transformer_subfolder(folder)
-            files = identify_files(folder / subfolder)
+            files = _identify_files(folder / subfolder)
             return cls("folder", str(folder), revision, trust_remote_code, files=files, subfolder=subfolder)
         return cls("hub", name, revision, trust_remote_code)
 
@@ -93,115 +101,10 @@ class ModelSource:
         Raises:
             OSError: it was saved again meanwhile.
         """
-        if self.kind == "folder" and self.files != identify_files(self.folder):
+        if self.kind == "folder" and self.files != _identify_files(self.folder):
             raise OSError(
                 f"the contents of {self.location!r} have changed since the encoder was made: create the encoder again"
             )
-
-
-@dataclass(frozen=True)
-class EncoderSettings:
-    """Everything that token vectors depend on, besides the text and the device.
-
-    Args:
-        source: the model's source.
-        given_tokenizer: the tokenizer passed by the user, equal to itself alone.
-        tokenizer: settings of the tokenizer.
-        dtype: precision of the encoder.
-        num_layers: the encoder layer.
-        all_layers: whether all layers up to it are given out.
-    """
-
-    source: ModelSource
-    given_tokenizer: PreTrainedTokenizerBase | None
-    tokenizer: TokenizerSettings
-    dtype: torch.dtype | Literal["auto"]
-    num_layers: int
-    all_layers: bool
-
-
-@dataclass(frozen=True)
-class ModelVersion:
-    """A model's name, with the hashes and the revision that distinguish its versions.
-
-    Args:
-        name: hub name, name of the folder, or class of a ready model.
-        content_hash: hash of a folder's or a ready model's contents, of which the first 8 digits are shown.
-        tokenizer_hash: hash of a tokenizer passed by the user, likewise.
-        revision: revision or commit on the hub.
-
-    Example:
-        >>> str(ModelVersion("roberta-large", revision="main"))
-        'roberta-large@main'
-    """
-
-    name: str
-    content_hash: str | None = None
-    tokenizer_hash: str | None = None
-    revision: str | None = None
-
-    def __str__(self) -> str:
-        hashed = "#".join([self.name, *(part[:8] for part in (self.content_hash, self.tokenizer_hash) if part)])
-        return f"{hashed}@{self.revision}" if self.revision else hashed
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Everything that changes a score; equal signatures mean equal scores.
-
-    The encoder fills in the fields up to ``family``, scoring the others. Fields that are ``None`` are left out.
-
-    Args:
-        model: the model's version.
-        layers: the encoder layer that is compared.
-        dtype: precision of the encoder.
-        prefix_space: whether a space precedes every text.
-        max_length: length limit in tokens.
-        long_text: treatment of longer texts, with the stride of windows.
-        special: ``"excluded"`` if the special tokens around a text are not compared.
-        forward: name of a forward function passed by the user.
-        family: ``"probed"`` if the model's type is not listed, so that its properties come from a probe.
-        idf: source of the token weights.
-        rescale: the baseline.
-        bertscore_tm: version of this package.
-        transformers: version of transformers.
-
-    Example:
-        >>> str(Signature(ModelVersion("roberta-large"), "17", "float32", True, 512, "truncate", idf="no"))
-        'model:roberta-large|layer:17|dtype:float32|space:yes|limit:512|long:truncate|idf:no'
-    """
-
-    model: ModelVersion
-    layers: str
-    dtype: str
-    prefix_space: bool
-    max_length: int | None
-    long_text: str
-    special: str | None = None
-    forward: str | None = None
-    family: str | None = None
-    idf: str | None = None
-    rescale: str | None = None
-    bertscore_tm: str | None = None
-    transformers: str | None = None
-
-    def __str__(self) -> str:
-        entries = {
-            "model": self.model,
-            "layer": self.layers,
-            "dtype": self.dtype,
-            "space": "yes" if self.prefix_space else "no",
-            "limit": self.max_length or "none",
-            "long": self.long_text,
-            "special": self.special,
-            "forward": self.forward,
-            "family": self.family,
-            "idf": self.idf,
-            "rescale": self.rescale,
-            "bertscore-tm": self.bertscore_tm,
-            "transformers": self.transformers,
-        }
-        return "|".join(f"{name}:{value}" for name, value in entries.items() if value is not None)
 
 
 def _transformer_subfolder(folder: Path) -> str:
@@ -224,13 +127,9 @@ def _is_known_on_hub(name: str) -> bool:
 
 
 def listed_name(name: str) -> str:
-    """Return the name under which the published tables may list a model.
+    """Return the name under which the published tables may list a model, given by hub name or path of a folder.
 
-    Args:
-        name: hub name or path of a folder.
-
-    Returns:
-        The name of the model that a folder's configuration names as its origin, where it is listed; else the name.
+    It is that of the origin that a folder's configuration names, where that is listed.
     """
     config_path = Path(name) / "config.json"
     if catalog.listed_as(name) is None and config_path.is_file():
@@ -239,3 +138,62 @@ def listed_name(name: str) -> str:
         if catalog.listed_as(origin) is not None:
             return origin
     return name
+
+
+def _identify_files(folder: Path) -> tuple[_FileIdentity, ...]:
+    """Return the identity of the files that are loaded from a model's folder: weights, configuration, tokenizer."""
+    # transformers prefers safetensors to other formats in the same folder.
+    weights = sorted(folder.glob("model*.safetensors*")) or sorted(folder.glob("pytorch_model*"))
+    others = sorted({file for pattern in _LOADED_FILES for file in folder.glob(pattern) if file.is_file()})
+    stats = [(file.name, file.stat()) for file in [*weights, *others]]
+    return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats)
+
+
+# Bounded, as files may change.
+@lru_cache(maxsize=64)
+def hash_files(folder: Path, files: tuple[_FileIdentity, ...]) -> str:
+    """Return a SHA-256 of the contents of a folder's files, equal for equal contents at any path."""
+    content = hashlib.sha256()
+    for name, *_ in files:
+        content.update(name.encode())
+        with (folder / name).open("rb") as stream:
+            content.update(hashlib.file_digest(stream, "sha256").digest())
+    return content.hexdigest()
+
+
+def hash_model(model: nn.Module) -> str:
+    """Return a SHA-256 of a model's weights, equal on any device, and of its configuration, for one of transformers."""
+    content = hashlib.sha256()
+    config = getattr(model, "config", None)
+    if isinstance(config, PretrainedConfig):
+        settings = {name: value for name, value in config.to_dict().items() if name not in _ORIGIN}
+        content.update(json.dumps(settings, sort_keys=True, default=str).encode())
+    for name, tensor in model.state_dict().items():
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return content.hexdigest()
+
+
+def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a SHA-256 of a tokenizer: vocabulary, normalisation, splitting, special tokens and limits.
+
+    Of a tokenizer with parts written in Python, the class's name stands for its code.
+    """
+    settings = {name: getattr(tokenizer, name, None) for name in _TOKENIZER_SETTINGS}
+    parts: list[Any] = [type(tokenizer).__qualname__, settings, tokenizer.special_tokens_map, tokenizer.get_vocab()]
+    if tokenizer.is_fast:
+        parts.append(_serialize_backend(tokenizer))
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _serialize_backend(tokenizer: Any) -> dict[str, Any] | None:
+    """Return the serialised form of a fast tokenizer; ``None`` if a part of it is written in Python."""
+    try:
+        serialized = tokenizer.backend_tokenizer.to_str()
+    except Exception as error:
+        # The tokenizers package raises Exception itself.
+        if "cannot be serialized" in str(error):
+            return None
+        raise
+    # Truncation and padding are what the latest call left in it.
+    return {key: value for key, value in json.loads(serialized).items() if key not in ("truncation", "padding")}

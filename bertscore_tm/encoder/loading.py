@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import catalog
-from bertscore_tm.core.batching import is_out_of_memory
+from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Family
 from bertscore_tm.encoder.identity import ModelSource
 

@@ -10,30 +10,30 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from bertscore_tm.core.batching import is_out_of_memory
-from bertscore_tm.encoder.families import Family, describe_refusal
-from bertscore_tm.encoder.forward_pass import accepted_options, run_encoder
-from bertscore_tm.encoder.padding import are_same_vectors, mixes_padding
+from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.encoder.families import Batching, Family, describe_refusal
+from bertscore_tm.encoder.forward_pass import (
+    accepted_options,
+    are_same_vectors,
+    draw_texts,
+    find_batching,
+    run_encoder,
+    run_texts,
+)
 
 __all__ = ["cut_probed", "probed_family"]
 
-# Tokens of the texts that are tried: a short one, and two that fill several blocks of models with local attention.
-_LENGTHS = (3, 21, 34)
+# Tokens of the texts that are tried: short ones, and some that fill several blocks of models with local attention.
+_LENGTHS = (64, 34, 21, 21, 3)
+# A row of more tokens than the model has positions is tried too, unless that is expensive.
+_LARGEST_ROW = 1024
 
 # Results of this process, by configuration and number of layers.
 _results: dict[tuple[str, int], Family] = {}
 
 
 def probed_family(config: PretrainedConfig, layers_kept: int) -> Family | None:
-    """Return the result of an earlier probe of this configuration.
-
-    Args:
-        config: the encoder's configuration.
-        layers_kept: number of layers to keep.
-
-    Returns:
-        The complete family; ``None`` before the first probe.
-    """
+    """Return the result of an earlier probe of this configuration; ``None`` before the first one."""
     return _results.get((config.to_json_string(), layers_kept))
 
 
@@ -58,7 +58,7 @@ def cut_probed(encoder: nn.Module, config: PretrainedConfig, layers_kept: int, f
     probes = {
         "forward pass": probe.find_final_modules,
         "repetition": probe.check_repetition,
-        "neighbours": probe.find_mixing,
+        "neighbours": probe.find_batching,
         "embeddings": probe.find_embeddings,
         "cut": probe.cut,
     }
@@ -89,35 +89,25 @@ class _Probe:
         self.layer = layer
         self.layers = int(config.num_hidden_layers)
         self.options = accepted_options(encoder)
-        self.device = next(encoder.parameters()).device
-        self.pad_id = int(getattr(config, "pad_token_id", None) or 0)
         self.limit = family.max_positions(config)
-        reserved = {self.pad_id} | {
-            value for name, value in config.to_dict().items() if name.endswith("_token_id") and isinstance(value, int)
-        }
-        ids = [i for i in range(int(getattr(config, "vocab_size", 256))) if i not in reserved]
-        allowed = torch.tensor(ids, dtype=torch.long, device="cpu")
-        generator = torch.Generator("cpu").manual_seed(0)
-        length = min(max(_LENGTHS), self.limit or max(_LENGTHS))
-        drawn = torch.randint(len(allowed), (2, length), generator=generator, dtype=torch.long, device="cpu")
-        self.texts = allowed[drawn].to(self.device)
+        self.texts = draw_texts(config, _LENGTHS, self.limit, next(encoder.parameters()).device)
+        # Two texts of equal length.
+        self.ids = torch.stack(self.texts[2:4])
 
-    def run(self, layer: int, mask: Tensor, *, all_layers: bool = False, **inputs: Tensor) -> Tensor:
+    def run(self, layer: int, inputs: Tensor, *, all_layers: bool = False) -> Tensor:
+        """Return the output of a layer for a batch of token ids or embeddings without padding."""
+        mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
+        return self.forward(inputs, mask, None, layer, all_layers)
+
+    def forward(self, inputs: Tensor, mask: Tensor, positions: Tensor | None, layer: int, all_layers: bool) -> Tensor:
+        layers = layer, all_layers
         return run_encoder(
-            self.encoder,
-            self.family,
-            self.config,
-            mask,
-            num_layers=layer,
-            all_layers=all_layers,
-            options=self.options,
-            **inputs,
+            self.encoder, self.family, self.config, inputs, mask, positions, *layers, options=self.options
         )
 
-    def run_whole(self, layer: int | slice, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+    def run_whole(self, layer: int | slice, inputs: Tensor) -> Tensor:
         """Return the output of a layer, as if it were the last one, of the encoder with all layers."""
-        mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
-        return self.run(self.layers, mask, all_layers=True, input_ids=ids)[layer]
+        return self.run(self.layers, inputs, all_layers=True)[layer]
 
     def find_final_modules(self) -> None:
         """Find the modules that turn the last layer's output into the encoder's."""
@@ -136,7 +126,7 @@ class _Probe:
             for name, module in self.encoder.named_modules()
             if name and not name.startswith(inside) and not any(path.startswith(name) for path in inside)
         ]
-        ids = self.texts[:1]
+        ids = self.ids[:1]
         try:
             output = self.encoder(
                 input_ids=ids,
@@ -160,43 +150,49 @@ class _Probe:
 
     def check_repetition(self) -> None:
         """Check that the same text gets the same vectors twice."""
-        first, second = (self.run_whole(self.layers, self.texts) for _ in range(2))
+        first, second = (self.run_whole(self.layers, self.ids) for _ in range(2))
         if not are_same_vectors(first, second, torch.float32):
             raise _ProbeError("the same text got other vectors the second time")
 
-    def find_mixing(self) -> None:
-        """Find out whether padding affects real tokens; texts of equal length must not affect each other."""
-        together = self.run_whole(self.layer, self.texts)
-        for row, vectors in zip(self.texts, together, strict=True):
-            if not are_same_vectors(self.run_whole(self.layer, row[None])[0], vectors, torch.float32):
-                raise _ProbeError("a text got other vectors next to a text of equal length than alone")
-        # BigBird's attention changes with the length of the longest text. All layers are compared, also those above:
-        # a few texts may not show it in one layer, where attention is limited to some tokens of the highest weight.
-        mixes = hasattr(self.encoder, "set_attention_type") or any(
-            mixes_padding(
-                lambda ids, mask: self.run_whole(slice(None), ids, mask).movedim(0, 2),
-                self.texts[0, :length].tolist(),
-                self.pad_id,
-                max_length=self.limit,
-                dtype=torch.float32,
-                device=self.device,
-            )
-            for length in _LENGTHS
+    def find_batching(self) -> None:
+        """Find out how texts share a forward pass; those of equal length must not affect each other."""
+        texts = self.texts
+        if self.limit is not None and self.limit <= _LARGEST_ROW:
+            texts = [*texts[:3], *texts[3:4] * (self.limit // len(texts[3])), *texts[4:]]
+        candidates: list[Batching] = ["packed", "padded", "equal"]
+        # BigBird's attention changes with the length of the longest text.
+        if hasattr(self.encoder, "set_attention_type"):
+            candidates = ["equal"]
+        # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
+        # is limited to some tokens of the highest weight.
+        found = find_batching(
+            self.encoder,
+            lambda ids, lengths, batching: run_texts(
+                lambda *inputs: self.forward(*inputs, self.layers, True),
+                ids,
+                lengths,
+                batching,
+                first_position=self.family.first_position(self.config),
+                pad_id=int(getattr(self.config, "pad_token_id", None) or 0),
+            ),
+            texts,
+            candidates,
+            torch.float32,
         )
-        self.family = replace(self.family, mixes_padding=mixes)
+        if found is None:
+            raise _ProbeError("a text got other vectors next to a text of equal length than alone")
+        self.family = replace(self.family, batching=found)
 
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""
-        mask = torch.ones_like(self.texts, dtype=torch.bool)
         try:
-            embeds = cast(Any, self.encoder).get_input_embeddings()(self.texts)
-            found = self.run(self.layers, mask, all_layers=True, inputs_embeds=embeds)[self.layer]
+            found = self.run_whole(self.layer, cast(Any, self.encoder).get_input_embeddings()(self.ids))
         except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             takes = False
         else:
-            takes = are_same_vectors(found, self.run_whole(self.layer, self.texts), torch.float32)
+            takes = are_same_vectors(found, self.run_whole(self.layer, self.ids), torch.float32)
         self.family = replace(self.family, takes_embeddings=takes)
 
     def cut(self) -> None:
@@ -204,10 +200,9 @@ class _Probe:
         lists = {path: self.encoder.get_submodule(path) for path in self.family.layers}
         # Without a layer to drop, one is dropped for the probe: the norm is applied to lower layers too.
         tried = self.layer if self.layer < self.layers else max(self.layers - 1, 1)
-        expected = self.run_whole(tried, self.texts)
+        expected = self.run_whole(tried, self.ids)
         self.family.cut(self.encoder, self.family.layers_to_keep(tried))
-        mask = torch.ones_like(self.texts, dtype=torch.bool)
-        if not are_same_vectors(self.run(tried, mask, input_ids=self.texts)[0], expected, torch.float32):
+        if not are_same_vectors(self.run(tried, self.ids)[0], expected, torch.float32):
             raise _ProbeError(f"layer {tried} of the model without the layers above it differs")
         if tried != self.layer:
             self.family.set_layers(self.encoder, lists, self.layers)

@@ -1,11 +1,11 @@
-"""Token ids of texts: special tokens, prefix space, truncation or windows, and ids without weight."""
+"""Token ids of texts: special tokens, prefix space, truncation or windows, ids without weight, and packed texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Literal, get_args
 
 import torch
@@ -15,7 +15,15 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.utilities.integers import as_integer
 
-__all__ = ["LongText", "TextTokenizer", "TokenizedTexts", "TokenizerSettings"]
+__all__ = [
+    "LongText",
+    "PackedWindows",
+    "TextTokenizer",
+    "TokenizedTexts",
+    "TokenizerSettings",
+    "Window",
+    "cut_into_windows",
+]
 
 LongText = Literal["truncate", "window", "error"]
 
@@ -320,3 +328,85 @@ num_excluded=(0, 0))
             verbose=False,
         )
         return {key: list(encoded[key]) for key in ("input_ids", "special_tokens_mask")}
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of a text that fits the encoder, and the range of its tokens whose vectors are used.
+
+    Args:
+        ids: token ids, special tokens included.
+        first: position in the window of the first token whose vector is used.
+        last: position in the window after the last such token.
+        start: position of the first such token among the compared tokens of the whole text.
+    """
+
+    ids: list[int]
+    first: int
+    last: int
+    start: int
+
+
+def cut_into_windows(ids: list[int], tokenizer: TextTokenizer) -> list[Window]:
+    """Cut a text into overlapping windows that fit the encoder.
+
+    The vector of each compared token is taken from the window in which its distance to the nearer end is largest; from
+    the earlier window if two are equal.
+
+    Args:
+        ids: token ids of the text, special tokens included.
+        tokenizer: the tokenizer that they come from, with its length limit and stride.
+
+    Returns:
+        The windows in order; a single one for a text that fits.
+    """
+    skipped, excluded_after = tokenizer.num_excluded
+    end = len(ids) - excluded_after
+    if tokenizer.max_length is None or tokenizer.stride is None or len(ids) <= tokenizer.max_length:
+        return [Window(ids, skipped, end, 0)]
+    before, after = (len(affix) for affix in tokenizer.special_affixes)
+    content = ids[before : len(ids) - after]
+    room = tokenizer.max_length - before - after
+    starts = [*range(0, len(content) - room, tokenizer.stride), len(content) - room]
+    # The border between two windows is the middle of their overlap.
+    borders = [skipped, *(before + (a + b + room + 1) // 2 for a, b in pairwise(starts)), end]
+    windows = []
+    for start, (low, high) in zip(starts, pairwise(borders), strict=True):
+        window = ids[:before] + content[start : start + room] + ids[len(ids) - after :]
+        windows.append(Window(window, low - start, high - start, low - skipped))
+    return windows
+
+
+@dataclass(frozen=True)
+class PackedWindows:
+    """The windows of several texts, longest first and one after the other, on the CPU.
+
+    Args:
+        lengths: tokens of each window.
+        ids: token ids of all windows, shape (tokens of windows,).
+        places: place of each of these tokens among the compared tokens of all texts, -1 for tokens that are context
+            only, shape (tokens of windows,).
+        num_tokens: number of compared tokens of all texts.
+    """
+
+    lengths: list[int]
+    ids: Tensor
+    places: Tensor
+    num_tokens: int
+
+    @classmethod
+    def of(cls, tokenized: TokenizedTexts, tokenizer: TextTokenizer) -> PackedWindows:
+        """Cut texts into windows and pack them; texts without tokens have none."""
+        rows, start = [], 0
+        for ids, compared in zip(tokenized.ids, tokenized.compared_ids, strict=True):
+            rows += [(window, start) for window in (cut_into_windows(ids, tokenizer) if ids else ())]
+            start += len(compared)
+        rows.sort(key=lambda row: -len(row[0].ids))
+        numbers = [(len(one.ids), one.first, one.last, before + one.start) for one, before in rows]
+        table = torch.tensor(numbers, dtype=torch.long, device="cpu").view(-1, 4)
+        lengths = table[:, 0]
+        _, first, last, starts = table.repeat_interleave(lengths, 0).unbind(1)
+        steps = torch.arange(len(first), device="cpu") - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+        places = torch.where((steps >= first) & (steps < last), starts - first + steps, -1)
+        packed = list(chain.from_iterable(window.ids for window, _ in rows))
+        return cls(lengths.tolist(), torch.tensor(packed, dtype=torch.long, device="cpu"), places, start)

@@ -11,31 +11,48 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import SupportsIndex, TypeVar
+from typing import Generic, SupportsIndex, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
-from bertscore_tm.encoder.shared_objects import SharedObjects
 from bertscore_tm.utilities.integers import as_integer
 
-__all__ = ["VectorCache", "as_cache_bytes", "shared_cache"]
+__all__ = ["SharedObjects", "VectorCache", "as_cache_bytes", "shared_cache"]
 
 Text = TypeVar("Text", bound=Hashable)
+V = TypeVar("V")
+
+
+class SharedObjects(Generic[V]):
+    """Objects by key; each is created once, also with several threads, and dropped with its last user.
+
+    Example:
+        >>> sets = SharedObjects()
+        >>> first = sets.get("key", lambda: {1})
+        >>> sets.get("key", lambda: {2}) is first
+        True
+    """
+
+    def __init__(self) -> None:
+        self._objects: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
+        # Reentrant, as creating an object may need another one.
+        self._lock = threading.RLock()
+
+    def get(self, key: Hashable, create: Callable[[], V]) -> V:
+        """Return the object of a key, created if nobody uses one."""
+        with self._lock:
+            found = self._objects.get(key)
+            if found is None:
+                found = self._objects[key] = create()
+            return found
 
 
 @dataclass(frozen=True)
 class _CachedText:
-    """A text in the cache.
-
-    Args:
-        vectors: shape (layers, tokens, width).
-        ids: token ids.
-        has_content: whether it has a token that carries weight.
-        truncated: whether it was cut.
-        written: on a GPU, the event after which the vectors are there.
-    """
+    """A text in the cache; on a GPU with the event after which its vectors, (layers, tokens, width), are there."""
 
     vectors: Tensor
     ids: Tensor
@@ -140,13 +157,7 @@ class VectorCache:
         )
 
     def add(self, texts: Sequence[Hashable], encoded: TokenVectors, max_bytes: int) -> None:
-        """Cache the vectors of texts until the size limit is reached.
-
-        Args:
-            texts: unique texts that are not cached.
-            encoded: their vectors.
-            max_bytes: size up to which texts are added.
-        """
+        """Cache the vectors of unique texts that are not cached, until the size limit in bytes is reached."""
         offsets = [*encoded.offsets.tolist(), len(encoded.ids)]
         has_content, truncated = encoded.has_content.tolist(), encoded.truncated.tolist()
         num_layers, _, width = encoded.vectors.shape
@@ -202,13 +213,5 @@ _caches: SharedObjects[VectorCache] = SharedObjects()
 
 
 def shared_cache(settings: Hashable, device: torch.device) -> VectorCache:
-    """Return the cache of this process for some settings.
-
-    Args:
-        settings: everything that vectors depend on, besides the text and the device.
-        device: where the vectors are encoded.
-
-    Returns:
-        The cache; it is dropped with its last user.
-    """
+    """Return the cache of this process for everything that vectors depend on, besides the text and the device."""
     return _caches.get((settings, device), lambda: VectorCache(device))

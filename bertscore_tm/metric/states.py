@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from bertscore_tm.core.idf import DocumentFrequencies
 from bertscore_tm.core.matching import MatchedPairs
-from bertscore_tm.core.scores import harmonic_mean
+from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean
 from bertscore_tm.core.token_vectors import segment_ids
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.frozen_encoder import FrozenEncoder, join_signature
 from bertscore_tm.scoring.rescaling import LayerBaseline
 from bertscore_tm.scoring.token_weights import WeightSource
 from bertscore_tm.utilities.version import __version__
@@ -28,11 +26,6 @@ def score_signature(
     """
     import transformers
 
-    signature = replace(
-        encoder.signature_fields(layer),
-        idf=str(source),
-        rescale="no" if baseline is None else baseline.name,
-        bertscore_tm=__version__,
-        transformers=transformers.__version__,
-    )
-    return str(signature)
+    settings = {"idf": source, "rescale": "no" if baseline is None else baseline.name}
+    versions = {"bertscore-tm": __version__, "transformers": transformers.__version__}
+    return join_signature({**encoder.signature_fields(layer), **settings, **versions})

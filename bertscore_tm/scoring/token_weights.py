@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.idf import DocumentFrequencies, accumulator, idf_weights, special_token_weights
+from bertscore_tm.core.scores import DocumentFrequencies, accumulator, idf_weights, special_token_weights
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
 from bertscore_tm.scoring.messages import describe_truncation

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
 from bertscore_tm.callbacks import BERTScoreCallback
-from bertscore_tm.encoder.precision import has_native_bfloat16
+from bertscore_tm.encoder.backbone import has_native_bfloat16
 from bertscore_tm.losses import SoftBERTScoreLoss
 
 Encoder = FrozenEncoder

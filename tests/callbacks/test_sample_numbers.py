@@ -12,6 +12,7 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.callback_ranks import on_two_ranks, results
 from tests.support.callback_runs import COUNT, LAYER, ShardedChooser, logged, means, strategy_on_cpu, stream, texts_of
 from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, loader, trainer
+from tests.support.models import encoded_texts
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -160,8 +161,7 @@ def watched_run(few, minilm, folder, call, max_batches):
     rows = []
 
     def keep(model, args, inputs):
-        for row, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True):
-            rows.append(tuple(row[mask.bool()].tolist()))
+        rows.extend(encoded_texts(inputs))
 
     # A module counts the texts by itself in no other way than by what the encoder's network is given.
     hook = encoder.backbone(torch.device("cpu")).register_forward_pre_hook(keep, with_kwargs=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertscore_tm.core.batching import halve_until_it_fits
+from bertscore_tm.core.memory import halve_until_it_fits
 
 
 @pytest.mark.parametrize(("smallest", "tried"), [(1, [9, 4, 2, 1]), (4, [9, 4]), (5, [9]), (9, [9])])

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.core.idf import DocumentFrequencies, idf_weights
 from bertscore_tm.core.matching import MatchedPairs
-from bertscore_tm.core.scores import best_of_references, harmonic_mean, precision_recall_f1, rescale, selection_f1
+from bertscore_tm.core.scores import (
+    DocumentFrequencies,
+    best_of_references,
+    harmonic_mean,
+    idf_weights,
+    precision_recall_f1,
+    rescale,
+    selection_f1,
+)
 from bertscore_tm.scoring.corpus import encode_texts, match_encoded, plan_steps
 from bertscore_tm.scoring.texts import as_text_pairs
 from tests.support.texts import real_pairs, several_references

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from transformers import BertModel
 
-from tests.support.models import save_tiny_model
+from tests.support.models import counted_texts, save_tiny_model
 
 
 @pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
+def encoded() -> Generator[Counter[tuple[int, ...]], None, None]:
     """Count how often the model gets each text, by its token ids."""
-    counts: Counter[tuple[int, ...]] = Counter()
-    forward = BertModel.forward
-
-    def counted(model: BertModel, input_ids: Any = None, attention_mask: Any = None, **kwargs: Any) -> Any:
-        for row, real in zip(input_ids, attention_mask, strict=True) if input_ids is not None else ():
-            counts[tuple(row[real.bool()].tolist())] += 1
-        return forward(model, input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-
-    monkeypatch.setattr(BertModel, "forward", counted)
-    return counts
+    with counted_texts() as counts:
+        yield counts
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder import backbone as backbone_module
-from bertscore_tm.encoder.precision import warn_of_slow_bfloat16
+from bertscore_tm.encoder.backbone import warn_of_slow_bfloat16
 from tests.support.models import save_tiny_model, tiny_model
 
 SCORES = ("precision", "recall", "f1")

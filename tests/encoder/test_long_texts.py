@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizerSettings
-from bertscore_tm.encoder.windows import cut_into_windows
+from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizerSettings, cut_into_windows
 from examples.benchmarks.processes import run_fresh
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -84,6 +84,8 @@ TYPES = {
     "fnet": (_BERT, None),
     "nystromformer": (_BERT | {"segment_means_seq_len": 64, "num_landmarks": 64}, None),
 }
+PADDED = {"ibert", "luke", "rembert", "roformer", "splinter", "flaubert", "marian", "m2m_100", "plbart", "longt5"}
+PADDED |= {"bloom", "falcon", "gpt_neo", "gpt_oss", "mamba"}
 MIXING = {"deepseek_v32", "mobilebert", "fnet", "nystromformer"}
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog near a bank"]
 
@@ -137,7 +139,7 @@ def test_other_types_equal_a_plain_loop(kind):
         vectors = encoder.encode(TEXTS).vectors[0]
         torch.testing.assert_close(vectors, by_plain_loop(model, norm, layer), atol=2e-6, rtol=0)
     assert encoder.signature().endswith("|family:probed")
-    assert encoder.family.mixes_padding == (kind in MIXING)
+    assert encoder.family.batching == ("equal" if kind in MIXING else "padded" if kind in PADDED else "packed")
 
 
 def refused_model(kind):
@@ -183,7 +185,7 @@ def test_padding_that_affects_a_higher_layer_only_is_found(monkeypatch):
     monkeypatch.setattr(probe, "_results", {})
     model = model_of("ernie")
     model.encoder.layer[2].register_forward_hook(lambda layer, inputs, output: output + output.mean(1, keepdim=True))
-    assert FrozenEncoder(model, tokenizer(), num_layers=1).family.mixes_padding
+    assert FrozenEncoder(model, tokenizer(), num_layers=1).family.batching == "equal"
 
 
 def save(model, folder):
@@ -248,7 +250,8 @@ def test_composite_models_give_their_text_part(kind, tmp_path):
         torch.testing.assert_close(encoder.encode(TEXTS).vectors[0], expected, atol=2e-6, rtol=0)
         assert not any("vision" in name for name, _ in encoder.backbone("cpu").named_modules())
         assert encoder.family.probed == (kind != "llava")
-        assert encoder.family.mixes_padding == (kind == "paligemma")
+        expected_batching = {"paligemma": "equal", "siglip": "padded", "dpr": "padded"}.get(kind, "packed")
+        assert encoder.family.batching == expected_batching
 
 
 def test_sentence_transformers_folders_give_their_transformer(tmp_path):

@@ -23,7 +23,8 @@ from torchmetrics.wrappers import MetricTracker
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
 from tests.support.lightning_modules import Quality, SpawnedDDP, chooser, trainer
-from tests.support.metric_kinds import COUNT, TOLERANCE, Kind, Workshop, counted_texts, flat, kind
+from tests.support.metric_kinds import COUNT, TOLERANCE, Kind, Workshop, flat, kind
+from tests.support.models import counted_texts
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")

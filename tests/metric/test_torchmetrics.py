@@ -31,10 +31,10 @@ from tests.support.metric_kinds import (
     LAYERS,
     TOLERANCE,
     assert_close,
-    counted_texts,
     every_kind,
     flat,
 )
+from tests.support.models import counted_texts
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")

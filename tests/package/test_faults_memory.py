@@ -15,7 +15,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.cli import main
 from bertscore_tm.core import matching
-from bertscore_tm.core.batching import is_out_of_memory
+from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.texts import real_pairs
 

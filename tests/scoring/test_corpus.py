@@ -11,7 +11,7 @@ from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import plan_steps
 from bertscore_tm.scoring.texts import TextPairs
-from tests.support.metric_kinds import counted_texts
+from tests.support.models import counted_texts
 from tests.support.texts import real_pairs
 
 CANDIDATES = ["aaaa", "bbbb", "cccc", "dddd"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.token_vectors import TokenVectors
-from bertscore_tm.encoder.windows import cut_into_windows
+from bertscore_tm.encoder.tokenization import cut_into_windows
 from bertscore_tm.functional import SCORES, bert_score
 from tests.support.models import tiny_model
 from tests.support.texts import real_pairs

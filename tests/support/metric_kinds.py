@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor
-from transformers import BertModel
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
@@ -186,18 +183,3 @@ def check_interval(found: dict[str, Tensor], f1: np.ndarray, confidence: float) 
         return
     low, high = stats.ttest_1samp(f1, 0).confidence_interval(confidence)
     assert [end.item() for end in ends] == pytest.approx([max(low, -1), min(high, 1)], abs=1e-5)
-
-
-@contextmanager
-def counted_texts() -> Generator[Counter[tuple[int, ...]], None, None]:
-    """How often each text, as its token ids, goes through a model."""
-    counts: Counter[tuple[int, ...]] = Counter()
-    forward = BertModel.forward
-
-    def counted(model: BertModel, input_ids: Tensor, attention_mask: Tensor, **kwargs: Any) -> Any:
-        counts.update(tuple(row[real.bool()].tolist()) for row, real in zip(input_ids, attention_mask, strict=True))
-        return forward(model, input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BertModel, "forward", counted)
-        yield counts

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModel, BertModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertscore_tm.encoder import backbone
 from tests.support.texts import real_pairs
+
+
+def encoded_texts(inputs: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """Return the token ids of each text that a model gets, packed in a row or padded."""
+    ids = inputs["input_ids"]
+    if (positions := inputs.get("position_ids")) is not None:
+        starts = (positions[0] == positions[0, 0]).nonzero().squeeze(1).tolist()
+        return [tuple(ids[0, start:end].tolist()) for start, end in pairwise([*starts, ids.shape[1]])]
+    return [tuple(row[real.bool()].tolist()) for row, real in zip(ids, inputs["attention_mask"], strict=True)]
 
 
 @dataclass(frozen=True)
@@ -303,3 +318,26 @@ def save_tiny_model(family: str, folder: Path) -> str:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+@contextmanager
+def counted_texts() -> Generator[Counter[tuple[int, ...]], None, None]:
+    """How often each text, as its token ids, goes through a model; without those that are tried when it is loaded."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    forward, find = BertModel.forward, backbone.find_batching
+
+    def counted(model: BertModel, **inputs: Any) -> Any:
+        counts.update(encoded_texts(inputs) if "input_ids" in inputs else ())
+        return forward(model, **inputs)
+
+    def uncounted(*args: Any) -> Any:
+        before = counts.copy()
+        found = find(*args)
+        counts.clear()
+        counts.update(before)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BertModel, "forward", counted)
+        patch.setattr(backbone, "find_batching", uncounted)
+        yield counts
