@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import cosine_similarities
 from bertscore_tm.core.memory import halve_until_it_fits
 from bertscore_tm.core.scores import harmonic_mean
-from bertscore_tm.core.token_vectors import TokenVectors, token_batches
+from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 
 __all__ = ["score_all_pairs"]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.memory import halve_until_it_fits
-from bertscore_tm.core.token_vectors import TokenVectors, segment_ids, token_batches
+from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, segment_ids, token_batches
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "Matching",
     "TokenMass",
     "TokenwiseMatching",
-    "cosine_similarities",
     "match_by_softmax",
     "match_greedily",
     "match_pairs",
@@ -57,25 +56,6 @@ class TokenMass:
 # From similarities of shape (batch, candidate tokens, reference tokens), both sides' tokens and a temperature to the
 # matched similarities, weighted and summed over the candidate's and over the reference's tokens, shape (batch,) each.
 Matching = Callable[[Tensor, TokenMass, TokenMass, float], tuple[Tensor, Tensor]]
-
-
-def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
-    """Return the cosine similarities of all pairs of tokens.
-
-    Args:
-        candidate: unit vectors, shape (..., m, width).
-        reference: unit vectors, shape (..., n, width).
-
-    Returns:
-        Shape (..., m, n), float32 or float64.
-
-    Example:
-        >>> cosine_similarities(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.6, 0.8]]))
-        tensor([[0.0000, 0.6000]])
-    """
-    dtype = torch.promote_types(torch.float32, candidate.dtype)
-    with torch.autocast(device_type=candidate.device.type, enabled=False):
-        return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)
 
 
 def match_greedily(similarities: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:

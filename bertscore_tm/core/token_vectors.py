@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor, nn
 
-__all__ = ["TokenVectors", "concatenate", "segment_ids", "token_batches", "unit_vectors"]
+__all__ = ["TokenVectors", "concatenate", "cosine_similarities", "segment_ids", "token_batches", "unit_vectors"]
 
 
 @dataclass(frozen=True)
@@ -194,3 +194,22 @@ def unit_vectors(vectors: Tensor) -> Tensor:
     """
     wide = vectors.to(torch.promote_types(torch.float32, vectors.dtype))
     return nn.functional.normalize(wide, dim=-1, eps=1e-12)
+
+
+def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
+    """Return the cosine similarities of all pairs of tokens.
+
+    Args:
+        candidate: unit vectors, shape (..., m, width).
+        reference: unit vectors, shape (..., n, width).
+
+    Returns:
+        Shape (..., m, n), float32 or float64.
+
+    Example:
+        >>> cosine_similarities(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.6, 0.8]]))
+        tensor([[0.0000, 0.6000]])
+    """
+    dtype = torch.promote_types(torch.float32, candidate.dtype)
+    with torch.autocast(device_type=candidate.device.type, enabled=False):
+        return candidate.to(dtype) @ reference.to(dtype).transpose(-1, -2)

@@ -186,10 +186,8 @@ class Backbone:
 
     def _forward(self, loaded: _LoadedModel, inputs: Tensor, mask: Tensor, position_ids: Tensor | None) -> Tensor:
         if self.forward_fn is None:
-            layers = self.num_layers, self.all_layers
-            return run_encoder(
-                loaded.model, self.family, self.config, inputs, mask, position_ids, *layers, options=loaded.options
-            )
+            given = loaded.model, self.family, self.config, inputs, mask, position_ids, self.num_layers, self.all_layers
+            return run_encoder(*given, kept=self.layers_kept, options=loaded.options)
         with torch.autocast(device_type=inputs.device.type, enabled=False):
             vectors = self.forward_fn(loaded.model, {"input_ids": inputs, "attention_mask": mask.long()})
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:

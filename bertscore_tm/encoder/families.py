@@ -121,21 +121,6 @@ class Family:
         # Layer 0 is the input of the first layer: some families fail without any layer.
         return num_layers if self.final_modules and not self.probed else max(num_layers, 1)
 
-    def require_embeddings(self, config: PretrainedConfig) -> None:
-        """Check that input embeddings instead of token ids give the same vectors.
-
-        Args:
-            config: configuration of the model.
-
-        Raises:
-            ValueError: they do not.
-        """
-        if not self.takes_embeddings:
-            raise ValueError(
-                f"soft tokens are passed to a model as inputs_embeds, but models of type {config.model_type!r} give "
-                f"other vectors for them than for input_ids: use another encoder, or a sequence-level loss"
-            )
-
     def cut(self, encoder: nn.Module, layers: int) -> None:
         """Drop an encoder's layers above a number, its pooler and its cache for generation, in place.
 

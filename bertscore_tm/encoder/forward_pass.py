@@ -100,12 +100,13 @@ def run_encoder(
     num_layers: int,
     all_layers: bool,
     *,
+    kept: int,
     options: Collection[str],
 ) -> Tensor:
     """Run an encoder on a batch, with autocast off.
 
     Args:
-        model: the encoder, cut to the layers that the family keeps for ``num_layers``.
+        model: the encoder.
         family: its family.
         config: its configuration.
         inputs: token ids, shape (batch, positions), or input embeddings, shape (batch, positions, width).
@@ -113,6 +114,7 @@ def run_encoder(
         position_ids: of a packed row, shape (1, positions). Default: the model numbers them.
         num_layers: the encoder layer whose output is returned.
         all_layers: return the outputs of all layers up to it.
+        kept: number of layers of the model, or more than ``num_layers``.
         options: output of :func:`accepted_options`.
 
     Returns:
@@ -122,7 +124,6 @@ def run_encoder(
         ValueError: the forward pass does not return the hidden states of the layers.
     """
     # Layer 0 is the state before the first layer.
-    kept = family.layers_to_keep(num_layers)
     wants_states = all_layers or kept > num_layers
     length = mask.shape[1]
     _choose_attention(model, config, length)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -371,7 +372,8 @@ class FrozenEncoder:
         packs = not windows.lengths or self._backbone.packs(device)
         on_cpu = _TOKENS_PER_BATCH["cpu"] if packs else _PADDED_TOKENS_PER_BATCH
         budget = self._budgets.get(device) or (on_cpu if device.type == "cpu" else _TOKENS_PER_BATCH_ACCELERATOR)
-        with quiet_transformers(), torch.no_grad():
+        # transformers tells, for example, that Longformer pads texts.
+        with torch.no_grad(), nullcontext() if packs else quiet_transformers():
             while done < len(windows.lengths):
                 longest = windows.lengths[done]
                 advice = (
@@ -446,7 +448,11 @@ class FrozenEncoder:
         """
         device = inputs_embeds.device
         self.backbone(device)  # completes the family
-        self.family.require_embeddings(self.config)
+        if not self.family.takes_embeddings:
+            raise ValueError(
+                f"soft tokens are passed to a model as inputs_embeds, but models of type {self.config.model_type!r} "
+                f"give other vectors for them than for input_ids: use another encoder, or a sequence-level loss"
+            )
         return unit_vectors(self._backbone.run_soft(inputs_embeds.to(self.resolve_dtype(device)), mask))
 
     def require_soft_tokens(self) -> None:

@@ -100,10 +100,9 @@ class _Probe:
         return self.forward(inputs, mask, None, layer, all_layers)
 
     def forward(self, inputs: Tensor, mask: Tensor, positions: Tensor | None, layer: int, all_layers: bool) -> Tensor:
-        layers = layer, all_layers
-        return run_encoder(
-            self.encoder, self.family, self.config, inputs, mask, positions, *layers, options=self.options
-        )
+        kept = self.family.layers_to_keep(layer)
+        given = self.encoder, self.family, self.config, inputs, mask, positions, layer, all_layers
+        return run_encoder(*given, kept=kept, options=self.options)
 
     def run_whole(self, layer: int | slice, inputs: Tensor) -> Tensor:
         """Return the output of a layer, as if it were the last one, of the encoder with all layers."""

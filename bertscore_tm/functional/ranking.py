@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,7 +18,7 @@ from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
 from bertscore_tm.scoring.messages import describe_truncation, progress_bar
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, require_known, token_weights
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -44,13 +45,17 @@ class RankedCandidates:
         order: indices of the candidates, best first, per item of shape (candidates,), int64; of equal scores the first
             candidate comes first.
         best: the best candidate of each item, ``None`` for an item without candidates.
-        signature: every setting that changes a score, in one line.
     """
 
     scores: list[Tensor]
     order: list[Tensor]
     best: list[str | None]
-    signature: str
+    _settings: tuple[FrozenEncoder, WeightSource] = field(repr=False)
+
+    @property
+    def signature(self) -> str:
+        """Every setting that changes a score, in one line."""
+        return score_signature(*self._settings)
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -131,7 +136,7 @@ def rank_candidates(
     documents = [text for item in items for text in item.references or item.candidates]
     token_table = token_weights(used_encoder, idf, documents, used_device)
 
-    with progress_bar(len(items), verbose, unit="item") as progress:
+    with progress_bar(len(items), verbose, unit="item") if verbose else nullcontext() as progress:
         scores, num_truncated = score_items(
             items, used_encoder, token_table, used_device, component, references_reduce, progress
         )
@@ -142,7 +147,7 @@ def rank_candidates(
         )
     order = [order_candidates(each) for each in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
-    return RankedCandidates(scores, order, best, score_signature(used_encoder, token_table.source))
+    return RankedCandidates(scores, order, best, (used_encoder, token_table.source))
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,23 @@ from torchmetrics.utilities.prints import rank_zero_only
 from bertscore_tm.core.scores import harmonic_mean, selection_f1
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
-from bertscore_tm.metric.results import RESULT_NAMES, Component, check_result_settings, restore_dimensions, summarize
-from bertscore_tm.metric.shared_batch import forget_batch, match_batch
 from bertscore_tm.metric.states import (
+    RESULT_NAMES,
     SCORE_STATES,
     Collectives,
+    Component,
     SyncedState,
     as_indices,
     check_indices,
+    check_result_settings,
     combine_ranks,
     pack_tokens,
+    restore_dimensions,
+    summarize,
     token_dtypes,
 )
 from bertscore_tm.scoring.alignment import Alignment, compute_alignment
-from bertscore_tm.scoring.corpus import compute_scores
+from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
 from bertscore_tm.scoring.messages import warn_about_scores
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
@@ -219,9 +222,10 @@ class BERTScore(Metric):
         if not self._is_step:
             self._num_references = combined.num_references
             forget_batch(self.encoder, self.device)
-            is_weighted = self._weights is None or not self._weights.is_uniform
-            limit = self.encoder.tokenizer.max_length
-            rank_zero_only(warn_about_scores)(combined.scores, combined.num_truncated, is_weighted, limit)
+            if combined.num_truncated or not combined.scores[2].all():
+                is_weighted = self._weights is None or not self._weights.is_uniform
+                limit = self.encoder.tokenizer.max_length
+                rank_zero_only(warn_about_scores)(combined.scores, combined.num_truncated, is_weighted, limit)
         values = summarize(combined.scores, self._baseline, self.reduction, self.confidence).items()
         result = {
             name: value.to(self.device) if self.all_layers else value[0].to(self.device) for name, value in values

@@ -1,4 +1,4 @@
-"""States of the metric, and their combination over ranks: from the pairs of each rank to the scores of all pairs.
+"""States of the metric, their combination over ranks to the scores of all pairs, and the results of ``compute``.
 
 With token weights that are known, a pair adds its scores. With idf over the references, weights
 depend on the whole corpus: each token adds its id and best similarity, and scores are computed when document
@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,21 +21,32 @@ from bertscore_tm.core.matching import MatchedPairs
 from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean
 from bertscore_tm.core.token_vectors import segment_ids
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.scoring.corpus import MatchedTexts, compute_scores
+from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, compute_scores
+from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores, score_range
 from bertscore_tm.scoring.token_weights import weights_of_references
+from bertscore_tm.statistics import mean_interval, scipy_stats
 
 __all__ = [
+    "RESULT_NAMES",
     "SCORE_STATES",
     "Collectives",
+    "Component",
     "SyncedState",
     "as_indices",
     "check_indices",
+    "check_result_settings",
     "combine_ranks",
     "pack_tokens",
+    "restore_dimensions",
+    "summarize",
     "token_dtypes",
     "unpack_tokens",
 ]
 
+Component = Literal["precision", "recall", "f1"]
+
+_INTERVAL = ("f1_low", "f1_high")
+RESULT_NAMES = (*SCORES, *_INTERVAL)
 # Names and dtypes. A rank without pairs contributes an empty tensor of the same dtype, as collectives require.
 SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}
 TOKEN_STATES = {
@@ -52,32 +63,13 @@ _ID_OFFSET = 2**15
 
 
 def token_dtypes(vocab_size: int) -> dict[str, torch.dtype]:
-    """Return the dtypes of token states.
-
-    Args:
-        vocab_size: number of token ids.
-
-    Returns:
-        A dtype for each of ``TOKEN_STATES``; two bytes per id for vocabularies of up to 65,536.
-
-    Example:
-        >>> token_dtypes(30_522)["candidate_ids"], token_dtypes(250_002)["candidate_ids"]
-        (torch.int16, torch.int32)
-    """
+    """Return the dtypes of token states, with two bytes per id for vocabularies of up to 65,536."""
     id_dtype = torch.int16 if vocab_size <= 2 * _ID_OFFSET else torch.int32
     return TOKEN_STATES | dict.fromkeys(("candidate_ids", "reference_ids"), id_dtype)
 
 
 def pack_tokens(matched: MatchedTexts, vocab_size: int) -> dict[str, Tensor]:
-    """Return token states of matched pairs.
-
-    Args:
-        matched: the pairs.
-        vocab_size: number of token ids.
-
-    Returns:
-        A tensor for each of ``TOKEN_STATES``.
-    """
+    """Return a tensor for each of ``TOKEN_STATES``."""
     packed = {"reference_counts": matched.counts}
     for name, dtype in token_dtypes(vocab_size).items():
         if name != "reference_counts":
@@ -87,16 +79,7 @@ def pack_tokens(matched: MatchedTexts, vocab_size: int) -> dict[str, Tensor]:
 
 
 def unpack_tokens(state: dict[str, Tensor], num_layers: int, keep: Tensor | None) -> MatchedTexts:
-    """Restore matched pairs from token states, without candidates that are not kept.
-
-    Args:
-        state: a flat tensor for each of ``TOKEN_STATES``.
-        num_layers: layers per similarity.
-        keep: candidates to keep, shape (candidates,), bool; ``None`` keeps all.
-
-    Returns:
-        The matched pairs.
-    """
+    """Restore matched pairs from token states, of candidates to keep, shape (candidates,), bool; ``None`` keeps all."""
     counts = state["reference_counts"].long()
     pairs = None if keep is None else keep[segment_ids(counts)]
     sides: dict[str, Tensor] = {}
@@ -122,21 +105,10 @@ def _first_occurrences(values: Tensor) -> Tensor:
 
 
 def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
-    """Return the indices of pairs as a tensor.
-
-    Args:
-        indices: integers.
-        num_pairs: number of pairs.
-
-    Returns:
-        Shape (pairs,), int64.
+    """Return the indices of pairs as a tensor, shape (pairs,), int64.
 
     Raises:
         ValueError: they are not one integer per pair.
-
-    Example:
-        >>> as_indices([3, 1], 2)
-        tensor([3, 1])
     """
     numbers = indices if isinstance(indices, Tensor) else torch.tensor(indices, device="cpu")
     are_integers = not numbers.is_floating_point() and numbers.dtype != torch.bool
@@ -148,11 +120,7 @@ def as_indices(indices: Sequence[int] | Tensor, num_pairs: int) -> Tensor:
 
 
 def check_indices(states: Mapping[str, Any], with_indices: bool) -> None:
-    """Check that all pairs have an index or none has.
-
-    Args:
-        states: of a metric, by name.
-        with_indices: whether the pairs to add have indices.
+    """Check that all pairs of the states, and those to add, have an index, or none has.
 
     Raises:
         ValueError: only some of them have.
@@ -310,3 +278,72 @@ def combine_ranks(
         num_references=None if frequencies is None else int(frequencies.num_documents),
         frequencies=frequencies,
     )
+
+
+def check_result_settings(reduction: str, component: str | None, confidence: float | None) -> None:
+    """Check the settings that results depend on.
+
+    Raises:
+        ValueError: a setting is invalid, or two of them exclude each other.
+        ImportError: ``confidence`` is given and scipy is not installed.
+    """
+    if reduction not in ("mean", "none"):
+        raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
+    if component is not None:
+        if component not in SCORES:
+            raise ValueError(f"component={component!r} is not one of {', '.join(map(repr, SCORES))}")
+        if confidence is not None:
+            raise ValueError(
+                f"component={component!r} computes a single tensor and excludes confidence={confidence}: remove one"
+            )
+    if confidence is not None:
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+        scipy_stats()
+
+
+def summarize(
+    scores: Tensor, baseline: LayerBaseline | None, reduction: str, confidence: float | None
+) -> dict[str, Tensor]:
+    """Return the mean scores or the scores of all pairs, rescaled, with the ends of the confidence interval.
+
+    Args:
+        scores: precision, recall and F1 of all pairs, before rescaling, shape (3, layers, pairs).
+        baseline: baseline of the layers, or ``None`` for scores that are not rescaled.
+        reduction: ``"mean"`` or ``"none"``.
+        confidence: level of the confidence interval, or ``None`` for no interval.
+
+    Returns:
+        By name, shape (layers,), or (layers, pairs) of scores with ``reduction="none"``; float32.
+    """
+    pairs = values = scores if baseline is None else rescale_scores(scores, baseline)
+    if reduction == "mean":
+        # On the CPU, as some accelerators have no float64. The mean of no pairs is 0.
+        values = pairs.cpu().double().sum(-1) / max(pairs.shape[-1], 1)
+    result = {name: value.float() for name, value in zip(SCORES, values, strict=True)}
+    if confidence is not None:
+        f1 = SCORES.index("f1")
+        least, largest = score_range(pairs.shape[1], baseline)
+        ends = mean_interval(pairs[f1], confidence, bounds=(least[f1], largest[f1]))
+        result |= {name: end.float() for name, end in zip(_INTERVAL, ends, strict=True)}
+    return result
+
+
+def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
+    """Return copies of a result's tensors with the dimensions of one element, which torchmetrics squeezes.
+
+    torchmetrics keeps the result for the next call, so that changes in place by the caller must not reach it.
+
+    Example:
+        >>> restore_dimensions(torch.tensor(0.5), all_layers=False, reduction="none")
+        tensor([0.5000])
+    """
+    if isinstance(result, dict):
+        return {
+            name: restore_dimensions(value, all_layers, "mean" if name in _INTERVAL else reduction)
+            for name, value in result.items()
+        }
+    num_dimensions = all_layers + (reduction == "none")
+    if not isinstance(result, Tensor):
+        return result
+    return result.clone() if result.ndim == num_dimensions else result.reshape((1,) * num_dimensions).clone()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.matching import cosine_similarities, match_pairs
+from bertscore_tm.core.matching import match_pairs
 from bertscore_tm.core.scores import precision_recall_f1
+from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, cosine_similarities
+from bertscore_tm.core.matching import TOKENWISE_MATCHINGS
 from bertscore_tm.core.reductions import Reduction, reduce_batch
+from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.functional.ranking import Component, ReferencesReduce

@@ -9,12 +9,11 @@ from bertscore_tm import FrozenEncoder
 from bertscore_tm.core.matching import (
     TOKENWISE_MATCHINGS,
     TokenMass,
-    cosine_similarities,
     match_by_softmax,
     match_greedily,
     match_pairs,
 )
-from bertscore_tm.core.token_vectors import TokenVectors, token_batches
+from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 
 similarities = st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=12)
 temperatures = st.floats(0.01, 5)

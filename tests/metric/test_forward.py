@@ -8,7 +8,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
-from bertscore_tm.metric.shared_batch import forget_batch
+from bertscore_tm.scoring.corpus import forget_batch
 from tests.support.metric_batches import FIRST, SECOND, assert_equal, mean, per_pair
 
 

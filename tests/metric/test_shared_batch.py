@@ -13,9 +13,8 @@ from torchmetrics import MetricCollection
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.functional import SCORES
-from bertscore_tm.metric import shared_batch
-from bertscore_tm.metric.shared_batch import forget_batch
 from bertscore_tm.scoring import corpus
+from bertscore_tm.scoring.corpus import forget_batch
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -83,9 +82,9 @@ def test_nothing_is_kept_after_compute_or_reset(encoder):
     metric = BERTScore(encoder)
     for end in (metric.compute, metric.reset):
         metric.update(*batch([0]))
-        assert owner in shared_batch._latest
+        assert owner in corpus._latest
         end()
-        assert owner not in shared_batch._latest
+        assert owner not in corpus._latest
     assert isinstance(owner, VectorCache)
 
 

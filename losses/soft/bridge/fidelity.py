@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bertscore_tm.core.matching import cosine_similarities
+from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft.soft_tokens import SoftTokens, encode_soft_tokens
 from bertscore_tm.losses.soft.targets import encode_reference_texts
