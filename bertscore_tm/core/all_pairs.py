@@ -56,17 +56,6 @@ def score_all_pairs(
 
     Raises:
         OutOfMemoryError: memory runs out in the smallest blocks too.
-
-    Example:
-        >>> vectors = TokenVectors(
-        ...     vectors=torch.tensor([[[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]]),
-        ...     ids=torch.tensor([0, 0, 0]),
-        ...     lengths=torch.tensor([2, 1]),
-        ...     has_content=torch.tensor([True, True]),
-        ...     truncated=torch.tensor([False, False]),
-        ... )
-        >>> score_all_pairs(vectors, torch.tensor([1.0]), torch.tensor([0]), torch.tensor([1])).flatten()
-        tensor([0.4000, 0.8000, 0.5333])
     """
     device = vectors.vectors.device
     others = candidates if references is None else references
@@ -124,8 +113,7 @@ def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: i
 def _match_blocks(vectors: Tensor, one: _Block, other: _Block, limit: int) -> tuple[Tensor, Tensor]:
     """Return the best similarity of each token of one block in each text of the other, and the other way round.
 
-    Returns:
-        Shapes (texts of one, tokens, texts of other) and (texts of one, texts of other, tokens).
+    Their shapes are (texts of one, tokens, texts of other) and (texts of one, texts of other, tokens).
     """
     here, there = vectors[one.tokens], vectors[other.tokens]
     (texts, length, width), (other_texts, other_length, _) = here.shape, there.shape

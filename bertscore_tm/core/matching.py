@@ -224,14 +224,10 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
 
 @dataclass(frozen=True)
 class _Side:
-    """The candidates or the references of pairs.
+    """The candidates or the references of pairs, with all tokens packed in the order of the pairs.
 
-    Args:
-        texts: number of each pair's text, shape (pairs,), on the CPU.
-        lengths: tokens per text, shape (pairs,), on the CPU.
-        starts: position of each text's first token, packed in the order of the pairs, shape (pairs,), on the CPU.
-        ids: token ids, shape (tokens,), on the CPU.
-        best: best similarities, shape (tokens, layers).
+    ``texts``, ``lengths`` and ``starts`` (of the first token) have shape (pairs,), ``ids`` shape (tokens,), all on the
+    CPU; ``best``, the best similarities, shape (tokens, layers).
     """
 
     texts: Tensor

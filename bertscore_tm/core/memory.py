@@ -29,20 +29,10 @@ _PROBE_BYTES = 64 * 2**20
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Check whether an error means that memory ran out, on any device.
+    """Check whether an error means that memory ran out, on any device, so that a smaller step may succeed.
 
     oneDNN's "could not create a primitive" has many causes (missing memory, unsupported shapes, a system that forbids
     generated code). It counts only where memory is short, that is, where allocating 64 MiB fails too.
-
-    Args:
-        error: any error.
-
-    Returns:
-        Whether a smaller step may succeed.
-
-    Example:
-        >>> is_out_of_memory(torch.OutOfMemoryError("tried to allocate 2 GiB")), is_out_of_memory(RuntimeError("a bug"))
-        (True, False)
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
@@ -79,14 +69,6 @@ def halve_until_it_fits(
 
     Raises:
         OutOfMemoryError: memory ran out at the smallest size too.
-
-    Example:
-        >>> def step(size):
-        ...     if size > 3:
-        ...         raise MemoryError
-        ...     return "done"
-        >>> halve_until_it_fits(step, 10, 1, torch.device("cpu"), "10 texts: pass fewer texts")
-        ('done', 2)
     """
     while True:
         try:
@@ -108,9 +90,6 @@ def return_freed_memory() -> None:
 
     Large tensors of different sizes leave holes between small tensors that stay allocated. Without this, a corpus of
     many steps takes several times the memory of one step, and a different amount in every run.
-
-    Example:
-        >>> return_freed_memory()
     """
     trim = _trim()
     if trim is not None:

@@ -85,15 +85,7 @@ def idf_weights(frequencies: DocumentFrequencies) -> Tensor:
 
 
 def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: torch.device) -> Tensor:
-    """Return the weight of every token id without idf: 1, and 0 for the cls and sep tokens.
-
-    Args:
-        unweighted_ids: ids of weight 0.
-        vocab_size: number of token ids.
-        device: where to put the table.
-
-    Returns:
-        Shape (vocabulary,).
+    """Return the weight of every token id without idf, shape (vocabulary,): 1, and 0 for the cls and sep tokens.
 
     Example:
         >>> special_token_weights([0, 2], 4, torch.device("cpu")).tolist()
@@ -105,13 +97,7 @@ def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: to
 
 
 def accumulator(device: torch.device) -> torch.dtype:
-    """Return the dtype of weights and sums on a device.
-
-    Args:
-        device: the device.
-
-    Returns:
-        float64, or float32 on Apple's GPUs, which do not support it.
+    """Return the dtype of weights and sums: float64, or float32 on Apple's GPUs, which do not support it.
 
     Example:
         >>> accumulator(torch.device("cpu")), accumulator(torch.device("mps"))

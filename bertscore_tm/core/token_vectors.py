@@ -47,14 +47,7 @@ class TokenVectors:
         return replace(self, vectors=self.vectors[layer : layer + 1])
 
     def select(self, texts: Tensor) -> TokenVectors:
-        """Return the vectors of some texts.
-
-        Args:
-            texts: indices of the texts, shape (texts,), on the CPU.
-
-        Returns:
-            Their vectors, in the given order.
-        """
+        """Return the vectors of the texts with these indices, shape (texts,), on the CPU, in the given order."""
         lengths = self.lengths[texts]
         starts = self.offsets[texts] - (lengths.cumsum(0) - lengths)
         tokens = starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device="cpu")
@@ -62,7 +55,7 @@ class TokenVectors:
         return TokenVectors(vectors, self.ids[tokens], lengths, self.has_content[texts], self.truncated[texts])
 
     def locate(self, texts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the positions of some texts' tokens, as a padded batch.
+        """Return where the tokens of some texts are, as a padded batch.
 
         Args:
             texts: indices of the texts, shape (batch,), on the CPU.
@@ -78,15 +71,7 @@ class TokenVectors:
         return torch.where(mask, self.offsets[texts][:, None] + steps, 0), mask
 
     def pad(self, texts: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Gather the vectors of some texts in a padded batch.
-
-        Args:
-            texts: indices of the texts, shape (batch,), on the CPU.
-            memory: buffer for the vectors, used if they fit, shape (numbers,). Default: new memory.
-
-        Returns:
-            As :meth:`gather`, and the mask of real tokens, shape (batch, longest), both on the vectors' device.
-        """
+        """Return :meth:`gather` of texts, shape (batch,), and the mask of real tokens, both on the vectors' device."""
         index, mask = self.locate(texts)
         on_device = mask.to(self.vectors.device)
         return self.gather(index, on_device, memory), on_device
@@ -114,20 +99,7 @@ class TokenVectors:
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
-    """Concatenate the texts of several parts.
-
-    Args:
-        parts: vectors with equal numbers of layers, on one device; at least one part.
-
-    Returns:
-        The vectors of all texts; a single part is returned as it is.
-
-    Example:
-        >>> none = torch.zeros(1, dtype=torch.bool)
-        >>> one = TokenVectors(torch.ones(1, 2, 4), torch.tensor([5, 6]), torch.tensor([2]), ~none, none)
-        >>> concatenate([one, one]).offsets
-        tensor([0, 2])
-    """
+    """Concatenate the texts of at least one part, with equal numbers of layers, on one device."""
     if len(parts) == 1:
         return parts[0]
     joined = {
@@ -138,14 +110,11 @@ def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
 
 
 def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
-    """Return the segment number of every element of a packed sequence.
+    """Return the segment number of every element of a packed sequence, shape (elements,).
 
     Args:
         lengths: elements per segment, shape (segments,).
         num_elements: their sum, for which an accelerator would have to be asked. Default: it is.
-
-    Returns:
-        Shape (elements,), int64.
 
     Example:
         >>> segment_ids(torch.tensor([2, 0, 1])).tolist()
@@ -158,12 +127,7 @@ def segment_ids(lengths: Tensor, num_elements: int | None = None) -> Tensor:
 def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Cut items into batches of similar length whose padded size stays within a budget.
 
-    Args:
-        lengths: size of each item in tokens.
-        budget: largest padded size of a batch, in tokens; an item larger than that becomes a batch alone.
-
-    Returns:
-        An iterator over lists of item indices, longest items first, equal lengths in their given order.
+    An item larger than that becomes a batch alone. Longest items come first, equal lengths in their given order.
 
     Example:
         >>> list(token_batches([3, 9, 4, 3], budget=10))
@@ -180,35 +144,20 @@ def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
-    """Divide vectors by their L2 norm, in float32 or wider.
-
-    Args:
-        vectors: shape (..., width).
-
-    Returns:
-        The same shape; zero vectors stay zero.
-
-    Example:
-        >>> unit_vectors(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
-        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
-    """
+    """Divide vectors, shape (..., width), by their L2 norm, in float32 or wider; zero vectors stay zero."""
     wide = vectors.to(torch.promote_types(torch.float32, vectors.dtype))
     return nn.functional.normalize(wide, dim=-1, eps=1e-12)
 
 
 def cosine_similarities(candidate: Tensor, reference: Tensor) -> Tensor:
-    """Return the cosine similarities of all pairs of tokens.
+    """Return the cosine similarities of all pairs of tokens, in float32 or float64.
 
     Args:
         candidate: unit vectors, shape (..., m, width).
         reference: unit vectors, shape (..., n, width).
 
     Returns:
-        Shape (..., m, n), float32 or float64.
-
-    Example:
-        >>> cosine_similarities(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.6, 0.8]]))
-        tensor([[0.0000, 0.6000]])
+        Shape (..., m, n).
     """
     dtype = torch.promote_types(torch.float32, candidate.dtype)
     with torch.autocast(device_type=candidate.device.type, enabled=False):

@@ -71,63 +71,30 @@ class Family:
     probed: bool = False
 
     def first_position(self, config: PretrainedConfig) -> int:
-        """Return the position id of a text's first token.
-
-        Args:
-            config: configuration of the model.
-
-        Returns:
-            0, or the padding id plus 1 for families that number positions after it.
-        """
+        """Return the position id of a text's first token: 0, or the padding id plus 1 where positions follow it."""
         if not self.positions_after_padding:
             return 0
         return int(config.pad_token_id if self.padding_id is None else self.padding_id) + 1
 
     def max_positions(self, config: PretrainedConfig) -> int | None:
-        """Return the model's number of positions, that is, its largest number of tokens per text.
-
-        Args:
-            config: configuration of the model.
-
-        Returns:
-            The limit in tokens, special tokens included; ``None`` for models with relative positions only.
-        """
+        """Return the largest number of tokens per text, special ones included; ``None`` for relative positions only."""
         if self.absolute_positions is None or not getattr(config, "position_biased_input", True):
             return None
         return int(getattr(config, self.absolute_positions)) - self.first_position(config)
 
     def encoder_of(self, model: nn.Module) -> nn.Module:
-        """Return the encoder within a base model.
-
-        Args:
-            model: the base model, or the encoder itself; it may take images or sound too.
-
-        Returns:
-            The encoder; the model itself if it has no decoder and takes texts only.
-        """
+        """Return the encoder within a base model: the model itself if it has no decoder and takes texts only."""
         part = text_part(model)
         found: nn.Module | None = None if self.encoder is None else getattr(part, self.encoder, None)
         return part if found is None else found
 
     def layers_to_keep(self, num_layers: int) -> int:
-        """Return how many layers must be in memory to get layer ``num_layers``.
-
-        Args:
-            num_layers: the encoder layer.
-
-        Returns:
-            The number of layers.
-        """
+        """Return how many layers must be in memory to get layer ``num_layers``."""
         # Layer 0 is the input of the first layer: some families fail without any layer.
         return num_layers if self.final_modules and not self.probed else max(num_layers, 1)
 
     def cut(self, encoder: nn.Module, layers: int) -> None:
-        """Drop an encoder's layers above a number, its pooler and its cache for generation, in place.
-
-        Args:
-            encoder: the encoder.
-            layers: number of layers to keep.
-        """
+        """Drop an encoder's layers above a number, its pooler and its cache for generation, in place."""
         lists = {path: cast(nn.ModuleList, encoder.get_submodule(path)) for path in self.layers}
         self.set_layers(encoder, {path: modules[:layers] for path, modules in lists.items()}, layers)
         if getattr(encoder, "pooler", None) is not None:
@@ -136,13 +103,7 @@ class Family:
         cast(Any, encoder).config.use_cache = False
 
     def set_layers(self, encoder: nn.Module, lists: Mapping[str, nn.Module], layers: int) -> None:
-        """Replace an encoder's layers, in place.
-
-        Args:
-            encoder: the encoder.
-            lists: the modules of the layers, by the path of their list.
-            layers: number of layers that the forward pass runs.
-        """
+        """Replace an encoder's layers, by the path of their list, and the number of layers that it runs, in place."""
         values: dict[str, object] = {**lists} if self.counter is None else {**lists, self.counter: layers}
         for path, value in values.items():
             parent_path, _, name = path.rpartition(".")
@@ -177,13 +138,13 @@ FAMILIES: dict[str, Family] = {
     "distilbert": Family(layers=("transformer.layer",)),
     "electra": Family(),
     "gemma": _LLAMA,
-    "gemma2": _LLAMA,
+    "gemma2": replace(_LLAMA, batching="padded"),
     "gpt2": Family(layers=("h",), final_modules=("ln_f",), prefix_space=True),
     "led": replace(_BART, absolute_positions="max_encoder_position_embeddings"),
     "llama": _LLAMA,
     "longformer": Family(positions_after_padding=True, batching="padded"),
     "mbart": _BART_WITH_FINAL_NORM,
-    "megatron-bert": Family(final_modules=("encoder.ln",)),
+    "megatron-bert": Family(final_modules=("encoder.ln",), batching="padded"),
     "mistral": _LLAMA,
     "modernbert": replace(_LLAMA, final_modules=("final_norm",)),
     "mpnet": Family(positions_after_padding=True, padding_id=1, batching="padded"),
@@ -222,12 +183,7 @@ _OWN = Family(layers=(), absolute_positions=None)
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
     """Return the part of a configuration that describes the model of the texts.
 
-    Args:
-        config: configuration of a model.
-
-    Returns:
-        The part of the texts in models that take images or sound too, that of the encoder in encoder-decoder models
-        with a configuration for each, else the configuration itself.
+    In models that take images or sound too it is one of several, in encoder-decoder models that of the encoder.
     """
     if config.model_type in FAMILIES:
         return config
@@ -238,14 +194,7 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def text_part(model: nn.Module) -> nn.Module:
-    """Return the encoder of texts within a model.
-
-    Args:
-        model: a base model of transformers.
-
-    Returns:
-        The encoder of an encoder-decoder model, the model of the texts of one that takes images or sound too, else the
-        model itself.
+    """Return the encoder of texts within a base model of transformers.
 
     Raises:
         ValueError: the encoder has no configuration, as in FSMT.
@@ -268,16 +217,13 @@ def text_part(model: nn.Module) -> nn.Module:
 
 
 def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, trust_remote_code: bool = False) -> Family:
-    """Return the family of a model's configuration.
+    """Return the family of a model's configuration; of a type that is not listed, what its structure shows.
 
     Args:
         config: configuration of the model; it may take images or sound too.
         encoder: the encoder, if it is in memory. Needed for model classes that transformers cannot find by the
             configuration; else a type that is not listed is built without weights.
         trust_remote_code: run code that comes with the model.
-
-    Returns:
-        The family; of a type that is not listed, what its structure shows.
 
     Raises:
         ValueError: the model is not one of texts, or has no list with one module per layer.
@@ -305,27 +251,13 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
 
 
 def listed_family(config: PretrainedConfig) -> Family | None:
-    """Return the family of a configuration whose type is listed here.
-
-    Args:
-        config: configuration of the encoder.
-
-    Returns:
-        The family; ``None`` if the type is not listed, or if the configuration changes its attention.
-    """
+    """Return the family of a listed type, unless its configuration changes its attention; else ``None``."""
     # With this option, as in PaliGemma, Gemma's attention is bidirectional without padding and causal with it.
     return None if getattr(config, "use_bidirectional_attention", False) else FAMILIES.get(config.model_type)
 
 
 def find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
-    """Find an encoder's layers and the convention of its positions in its structure.
-
-    Args:
-        encoder: the encoder, with or without weights.
-        config: its configuration.
-
-    Returns:
-        The family, without what a probe finds: the final modules, and whether padding affects real tokens.
+    """Find an encoder's layers and the convention of its positions in its structure, for a probe to complete.
 
     Raises:
         ValueError: the model is not one of texts, or has no list with one module per layer.
@@ -357,16 +289,7 @@ def find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
 
 
 def describe_refusal(config: PretrainedConfig, probe: str, finding: str) -> str:
-    """Return the message of an error about a model that cannot be used.
-
-    Args:
-        config: configuration of the model.
-        probe: what was tried.
-        finding: what was found.
-
-    Returns:
-        The message, with the remedy.
-    """
+    """Return the message of an error about a model that failed a probe, with the remedy."""
     return (
         f"models of type {config.model_type!r} are not supported as encoder: the probe of the {probe} failed "
         f"({finding}). Types that need no probe: {', '.join(sorted(FAMILIES))}. For any other model pass "

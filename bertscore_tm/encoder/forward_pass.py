@@ -320,7 +320,7 @@ def _attend(
     elif query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16) and attention_mask.mask is None:
         attend = _attend_by_kernel
     else:
-        attend = attend_padded
+        attend = _attend_padded
     return attend(states, row.groups, attention_mask, scale)[None], None
 
 
@@ -337,7 +337,7 @@ def _attend_by_length(
     return torch.cat(parts)
 
 
-def attend_padded(
+def _attend_padded(
     states: Sequence[Tensor], groups: Sequence[tuple[int, int]], pattern: _Pattern, scale: float | None
 ) -> Tensor:
     """Attend in one step, with padding inside of attention alone, for devices on which many small steps are slow."""

@@ -230,13 +230,7 @@ class FrozenEncoder:
         return self._backbone.family
 
     def layer_number(self, num_layers: int) -> int:
-        """Return the number of an encoder layer, counted from 0.
-
-        Args:
-            num_layers: the layer; negative numbers count from the model's last.
-
-        Returns:
-            Its number.
+        """Return the number of an encoder layer, of which negative ones count from the model's last, counted from 0.
 
         Raises:
             TypeError: it is not an integer.
@@ -273,14 +267,7 @@ class FrozenEncoder:
         return join_signature(self.signature_fields(layer))
 
     def settings(self, layer: int | None = None) -> str:
-        """Return the settings in one line: equal for encoders made alike.
-
-        Args:
-            layer: the one of all layers that is compared.
-
-        Returns:
-            As :meth:`signature`, but for hashes of contents.
-        """
+        """Return the settings in one line, as :meth:`signature` without hashes: equal for encoders made alike."""
         return join_signature(self.signature_fields(layer, hashed=False))
 
     def process_hash(self) -> int:
@@ -293,14 +280,7 @@ class FrozenEncoder:
         return self._backbone.source, self._given_tokenizer, self._tokenizer_settings, self.dtype, *layers
 
     def signature_fields(self, layer: int | None = None, *, hashed: bool = True) -> dict[str, object]:
-        """Return the parts of the signature by name, to which scoring adds its settings.
-
-        Args:
-            layer: the one of all layers that is compared.
-            hashed: include hashes of contents.
-
-        Returns:
-            The parts; those that are ``None`` are left out of the signature.
+        """Return the parts of the signature by name, with or without hashes of contents; scoring adds its settings.
 
         Raises:
             OSError: the model's folder was saved again since the encoder was made.
@@ -400,14 +380,7 @@ class FrozenEncoder:
         return found
 
     def require_finite(self, found: TokenVectors) -> None:
-        """Check that token vectors are finite.
-
-        Args:
-            found: output of :meth:`encode`.
-
-        Raises:
-            ValueError: they are not.
-        """
+        """Raise an error if the vectors of texts are not finite."""
         # The sum of finite unit vectors is finite.
         if not torch.isfinite(found.vectors.sum()):
             raise ValueError(
@@ -416,15 +389,10 @@ class FrozenEncoder:
             )
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
-        """Return the cache of token vectors, for texts that are encoded repeatedly.
+        """Return the cache of token vectors, which all encoders with the same settings in this process share.
 
-        Args:
-            device: where the texts are encoded.
-            of_losses: the cache of losses and rewards instead of that of metrics: the last digits of a text's vectors
-                depend on the batch that it was encoded in, so with a common cache validations would change training.
-
-        Returns:
-            The cache, which all encoders with the same settings in this process share.
+        That of losses and rewards is not that of metrics: the last digits of a text's vectors depend on the batch that
+        it was encoded in, so with a common cache validations would change training.
         """
         device = torch.empty(0, dtype=torch.float32, device=device).device
         key = device, of_losses
@@ -456,11 +424,7 @@ class FrozenEncoder:
         return unit_vectors(self._backbone.run_soft(inputs_embeds.to(self.resolve_dtype(device)), mask))
 
     def require_soft_tokens(self) -> None:
-        """Check that the model takes input embeddings instead of token ids.
-
-        Raises:
-            ValueError: the user's forward function runs the model, and takes ids.
-        """
+        """Raise an error if the user's forward function, which takes ids, runs the model."""
         if self._forward_fn is not None:
             raise ValueError(
                 f"soft tokens are passed to a model as inputs_embeds, but the forward function of {self.name!r} takes "
@@ -468,15 +432,9 @@ class FrozenEncoder:
             )
 
     def embedding_table(self, device: torch.device | str) -> Tensor:
-        """Return the input embedding of every token, as the embedding module computes it.
+        """Return the input embedding of every token, shape (vocabulary, embedding width), without gradient.
 
         In families that scale their embeddings in the module, this differs from the module's weight.
-
-        Args:
-            device: where to leave the table.
-
-        Returns:
-            Shape (vocabulary, embedding width), without gradient.
         """
         module = self.backbone(device).get_input_embeddings()
         weight: Tensor = module.get_parameter("weight").detach()
@@ -487,25 +445,11 @@ class FrozenEncoder:
         return table
 
     def resolve_dtype(self, device: torch.device | str) -> torch.dtype:
-        """Return the precision used on a device.
-
-        Args:
-            device: the device.
-
-        Returns:
-            The dtype; for ``"auto"`` bfloat16 where the device computes it natively, else float32.
-        """
+        """Return the precision used on a device: for ``"auto"`` bfloat16 where it is native, else float32."""
         return self._backbone.resolve_dtype(torch.device(device))
 
     def backbone(self, device: torch.device | str) -> Any:
-        """Return the model on a device, loaded if it is not in memory.
-
-        Args:
-            device: the device.
-
-        Returns:
-            The model, frozen, in evaluation mode and shared; do not change it.
-        """
+        """Return the model on a device, loaded if it is not in memory; it is shared, so do not change it."""
         return self._backbone.on(torch.device(device))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenEncoder:

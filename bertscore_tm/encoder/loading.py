@@ -44,18 +44,7 @@ _MOST_WITHOUT_WORDS = 16
 
 
 def load_config(source: ModelSource, name: str) -> PretrainedConfig:
-    """Load a model's configuration.
-
-    Args:
-        source: a folder, or a model on the hub.
-        name: the model as the user calls it.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        OSError: it cannot be loaded.
-    """
+    """Load a model's configuration."""
     with quiet_loading("configuration", name, source.location):
         config: PretrainedConfig = AutoConfig.from_pretrained(
             source.location,
@@ -68,13 +57,6 @@ def load_config(source: ModelSource, name: str) -> PretrainedConfig:
 
 def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer.
-
-    Args:
-        source: a folder, or a model on the hub.
-        name: the model as the user calls it.
-
-    Returns:
-        The tokenizer.
 
     Raises:
         OSError: it cannot be loaded, its files are missing, or its folder has changed since the encoder was made.
@@ -103,7 +85,7 @@ def load_encoder(
     cut: Callable[[nn.Module], None],
     dtype: torch.dtype,
 ) -> nn.Module:
-    """Load the layers of an encoder that are needed.
+    """Load the layers of an encoder that are needed, on the CPU.
 
     Args:
         source: a folder, or a model on the hub.
@@ -111,9 +93,6 @@ def load_encoder(
         family: its family.
         cut: drops what is not needed of the encoder, in place.
         dtype: precision of the weights.
-
-    Returns:
-        The encoder, on the CPU.
 
     Raises:
         OSError: it cannot be loaded, its folder has changed since the encoder was made, or the file lacks weights,
@@ -148,17 +127,10 @@ def load_encoder(
 def resolve_tokenizer(
     tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str], argument: str
 ) -> PreTrainedTokenizerBase:
-    """Return a tokenizer, loaded if only its name is given.
-
-    Args:
-        tokenizer: a tokenizer of transformers, its hub name or its folder.
-        argument: name of the caller's argument, for the error.
-
-    Returns:
-        The tokenizer.
+    """Return a tokenizer of transformers, loaded if only its hub name or folder is given.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is something else; the error names the caller's argument.
         OSError: it cannot be loaded.
     """
     if isinstance(tokenizer, str | os.PathLike):
@@ -170,18 +142,10 @@ def resolve_tokenizer(
 def require_tokenizer(
     tokenizer: Any, argument: str, allowed: str = "a tokenizer of transformers"
 ) -> PreTrainedTokenizerBase:
-    """Check that an object is a tokenizer of transformers.
-
-    Args:
-        tokenizer: the object.
-        argument: name of the caller's argument, for the error.
-        allowed: what the argument may be, for the error.
-
-    Returns:
-        The tokenizer.
+    """Return an object that must be a tokenizer of transformers.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is something else; the error names the caller's argument and what is allowed.
         ValueError: it was loaded from a folder without its files.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -245,16 +209,7 @@ def quiet_transformers() -> Iterator[None]:
 
 @contextmanager
 def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
-    """Suppress output while a part of a model is loaded, and turn failures into one error that names the remedy.
-
-    Args:
-        what: the part, for the error.
-        name: the model as the user calls it, for the error.
-        location: hub name or folder that it is loaded from.
-
-    Raises:
-        OSError: it cannot be loaded.
-    """
+    """Suppress output while a part of a model is loaded, and turn failures into one error that names the remedy."""
     has_progress_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:

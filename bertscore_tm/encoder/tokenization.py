@@ -91,11 +91,10 @@ class TokenizedTexts:
         return [ids[before : len(ids) - after] for ids in self.ids] if before or after else self.ids
 
     def pack(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the compared tokens as tensors.
+        """Return the compared tokens as tensors on the CPU.
 
-        Returns:
-            Token ids, shape (tokens,), and their number in each text, shape (texts,), both int64; ``has_content``; and
-            ``truncated``; on the CPU.
+        Their ids, shape (tokens,), and their number in each text, shape (texts,), both int64; ``has_content``; and
+        ``truncated``.
 
         Example:
             >>> texts = TokenizedTexts([[2, 7, 8, 3], [2, 3]], [True, False], [False, False], num_excluded=(1, 1))
@@ -241,12 +240,6 @@ num_excluded=(0, 0))
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
         """Tokenize texts.
 
-        Args:
-            texts: the texts, in any order and number.
-
-        Returns:
-            Token ids, and which texts have content and which were truncated.
-
         Raises:
             ValueError: a text is too long and ``long_text`` is ``"error"``, or a token has no embedding in the model.
         """
@@ -283,27 +276,13 @@ num_excluded=(0, 0))
         return TokenizedTexts([list(ids) for ids in encoded["input_ids"]], has_content, truncated, self.num_excluded)
 
     def prepare(self, text: str) -> str:
-        """Return the string that is tokenized for a text.
-
-        Args:
-            text: any text.
-
-        Returns:
-            The text, stripped, with U+FFFD for lone surrogates and a leading space if the family needs one.
-        """
+        """Return a text stripped, with U+FFFD for lone surrogates and a leading space if the family needs one."""
         # Tokenizers cannot encode half of a surrogate pair.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
         return f" {text}" if text and self.prefix_space else text
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the token strings of ids.
-
-        Args:
-            ids: token ids.
-
-        Returns:
-            One string per id.
-        """
+        """Return the token strings of ids."""
         return list(self.tokenizer.convert_ids_to_tokens(list(ids)))
 
     def _require_embeddings(self, ids: Sequence[Sequence[int]]) -> None:
@@ -348,17 +327,10 @@ class Window:
 
 
 def cut_into_windows(ids: list[int], tokenizer: TextTokenizer) -> list[Window]:
-    """Cut a text into overlapping windows that fit the encoder.
+    """Cut a text, given by its token ids, into overlapping windows that fit the encoder; one if it fits.
 
     The vector of each compared token is taken from the window in which its distance to the nearer end is largest; from
     the earlier window if two are equal.
-
-    Args:
-        ids: token ids of the text, special tokens included.
-        tokenizer: the tokenizer that they come from, with its length limit and stride.
-
-    Returns:
-        The windows in order; a single one for a text that fits.
     """
     skipped, excluded_after = tokenizer.num_excluded
     end = len(ids) - excluded_after

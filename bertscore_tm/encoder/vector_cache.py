@@ -99,12 +99,7 @@ class VectorCache:
     def fetch(
         self, texts: Sequence[Text], encode: Callable[[list[Text]], TokenVectors], max_bytes: int
     ) -> tuple[list[Text], TokenVectors]:
-        """Return the vectors of texts; encode and cache those that are missing.
-
-        Args:
-            texts: unique texts.
-            encode: returns the vectors of texts, on the cache's device.
-            max_bytes: size up to which texts are added; a larger cache is not shrunk.
+        """Return the vectors of unique texts, encoded and cached up to a number of bytes if they are missing.
 
         Returns:
             The texts in the order of their vectors, cached ones first; and the vectors, on the cache's device.
@@ -119,14 +114,7 @@ class VectorCache:
         return [*cached, *missing], concatenate(parts)
 
     def look_up(self, texts: Sequence[Text]) -> tuple[dict[Text, int], TokenVectors | None]:
-        """Return the vectors of those texts that are cached.
-
-        Args:
-            texts: unique texts.
-
-        Returns:
-            The index of each cached text; and their vectors, on the cache's device, ``None`` if there are none.
-        """
+        """Return the index of each of the unique texts that is cached, and their vectors, or ``None`` of none."""
         # Looked up once, as another thread may add texts meanwhile.
         cached = {text: entry for text in texts if (entry := self._texts.get(text)) is not None}
         vectors = self._gather(list(cached.values())) if cached else None
@@ -186,21 +174,11 @@ class VectorCache:
 
 
 def as_cache_bytes(cache_bytes: SupportsIndex) -> int:
-    """Return the size of a cache as passed by a user.
-
-    Args:
-        cache_bytes: the size in bytes; 0 turns the cache off.
-
-    Returns:
-        The size.
+    """Return the size of a cache in bytes as passed by a user; 0 turns the cache off.
 
     Raises:
         TypeError: it is not an integer.
         ValueError: it is negative.
-
-    Example:
-        >>> as_cache_bytes(2**20)
-        1048576
     """
     size = as_integer("cache_bytes", cache_bytes)
     if size < 0:

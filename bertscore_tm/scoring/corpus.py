@@ -66,12 +66,7 @@ class MatchedTexts:
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """Distinct texts and their token vectors.
-
-    Args:
-        indices: index of each text in ``vectors``.
-        vectors: token vectors of the texts.
-    """
+    """Token vectors of distinct texts, and the index of each text in them."""
 
     indices: dict[str, int]
     vectors: TokenVectors
@@ -111,9 +106,6 @@ def encode_texts(
         device: where to encode.
         cache_bytes: CPU memory for the vectors of references, which are kept for the next call; 0 keeps none.
         of_losses: keep them in the cache of losses and rewards instead of that of metrics.
-
-    Returns:
-        The distinct texts and their vectors.
     """
     references = list(dict.fromkeys(chain.from_iterable(texts.references)))
     candidates = list(dict.fromkeys(texts.candidates))
@@ -146,20 +138,10 @@ def encode_steps(
     *,
     of_losses: bool = False,
 ) -> Iterator[EncodedTexts]:
-    """Encode the texts of a corpus step by step, each distinct one once.
+    """Encode the texts of a corpus step by step, each distinct one once; arguments as of :func:`encode_texts`.
 
     Vectors of texts that occur in several steps are kept in CPU memory, at most 256 MiB. Texts beyond that are encoded
     once in each step that they occur in.
-
-    Args:
-        steps: the candidates of each step with their references.
-        encoder: the encoder.
-        device: where to encode.
-        cache_bytes: as for :func:`encode_texts`.
-        of_losses: as for :func:`encode_texts`.
-
-    Returns:
-        An iterator over the distinct texts of each step and their vectors.
     """
     if len(steps) == 1:
         return (encode_texts(step, encoder, device, cache_bytes, of_losses=of_losses) for step in steps)
@@ -188,16 +170,7 @@ def encode_steps(
 
 
 def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = None) -> MatchedTexts:
-    """Match each candidate with its references.
-
-    Args:
-        texts: candidates and references.
-        encoded: their vectors.
-        layer: the layer to match. Default: all.
-
-    Returns:
-        The matched tokens, without vectors or texts.
-    """
+    """Match each candidate with its references, at one layer or at all; the result holds no vectors and no texts."""
     vectors = encoded.vectors if layer is None else encoded.vectors.of_layer(layer)
     counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device="cpu")
     flat = chain(texts.candidates, chain.from_iterable(texts.references))
@@ -245,13 +218,7 @@ def plan_steps(
     """Divide a corpus into steps whose token vectors fit into memory.
 
     Candidates with equal references are in the same step, where each distinct text is encoded once, and so are texts
-    of similar length.
-
-    Args:
-        texts: the corpus.
-        encoder: the encoder.
-        device: where the texts will be scored.
-        keep_order: keep the order of the candidates, without grouping equal references or similar lengths.
+    of similar length; not so with ``keep_order``.
 
     Returns:
         The indices of the candidates of each step; every candidate is in exactly one.
@@ -366,9 +333,6 @@ def match_batch(
         device: device to compute on.
         layer: layer to match, of an encoder with all layers; ``None`` matches all layers of the encoder.
         cache_bytes: CPU memory for token vectors of references, which are kept for the next epoch.
-
-    Returns:
-        The matched tokens, from which scores are computed.
     """
     owner = encoder.cache(device)
     latest = _latest.get(owner)
@@ -380,12 +344,7 @@ def match_batch(
 
 
 def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
-    """Free the memory of the latest batch.
-
-    Args:
-        encoder: the encoder.
-        device: device that it computed on.
-    """
+    """Free the memory of the latest batch on a device."""
     _latest.pop(encoder.cache(device), None)
 
 

@@ -26,43 +26,17 @@ CORPUS_WARNINGS = (r"\d+ candidates? scored 0 because ", r"\d+ texts? (is|are) l
 
 @cache
 def warn_unused(name: str, reason: str) -> None:
-    """Warn, once per process, that an argument of another package has no effect here.
-
-    Args:
-        name: the argument.
-        reason: why it has no effect.
-    """
+    """Warn, once per process, that an argument of another package has no effect here, and why."""
     warn_user(f"{name} has no effect: {reason}")
 
 
 def count_zero(scores: Tensor) -> Tensor:
-    """Count the candidates whose F1 is 0 at all layers.
-
-    Args:
-        scores: precision, recall and F1 before rescaling, shape (3, layers, candidates).
-
-    Returns:
-        Shape (), int64.
-    """
+    """Count the candidates whose F1 is 0 at all layers, from scores before rescaling, shape (3, layers, candidates)."""
     return (scores[2] == 0).all(0).sum()
 
 
 def describe_truncation(num_truncated: int, max_length: int | None, kind: str = "text", source: str = "") -> str:
-    """Return the warning that texts were truncated.
-
-    Args:
-        num_truncated: number of truncated texts, at least 1.
-        max_length: the length limit in tokens.
-        kind: what one of the texts is called.
-        source: argument that the texts come from.
-
-    Returns:
-        The warning.
-
-    Example:
-        >>> describe_truncation(2, 512, source="idf_sents")
-        '2 texts of idf_sents are longer than 512 tokens and were truncated'
-    """
+    """Return the warning that at least one text, or what it is called, of an argument was truncated."""
     origin = f" of {source}" if source else ""
     if num_truncated == 1:
         return f"1 {kind}{origin} is longer than {max_length} tokens and was truncated"
@@ -77,9 +51,6 @@ def list_warnings(num_zero: int, num_truncated: int, idf: bool, max_length: int 
         num_truncated: number of truncated texts.
         idf: whether the tokens are weighted by idf.
         max_length: the length limit in tokens.
-
-    Returns:
-        The warnings; an empty list if there is nothing to warn about.
     """
     found = []
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
@@ -96,30 +67,14 @@ def list_warnings(num_zero: int, num_truncated: int, idf: bool, max_length: int 
 
 
 def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max_length: int | None) -> None:
-    """Warn about candidates with F1 0 and truncated texts of a corpus.
-
-    Args:
-        scores: precision, recall and F1 before rescaling, shape (3, layers, candidates).
-        num_truncated: number of truncated texts.
-        is_weighted: whether tokens have weights other than 1.
-        max_length: the length limit in tokens.
-    """
+    """Warn about candidates with F1 0, from scores before rescaling, and about truncated texts of a corpus."""
     for message in list_warnings(int(count_zero(scores)), num_truncated, is_weighted, max_length):
         warn_user(message)
 
 
 @contextmanager
 def progress_bar(total: int, enabled: bool, unit: str = "pair") -> Generator[Callable[[int], None], None, None]:
-    """Show the number of scored pairs, or other units, on standard error.
-
-    Args:
-        total: number of units.
-        enabled: whether to show the bar.
-        unit: what is counted.
-
-    Yields:
-        A function to call with the number of units scored since the last call.
-    """
+    """Show on standard error how many pairs, or other units, are scored; yields a function to call with each number."""
     from tqdm import tqdm
 
     with tqdm(total=total, unit=unit, disable=not enabled) as bar:

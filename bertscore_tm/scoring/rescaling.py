@@ -119,12 +119,7 @@ Rescale = bool | Baseline | str | os.PathLike[str]
 
 @dataclass(frozen=True, eq=False)
 class LayerBaseline:
-    """Baseline of the compared layers.
-
-    Args:
-        rows: baseline of precision, recall and F1, shape (3, layers).
-        name: name of its table, the value of ``rescale:`` in the signature.
-    """
+    """Baseline of the compared layers: its rows, shape (3, layers), and the name of its table in the signature."""
 
     rows: Tensor
     name: str
@@ -193,35 +188,14 @@ def _published_baseline(encoder: FrozenEncoder) -> Baseline:
 
 
 def rescale_scores(scores: Tensor, baseline: LayerBaseline | None) -> Tensor:
-    """Rescale precision, recall and F1, each by its own baseline.
-
-    Args:
-        scores: precision, recall and F1, shape (3, layers, pairs).
-        baseline: the baseline of the same layers, or ``None`` to return the scores unchanged.
-
-    Returns:
-        Shape (3, layers, pairs).
-    """
+    """Rescale precision, recall and F1, shape (3, layers, pairs), each by its own baseline; unchanged without one."""
     if baseline is None:
         return scores
     return torch.stack([rescale_by(score, b) for score, b in zip(scores, baseline.rows, strict=True)])
 
 
 def score_range(num_layers: int, baseline: LayerBaseline | None) -> tuple[Tensor, Tensor]:
-    """Return the least and the largest possible precision, recall and F1.
-
-    Args:
-        num_layers: number of compared layers.
-        baseline: the baseline of these layers, or ``None`` for scores that are not rescaled.
-
-    Returns:
-        Shape (3, layers) each, float64: -1 and 1, rescaled.
-
-    Example:
-        >>> least, largest = score_range(1, LayerBaseline(torch.full((3, 1), 0.6, dtype=torch.float64), "en"))
-        >>> [round(x, 3) for x in (least[2].item(), largest[2].item())]
-        [-4.0, 1.0]
-    """
+    """Return the least and the largest possible precision, recall and F1: -1 and 1, rescaled, (3, layers) each."""
     ends = torch.tensor([-1.0, 1.0], dtype=torch.float64, device="cpu").expand(3, num_layers, 2)
     least, largest = rescale_scores(ends, baseline).sort(-1).values.unbind(-1)
     return least, largest

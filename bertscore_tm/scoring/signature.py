@@ -13,17 +13,7 @@ __all__ = ["score_signature"]
 def score_signature(
     encoder: FrozenEncoder, source: WeightSource, baseline: LayerBaseline | None = None, layer: int | None = None
 ) -> str:
-    """Return one line with every setting that changes a number.
-
-    Args:
-        encoder: the encoder.
-        source: origin of the token weights.
-        baseline: baseline by which scores are rescaled.
-        layer: the compared layer of an encoder of all layers.
-
-    Returns:
-        The signature; equal signatures mean equal numbers.
-    """
+    """Return one line with every setting that changes a number; equal signatures mean equal numbers."""
     import transformers
 
     settings = {"idf": source, "rescale": "no" if baseline is None else baseline.name}

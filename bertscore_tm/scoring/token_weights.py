@@ -158,52 +158,24 @@ def token_weights(
 
 
 def weights_of_references(frequencies: DocumentFrequencies) -> TokenWeights:
-    """Return the idf weights of the references that are scored.
-
-    Args:
-        frequencies: number of references in which each token occurs.
-
-    Returns:
-        The weights.
-    """
+    """Return the idf weights of the references that are scored."""
     return TokenWeights(idf_weights(frequencies), WeightSource("references", int(frequencies.num_documents)))
 
 
 def weights_of_corpus(frequencies: DocumentFrequencies) -> TokenWeights:
-    """Return the idf weights of a corpus.
-
-    Args:
-        frequencies: number of texts in which each token occurs.
-
-    Returns:
-        The weights; the digest of their source distinguishes corpora of equal size.
-    """
+    """Return the idf weights of a corpus; the digest of their source distinguishes corpora of equal size."""
     source = WeightSource("texts", int(frequencies.num_documents), _digest(frequencies.counts))
     return TokenWeights(idf_weights(frequencies), source)
 
 
 def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: torch.device) -> DocumentFrequencies:
-    """Count the texts in which each token occurs; special tokens that are not compared are not counted.
-
-    Args:
-        tokenized: the documents.
-        vocab_size: number of token ids.
-        device: device of the counts.
-
-    Returns:
-        The document frequencies.
-    """
+    """Count the texts in which each token occurs; special tokens that are not compared are not counted."""
     ids, lengths, *_ = tokenized.pack()
     return DocumentFrequencies.of(ids.to(device), lengths.to(device), vocab_size)
 
 
 def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) -> None:
-    """Raise an error if a token has no weight.
-
-    Args:
-        weights: the weights.
-        ids: token ids of the texts, on any device.
-        tokenizer: the tokenizer, for the error message.
+    """Raise an error that spells the token if a token id of some texts has no weight.
 
     Raises:
         ValueError: a mapping of weights lacks one of the tokens.

@@ -56,7 +56,7 @@ SHARED = {"score_and_warn"}
 
 
 def called_names() -> list:
-    names = (*CALLED, ".core.matching", ".core.scores", ".core.idf")
+    names = (*CALLED, ".core.matching", ".core.scores")
     modules = [importlib.import_module(f"bertscore_tm{name}") for name in names]
     values = [
         (f"{module.__name__}.{name}", getattr(module, name))

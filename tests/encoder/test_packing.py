@@ -1,0 +1,163 @@
+"""Packed texts: in every family that packs, equal to texts alone and to padded ones, with their gradients."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModel
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.encoder import forward_pass
+from bertscore_tm.encoder.families import FAMILIES
+from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model
+from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+LAYER = 2
+PACKING = [family for family in EVERY_FAMILY if FAMILIES[family].batching == "packed"]
+
+
+def texts(count=9):
+    """Real texts; together longer than the 64 positions of the tiny models."""
+    return [" ".join(text.split()[: 3 + 2 * i]) for i, text in enumerate(real_pairs(count)[0])]
+
+
+def batching(encoder):
+    return encoder._backbone._loaded(CPU).batching
+
+
+def padded(encoder, monkeypatch):
+    """The same encoder, which pads."""
+    monkeypatch.setattr(encoder._backbone._loaded(CPU), "batching", "padded")
+    return encoder
+
+
+@pytest.mark.parametrize("family", EVERY_FAMILY)
+def test_the_table_says_which_families_pack(family):
+    assert batching(FrozenEncoder(*tiny_model(family), num_layers=LAYER)) == FAMILIES[family].batching
+
+
+@pytest.mark.parametrize("family", PACKING)
+def test_vectors_do_not_depend_on_how_texts_are_batched(family, monkeypatch):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER)
+    together = encoder.encode(texts())
+    assert len(together.ids) > 100
+    alone = torch.cat([encoder.encode([text]).vectors for text in texts()], 1)
+    torch.testing.assert_close(together.vectors, alone, atol=2e-6, rtol=0)
+    backwards = encoder.encode(texts()[::-1])
+    order = torch.arange(len(texts())).flip(0)
+    torch.testing.assert_close(backwards.select(order).vectors, alone, atol=2e-6, rtol=0)
+    torch.testing.assert_close(padded(encoder, monkeypatch).encode(texts()).vectors, alone, atol=2e-6, rtol=0)
+
+
+def test_windows_pack(monkeypatch):
+    encoder = FrozenEncoder(*tiny_model("bert"), num_layers=LAYER, max_length=10, long_text="window")
+    packed = encoder.encode(texts()).vectors
+    torch.testing.assert_close(packed, padded(encoder, monkeypatch).encode(texts()).vectors, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [("mistral", {"sliding_window": 4, "num_key_value_heads": 2}), ("modernbert", {"local_attention": 8})],
+)
+def test_sliding_windows_and_fewer_heads_of_keys_stay_right(family, sizes):
+    model = randomised(AutoModel.from_config(tiny_config(family, **sizes)))
+    encoder = FrozenEncoder(model, tiny_model(family)[1], num_layers=LAYER)
+    alone = torch.cat([encoder.encode([text]).vectors for text in texts()], 1)
+    torch.testing.assert_close(encoder.encode(texts()).vectors, alone, atol=2e-6, rtol=0)
+    assert batching(encoder) == "packed"
+    model.config.update({"sliding_window": 400, "local_attention": 400})
+    wide = AutoModel.from_config(model.config).eval()
+    wide.load_state_dict(model.state_dict())
+    unlimited = FrozenEncoder(wide, tiny_model(family)[1], num_layers=LAYER)
+    assert (unlimited.encode(texts()).vectors - alone).abs().max() > 0.001
+
+
+def soft_inputs(encoder, dtype):
+    rows = [torch.tensor(row) for row in encoder.tokenizer(texts(4)).ids]
+    mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True)
+    table = encoder.embedding_table(CPU).to(dtype)
+    return table[pad_sequence(rows, batch_first=True)].detach().requires_grad_(), mask
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "qwen3"])
+def test_soft_tokens_and_their_gradient_equal_padded_ones(family, monkeypatch):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER)
+    found = []
+    for used in (encoder, padded(encoder, monkeypatch)):
+        embeds, mask = soft_inputs(encoder, torch.float32)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            vectors = used.encode_soft(embeds, mask)
+        weights = torch.linspace(-1, 1, vectors[:, mask].numel()).view_as(vectors[:, mask])
+        (grad,) = torch.autograd.grad((vectors[:, mask] * weights).sum(), embeds)
+        found.append((vectors[:, mask], grad))
+        monkeypatch.undo()
+        assert not grad[~mask].any()
+    torch.testing.assert_close(*[one[0] for one in found], atol=1e-6, rtol=0)
+    (_, grad), (_, expected) = found
+    torch.testing.assert_close(grad, expected, atol=1e-6 * max(1, expected.abs().max().item()), rtol=0)
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    model, tokenizer = tiny_model("bert")
+    encoder = FrozenEncoder(model, tokenizer, num_layers=1, dtype="float64")
+    embeds, mask = soft_inputs(encoder, torch.float64)
+    direction = torch.randn(embeds.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def along(step):
+        return encoder.encode_soft(embeds.detach() + step * direction, mask)[:, mask].flatten()[::7]
+
+    assert torch.autograd.gradcheck(along, torch.zeros((), dtype=torch.float64, requires_grad=True))
+
+
+def test_the_model_of_the_user_and_other_attentions_are_left_alone():
+    model, tokenizer = tiny_model("bert")
+    encoder = FrozenEncoder(model, tokenizer, num_layers=LAYER)
+    encoder.encode(texts())
+    assert model.config._attn_implementation == "sdpa"
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    other = FrozenEncoder(eager, tokenizer, num_layers=LAYER)
+    assert batching(other) == "padded"
+    assert eager.config._attn_implementation == "eager"
+    torch.testing.assert_close(other.encode(texts()).vectors, encoder.encode(texts()).vectors, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("pattern", ["full", "causal", "window"])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads):
+    """Both forms: one step per length, and padding inside of attention alone, as on an accelerator."""
+    lengths = [7, 5, 5, 1]
+    generator = torch.Generator().manual_seed(0)
+    states = [torch.randn(sum(lengths), heads, 8, generator=generator) for heads in (4, key_heads, key_heads)]
+    steps = torch.arange(max(lengths))
+    window = (steps[:, None] - steps).abs() < 3
+    made = {
+        "full": ((False, None), None),
+        "causal": ((True, None), steps[:, None] >= steps),
+        "window": ((False, window), window),
+    }
+    given, mask = made[pattern]
+    expected = []
+    for parts in zip(*(one.split(lengths) for one in states), strict=True):
+        query, key, value = (part.transpose(0, 1) for part in parts)
+        key, value = (one.repeat_interleave(4 // key_heads, 0) for one in (key, value))
+        allowed = None if mask is None else mask[: query.shape[1], : query.shape[1]]
+        expected.append(scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3).transpose(0, 1))
+    for attend in (forward_pass._attend_by_length, forward_pass._attend_padded):
+        found = attend(states, [(7, 1), (5, 2), (1, 1)], forward_pass._Pattern(*given), 0.3)
+        torch.testing.assert_close(found, torch.cat(expected), atol=1e-6, rtol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_packed_texts_on_a_gpu(family, dtype):
+    encoder = FrozenEncoder(*tiny_model(family), num_layers=LAYER, dtype=dtype)
+    expected = FrozenEncoder(*tiny_model(family), num_layers=LAYER).encode(texts()).vectors
+    found = encoder.encode(texts(), "cuda").vectors.cpu()
+    assert (found * expected).sum(-1).min() > (1 - 1e-4 if dtype == "float32" else 0.99)
