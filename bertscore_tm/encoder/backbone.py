@@ -71,17 +71,8 @@ class Backbone:
     """The frozen model of one encoder, on every device on which the encoder has been used.
 
     Models are loaded on first use, outside inference mode (a loss could not differentiate through them otherwise) and
-    without touching torch's random state. A pickle holds the weights of a ready model only.
-
-    Args:
-        source: where the model comes from.
-        name: the model as the user calls it.
-        config: its configuration.
-        family: its family; of a probed one, what the structure shows.
-        num_layers: the encoder layer whose output is returned.
-        all_layers: return the outputs of all layers up to it.
-        dtype: precision, or ``"auto"``.
-        forward_fn: the user's function that runs the model.
+    without touching torch's random state. A pickle holds the weights of a ready model only. Arguments are those of
+    :class:`bertscore_tm.FrozenEncoder`, resolved; of a probed family, what the structure shows.
     """
 
     def __init__(
@@ -172,7 +163,7 @@ class Backbone:
         places = (rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device))[mask[rows]]
         found = self.run(embeds.flatten(0, 1)[places], [lengths[i] for i in order])
         states = found.new_zeros(len(found), mask.numel(), found.shape[-1]).index_copy(1, places, found)
-        return states.unflatten(1, mask.shape)
+        return states.view(len(found), *mask.shape, -1)
 
     def _run(self, loaded: _LoadedModel, ids: Tensor, lengths: Sequence[int], batching: Batching) -> Tensor:
         return run_texts(

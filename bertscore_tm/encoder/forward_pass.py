@@ -74,20 +74,21 @@ def run_texts(
     groups = [(length, sum(1 for _ in several)) for length, several in groupby(lengths)]
     if batching == "equal" or len(groups) == 1:
         parts = []
-        for part, (length, count) in zip(inputs.split([one * many for one, many in groups]), groups, strict=True):
+        sizes = [length * count for length, count in groups]
+        for part, (length, count) in zip(torch.split(inputs, sizes), groups, strict=True):
             mask = torch.ones(count, length, dtype=torch.bool, device=device)
-            parts.append(forward(part.unflatten(0, (count, length)), mask, None).flatten(1, 2))
+            parts.append(forward(part.reshape(count, length, *part.shape[1:]), mask, None).flatten(1, 2))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-    sizes = torch.tensor(lengths, dtype=torch.long, device="cpu")
     steps = torch.arange(lengths[0], device="cpu")
-    real = steps < sizes[:, None]
+    real = steps < torch.tensor(lengths, dtype=torch.long, device="cpu")[:, None]
     if batching == "packed":
         positions = (steps + first_position).expand_as(real)[real][None].to(device)
         with _packed_row(groups):
             return forward(inputs[None], torch.ones_like(positions, dtype=torch.bool), positions)[:, 0]
     places = real.flatten().nonzero().squeeze(1).to(device)
     padded = inputs.new_full((real.numel(), *inputs.shape[1:]), pad_id).index_copy(0, places, inputs)
-    return forward(padded.unflatten(0, real.shape), real.to(device), None).flatten(1, 2).index_select(1, places)
+    padded = padded.view(*real.shape, *inputs.shape[1:])
+    return forward(padded, real.to(device), None).flatten(1, 2).index_select(1, places)
 
 
 def run_encoder(
@@ -235,7 +236,7 @@ def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
         Whether a part of the model calls either.
     """
     _register()
-    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    configs: dict[int, Any] = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
     switched = [one for one in configs.values() if getattr(one, "_attn_implementation", None) in ("sdpa", _NAME)]
     for config in switched:
         config._attn_implementation = _NAME if packed else "sdpa"
@@ -330,8 +331,8 @@ def _attend_by_length(
     """Attend in one step per length, which needs no padding."""
     parts = []
     sizes = [length * count for length, count in groups]
-    for (length, count), *split in zip(groups, *(one.split(sizes) for one in states), strict=True):
-        batch = [one.unflatten(0, (count, length)).transpose(1, 2) for one in split]
+    for (length, count), *split in zip(groups, *(torch.split(one, sizes) for one in states), strict=True):
+        batch = [one.reshape(count, length, *one.shape[1:]).transpose(1, 2) for one in split]
         mask = None if pattern.mask is None else pattern.mask[:length, :length]
         parts.append(_dot_product(batch, mask, pattern.is_causal, scale).transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)
@@ -346,7 +347,7 @@ def _attend_padded(
     real = torch.arange(groups[0][0], device="cpu") < lengths[:, None]
     places = real.flatten().nonzero().squeeze(1).to(device)
     batch = [
-        one.new_zeros(real.numel(), *one.shape[1:]).index_copy(0, places, one).unflatten(0, real.shape).transpose(1, 2)
+        one.new_zeros(real.numel(), *one.shape[1:]).index_copy(0, places, one).view(*real.shape, *one.shape[1:])
         for one in states
     ]
     mask = real[:, None, None, :].to(device)
@@ -356,7 +357,8 @@ def _attend_padded(
         mask = mask & torch.ones(real.shape[1], real.shape[1], dtype=torch.bool, device=device).tril()
     # Padding attends to all, as a softmax over nothing is NaN.
     mask = mask | ~real[:, None, :, None].to(device)
-    return _dot_product(batch, mask, False, scale).transpose(1, 2).flatten(0, 1).index_select(0, places)
+    attended = _dot_product([one.transpose(1, 2) for one in batch], mask, False, scale)
+    return attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
 
 
 def _attend_by_kernel(
@@ -369,18 +371,20 @@ def _attend_by_kernel(
     ends = torch.tensor([0, *lengths], dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32)
     ends = ends.to(states[0].device)
     longest = groups[0][0]
-    found: Any = varlen_attn(
-        *(one.contiguous() for one in states),
+    query, key, value = (one.contiguous() for one in states)
+    attended: Any = varlen_attn(
+        query,
+        key,
+        value,
         ends,
         ends,
         longest,
         longest,
         scale=scale,
         window_size=(-1, 0) if pattern.is_causal else (-1, -1),
-        enable_gqa=states[0].shape[1] != states[1].shape[1],
+        enable_gqa=query.shape[1] != key.shape[1],
     )
-    attended: Tensor = found
-    return attended
+    return cast(Tensor, attended)
 
 
 def _dot_product(batch: Sequence[Tensor], mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:

@@ -266,10 +266,6 @@ class FrozenEncoder:
         """
         return join_signature(self.signature_fields(layer))
 
-    def settings(self, layer: int | None = None) -> str:
-        """Return the settings in one line, as :meth:`signature` without hashes: equal for encoders made alike."""
-        return join_signature(self.signature_fields(layer, hashed=False))
-
     def process_hash(self) -> int:
         """Return a number that is equal for encoders of one process that give the same vectors."""
         return hash((self._key(), self._forward_fn))

@@ -51,10 +51,6 @@ class ModelSource:
         is_whole: the ready model keeps all its parts, since a function of the user runs it.
         files: names, sizes and times of a folder's files when the encoder was made.
         subfolder: folder of the transformer within a folder of Sentence-Transformers.
-
-    Example:
-        >>> ModelSource.from_name("roberta-large", revision="main").kind
-        'hub'
     """
 
     kind: Literal["hub", "folder", "ready"]

