@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from inspect import signature
@@ -15,7 +16,6 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.sample_numbers import SampleOrder
-from bertscore_tm.callbacks.text_buffer import TextBuffer, add_metric_name
 from bertscore_tm.callbacks.text_statistics import TextStatistics
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
@@ -44,14 +44,8 @@ class LoaderScores:
     has_numbers: bool
     num_pairs: int = 0
     checksum: int = 0
-    _buffers: dict[str, TextBuffer] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
     _held: dict[int, tuple[str, Any]] = field(default_factory=dict)
-
-    def flush(self) -> None:
-        """Update the metrics with the buffered texts."""
-        for buffer in self._buffers.values():
-            buffer.flush()
 
     def add_seconds(self, seconds: float) -> None:
         """Add the time of a batch's generation to the statistics of the texts, if they are logged.
@@ -88,7 +82,8 @@ class LoaderScores:
             self.checksum = (self.checksum + sum(int.from_bytes(one) for one in digests)) % 2**64
         for name, metric in self.metrics.items():
             if isinstance(metric, BERTScore):
-                self._buffers.setdefault(name, TextBuffer(metric, name)).add(preds, target, indices)
+                with _add_metric_name(name):
+                    metric.update(preds, target, indices)
 
     def update_others(self, preds: list[str], target: list[Any]) -> None:
         """Update the metrics that are not BERTScores.
@@ -99,7 +94,7 @@ class LoaderScores:
         """
         for name, metric in self.metrics.items():
             if not isinstance(metric, BERTScore):
-                with add_metric_name(name):
+                with _add_metric_name(name):
                     metric.update(preds, _match_target_type(metric, target))
 
     def hold(self, indices: Sequence[int], preds: Sequence[str], target: Sequence[Any]) -> None:
@@ -179,6 +174,15 @@ def check_loader_names(names: Sequence[str]) -> list[str]:
     if len(set(names)) < len(names) or any(not name or {"/", "\\"} & set(name) for name in names):
         raise ValueError(f"loader_names must be different texts without slashes, got {list(names)}")
     return list(names)
+
+
+@contextmanager
+def _add_metric_name(name: str) -> Generator[None, None, None]:
+    """Turn a metric's ``TypeError`` or ``ValueError`` into an error that names the metric."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise MisconfigurationException(f"{name} cannot score the texts of a batch: {error}") from error
 
 
 def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:

@@ -135,7 +135,7 @@ class BERTScoreCallback(Callback):
     weights are bitwise equal with and without the callback. On several ranks the score is that of the whole data set:
     duplicates that the distributed sampler adds are dropped. If batches come from a batch sampler other than torch's,
     such as one that groups texts by length, or from a sampler that divides the data among the ranks itself, pass
-    ``index_key``. Small batches are encoded together.
+    ``index_key``.
 
     Args:
         metric: the metric; its encoder is shared with every loss and metric that uses the same. Or several metrics by
@@ -280,9 +280,6 @@ class BERTScoreCallback(Callback):
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
         if self.generate is not None:
             loader.add_seconds(perf_counter() - start)
-        if not loader.num_pairs:
-            for previous in self._loaders:
-                previous.flush()
         numbers, repeated = self._number_examples(trainer, loader, batch, outputs, len(preds))
         if is_tensor_parallel_replica(pl_module):
             repeated = [True] * len(preds)
@@ -304,8 +301,6 @@ class BERTScoreCallback(Callback):
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the scores, and pass those of every pair to the listeners."""
         stage = "test" if trainer.testing else "val"
-        for loader in self._loaders:
-            loader.flush()
         if trainer.world_size > 1:
             if self.index_key is None:
                 require_equal_orders(trainer)

@@ -122,3 +122,9 @@ def test_two_callbacks_with_one_name_are_an_error(encoder, pairs, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(encoder)) for _ in range(2)]
     with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
         trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))
+
+
+def test_texts_that_are_too_long_are_an_error_of_the_run(minilm, tmp_path, pairs):
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=1, max_length=8, long_text="error"))
+    with pytest.raises(MisconfigurationException, match=r"bertscore cannot score the texts of a batch.*8"):
+        trainer(tmp_path, [BERTScoreCallback(metric)]).validate(chooser(pairs), verbose=False)

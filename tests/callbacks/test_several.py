@@ -9,7 +9,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.text import BLEUScore, CharErrorRate, EditDistance, ROUGEScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm.callbacks import BERTScoreCallback, TextListener
 from bertscore_tm.functional import bert_score
 from tests.support.lightning_modules import Chooser, Silent, chooser, generate, loader, trainer
 
@@ -76,6 +76,49 @@ def test_fewer_batches(pairs, encoder, tmp_path, source, limit):
     assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(expected, abs=1e-6)
     if source is Silent:
         assert len(calls) == min(limit, 3)
+
+
+def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all_scores(
+    pairs, shallow, tmp_path, monkeypatch
+):
+    encoded, batches, found, encode = [], [], [], FrozenEncoder.encode
+
+    def record(self, *args, **kwargs):
+        encoded.append(self)
+        return encode(self, *args, **kwargs)
+
+    class CountsBatches(CharErrorRate):
+        def update(self, preds, target):
+            batches.append(len(preds))
+            super().update(preds, target)
+
+    class KeepsScores(TextListener):
+        def on_texts_scored(self, trainer, pl_module, scorer, scored):
+            pass
+
+        def on_run_scored(self, trainer, pl_module, scorer, loaders):
+            found.extend(loaders)
+
+    monkeypatch.setattr(FrozenEncoder, "encode", record)
+    metrics = {name: BERTScore(shallow, idf=name == "idf", cache_bytes=0) for name in ("plain", "idf")}
+    module = chooser(pairs, val_sizes=(9, 5))
+    callback = BERTScoreCallback(metrics | {"cer": CountsBatches()}, max_batches=2, loader_names=["news", "books"])
+    run = trainer(tmp_path, [KeepsScores(), callback])
+    run.test(module, verbose=False)
+    assert (len(encoded), batches) == (4, [3, 3, 3, 2])
+    assert [(one.stage, one.dataloader_idx, one.suffix) for one in found] == [
+        ("test", 0, "_news"),
+        ("test", 1, "_books"),
+    ]
+    for part in found:
+        seen = [batch for batch in module.seen if batch[0] == part.dataloader_idx][:2]
+        preds, target = ([text for batch in seen for text in batch[side]] for side in (1, 2))
+        for name in metrics:
+            assert part.metrics[name].encoder is shallow
+            for score, expected in bert_score(preds, target, shallow, idf=name == "idf").items():
+                assert torch.allclose(part.scores[name][score], expected, rtol=0, atol=1e-6)
+                logged = run.callback_metrics[f"test_{name}_{score}{part.suffix}"]
+                assert logged.item() == pytest.approx(expected.mean().item(), abs=1e-6)
 
 
 class Empty(Silent):
