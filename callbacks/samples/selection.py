@@ -143,12 +143,9 @@ def describe_sample(
     alignment = None
     if weights is not None:
         content, *contents = metric.encoder.tokenizer([prediction, *references]).has_content
-        alignments = [
-            metric.align(prediction, reference, weights)
-            for reference, has_content in zip(references, contents, strict=True)
-            if content and has_content
-        ]
-        alignment = max(alignments, key=lambda one: one.f1, default=None)
+        alignable = [one for one, has_content in zip(references, contents, strict=True) if content and has_content]
+        if alignable:
+            alignment = metric.align(prediction, _find_closest(prediction, alignable, metric, weights), weights)
     unaligned = None if weights is None else ""
     precision, recall, f1 = scores
     return Sample(
@@ -164,3 +161,12 @@ def describe_sample(
         missed=unaligned if alignment is None else find_unmatched_words(alignment.reference),
         alignment=alignment,
     )
+
+
+def _find_closest(prediction: str, references: list[str], metric: BERTScore, weights: TokenWeights) -> str:
+    """Return the reference with the highest F1; that of alignments has a pole."""
+    if len(references) == 1:
+        return references[0]
+    scorer = BERTScore(metric.encoder, idf=weights, reduction="none", layer=metric.layer, sync_on_compute=False)
+    scores = scorer.to(metric.device).for_selection()([prediction] * len(references), references)
+    return references[int(scores["f1"].argmax())]

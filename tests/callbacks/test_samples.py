@@ -134,6 +134,17 @@ def test_described_sample_has_unmatched_words(encoder):
     assert (nothing.alignment, nothing.out_of_place, nothing.missed) == (None, "", "")
 
 
+@pytest.mark.parametrize("idf", [False, ["Return all members of", "Make a window"]])
+def test_the_closest_reference_is_not_chosen_by_the_pole(minilm, idf):
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=6, all_layers=True), layer=6, idf=idf)
+    prediction, unrelated, related = "Construct a Ttk Panedwindow", "Return all members of", "Make a window"
+    if not idf:
+        assert metric.align(prediction, unrelated).f1 > metric.align(prediction, related).f1
+    texts = (None, prediction, [unrelated, related])
+    found = describe_sample("worst", 3, (0.1, 0.2, 0.3), texts, metric, metric.token_weights())
+    assert found.alignment.reference.tokens == metric.align(prediction, related).reference.tokens
+
+
 def test_each_loader_has_a_table(pairs, encoder, tmp_path):
     module = mixed(pairs, val_sizes=(COUNT, 4))
     run_with(tmp_path, module, encoder, SampleLogger(1, 0, inputs=inputs_of))
