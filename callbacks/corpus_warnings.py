@@ -23,11 +23,7 @@ def ignore_corpus_warnings() -> Generator[None, None, None]:
 
 @contextmanager
 def warn_once(seen: set[str]) -> Generator[None, None, None]:
-    """Ignore those warnings that texts are empty or too long that were issued before, with any count.
-
-    Args:
-        seen: the kinds of warnings that were issued; the new ones are added.
-    """
+    """Ignore warnings about texts of the kinds in ``seen``, with any count, and add the new kinds to it."""
     with warnings.catch_warnings(record=True) as caught:
         yield
     for one in caught:

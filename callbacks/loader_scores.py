@@ -48,21 +48,13 @@ class LoaderScores:
     _held: dict[int, tuple[str, Any]] = field(default_factory=dict)
 
     def add_seconds(self, seconds: float) -> None:
-        """Add the time of a batch's generation to the statistics of the texts, if they are logged.
-
-        Args:
-            seconds: the time in seconds.
-        """
+        """Add the time of a batch's generation to the statistics of the texts, if they are logged."""
         for metric in self.metrics.values():
             if isinstance(metric, TextStatistics):
-                metric.add_seconds(seconds)
+                metric.seconds += seconds
 
     def mark_seen(self, indices: Sequence[int]) -> list[bool]:
-        """Return whether this rank has read each example before, and remember the examples.
-
-        Args:
-            indices: index of each example in the data set.
-        """
+        """Return whether this rank has read each example before, and remember the examples."""
         repeated = []
         for index in indices:
             repeated.append(index in self._seen)
@@ -70,13 +62,7 @@ class LoaderScores:
         return repeated
 
     def update_bertscores(self, preds: list[str], target: list[Any], indices: list[int]) -> None:
-        """Update the BERTScores, which recognize duplicates by their indices.
-
-        Args:
-            preds: predictions.
-            target: a reference, or a list of references, per prediction.
-            indices: number of each example.
-        """
+        """Update the BERTScores, which recognize duplicates by their indices."""
         if self.order is None:
             digests = (sha256(repr(one).encode()).digest()[:8] for one in target)
             self.checksum = (self.checksum + sum(int.from_bytes(one) for one in digests)) % 2**64
@@ -86,34 +72,19 @@ class LoaderScores:
                     metric.update(preds, target, indices)
 
     def update_others(self, preds: list[str], target: list[Any]) -> None:
-        """Update the metrics that are not BERTScores.
-
-        Args:
-            preds: predictions of examples that were not scored before.
-            target: a reference, or a list of references, per prediction.
-        """
+        """Update the other metrics with the texts of examples that were not scored before."""
         for name, metric in self.metrics.items():
             if not isinstance(metric, BERTScore):
                 with _add_metric_name(name):
                     metric.update(preds, _match_target_type(metric, target))
 
     def hold(self, indices: Sequence[int], preds: Sequence[str], target: Sequence[Any]) -> None:
-        """Keep texts for :meth:`update_held`, since another rank may read the same examples.
-
-        Args:
-            indices: index of each example in the data set.
-            preds: predictions.
-            target: a reference, or a list of references, per prediction.
-        """
+        """Keep texts for :meth:`update_held`, since another rank may read the same examples."""
         if any(not isinstance(metric, BERTScore) for metric in self.metrics.values()):
             self._held |= dict(zip(indices, zip(preds, target, strict=True), strict=True))
 
     def update_held(self, trainer: pl.Trainer) -> None:
-        """Update the metrics that are not BERTScores with the held texts that no lower rank holds; a collective call.
-
-        Args:
-            trainer: the running trainer.
-        """
+        """Update the other metrics with the held texts that no lower rank holds; a collective call."""
         gathered = gather_objects(trainer, list(self._held))
         lower = {index for part in gathered[: trainer.global_rank] for index in part}
         texts = [pair for index, pair in self._held.items() if index not in lower]
@@ -124,14 +95,7 @@ class LoaderScores:
 def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, Metric]:
     """Return the metrics of a callback by name; those of a collection have its name as a prefix.
 
-    Args:
-        metric: a BERTScore, or metrics by name.
-        name: name of a single metric.
-        text_statistics: add statistics of the texts under the name ``"texts"``.
-
-    Raises:
-        TypeError: a metric has the wrong type.
-        ValueError: a metric or its name is not supported.
+    With ``text_statistics`` the statistics of the texts are among them, under the name ``"texts"``.
     """
     metrics: dict[str, Any] = {}
     for key, one in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
@@ -160,15 +124,7 @@ def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, 
 
 
 def check_loader_names(names: Sequence[str]) -> list[str]:
-    """Return the names of dataloaders as a list.
-
-    Args:
-        names: a different name per dataloader.
-
-    Raises:
-        TypeError: the names are a single text.
-        ValueError: a name is empty, is given twice or contains a slash.
-    """
+    """Return the names of dataloaders as a list, if they can end the logged keys."""
     if isinstance(names, str):
         raise TypeError(f"loader_names must be a list of names, one per dataloader, got {names!r}")
     if len(set(names)) < len(names) or any(not name or {"/", "\\"} & set(name) for name in names):
@@ -197,15 +153,8 @@ def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:
 def compute_metric(name: str, metric: Metric) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Compute a metric; a collective call.
 
-    Args:
-        name: name of the metric.
-        metric: the metric.
-
     Returns:
         Its results by logged name, and for a BERTScore precision, recall and F1 of every pair, on the CPU.
-
-    Raises:
-        MisconfigurationException: a result is not a single number.
     """
     computed = metric.compute()
     if not isinstance(computed, Mapping):

@@ -20,13 +20,7 @@ __all__ = ["ExampleTexts", "TextCollector", "gather_numbers", "gather_texts"]
 
 
 class ExampleTexts(NamedTuple):
-    """Texts of an example.
-
-    Args:
-        input: input of the model; ``None`` if it is not known.
-        prediction: generated text.
-        references: references of the prediction.
-    """
+    """Input of the model, if it is known, generated text and references of an example."""
 
     input: str | None
     prediction: str
@@ -34,32 +28,18 @@ class ExampleTexts(NamedTuple):
 
 
 def gather_numbers(trainer: pl.Trainer, texts: Mapping[int, ExampleTexts]) -> list[int]:
-    """Return the numbers of the examples of all ranks, in the order of the scores; a collective call.
-
-    Args:
-        trainer: the running trainer.
-        texts: texts of this rank by the number of the example.
-    """
+    """Return the numbers of the examples of all ranks, in the order of the scores; a collective call."""
     return sorted({number for part in gather_objects(trainer, list(texts)) for number in part})
 
 
 def gather_texts(trainer: pl.Trainer, texts: Mapping[int, ExampleTexts]) -> dict[int, ExampleTexts]:
-    """Return the texts of all ranks by the number of the example; a collective call.
-
-    Args:
-        trainer: the running trainer.
-        texts: texts of this rank by the number of the example.
-    """
+    """Return the texts of all ranks by the number of the example; a collective call."""
     # Of an example that several ranks read, the metric keeps the score of the first rank.
     return {number: found for part in reversed(gather_objects(trainer, dict(texts))) for number, found in part.items()}
 
 
 class TextCollector(TextListener):
-    """Base class that keeps the texts of a run until its scores are computed.
-
-    Args:
-        name: name of the BERTScore. Default: the first one.
-    """
+    """Base class that keeps the texts of a run until the BERTScore ``name``, or the first one, is computed."""
 
     def __init__(self, name: str | None) -> None:
         super().__init__()
@@ -86,12 +66,7 @@ class TextCollector(TextListener):
         """
 
     def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
-        """Return the inputs of a batch. Default: ``None``.
-
-        Args:
-            scorer: the callback that scores the texts.
-            scored: the batch and its texts.
-        """
+        """Return the inputs of a batch as texts. Default: ``None``."""
         return None
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -138,14 +113,7 @@ class TextCollector(TextListener):
         self._texts = []
 
     def find_scorer(self, trainer: pl.Trainer) -> tuple[BERTScoreCallback, str]:
-        """Return the callback that scores the texts, and the name of its metric.
-
-        Args:
-            trainer: the running trainer.
-
-        Raises:
-            MisconfigurationException: the trainer has none.
-        """
+        """Return the callback that scores the texts, and the name of its metric."""
         own, names = type(self).__name__, []
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, BERTScoreCallback):

@@ -83,16 +83,10 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
 
 
 def find_unmatched_words(side: AlignedText) -> str:
-    """Return the words that lower a text's score the most.
+    """Return the words that lower a text's score the most, without punctuation, separated by commas.
 
     The cost of a word is the sum of weight times (1 - best similarity) over its tokens. At most three words are
     returned, in the order of the text, each with at least the average cost of the text's words.
-
-    Args:
-        side: one of two aligned texts.
-
-    Returns:
-        The words without surrounding punctuation, separated by commas; empty if all words are matched.
     """
     words: list[tuple[str, float, float]] = []
     for token, joined, weight, best in zip(
@@ -126,7 +120,7 @@ def describe_sample(
     metric: BERTScore,
     weights: TokenWeights | None,
 ) -> Sample:
-    """Align an example with its closest reference and find the unmatched words.
+    """Return an example aligned with its closest reference, with the unmatched words.
 
     Args:
         kind: reason of the selection.
@@ -135,9 +129,6 @@ def describe_sample(
         texts: input, prediction and references.
         metric: the metric that computed the scores.
         weights: token weights of the metric; ``None`` aligns nothing, so that nothing is encoded.
-
-    Returns:
-        The example.
     """
     text, prediction, references = texts
     alignment = None
