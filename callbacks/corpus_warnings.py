@@ -9,16 +9,7 @@ from contextlib import contextmanager
 
 from bertscore_tm.scoring.messages import CORPUS_WARNINGS
 
-__all__ = ["ignore_corpus_warnings", "warn_once"]
-
-
-@contextmanager
-def ignore_corpus_warnings() -> Generator[None, None, None]:
-    """Ignore the warnings that texts are empty or too long."""
-    with warnings.catch_warnings():
-        for pattern in CORPUS_WARNINGS:
-            warnings.filterwarnings("ignore", pattern, UserWarning)
-        yield
+__all__ = ["CORPUS_WARNINGS", "warn_once"]
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from bertscore_tm.callbacks.trainer import gather_objects, get_dataloaders
 __all__ = [
     "SampleOrder",
     "count_equal_shares",
+    "find_value",
     "get_sample_orders",
     "has_random_order",
     "is_tensor_parallel_replica",
@@ -134,17 +135,23 @@ def count_equal_shares(trainer: pl.Trainer, checksums: Sequence[int]) -> int:
     return max(count for ranks in loaders for count in (0, *Counter(filter(None, ranks)).values()))
 
 
+def find_value(key: str, batch: Any, outputs: Any, missing: str, remedy: str) -> Any:
+    """Return what a batch, or else the step's outputs, has under a key; raise an error if neither has it."""
+    mappings = [one for one in (batch, outputs) if isinstance(one, Mapping)]
+    for one in mappings:
+        if key in one:
+            return one[key]
+    keys = sorted({str(key) for one in mappings for key in one})
+    raise MisconfigurationException(
+        f"{missing} in the batch or in the step's outputs, which have {f'the keys {keys}' if keys else 'no keys'}: "
+        f"{remedy}"
+    )
+
+
 def read_indices(index_key: str, batch: Any, outputs: Any, count: int) -> list[int]:
     """Return the indices of the ``count`` examples of a batch, which the batch or the step's outputs contain."""
-    mappings = [one for one in (batch, outputs) if isinstance(one, Mapping)]
-    found = next((one[index_key] for one in mappings if index_key in one), None)
-    if found is None:
-        keys = sorted({str(key) for one in mappings for key in one})
-        raise MisconfigurationException(
-            f"BERTScoreCallback found no index_key={index_key!r} in the batch or in the step's outputs, which have "
-            f"{f'the keys {keys}' if keys else 'no keys'}: return the index of each example in the data set under "
-            f"this key"
-        )
+    remedy = "return the index of each example in the data set under this key"
+    found = find_value(index_key, batch, outputs, f"BERTScoreCallback found no index_key={index_key!r}", remedy)
     indices = found.tolist() if isinstance(found, torch.Tensor) else found
     is_list = isinstance(indices, Sequence) and all(type(one) is int for one in indices)
     if not is_list or len(indices) != count:

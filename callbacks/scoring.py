@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from bertscore_tm.callbacks.corpus_warnings import ignore_corpus_warnings, warn_once
+from bertscore_tm.callbacks.corpus_warnings import CORPUS_WARNINGS, warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_about_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, check_loader_names, compute_metric, flatten_metrics
@@ -317,7 +317,7 @@ class BERTScoreCallback(Callback):
             )
         per_loader, scored_loaders = [], []
         # Untrained models often generate empty texts.
-        with ignore_corpus_warnings() if trainer.sanity_checking else warn_once(self._warned):
+        with warn_once(set(CORPUS_WARNINGS) if trainer.sanity_checking else self._warned):
             for number in scored:
                 results: dict[str, Tensor] = {}
                 scored_loader = ScoredLoader(stage, number, self.loader_suffix(number, len(has_texts)), {}, {})

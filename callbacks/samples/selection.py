@@ -120,16 +120,7 @@ def describe_sample(
     metric: BERTScore,
     weights: TokenWeights | None,
 ) -> Sample:
-    """Return an example aligned with its closest reference, with the unmatched words.
-
-    Args:
-        kind: reason of the selection.
-        number: number of the example in the data set.
-        scores: precision, recall and F1.
-        texts: input, prediction and references.
-        metric: the metric that computed the scores.
-        weights: token weights of the metric; ``None`` aligns nothing, so that nothing is encoded.
-    """
+    """Return an example aligned with its closest reference; without token weights, nothing is aligned or encoded."""
     text, prediction, references = texts
     alignment = None
     if weights is not None:
