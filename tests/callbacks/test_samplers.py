@@ -140,7 +140,8 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     index_key = "index" if kind == "bucketing" else None
     scorer = BERTScoreCallback(metrics, index_key=index_key, text_statistics=True)
     pairs = PairsOfEpochs(scorer)
-    callbacks = [scorer, BERTScoreEarlyStopping(significance=0.05), pairs]
+    stopping = BERTScoreEarlyStopping(significance=0.05)
+    callbacks = [scorer, stopping, pairs]
     if kind != "iterable":
         callbacks.append(SampleLogger(1, 0, follow=[FOLLOWED]))
     folder = folder / f"{kind}-{world_size}"
@@ -148,7 +149,7 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     run = trainer(folder, callbacks, logger=CSVLogger(folder, "csv", version=0), **ranks_of(world_size))
     run.fit(chooser(few, count=COUNT, kind=Indexed), val_dataloaders=LOADERS[kind](rank, world_size))
     scores = {key: value.item() for key, value in run.callback_metrics.items() if key.startswith("val_")}
-    return scores, pairs.pairs, shown(folder, "val_samples"), folder / "texts"
+    return scores, [*pairs.pairs, stopping.state_dict()["best_pairs"]], shown(folder, "val_samples"), folder / "texts"
 
 
 def refused(kind, few, encoder, folder, rank, world_size, index_key):
@@ -263,8 +264,9 @@ def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
         ratio = sum(map(len, few[0])) / sum(map(len, few[1]))
         assert scores["val_texts_length_ratio"] == pytest.approx(ratio)
         assert scores["val_edits"] == EditDistance(reduction="sum")(*few).item()
-        # The same example in the same place in each epoch, or `significance` would compare different examples.
-        assert len(pairs) == 2
+        # The same example in the same place in both epochs and in what `significance` compares with.
+        assert len(pairs) == 3
+        assert pairs[2].untyped_storage().nbytes() == 4 * COUNT
         for one in pairs:
             torch.testing.assert_close(one, pairs_in_order(kind, f1), atol=1e-6, rtol=0)
     if kind != "iterable":
