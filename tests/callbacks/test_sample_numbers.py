@@ -11,7 +11,7 @@ from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.callback_ranks import on_two_ranks, results
 from tests.support.callback_runs import COUNT, LAYER, ShardedChooser, logged, means, strategy_on_cpu, stream, texts_of
-from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, loader, trainer
+from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, generate_few, loader, trainer
 from tests.support.models import encoded_texts
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -178,12 +178,23 @@ def watched_run(few, minilm, folder, call, max_batches):
     return preds, target, [tuple(row) for row in encoder.tokenizer([*preds, *target]).ids], rows, run.callback_metrics
 
 
-WATCHED = [("fit", None), ("validate", 2), ("test", None)]
+WATCHED = [("fit", None), ("validate", 2)]
+
+
+def fewer_texts(few, minilm, folder, make):
+    callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYER)), make)
+    run = trainer(folder, [callback], devices=2, strategy=strategy_on_cpu("ddp"))
+    run.validate(chooser(few, count=COUNT), verbose=False)
+
+
+FEWER = {2: generate_few, 0: lambda pl_module, batch: ([], [])}
 
 
 def watched_runs(rank, few, minilm, folder):
     for call, limit in WATCHED:
         yield (call, limit), lambda call=call, limit=limit: watched_run(few, minilm, folder, call, limit)
+    for count, make in FEWER.items():
+        yield count, lambda make=make: fewer_texts(few, minilm, folder, make)
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +216,12 @@ def test_each_rank_encodes_its_own_texts(watched, few, shallow, call, limit):
     assert set(targets[0]) & set(targets[1]) == ({few[1][0]} if limit is None else set())
     once = {t: p for preds, target, *_ in reversed(ranks) for p, t in zip(preds, target, strict=True)}
     assert len(once) == (COUNT if limit is None else 8)
-    stage = "test" if call == "test" else "val"
     for rank in ranks:
-        assert logged(rank[-1], stage=stage) == pytest.approx(means(list(once.values()), list(once), shallow), abs=1e-6)
+        assert logged(rank[-1]) == pytest.approx(means(list(once.values()), list(once), shallow), abs=1e-6)
+
+
+@pytest.mark.parametrize("count", FEWER)
+def test_fewer_predictions_than_examples_are_an_error_on_all_ranks(watched, count):
+    for rank in watched:
+        assert f"MisconfigurationException: got {count} predictions for a batch of 3 examples" in rank[count]
+        assert "return one prediction per example" in rank[count]
