@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger
+from tests.support.callback_runs import SCORES, logged, means, texts_of
 from tests.support.lightning_modules import (
     Chooser,
     Record,
@@ -29,24 +30,15 @@ from tests.support.lightning_modules import (
 )
 from tests.support.texts import several_references
 
-SCORES = ("precision", "recall", "f1")
-
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def logged(metrics, stage="val", suffix=""):
-    return [float(metrics[f"{stage}_bertscore_{score}{suffix}"]) for score in SCORES]
+def expected(preds, references, encoder, **options):
+    return pytest.approx(means(preds, references, encoder, **options), abs=1e-6)
 
 
-def expected(preds, references, encoder, **kwargs):
-    result = bert_score(preds, references, encoder, **kwargs)
-    return pytest.approx([result[score].mean().item() for score in SCORES], abs=1e-6)
-
-
-def texts_of(module, number=None):
-    seen = [(p, r) for n, preds, references in module.seen if number in (None, n) for p, r in zip(preds, references)]  # noqa: B905
-    return [p for p, _ in seen], [r for _, r in seen]
+def logged_of(metrics, stage="val", suffix=""):
+    return logged(metrics, stage=stage, suffix=suffix)
 
 
 # What is scored
@@ -68,39 +60,33 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, several, idf)
             module.eval()
             preds, wanted = generate(module, torch.arange(7))
         else:
-            preds, wanted = texts_of(module)
+            preds, wanted = texts_of(module.seen)
         assert len(preds) == 7
-        assert logged(run.callback_metrics, stage) == expected(preds, wanted, encoder, idf=idf)
-        assert logged(result, stage) == logged(run.callback_metrics, stage)
+        assert logged_of(run.callback_metrics, stage) == expected(preds, wanted, encoder, idf=idf)
+        assert logged_of(result, stage) == logged_of(run.callback_metrics, stage)
         assert len(run.callback_metrics) == 3
 
 
-def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_path):
-    module = chooser(pairs, val_sizes=(9, 2))
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
-    for stage, call in (("val", run.validate), ("test", run.test)):
-        call(module, verbose=False)
-        parts = [logged(run.callback_metrics, stage, f"_dataloader_idx_{number}") for number in (0, 1)]
-        for number, part in enumerate(parts):
-            assert part == expected(*texts_of(module, number), encoder)
-        assert logged(run.callback_metrics, stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
-        assert parts[0] != pytest.approx(parts[1], abs=1e-3)
-
-
-def test_loaders_have_names(pairs, encoder, tmp_path, monkeypatch, capsys):
-    """Which Lightning's table shows uncut in a narrow terminal."""
+@pytest.mark.parametrize("names", [(), ("news", "books")])
+def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_path, monkeypatch, capsys, names):
+    """And Lightning's table shows the names uncut in a narrow terminal."""
     monkeypatch.setenv("COLUMNS", "80")
     module = chooser(pairs, val_sizes=(9, 2))
-    callback = BERTScoreCallback(BERTScore(encoder, reduction="none"), loader_names=["news", "books"])
+    callback = BERTScoreCallback(BERTScore(encoder, reduction="none"), loader_names=names)
     run = trainer(tmp_path, [callback])
-    run.validate(module)
-    names = [f"val_bertscore_{score}{suffix}" for score in SCORES for suffix in ("", "_news", "_books")]
-    assert set(run.callback_metrics) == set(names)
-    shown = capsys.readouterr().out
-    assert all(re.search(rf"\b{name}\b", shown) for name in names)
-    for number, name in enumerate(("news", "books")):
-        assert logged(run.callback_metrics, suffix=f"_{name}") == expected(*texts_of(module, number), encoder)
-        assert callback.pairs[f"val_bertscore_f1_{name}"].shape == ((9, 2)[number],)
+    for stage, call in (("val", run.validate), ("test", run.test)):
+        call(module)
+        ends = [f"_{name}" for name in names] or ["_dataloader_idx_0", "_dataloader_idx_1"]
+        keys = {f"{stage}_bertscore_{score}{end}" for score in SCORES for end in ("", *ends)}
+        assert set(run.callback_metrics) == keys
+        shown = capsys.readouterr().out
+        assert not names or all(re.search(rf"\b{key}\b", shown) for key in keys)
+        parts = [logged_of(run.callback_metrics, stage, end) for end in ends]
+        for number, part in enumerate(parts):
+            assert part == expected(*texts_of(module.seen, number), encoder)
+            assert callback.pairs[f"{stage}_bertscore_f1{ends[number]}"].shape == ((9, 2)[number],)
+        assert logged_of(run.callback_metrics, stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
+        assert parts[0] != pytest.approx(parts[1], abs=1e-3)
 
 
 def test_one_name_per_loader(pairs, encoder, tmp_path):
@@ -140,19 +126,13 @@ def test_empty_texts_are_warned_of_once_and_not_in_the_sanity_check(pairs, encod
     assert said() == ["3"]
 
 
-def test_one_loader_has_no_numbered_key(pairs, encoder, tmp_path):
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
-    run.validate(chooser(pairs), [loader(4)], verbose=False)
-    assert set(run.callback_metrics) == {f"val_bertscore_{score}" for score in SCORES}
-
-
 @pytest.mark.filterwarnings("error:The ``compute`` method")
 def test_a_loader_without_batches_has_no_score(pairs, encoder, tmp_path):
     module = chooser(pairs)
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
     run.validate(module, [loader(0), loader(6)], verbose=False)
-    assert logged(run.callback_metrics) == expected(*texts_of(module), encoder)
-    assert logged(run.callback_metrics, suffix="_dataloader_idx_1") == logged(run.callback_metrics)
+    assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
+    assert logged_of(run.callback_metrics, suffix="_dataloader_idx_1") == logged_of(run.callback_metrics)
     assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
 
 
@@ -170,7 +150,7 @@ def test_combined_loaders_have_one_score(pairs, encoder, tmp_path):
     module = chooser(pairs, kind=CombinedLoaders)
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
     run.validate(module, verbose=False)
-    assert logged(run.callback_metrics) == expected(*texts_of(module), encoder)
+    assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
     assert len(run.callback_metrics) == 3
 
 
@@ -233,7 +213,7 @@ def test_generation_runs_in_the_trainers_precision_and_scoring_does_not(pairs, e
     module.eval()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         texts = generate(module, torch.arange(6))
-    assert logged(run.callback_metrics) == expected(*texts, encoder)
+    assert logged_of(run.callback_metrics) == expected(*texts, encoder)
 
 
 # Checkpoints, schedules and resuming
@@ -261,7 +241,7 @@ def test_run_after_an_error_starts_empty(pairs, encoder, tmp_path):
         trainer(tmp_path, [callback]).validate(broken, verbose=False)
     run = trainer(tmp_path, [callback])
     run.validate(module, verbose=False)
-    assert logged(run.callback_metrics) == expected(*texts_of(module), encoder)
+    assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
 
 
 def test_callback_adds_no_warnings(pairs, encoder, tmp_path, recwarn):
