@@ -1,7 +1,5 @@
 """BERTScoreCallback with several metrics and with max_batches."""
 
-import re
-
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -151,34 +149,6 @@ def test_texts_of_the_step_have_no_time_of_generation(pairs, encoder, tmp_path):
     assert sorted(found) == ["val_texts_empty_share", "val_texts_length_ratio"]
     with pytest.raises(ValueError, match="text_statistics=True logs under the name 'texts'"):
         BERTScoreCallback({"texts": BERTScore(encoder)}, text_statistics=True)
-
-
-class OtherBERTScore(BLEUScore):
-    """As torchmetrics' own, a metric of the same name."""
-
-
-OtherBERTScore.__qualname__, OtherBERTScore.__module__ = "BERTScore", "another_package.text"
-
-
-@pytest.mark.parametrize(
-    ("metric", "error", "message"),
-    [
-        ({}, ValueError, "empty dictionary"),
-        ({"a": "bleu"}, TypeError, "got a str under 'a'"),
-        (BLEUScore(), TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary"),
-        (OtherBERTScore(), TypeError, "got a another_package.text.BERTScore"),
-    ],
-)
-def test_unsupported_metrics_are_an_error(metric, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        BERTScoreCallback(metric)
-
-
-def test_unsupported_settings_are_an_error(encoder):
-    with pytest.raises(ValueError, match="max_batches must be at least 1, got 0"):
-        BERTScoreCallback(BERTScore(encoder), max_batches=0)
-    with pytest.raises(ValueError, match="one layer and without component="):
-        BERTScoreCallback({"a": BERTScore(encoder), "b": BERTScore(encoder, component="f1")})
 
 
 def test_metric_with_several_numbers_is_an_error(pairs, encoder, tmp_path):
