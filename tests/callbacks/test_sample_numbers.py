@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from torchmetrics.text import BLEUScore, EditDistance
+from torchmetrics.text import BLEUScore
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.callback_ranks import on_two_ranks, results
-from tests.support.callback_runs import COUNT, LAYER, ShardedChooser, logged, means, strategy_on_cpu, stream, texts_of
+from tests.support.callback_runs import COUNT, LAYER, logged, means, strategy_on_cpu, stream, texts_of
 from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, generate_few, loader, trainer
 from tests.support.models import encoded_texts
 
@@ -104,52 +104,6 @@ def test_ranks_with_fewer_batches_or_none(uneven_reports, few, shallow, name, ca
                 one = [first[f"{stage}_bleu{suffix}"]] if key == "bleu" else logged(first, key, stage, suffix)
                 assert one == pytest.approx(values[i], abs=1e-6)
         assert found[0] == pytest.approx(torch.tensor(values).mean(0).tolist(), abs=1e-6)
-
-
-# Ranks that share a model in parts all see the same texts
-
-
-def shared(few, minilm, folder, call, data):
-    encoder = FrozenEncoder(minilm, num_layers=LAYER)
-    metrics = {
-        "bertscore": BERTScore(encoder, reduction="none"),
-        "idf": BERTScore(encoder, idf=True),
-        "edits": EditDistance(reduction="sum"),
-    }
-    module = chooser(few, kind=ShardedChooser, count=COUNT, lr=0.0)
-    callback = BERTScoreCallback(metrics, generate)
-    run = trainer(folder, [callback], max_epochs=1, devices=2, strategy=strategy_on_cpu("tensor_parallel"))
-    loaders = loader(7) if data == "sized" else stream(range(7))
-    if call == "fit":
-        run.fit(module, loader(COUNT), loaders)
-    else:
-        getattr(run, call)(module, loaders, verbose=False)
-    return {key: value.item() for key, value in run.callback_metrics.items()}, callback.pairs
-
-
-SHARED = [("fit", "stream"), ("test", "sized")]
-
-
-def shared_runs(rank, few, minilm, folder):
-    for call, data in SHARED:
-        yield (call, data), lambda call=call, data=data: shared(few, minilm, folder, call, data)
-
-
-@pytest.fixture(scope="module")
-def shared_reports(few, minilm, tmp_path_factory):
-    return on_two_ranks(shared_runs, few, minilm, tmp_path_factory.mktemp("shared"))
-
-
-@pytest.mark.parametrize(("call", "data"), SHARED)
-def test_texts_that_both_ranks_have_count_once(shared_reports, few, shallow, call, data):
-    preds, target = generate(chooser(few, count=COUNT).eval(), torch.arange(7))
-    stage = "test" if call == "test" else "val"
-    expected = bert_score(preds, target, shallow)["f1"]
-    for metrics, pairs in results(shared_reports, (call, data)):
-        assert logged(metrics, stage=stage) == pytest.approx(means(preds, target, shallow), abs=1e-6)
-        assert logged(metrics, "idf", stage) == pytest.approx(means(preds, target, shallow, idf=True), abs=1e-6)
-        assert metrics[f"{stage}_edits"] == EditDistance(reduction="sum")(preds, target).item()
-        torch.testing.assert_close(pairs[f"{stage}_bertscore_f1"], expected, atol=1e-6, rtol=0)
 
 
 # Who encodes what

@@ -26,7 +26,7 @@ from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, t
 from tests.support.ranks import run_ranks
 
 COUNT = 11
-FOLLOWED = 4
+FOLLOWED, FOLLOWED_IN = 4, ("shuffled", "own sampler")
 
 
 class Indexed(Chooser):
@@ -142,7 +142,7 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     pairs = PairsOfEpochs(scorer)
     stopping = BERTScoreEarlyStopping(significance=0.05)
     callbacks = [scorer, stopping, pairs]
-    if kind != "iterable":
+    if kind in FOLLOWED_IN:
         callbacks.append(SampleLogger(1, 0, follow=[FOLLOWED]))
     folder = folder / f"{kind}-{world_size}"
     callbacks.append(ScoredTextWriter(folder / "texts"))
@@ -152,42 +152,18 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     return scores, [*pairs.pairs, stopping.state_dict()["best_pairs"]], shown(folder, "val_samples"), folder / "texts"
 
 
-def refused(kind, few, encoder, folder, rank, world_size, index_key):
-    """Error of a run, or its F1."""
-    own = kind == "own ranks"
+def validated(few, encoder, folder, world_size, data, index_key=None, **options):
+    """Error of a run, or its F1 and its warnings about the ranks."""
     scorer = BERTScoreCallback(BERTScore(encoder), index_key=index_key)
-    run = trainer(folder, [scorer], use_distributed_sampler=not own, **ranks_of(world_size))
-    module = chooser(few, count=COUNT, kind=Indexed)
-    try:
-        run.validate(module, REFUSED[kind](rank, world_size), verbose=False)
-    except MisconfigurationException as error:
-        return str(error)
-    return run.callback_metrics["val_bertscore_f1"].item()
-
-
-def differently_seeded(few, encoder, folder, rank):
-    sampler = Backwards(COUNT, torch.Generator().manual_seed(rank))
-    run = trainer(folder, [BERTScoreCallback(BERTScore(encoder))], **ranks_of(2))
-    try:
-        run.validate(
-            chooser(few, count=COUNT, kind=Indexed),
-            DataLoader(Numbers(COUNT), batch_size=2, sampler=sampler),
-            verbose=False,
-        )
-    except MisconfigurationException as error:
-        return str(error)
-    return run.callback_metrics["val_bertscore_f1"].item()
-
-
-def unsampled(kind, few, encoder, folder, rank):
-    """F1, and warnings about the ranks, of a run without a distributed sampler."""
-    run = trainer(folder, [BERTScoreCallback(BERTScore(encoder))], use_distributed_sampler=False, **ranks_of(2))
+    run = trainer(folder, [scorer], **options, **ranks_of(world_size))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run.validate(chooser(few, count=COUNT, kind=Indexed), LOADERS[kind](rank, 2), verbose=False)
-    return run.callback_metrics["val_bertscore_f1"].item(), [
-        str(one.message) for one in caught if "ranks scored" in str(one.message)
-    ]
+        try:
+            run.validate(chooser(few, count=COUNT, kind=Indexed), data, verbose=False)
+        except MisconfigurationException as error:
+            return str(error)
+    said = [str(one.message) for one in caught if "ranks scored" in str(one.message)]
+    return run.callback_metrics["val_bertscore_f1"].item(), said
 
 
 def join(rank, port):
@@ -203,13 +179,17 @@ def fits(rank, world_size, kinds, few, minilm, folder, port):
 def refusals(rank, world_size, few, minilm, folder, port):
     join(rank, port)
     encoder = FrozenEncoder(minilm, num_layers=2)
-    found = {
-        (kind, index_key): refused(kind, few, encoder, folder, rank, world_size, index_key)
-        for kind in REFUSED
-        for index_key in (None, "index")
-    }
-    found |= {kind: unsampled(kind, few, encoder, folder, rank) for kind in ("plain", "shuffled", "iterable")}
-    return found | {"seeds": differently_seeded(few, encoder, folder, rank)}
+    rest = few, encoder, folder, world_size
+    found = {}
+    for kind, make in REFUSED.items():
+        for key in (None, "index"):
+            data = make(rank, world_size)
+            found[kind, key] = validated(*rest, data, key, use_distributed_sampler=kind != "own ranks")
+    for kind in ("plain", "shuffled", "iterable"):
+        found[kind] = validated(*rest, LOADERS[kind](rank, 2), use_distributed_sampler=False)
+    sampler = Backwards(COUNT, torch.Generator().manual_seed(rank))
+    found["seeds"] = validated(*rest, DataLoader(Numbers(COUNT), batch_size=2, sampler=sampler))
+    return found
 
 
 def on_ranks(function, world_size, *args):
@@ -269,7 +249,7 @@ def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
         assert pairs[2].untyped_storage().nbytes() == 4 * COUNT
         for one in pairs:
             torch.testing.assert_close(one, pairs_in_order(kind, f1), atol=1e-6, rtol=0)
-    if kind != "iterable":
+    if kind in FOLLOWED_IN:
         number = COUNT - 1 - FOLLOWED if kind == "own sampler" else FOLLOWED
         assert ranks[0][kind][2] == [few[1][number]] * 2
     paths = sorted(ranks[0][kind][3].iterdir())
@@ -290,14 +270,8 @@ def test_an_unknown_order_is_an_error_without_indices(refusal_reports, expected,
     for rank in refusal_reports:
         assert f"got a {name} on 2 ranks" in rank[kind, None]
         assert "index_key=" in rank[kind, None]
-        assert rank[kind, "index"] == pytest.approx(f1, abs=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_a_sampler_that_differs_between_ranks_is_an_error(refusal_reports):
-    for rank in refusal_reports:
         assert "yields other examples on each of 2 ranks" in rank["seeds"]
+        assert rank[kind, "index"][0] == pytest.approx(f1, abs=1e-6)
 
 
 @pytest.mark.slow
