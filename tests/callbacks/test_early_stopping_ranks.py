@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.strategies import DDPStrategy
-from torch import nn
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from tests.support.lightning_modules import Quality, Record, SpawnedDDP, chooser, loader, trainer
+from tests.support.lightning_modules import Logs, Quality, Record, SpawnedDDP, chooser, trainer
 from tests.support.separate_ranks import run_separate_ranks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -23,31 +21,16 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 NAN = float("nan")
 
 
-class Differing(pl.LightningModule):
-    """Logs a value per epoch, which differs between ranks; ``None`` logs nothing."""
+class Differing(Logs):
+    """Logs a value per epoch, which differs between ranks."""
 
     def __init__(self, values):
-        super().__init__()
-        self.values, self.layer = values, nn.Linear(1, 1)
+        super().__init__([], "score")
+        self.of_ranks = values
 
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch.float()[:, None]).sum()
-
-    def validation_step(self, batch, batch_idx):
-        pass
-
-    def on_validation_epoch_end(self):
-        value = self.values[self.global_rank][self.current_epoch]
-        if value is not None:
-            self.log("score", torch.tensor(value))
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
-
-    def train_dataloader(self):
-        return loader(2)
-
-    val_dataloader = train_dataloader
+    def log_value(self, hook):
+        self.values = self.of_ranks[self.global_rank]
+        super().log_value(hook)
 
 
 # name: (values of each rank, arguments, reason, its message, stopped epoch, wait count of each rank)

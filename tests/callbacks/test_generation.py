@@ -15,14 +15,14 @@ from tokenizers.processors import TemplateProcessing
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import bert_score
+from tests.support.callback_runs import generator
 from tests.support.lightning_modules import trainer
-from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
+from tests.support.models import EVERY_FAMILY, tiny_tokenizer
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,12 +37,7 @@ def tokenizer_of(family):
 
 
 def model_of(family):
-    auto = AutoModelForSeq2SeqLM if family in ("bart", "t5") else AutoModelForCausalLM
-    model = randomised(auto.from_config(tiny_config(family)))
-    model.generation_config.eos_token_id = None  # or random models end at once
-    model.generation_config.forced_eos_token_id = None
-    model.generation_config.decoder_start_token_id = 0
-    return model
+    return generator(family)[0]
 
 
 class Module(pl.LightningModule):

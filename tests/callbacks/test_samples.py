@@ -20,10 +20,8 @@ from tests.support.lightning_modules import (
     SpawnedDDP,
     chooser,
     generate,
-    generate_wildly,
     loader,
     trainer,
-    weights,
 )
 from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
 from tests.support.sample_tables import (
@@ -227,20 +225,6 @@ def test_nothing_is_generated_and_only_aligned_texts_are_encoded_twice(pairs, mi
     assert counts[1] - counts[0] == aligned * 2 * 3  # prediction and reference of three samples
     words = {"out of place", "missed"} if aligned else set()
     assert set(table(tmp_path)[0]) & {"out of place", "missed"} == words
-
-
-def test_training_is_bitwise_unchanged(pairs, encoder, tmp_path):
-    drawn = []
-
-    def fitted(more):
-        callbacks = [*more, BERTScoreCallback(BERTScore(encoder), generate_wildly)]
-        module = chooser(pairs, count=COUNT, kind=Silent)
-        trainer(tmp_path, callbacks, max_epochs=3).fit(module)
-        return weights(module), torch.get_rng_state()
-
-    plain, with_samples = fitted([]), fitted([SampleLogger(1, writer=lambda *_: drawn.append(torch.rand(1)))])
-    assert all(map(torch.equal, plain, with_samples))
-    assert len(drawn) == 3
 
 
 @pytest.mark.parametrize("argument", ["num_samples", "every_n_validations", "num_alignments"])

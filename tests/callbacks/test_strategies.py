@@ -11,7 +11,13 @@ import torch
 from torch import nn
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
+from bertscore_tm.callbacks import (
+    BERTScoreCallback,
+    CausalGenerate,
+    SampleLogger,
+    ScoredTextWriter,
+    Seq2SeqGenerate,
+)
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.callback_runs import (
     COUNT,
@@ -128,13 +134,16 @@ def test_training_is_bitwise_equal_to_a_run_without_the_callback(pairs, shallow,
     assert plain["weights"].dtype == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
     assert len(plain["optimizers"]) == (2 if way == "manual" else 1)
     assert False in plain["flags"]
+    drawn = []
     for generate in (None, write_wildly):
         callback = BERTScoreCallback(BERTScore(shallow, idf=True), generate)
         torch.compiler.reset()
-        module, scored, run = fitted(pairs, tmp_path, way, precision, [callback])
+        others = [SampleLogger(1, 0, writer=lambda *_: drawn.append(torch.rand(1))), ScoredTextWriter()]
+        module, scored, run = fitted(pairs, tmp_path, way, precision, [*others, callback])
         assert differences(plain, scored) == []
         texts = texts_of(module.written if generate else module.seen)
         assert len(texts[0]) == 7
+        assert drawn
         assert logged(run.callback_metrics) == pytest.approx(means(*texts, shallow, idf=True), abs=1e-6)
 
 
