@@ -113,18 +113,6 @@ def test_a_resumed_run_stops_where_an_unbroken_one_does(tmp_path, values, first,
     assert resumed.state_dict() == unbroken.state_dict()
 
 
-def test_a_resumed_run_takes_the_new_patience(tmp_path):
-    values = [0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1]
-    run = trainer(tmp_path, [BERTScoreEarlyStopping(patience=2)], max_epochs=8)
-    run.fit(Logs(values))
-    assert run.current_epoch == 3
-    run.save_checkpoint(tmp_path / "stopped.ckpt")
-    for patience, epochs in ((3, 1), (5, 3)):
-        resumed = BERTScoreEarlyStopping(patience=patience)
-        assert fitted(tmp_path, resumed, values, ckpt_path=tmp_path / "stopped.ckpt").epochs == epochs
-        assert resumed.state_dict()["patience"] == resumed.wait_count == patience
-
-
 class NoValidation(Logs):
     validation_step = None
 

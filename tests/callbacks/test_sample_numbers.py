@@ -9,7 +9,7 @@ from torchmetrics.text import BLEUScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_ranks import on_two_ranks, results
+from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import COUNT, LAYER, logged, means, strategy_on_cpu, stream, texts_of
 from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, generate_few, loader, trainer
 from tests.support.models import encoded_texts
@@ -80,7 +80,7 @@ def uneven_runs(rank, few, minilm, folder):
 
 @pytest.fixture(scope="module")
 def uneven_reports(few, minilm, tmp_path_factory):
-    return on_two_ranks(uneven_runs, few, minilm, tmp_path_factory.mktemp("uneven"))
+    return on_ranks(uneven_runs, few, minilm, tmp_path_factory.mktemp("uneven"))
 
 
 @pytest.mark.parametrize(("name", "call", "source"), [(name, *case) for name in UNEVEN for case in CALLS_OF[name]])
@@ -153,7 +153,7 @@ def watched_runs(rank, few, minilm, folder):
 
 @pytest.fixture(scope="module")
 def watched(few, minilm, tmp_path_factory):
-    return on_two_ranks(watched_runs, few, minilm, tmp_path_factory.mktemp("watched"))
+    return on_ranks(watched_runs, few, minilm, tmp_path_factory.mktemp("watched"))
 
 
 @pytest.mark.parametrize(("call", "limit"), WATCHED)

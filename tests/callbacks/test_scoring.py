@@ -196,29 +196,6 @@ def test_progress_bar_counts_scored_batches_and_shows_f1(pairs, encoder, tmp_pat
     assert "val_bertscore_precision" not in shown
 
 
-# Training is not disturbed
-
-
-@pytest.mark.parametrize(("precision", "autocast"), [("32-true", False), ("bf16-mixed", True)])
-def test_generation_runs_in_the_trainers_precision_and_scoring_does_not(pairs, encoder, tmp_path, precision, autocast):
-    found, module = [], chooser(pairs, kind=Silent)
-
-    def watched(pl_module, batch):
-        found.append((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), pl_module.training))
-        return generate(pl_module, batch)
-
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), watched)], precision=precision)
-    run.validate(module, loader(6), verbose=False)
-    assert found == [(autocast, False, False)] * 2
-    module.eval()
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        texts = generate(module, torch.arange(6))
-    assert logged_of(run.callback_metrics) == expected(*texts, encoder)
-
-
-# Checkpoints, schedules and resuming
-
-
 def test_the_callback_pickles_without_the_encoders_weights(encoder, pairs, tmp_path):
     callback = pickle.loads(pickle.dumps(BERTScoreCallback(BERTScore(encoder), generate, name="x")))
     assert len(pickle.dumps(callback)) < 5_000_000  # the tokenizer; the weights alone are 70 MB

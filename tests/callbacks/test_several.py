@@ -14,11 +14,6 @@ from tests.support.lightning_modules import Chooser, Silent, chooser, generate, 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
-def shallow(minilm):
-    return FrozenEncoder(minilm, num_layers=1)
-
-
 def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     calls = []
 

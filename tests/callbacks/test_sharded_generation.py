@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
-from tests.support.callback_ranks import on_two_ranks, results
+from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import (
     ANSWERS,
     LAYER,
@@ -128,7 +128,7 @@ def generations(rank, minilm, folder):
 
 @pytest.fixture(scope="module")
 def generated(minilm, tmp_path_factory):
-    return on_two_ranks(generations, minilm, tmp_path_factory.mktemp("generations"))
+    return on_ranks(generations, minilm, tmp_path_factory.mktemp("generations"))
 
 
 @pytest.mark.parametrize(("family", "sharding", "option"), GENERATIONS)

@@ -243,8 +243,9 @@ def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sani
     calls = []
 
     def generate(pl_module, batch):
+        modes = torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()
+        calls.append((*modes, pl_module.training))
         texts = write_wildly(pl_module, batch)
-        calls.append((torch.get_default_dtype(), torch.is_autocast_enabled("cpu")))
         if len(calls) == 2:
             raise KeyError("no text")
         return texts
@@ -254,7 +255,7 @@ def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sani
     with pytest.raises(KeyError, match="no text"):
         trainer(tmp_path, [state, callback], num_sanity_val_steps=sanity, precision=precision).fit(module)
     inside = torch.bfloat16 if precision == "bf16-true" else torch.float32
-    assert calls == [(inside, precision == "bf16-mixed")] * 2
+    assert calls == [(inside, precision == "bf16-mixed", False, False)] * 2
     [(found, modes, inference)] = state.after
     assert len(state.before) == 2
     assert differences(state.before[-1], found) == []

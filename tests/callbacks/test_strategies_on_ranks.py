@@ -11,7 +11,7 @@ from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_ranks import on_two_ranks, results
+from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import (
     COUNT,
     LAYER,
@@ -82,7 +82,7 @@ def fits(rank, few, minilm, folder):
 
 @pytest.fixture(scope="module")
 def fit_reports(few, minilm, tmp_path_factory):
-    return on_two_ranks(fits, few, minilm, tmp_path_factory.mktemp("fits"))
+    return on_ranks(fits, few, minilm, tmp_path_factory.mktemp("fits"))
 
 
 def in_order(few, ranks):
