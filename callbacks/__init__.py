@@ -8,8 +8,8 @@ from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.callbacks.samples.logger import SampleLogger
 from bertscore_tm.callbacks.samples.writers import SampleTable
+from bertscore_tm.callbacks.scored_texts import ScoredTextWriter
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader, TextListener
-from bertscore_tm.callbacks.text_writer import ScoredTextWriter
 
 __all__ = [
     "AttributeSchedule",

@@ -9,25 +9,12 @@ from contextlib import contextmanager
 
 from bertscore_tm.scoring.messages import CORPUS_WARNINGS
 
-__all__ = ["ignore_corpus_warnings", "warn_once"]
-
-
-@contextmanager
-def ignore_corpus_warnings() -> Generator[None, None, None]:
-    """Ignore the warnings that texts are empty or too long."""
-    with warnings.catch_warnings():
-        for pattern in CORPUS_WARNINGS:
-            warnings.filterwarnings("ignore", pattern, UserWarning)
-        yield
+__all__ = ["CORPUS_WARNINGS", "warn_once"]
 
 
 @contextmanager
 def warn_once(seen: set[str]) -> Generator[None, None, None]:
-    """Ignore those warnings that texts are empty or too long that were issued before, with any count.
-
-    Args:
-        seen: the kinds of warnings that were issued; the new ones are added.
-    """
+    """Ignore warnings about texts of the kinds in ``seen``, with any count, and add the new kinds to it."""
     with warnings.catch_warnings(record=True) as caught:
         yield
     for one in caught:

@@ -128,14 +128,11 @@ class BERTScoreEarlyStopping(EarlyStopping):
                 f"early: define validation_step, pass validation data and keep limit_val_batches above 0, or pass "
                 f"check_on_train_epoch_end=True"
             )
-        if self.significance is not None:
-            self._require_pairs(trainer, self.significance)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check that the pairs of two epochs can be compared."""
         self._require_validation_batches(trainer)
-        # Unless the first validation is in a later epoch.
-        if self.significance is not None and has_validation_loaders(trainer):
+        if self.significance is not None:
             self._require_comparable_pairs(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -159,22 +156,18 @@ class BERTScoreEarlyStopping(EarlyStopping):
                     f"strict=False"
                 )
 
-    def _require_pairs(self, trainer: pl.Trainer, significance: float) -> None:
-        keys = [key for _, key in _find_pair_keys(trainer)]
-        if not any(self.monitor == key or self.monitor.startswith(f"{key}_") for key in keys):
-            raise MisconfigurationException(
-                f"significance={significance} needs the F1 of every pair of {self.monitor!r}, but the callbacks keep "
-                f"the pairs of {keys or 'no key'}: add BERTScoreCallback(BERTScore(..., reduction='none')), or monitor "
-                f"a key whose pairs are kept"
-            )
-
     def _require_comparable_pairs(self, trainer: pl.Trainer) -> None:
+        keys = _find_pair_keys(trainer)
+        if not any(self.monitor == key or self.monitor.startswith(f"{key}_") for _, key in keys):
+            raise MisconfigurationException(
+                f"significance={self.significance} needs the F1 of every pair of {self.monitor!r}, but the callbacks "
+                f"keep the pairs of {[key for _, key in keys] or 'no key'}: add "
+                f"BERTScoreCallback(BERTScore(..., reduction='none')), or monitor a key whose pairs are kept"
+            )
+        if not has_validation_loaders(trainer):  # the first validation is in a later epoch
+            return
         count = count_scored_loaders(trainer)
-        found = {
-            key + callback.loader_suffix(i, count): (callback, i)
-            for callback, key in _find_pair_keys(trainer)
-            for i in range(count)
-        }
+        found = {key + callback.loader_suffix(i, count): (callback, i) for callback, key in keys for i in range(count)}
         if self.monitor not in found:
             reason = "is the mean over dataloaders" if count > 1 else "has no pairs"
             raise MisconfigurationException(

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from lightning.pytorch.strategies import DeepSpeedStrategy
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.corpus_warnings import warn_once
-from bertscore_tm.callbacks.generator_model import find_generator, gather_weights
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional.ranking import Item, order_candidates, score_items
@@ -44,10 +45,6 @@ def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -
 
     Afterwards, also after an exception, the random states (Python, NumPy, torch, CUDA) and the training mode of every
     submodule are restored. Lightning calls callback hooks outside its precision context.
-
-    Args:
-        trainer: the running trainer.
-        pl_module: the module that generates.
     """
     with (
         evaluation_mode(pl_module),
@@ -109,7 +106,7 @@ class HuggingFaceGenerate(ABC):
                 prompt, no labels that mark the prompts, the mask of other ids, or pixels or other inputs that a decoder
                 would not get.
         """
-        model = find_generator(pl_module, self.model)
+        model = _find_generator(pl_module, self.model)
         if not isinstance(batch, Mapping):
             raise MisconfigurationException(
                 f"{type(self).__name__} needs a batch that is a mapping, such as a tokenizer's output with labels, got "
@@ -131,7 +128,7 @@ class HuggingFaceGenerate(ABC):
             if options["do_sample"] and "generation_config" not in options:
                 # Beams of the model's own generation config would search rather than sample.
                 options.setdefault("num_beams", 1)
-        with gather_weights(pl_module, model) as whole:
+        with _gather_weights(pl_module, model) as whole:
             preds = self._generate(whole, batch, options)
         if self.candidates > 1:
             preds = self._choose_by_consensus(preds, pl_module.device)
@@ -149,14 +146,7 @@ class HuggingFaceGenerate(ABC):
 
     @abstractmethod
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
-        """Decode the inputs of the model.
-
-        Args:
-            batch: a mapping with inputs and references.
-
-        Returns:
-            One text per example.
-        """
+        """Return the inputs of the model as texts, one per example."""
 
     @property
     @abstractmethod
@@ -236,14 +226,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
     _missing_input_remedy = "name the token ids of the inputs 'input_ids'"
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
-        """Decode the inputs of the model.
-
-        Args:
-            batch: a mapping with inputs and references.
-
-        Returns:
-            One text per example.
-        """
+        """Return the inputs of the model as texts, one per example of the batch, a mapping."""
         return self._decode(batch["input_ids"])
 
     @property
@@ -308,14 +291,7 @@ class CausalGenerate(HuggingFaceGenerate):
     _missing_input_remedy = "pass another prompt_key="
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
-        """Return the prompts as texts.
-
-        Args:
-            batch: a mapping with prompts and references.
-
-        Returns:
-            One text per example.
-        """
+        """Return the prompts as texts, one per example of the batch, a mapping."""
         prompts = batch[self._input_key]
         return self._decode(self._prompt_ids(prompts, batch)) if isinstance(prompts, Tensor) else list(prompts)
 
@@ -412,3 +388,49 @@ class CausalGenerate(HuggingFaceGenerate):
 def _is_continuous(value: Any) -> bool:
     """Return whether a value is an input such as pixels, rather than ids or a mask."""
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 2
+
+
+def _find_generator(pl_module: pl.LightningModule, path: str) -> Any:
+    """Return the model that generates, without the wrappers of ``torch.compile`` and DDP."""
+    found: Any = pl_module
+    for part in path.split(".") if path else ():
+        found = getattr(found, part, None)
+    # Compiled models have a forward without named parameters.
+    while hasattr(found, "_orig_mod"):
+        found = found._orig_mod
+    if isinstance(found, DistributedDataParallel):
+        found = found.module
+    if not isinstance(found, nn.Module) or not hasattr(found, "generate"):
+        raise MisconfigurationException(
+            f"texts are generated with pl_module.{path}, which is not a Hugging Face model with generate(): pass "
+            f"model= with the dotted path of the model, or a function as generate="
+        )
+    return found
+
+
+@contextmanager
+def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any, None, None]:
+    """Gather the sharded weights that FSDP gathers only in a forward pass of the whole model, and yield the model.
+
+    ``generate`` calls parts of the model directly, such as its encoder, so the root's forward hooks do not run.
+    """
+    trainer = pl_module._trainer
+    if trainer is not None and isinstance(trainer.strategy, DeepSpeedStrategy) and trainer.strategy.zero_stage_3:
+        raise MisconfigurationException(
+            "generating with weights that DeepSpeed ZeRO stage 3 partitions is not tested, so it is refused: use stage "
+            "2 or FSDP, or pass a function that calls the model's generate with synced_gpus=True as generate="
+        )
+    roots = [model] if trainer is None else [trainer.strategy.model, model]
+    is_sharded = isinstance(model, FSDPModule) and "generate" not in vars(model)
+    wrapper = next((root for root in roots if isinstance(root, FullyShardedDataParallel)), None)
+    if wrapper is not None:
+        with FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False):
+            yield model.module if isinstance(model, FullyShardedDataParallel) else model
+    elif is_sharded:
+        register_fsdp_forward_method(model, "generate")
+        try:
+            yield model
+        finally:
+            del model.generate
+    else:
+        yield model

@@ -19,11 +19,7 @@ __all__ = ["drop_saved_objects", "warn_about_saved_objects"]
 
 
 def warn_about_saved_objects(pl_module: pl.LightningModule) -> None:
-    """Warn if a module's hyperparameters hold objects of this package.
-
-    Args:
-        pl_module: the module.
-    """
+    """Warn if a module's hyperparameters hold objects of this package."""
     names = _names_of_objects(pl_module.hparams)
     if names:
         arguments = ", ".join(f"{name}=" for name in names)
@@ -35,12 +31,9 @@ def warn_about_saved_objects(pl_module: pl.LightningModule) -> None:
 
 
 def drop_saved_objects(checkpoint: dict[str, Any]) -> None:
-    """Remove objects of this package from the hyperparameters in a checkpoint.
+    """Remove objects of this package from the hyperparameters in a checkpoint, in place.
 
     The container keeps its type and what it holds otherwise; without such objects it is left alone.
-
-    Args:
-        checkpoint: the checkpoint, before it is written; changed in place.
     """
     key = pl.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
     names = _names_of_objects(checkpoint.get(key) or {})

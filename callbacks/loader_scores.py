@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from inspect import signature
@@ -15,7 +16,6 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.sample_numbers import SampleOrder
-from bertscore_tm.callbacks.text_buffer import TextBuffer, add_metric_name
 from bertscore_tm.callbacks.text_statistics import TextStatistics
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
@@ -44,31 +44,17 @@ class LoaderScores:
     has_numbers: bool
     num_pairs: int = 0
     checksum: int = 0
-    _buffers: dict[str, TextBuffer] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
     _held: dict[int, tuple[str, Any]] = field(default_factory=dict)
 
-    def flush(self) -> None:
-        """Update the metrics with the buffered texts."""
-        for buffer in self._buffers.values():
-            buffer.flush()
-
     def add_seconds(self, seconds: float) -> None:
-        """Add the time of a batch's generation to the statistics of the texts, if they are logged.
-
-        Args:
-            seconds: the time in seconds.
-        """
+        """Add the time of a batch's generation to the statistics of the texts, if they are logged."""
         for metric in self.metrics.values():
             if isinstance(metric, TextStatistics):
-                metric.add_seconds(seconds)
+                metric.seconds += seconds
 
     def mark_seen(self, indices: Sequence[int]) -> list[bool]:
-        """Return whether this rank has read each example before, and remember the examples.
-
-        Args:
-            indices: index of each example in the data set.
-        """
+        """Return whether this rank has read each example before, and remember the examples."""
         repeated = []
         for index in indices:
             repeated.append(index in self._seen)
@@ -76,49 +62,29 @@ class LoaderScores:
         return repeated
 
     def update_bertscores(self, preds: list[str], target: list[Any], indices: list[int]) -> None:
-        """Update the BERTScores, which recognize duplicates by their indices.
-
-        Args:
-            preds: predictions.
-            target: a reference, or a list of references, per prediction.
-            indices: number of each example.
-        """
+        """Update the BERTScores, which recognize duplicates by their indices."""
         if self.order is None:
             digests = (sha256(repr(one).encode()).digest()[:8] for one in target)
             self.checksum = (self.checksum + sum(int.from_bytes(one) for one in digests)) % 2**64
         for name, metric in self.metrics.items():
             if isinstance(metric, BERTScore):
-                self._buffers.setdefault(name, TextBuffer(metric, name)).add(preds, target, indices)
+                with _add_metric_name(name):
+                    metric.update(preds, target, indices)
 
     def update_others(self, preds: list[str], target: list[Any]) -> None:
-        """Update the metrics that are not BERTScores.
-
-        Args:
-            preds: predictions of examples that were not scored before.
-            target: a reference, or a list of references, per prediction.
-        """
+        """Update the other metrics with the texts of examples that were not scored before."""
         for name, metric in self.metrics.items():
             if not isinstance(metric, BERTScore):
-                with add_metric_name(name):
+                with _add_metric_name(name):
                     metric.update(preds, _match_target_type(metric, target))
 
     def hold(self, indices: Sequence[int], preds: Sequence[str], target: Sequence[Any]) -> None:
-        """Keep texts for :meth:`update_held`, since another rank may read the same examples.
-
-        Args:
-            indices: index of each example in the data set.
-            preds: predictions.
-            target: a reference, or a list of references, per prediction.
-        """
+        """Keep texts for :meth:`update_held`, since another rank may read the same examples."""
         if any(not isinstance(metric, BERTScore) for metric in self.metrics.values()):
             self._held |= dict(zip(indices, zip(preds, target, strict=True), strict=True))
 
     def update_held(self, trainer: pl.Trainer) -> None:
-        """Update the metrics that are not BERTScores with the held texts that no lower rank holds; a collective call.
-
-        Args:
-            trainer: the running trainer.
-        """
+        """Update the other metrics with the held texts that no lower rank holds; a collective call."""
         gathered = gather_objects(trainer, list(self._held))
         lower = {index for part in gathered[: trainer.global_rank] for index in part}
         texts = [pair for index, pair in self._held.items() if index not in lower]
@@ -129,14 +95,7 @@ class LoaderScores:
 def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, Metric]:
     """Return the metrics of a callback by name; those of a collection have its name as a prefix.
 
-    Args:
-        metric: a BERTScore, or metrics by name.
-        name: name of a single metric.
-        text_statistics: add statistics of the texts under the name ``"texts"``.
-
-    Raises:
-        TypeError: a metric has the wrong type.
-        ValueError: a metric or its name is not supported.
+    With ``text_statistics`` the statistics of the texts are among them, under the name ``"texts"``.
     """
     metrics: dict[str, Any] = {}
     for key, one in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
@@ -165,20 +124,21 @@ def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, 
 
 
 def check_loader_names(names: Sequence[str]) -> list[str]:
-    """Return the names of dataloaders as a list.
-
-    Args:
-        names: a different name per dataloader.
-
-    Raises:
-        TypeError: the names are a single text.
-        ValueError: a name is empty, is given twice or contains a slash.
-    """
+    """Return the names of dataloaders as a list, if they can end the logged keys."""
     if isinstance(names, str):
         raise TypeError(f"loader_names must be a list of names, one per dataloader, got {names!r}")
     if len(set(names)) < len(names) or any(not name or {"/", "\\"} & set(name) for name in names):
         raise ValueError(f"loader_names must be different texts without slashes, got {list(names)}")
     return list(names)
+
+
+@contextmanager
+def _add_metric_name(name: str) -> Generator[None, None, None]:
+    """Turn a metric's ``TypeError`` or ``ValueError`` into an error that names the metric."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise MisconfigurationException(f"{name} cannot score the texts of a batch: {error}") from error
 
 
 def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:
@@ -193,15 +153,8 @@ def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:
 def compute_metric(name: str, metric: Metric) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Compute a metric; a collective call.
 
-    Args:
-        name: name of the metric.
-        metric: the metric.
-
     Returns:
         Its results by logged name, and for a BERTScore precision, recall and F1 of every pair, on the CPU.
-
-    Raises:
-        MisconfigurationException: a result is not a single number.
     """
     computed = metric.compute()
     if not isinstance(computed, Mapping):

@@ -28,6 +28,7 @@ from bertscore_tm.callbacks.trainer import gather_objects, get_dataloaders
 __all__ = [
     "SampleOrder",
     "count_equal_shares",
+    "find_value",
     "get_sample_orders",
     "has_random_order",
     "is_tensor_parallel_replica",
@@ -55,15 +56,7 @@ class SampleOrder:
     batch_size: int
 
     def select_batch(self, start: int, count: int) -> tuple[list[int], list[bool]]:
-        """Return the numbers of the next examples, and whether each is a duplicate.
-
-        Args:
-            start: number of examples that this rank has read so far.
-            count: number of predictions.
-
-        Raises:
-            MisconfigurationException: the number of predictions differs from the number of examples in the batch.
-        """
+        """Return the numbers of the ``count`` examples after the first ``start``, and whether each is a duplicate."""
         expected = min(self.batch_size, len(self.numbers) - start)
         if count != expected:
             raise MisconfigurationException(
@@ -74,20 +67,11 @@ class SampleOrder:
 
 
 def get_sample_orders(trainer: pl.Trainer) -> list[SampleOrder | None]:
-    """Return the order in which this rank reads each dataloader of the running validation or test.
+    """Return the order in which this rank reads each dataloader, on several ranks.
 
-    The order is known if a plain ``BatchSampler`` cuts the examples of a ``DistributedSampler`` into batches. A batch
-    sampler of another class, such as one that groups texts of equal lengths, may change the order.
-
-    Args:
-        trainer: the running trainer, on several ranks.
-
-    Returns:
-        The order of each dataloader that gets separate scores; ``None`` if the ranks read their own data: an iterable
-        data set, or a sampler of torch that does not divide the data among the ranks.
-
-    Raises:
-        MisconfigurationException: ranks may read the same examples, but it is not known which.
+    The order is known if a plain ``BatchSampler`` cuts the examples of a ``DistributedSampler`` into batches, and
+    ``None`` if the ranks read their own data: an iterable data set, or a sampler of torch that does not divide data.
+    Otherwise ranks may read the same examples, and it is not known which: an error.
     """
     dataloaders = get_dataloaders(trainer)
     orders = [_get_sample_order(one, trainer.world_size) for one in dataloaders.flattened]
@@ -131,15 +115,7 @@ def _unknown_order(name: str, world_size: int) -> MisconfigurationException:
 
 
 def require_equal_orders(trainer: pl.Trainer) -> None:
-    """Check after a run on several ranks that samplers of the user's own yielded the same examples on all ranks.
-
-    Args:
-        trainer: the running trainer.
-
-    Raises:
-        MisconfigurationException: a sampler draws other examples on each rank, so that some were scored by several
-            ranks and others by none.
-    """
+    """Raise an error after a run in which a sampler of the user's own yielded other examples on each rank."""
     loaders = [one for one in get_dataloaders(trainer).flattened if isinstance(one, DataLoader)]
     samplers = [_get_sampler(one) for one in loaders]
     # Lightning keeps the examples that a sampler of the user's own yielded until it draws from it again.
@@ -154,43 +130,28 @@ def require_equal_orders(trainer: pl.Trainer) -> None:
 
 
 def count_equal_shares(trainer: pl.Trainer, checksums: Sequence[int]) -> int:
-    """Return how many ranks scored the same examples; a collective call.
-
-    Args:
-        trainer: the running trainer.
-        checksums: checksum of the references of each dataloader that this rank scored; 0 for none.
-
-    Returns:
-        The largest number of ranks with the same references of a dataloader; at most 1 if each rank has its own share.
-    """
+    """Return the largest number of ranks whose references of a dataloader have the same checksum; a collective call."""
     loaders = zip(*gather_objects(trainer, checksums), strict=True)
     return max(count for ranks in loaders for count in (0, *Counter(filter(None, ranks)).values()))
 
 
-def read_indices(index_key: str, batch: Any, outputs: Any, count: int) -> list[int]:
-    """Return the indices of the examples of a batch, which the batch or the step's outputs contain.
-
-    Args:
-        index_key: key of the indices.
-        batch: the batch.
-        outputs: the return value of the validation or test step.
-        count: number of predictions.
-
-    Returns:
-        The index of each example in the data set.
-
-    Raises:
-        MisconfigurationException: there are no such indices, or they are not one integer per prediction.
-    """
+def find_value(key: str, batch: Any, outputs: Any, missing: str, remedy: str) -> Any:
+    """Return what a batch, or else the step's outputs, has under a key; raise an error if neither has it."""
     mappings = [one for one in (batch, outputs) if isinstance(one, Mapping)]
-    found = next((one[index_key] for one in mappings if index_key in one), None)
-    if found is None:
-        keys = sorted({str(key) for one in mappings for key in one})
-        raise MisconfigurationException(
-            f"BERTScoreCallback found no index_key={index_key!r} in the batch or in the step's outputs, which have "
-            f"{f'the keys {keys}' if keys else 'no keys'}: return the index of each example in the data set under "
-            f"this key"
-        )
+    for one in mappings:
+        if key in one:
+            return one[key]
+    keys = sorted({str(key) for one in mappings for key in one})
+    raise MisconfigurationException(
+        f"{missing} in the batch or in the step's outputs, which have {f'the keys {keys}' if keys else 'no keys'}: "
+        f"{remedy}"
+    )
+
+
+def read_indices(index_key: str, batch: Any, outputs: Any, count: int) -> list[int]:
+    """Return the indices of the ``count`` examples of a batch, which the batch or the step's outputs contain."""
+    remedy = "return the index of each example in the data set under this key"
+    found = find_value(index_key, batch, outputs, f"BERTScoreCallback found no index_key={index_key!r}", remedy)
     indices = found.tolist() if isinstance(found, torch.Tensor) else found
     is_list = isinstance(indices, Sequence) and all(type(one) is int for one in indices)
     if not is_list or len(indices) != count:
@@ -201,14 +162,7 @@ def read_indices(index_key: str, batch: Any, outputs: Any, count: int) -> list[i
 
 
 def has_random_order(trainer: pl.Trainer, dataloader_idx: int) -> bool:
-    """Return whether the examples are drawn in another, unknown order in every epoch, as with ``shuffle=True``.
-
-    The order of a ``DistributedSampler`` that shuffles is known.
-
-    Args:
-        trainer: the running trainer.
-        dataloader_idx: index of the dataloader, 0 if each batch combines all of them.
-    """
+    """Return whether examples are drawn in another, unknown order in every epoch, as with ``shuffle=True``."""
     dataloaders = get_dataloaders(trainer)
     chosen = [dataloaders.flattened[dataloader_idx]] if dataloaders._mode == "sequential" else dataloaders.flattened
     random = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -221,13 +175,6 @@ def has_random_order(trainer: pl.Trainer, dataloader_idx: int) -> bool:
 
 
 def is_tensor_parallel_replica(pl_module: pl.LightningModule) -> bool:
-    """Return whether another rank gets the same batches and counts their texts.
-
-    Args:
-        pl_module: the module, which has a device mesh under ``ModelParallelStrategy``.
-
-    Returns:
-        Whether this rank is not the first of its tensor-parallel group.
-    """
+    """Return whether the first rank of this one's tensor-parallel group gets the same batches and counts them."""
     mesh = pl_module.device_mesh
     return mesh is not None and bool(mesh["tensor_parallel"].get_local_rank() > 0)

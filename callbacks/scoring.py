@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from bertscore_tm.callbacks.corpus_warnings import ignore_corpus_warnings, warn_once
+from bertscore_tm.callbacks.corpus_warnings import CORPUS_WARNINGS, warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_about_saved_objects
 from bertscore_tm.callbacks.loader_scores import LoaderScores, check_loader_names, compute_metric, flatten_metrics
@@ -135,7 +135,7 @@ class BERTScoreCallback(Callback):
     weights are bitwise equal with and without the callback. On several ranks the score is that of the whole data set:
     duplicates that the distributed sampler adds are dropped. If batches come from a batch sampler other than torch's,
     such as one that groups texts by length, or from a sampler that divides the data among the ranks itself, pass
-    ``index_key``. Small batches are encoded together.
+    ``index_key``.
 
     Args:
         metric: the metric; its encoder is shared with every loss and metric that uses the same. Or several metrics by
@@ -280,9 +280,6 @@ class BERTScoreCallback(Callback):
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
         if self.generate is not None:
             loader.add_seconds(perf_counter() - start)
-        if not loader.num_pairs:
-            for previous in self._loaders:
-                previous.flush()
         numbers, repeated = self._number_examples(trainer, loader, batch, outputs, len(preds))
         if is_tensor_parallel_replica(pl_module):
             repeated = [True] * len(preds)
@@ -304,8 +301,6 @@ class BERTScoreCallback(Callback):
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the scores, and pass those of every pair to the listeners."""
         stage = "test" if trainer.testing else "val"
-        for loader in self._loaders:
-            loader.flush()
         if trainer.world_size > 1:
             if self.index_key is None:
                 require_equal_orders(trainer)
@@ -322,7 +317,7 @@ class BERTScoreCallback(Callback):
             )
         per_loader, scored_loaders = [], []
         # Untrained models often generate empty texts.
-        with ignore_corpus_warnings() if trainer.sanity_checking else warn_once(self._warned):
+        with warn_once(set(CORPUS_WARNINGS) if trainer.sanity_checking else self._warned):
             for number in scored:
                 results: dict[str, Tensor] = {}
                 scored_loader = ScoredLoader(stage, number, self.loader_suffix(number, len(has_texts)), {}, {})

@@ -41,12 +41,7 @@ class TextStatistics(Metric):
         self.add_state("seconds", torch.tensor(0.0, dtype=torch.float32, device=self.device), "max")
 
     def update(self, preds: Sequence[str], target: Sequence[Any]) -> None:
-        """Count the characters and the empty texts.
-
-        Args:
-            preds: predictions.
-            target: a reference, or a list of references, per prediction.
-        """
+        """Count the characters and the empty texts of predictions and their references."""
         pairs = as_text_pairs(preds, target)
         for candidate, references in zip(pairs.candidates, pairs.references, strict=True):
             length = len(candidate.strip())
@@ -56,21 +51,8 @@ class TextStatistics(Metric):
             self.num_empty += length == 0
             self.num_texts += 1
 
-    def add_seconds(self, seconds: float) -> None:
-        """Add the time of a batch's generation.
-
-        Args:
-            seconds: the time in seconds.
-        """
-        self.seconds += seconds
-
     def compute(self) -> dict[str, Tensor]:
-        """Return the statistics.
-
-        Returns:
-            ``length_ratio``, which is NaN if all references are empty, ``empty_share`` from 0 to 1 and, if time was
-            added, ``generation_seconds`` of the slowest rank.
-        """
+        """Return the statistics, with ``generation_seconds`` of the slowest rank if there was a generation."""
         found = {
             "length_ratio": self.num_characters.float() / self.num_reference_characters.float(),
             "empty_share": self.num_empty.float() / self.num_texts.float(),

@@ -21,16 +21,7 @@ __all__ = [
 
 
 def require_lightning_trainer(trainer: Any, callback: pl.Callback) -> None:
-    """Raise an error unless the trainer is a ``lightning.pytorch.Trainer``.
-
-    Args:
-        trainer: the trainer that runs the callback.
-        callback: the callback, which the error names.
-
-    Raises:
-        MisconfigurationException: the trainer is of another package, such as ``pytorch_lightning``, whose classes
-            differ from those of ``lightning.pytorch``.
-    """
+    """Raise an error for a trainer of another package, such as ``pytorch_lightning``, whose classes differ."""
     if not isinstance(trainer, pl.Trainer):
         given = f"{type(trainer).__module__.split('.')[0]}.{type(trainer).__name__}"
         raise MisconfigurationException(
@@ -40,14 +31,7 @@ def require_lightning_trainer(trainer: Any, callback: pl.Callback) -> None:
 
 
 def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
-    """Return the dataloaders of the running validation or test.
-
-    Args:
-        trainer: the running trainer.
-
-    Returns:
-        The dataloaders and the mode in which they are combined.
-    """
+    """Return the dataloaders of the running validation or test, and the mode in which they are combined."""
     # `trainer.val_dataloaders` does not contain the mode.
     if trainer.testing:
         loop = trainer.test_loop
@@ -60,46 +44,23 @@ def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
 
 
 def has_validation_loaders(trainer: pl.Trainer) -> bool:
-    """Return whether the validation dataloaders of a training run are loaded.
-
-    Args:
-        trainer: the running trainer.
-    """
+    """Return whether the validation dataloaders of a training run are loaded."""
     return trainer.fit_loop.epoch_loop.val_loop._combined_loader is not None
 
 
 def count_scored_loaders(trainer: pl.Trainer) -> int:
-    """Return the number of dataloaders that get separate scores.
-
-    Args:
-        trainer: the running trainer.
-
-    Returns:
-        The number of dataloaders if they are read one after the other; 1 if each batch combines all of them.
-    """
+    """Return the number of dataloaders that get separate scores; 1 if each batch combines all of them."""
     loaders = get_dataloaders(trainer)
     return len(loaders.flattened) if loaders._mode == "sequential" else 1
 
 
 def count_steps(trainer: pl.Trainer) -> int:
-    """Return the step at which Lightning logs; a batch that steps several optimizers counts once.
-
-    Args:
-        trainer: the running trainer.
-    """
+    """Return the step at which Lightning logs; a batch that steps several optimizers counts once."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def gather_objects(trainer: pl.Trainer, own: Any) -> list[Any]:
-    """Return the objects of all ranks; a collective call.
-
-    Args:
-        trainer: the running trainer.
-        own: the object of this rank, which can be pickled.
-
-    Returns:
-        One object per rank, in rank order.
-    """
+    """Return the picklable objects of all ranks, in rank order; a collective call."""
     if trainer.world_size == 1:
         return [own]
     gathered: list[Any] = [None] * trainer.world_size

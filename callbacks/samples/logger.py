@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,11 +14,12 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
+from bertscore_tm.callbacks.sample_numbers import find_value
 from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
 from bertscore_tm.callbacks.samples.writers import SampleTable, write_samples
+from bertscore_tm.callbacks.scored_texts import ExampleTexts, TextCollector, gather_numbers, gather_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader
-from bertscore_tm.callbacks.text_collector import ExampleTexts, TextCollector, gather_numbers, gather_texts
-from bertscore_tm.callbacks.trainer import count_steps, require_lightning_trainer
+from bertscore_tm.callbacks.trainer import count_steps
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -100,9 +101,8 @@ class SampleLogger(TextCollector):
         self._validations = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that the trainer has a BERTScoreCallback."""
-        require_lightning_trainer(trainer, self)
-        self.find_scorer(trainer)
+        """Check that the trainer has a BERTScoreCallback, and that pictures can be drawn."""
+        super().setup(trainer, pl_module, stage)
         if self.num_alignments or self.follow:
             from bertscore_tm.plotting import require_matplotlib
 
@@ -149,14 +149,11 @@ class SampleLogger(TextCollector):
         if callable(self.inputs):
             found: Any = self.inputs(scored.batch)
         else:
-            mappings = [one for one in (scored.batch, scored.outputs) if isinstance(one, Mapping)]
-            found = next((one[self.inputs] for one in mappings if self.inputs in one), None)
-            if found is None:
-                keys = sorted({str(key) for one in mappings for key in one})
-                raise MisconfigurationException(
-                    f"SampleLogger found no inputs={self.inputs!r} in the batch or in the step's outputs, which have "
-                    f"{f'the keys {keys}' if keys else 'no keys'}: pass another key, or a function of the batch"
-                )
+            missing, remedy = (
+                f"SampleLogger found no inputs={self.inputs!r}",
+                "pass another key, or a function of the batch",
+            )
+            found = find_value(self.inputs, scored.batch, scored.outputs, missing, remedy)
         if isinstance(found, str) or len(found) != len(scored.preds) or not all(isinstance(one, str) for one in found):
             raise MisconfigurationException(
                 f"SampleLogger's inputs={self.inputs!r} must be a list of {len(scored.preds)} texts, one per "

@@ -83,16 +83,10 @@ def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
 
 
 def find_unmatched_words(side: AlignedText) -> str:
-    """Return the words that lower a text's score the most.
+    """Return the words that lower a text's score the most, without punctuation, separated by commas.
 
     The cost of a word is the sum of weight times (1 - best similarity) over its tokens. At most three words are
     returned, in the order of the text, each with at least the average cost of the text's words.
-
-    Args:
-        side: one of two aligned texts.
-
-    Returns:
-        The words without surrounding punctuation, separated by commas; empty if all words are matched.
     """
     words: list[tuple[str, float, float]] = []
     for token, joined, weight, best in zip(
@@ -126,29 +120,14 @@ def describe_sample(
     metric: BERTScore,
     weights: TokenWeights | None,
 ) -> Sample:
-    """Align an example with its closest reference and find the unmatched words.
-
-    Args:
-        kind: reason of the selection.
-        number: number of the example in the data set.
-        scores: precision, recall and F1.
-        texts: input, prediction and references.
-        metric: the metric that computed the scores.
-        weights: token weights of the metric; ``None`` aligns nothing, so that nothing is encoded.
-
-    Returns:
-        The example.
-    """
+    """Return an example aligned with its closest reference; without token weights, nothing is aligned or encoded."""
     text, prediction, references = texts
     alignment = None
     if weights is not None:
         content, *contents = metric.encoder.tokenizer([prediction, *references]).has_content
-        alignments = [
-            metric.align(prediction, reference, weights)
-            for reference, has_content in zip(references, contents, strict=True)
-            if content and has_content
-        ]
-        alignment = max(alignments, key=lambda one: one.f1, default=None)
+        alignable = [one for one, has_content in zip(references, contents, strict=True) if content and has_content]
+        if alignable:
+            alignment = metric.align(prediction, _find_closest(prediction, alignable, metric, weights), weights)
     unaligned = None if weights is None else ""
     precision, recall, f1 = scores
     return Sample(
@@ -164,3 +143,12 @@ def describe_sample(
         missed=unaligned if alignment is None else find_unmatched_words(alignment.reference),
         alignment=alignment,
     )
+
+
+def _find_closest(prediction: str, references: list[str], metric: BERTScore, weights: TokenWeights) -> str:
+    """Return the reference with the highest F1; that of alignments has a pole."""
+    if len(references) == 1:
+        return references[0]
+    scorer = BERTScore(metric.encoder, idf=weights, reduction="none", layer=metric.layer, sync_on_compute=False)
+    scores = scorer.to(metric.device).for_selection()([prediction] * len(references), references)
+    return references[int(scores["f1"].argmax())]

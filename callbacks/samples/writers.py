@@ -78,13 +78,10 @@ class SampleTable:
 
 
 def write_samples(logger: Logger | None, table: SampleTable, folder: str) -> None:
-    """Write samples to a logger, and what it has no method for to files.
+    """Write samples to a logger, and what it has no method for to files in its folder, or in ``folder``.
 
-    Args:
-        logger: one of the trainer's loggers. Other than TensorBoard's, it shows tables with ``log_table`` and pictures
-            with ``log_image``, if it has them with the arguments of ``WandbLogger``.
-        table: the samples.
-        folder: folder of the files, unless the logger has its own.
+    Other loggers than TensorBoard's show tables with ``log_table`` and pictures with ``log_image``, if they have them
+    with the arguments of ``WandbLogger``.
     """
     if isinstance(logger, TensorBoardLogger):
         _write_tensorboard(logger, table)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm.callbacks import AttributeSchedule
 from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.lightning_modules import trainer
 
 
 class Watched(pl.LightningModule):
@@ -48,19 +49,10 @@ class Watched(pl.LightningModule):
         return DataLoader(torch.zeros(8, 1), batch_size=2)
 
 
-def fit(module, *callbacks, ckpt_path=None, logger=False, **options):
-    trainer = pl.Trainer(
-        callbacks=list(callbacks),
-        logger=logger,
-        accelerator="cpu",
-        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        log_every_n_steps=1,
-        **options,
-    )
-    trainer.fit(module, ckpt_path=ckpt_path)
-    return trainer
+def fit(module, *callbacks, ckpt_path=None, **options):
+    run = trainer(".", callbacks, **options)
+    run.fit(module, ckpt_path=ckpt_path)
+    return run
 
 
 TEMPERATURE, WEIGHT = "bertscore_loss.temperature", "bertscore_weight"
@@ -151,10 +143,10 @@ def test_another_trainer_starts_the_schedule_again(encoder):
     schedule = AttributeSchedule(TEMPERATURE, 1.0, 0.2, total_iters=8)
     once, again = Watched(encoder), Watched(encoder)
     fit(once, schedule, max_epochs=1)
-    trainer = fit(again, schedule, max_epochs=1)
+    run = fit(again, schedule, max_epochs=1)
     assert again.seen == once.seen
-    trainer.fit_loop.max_epochs = 2
-    trainer.fit(again)
+    run.fit_loop.max_epochs = 2
+    run.fit(again)
     assert [t for t, _ in again.seen] == pytest.approx([1.0 - 0.1 * k for k in range(8)])
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints by the score: the best ones are kept, and runs continue from them."""
+"""Checkpoints and learning rates that follow the score."""
 
 from __future__ import annotations
 
@@ -81,3 +81,46 @@ def test_checkpoints_after_so_many_steps(pairs, shallow, tmp_path):
         assert step % 2 == 0
         assert score in (scores[step - 1], scores[step])
     assert checkpoint.best_model_score.item() == max(saved.values())
+
+
+# Learning rates
+
+
+class Stepping(Quality):
+    """Its learning rate follows the score; ``settings`` are those of the trainer's scheduler."""
+
+    def __init__(self, choices, references, qualities, settings):
+        super().__init__(choices, references, qualities)
+        self.settings, self.rates = settings, []
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), 1.0)
+        settings = {"scheduler": plateau(optimizer), "monitor": "val_bertscore_f1", **self.settings}
+        return {"optimizer": optimizer, "lr_scheduler": settings}
+
+    def on_train_epoch_start(self):
+        self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
+
+
+def plateau(optimizer):
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, threshold=0.0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"interval": "epoch", "frequency": 2}], ids=str)
+@pytest.mark.parametrize("scorer_first", [True, False])
+def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, settings, scorer_first):
+    record, module = Record(), chooser(pairs, [5, 4, 3, 6, 2, 1, 7, 5], settings, kind=Stepping, count=COUNT)
+    others = [ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max"), record]
+    scorer = BERTScoreCallback(BERTScore(shallow))
+    callbacks = [scorer, *others] if scorer_first else [*others, scorer]
+    run = trainer(tmp_path, callbacks, max_epochs=8, num_sanity_val_steps=1)
+    run.fit(module)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 1.0)
+    scheduler, expected = plateau(optimizer), []
+    for epoch, score in enumerate(record.scores, 1):
+        expected.append(optimizer.param_groups[0]["lr"])
+        if epoch % settings.get("frequency", 1) == 0:
+            scheduler.step(score)
+    assert module.rates == expected
+    assert len(set(expected)) > 1
+    assert run.lr_scheduler_configs[0].scheduler.best == scheduler.best

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import random
+from pathlib import Path
 
-import lightning.pytorch as pl
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.strategies import DDPStrategy
-from torch import nn
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from tests.support.lightning_modules import Chooser, chooser, loader, trainer
+from tests.support.lightning_modules import Logs, Quality, Record, SpawnedDDP, chooser, trainer
 from tests.support.separate_ranks import run_separate_ranks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -24,89 +21,35 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 NAN = float("nan")
 
 
-class Differing(pl.LightningModule):
-    """Logs a value per epoch, which differs between ranks; ``None`` logs nothing."""
+class Differing(Logs):
+    """Logs a value per epoch, which differs between ranks."""
 
     def __init__(self, values):
-        super().__init__()
-        self.values, self.layer = values, nn.Linear(1, 1)
+        super().__init__([], "score")
+        self.of_ranks = values
 
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch.float()[:, None]).sum()
-
-    def validation_step(self, batch, batch_idx):
-        pass
-
-    def on_validation_epoch_end(self):
-        value = self.values[self.global_rank][self.current_epoch]
-        if value is not None:
-            self.log("score", torch.tensor(value))
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
-
-    def train_dataloader(self):
-        return loader(2)
-
-    val_dataloader = train_dataloader
+    def log_value(self, hook):
+        self.values = self.of_ranks[self.global_rank]
+        super().log_value(hook)
 
 
 # name: (values of each rank, arguments, reason, its message, stopped epoch, wait count of each rank)
-RISING, FALLING = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
+RISING, FALLING, NONE = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.9, 0.8, 0.7, 0.6, 0.5, 0.4], [None] * 6
+LENIENT = {"strict": False}
+OUT, FINITE, REACHED = "PATIENCE_EXHAUSTED", "NON_FINITE_METRIC", "STOPPING_THRESHOLD"
+BEST, ABOVE = "Best score: 0.900", {"stopping_threshold": 0.55}
+UP, BROKEN = [0.1, 0.2, 0.6], [0.5, 0.4, NAN]
+LATE, LATER = [0.5, None, 0.4, None, 0.3, None], [0.9, None, None, 0.8, None, None]
 DISAGREEMENTS = {
-    "the second is out of patience": ((RISING, FALLING), {}, "PATIENCE_EXHAUSTED", "Best score: 0.900", 2, (0, 2)),
-    "the first is out of patience": ((FALLING, RISING), {}, "PATIENCE_EXHAUSTED", "Best score: 0.900", 2, (2, 0)),
-    "the second is not finite": (
-        (RISING, [0.1, 0.2, NAN]),
-        {},
-        "NON_FINITE_METRIC",
-        "Previous best value was 0.200",
-        2,
-        (0, 0),
-    ),
-    "each for another reason": (
-        ([0.1, 0.2, 0.6], [0.5, 0.4, NAN]),
-        {"stopping_threshold": 0.55},
-        "STOPPING_THRESHOLD",
-        "> 0.55",
-        2,
-        (0, 1),
-    ),
-    "each for another reason, the other way round": (
-        ([0.5, 0.4, NAN], [0.1, 0.2, 0.6]),
-        {"stopping_threshold": 0.55},
-        "NON_FINITE_METRIC",
-        "Previous best value was 0.500",
-        2,
-        (1, 0),
-    ),
-    "the second never logs it": (
-        (FALLING, [None] * 6),
-        {"strict": False},
-        "PATIENCE_EXHAUSTED",
-        "Best score: 0.900",
-        2,
-        (2, 0),
-    ),
-    "the first never logs it": (
-        ([None] * 6, FALLING),
-        {"strict": False},
-        "PATIENCE_EXHAUSTED",
-        "Best score: 0.900",
-        2,
-        (0, 2),
-    ),
-    "none logs it": (([None] * 6, [None] * 6), {"strict": False}, "NOT_STOPPED", None, 0, (0, 0)),
-    "they log it in different epochs": (
-        ([0.5, None, 0.4, None, 0.3, None], [0.9, None, None, 0.8, None, None]),
-        {},
-        "PATIENCE_EXHAUSTED",
-        "Best score: 0.500",
-        4,
-        (2, 1),
-    ),
-    "the last epoch": (([0.9] * 5 + [0.1], RISING), {"patience": 5}, "PATIENCE_EXHAUSTED", "0.900", 5, (5, 0)),
-    "neither": ((RISING, RISING), {}, "NOT_STOPPED", None, 0, (0, 0)),
+    "the second is out of patience": ((RISING, FALLING), {}, OUT, BEST, 2, (0, 2)),
+    "the first is out of patience": ((FALLING, RISING), {}, OUT, BEST, 2, (2, 0)),
+    "each for another reason": ((UP, BROKEN), ABOVE, REACHED, "> 0.55", 2, (0, 1)),
+    "the other way round": ((BROKEN, UP), ABOVE, FINITE, "Previous best value was 0.500", 2, (1, 0)),
+    "the second never logs it": ((FALLING, NONE), LENIENT, OUT, BEST, 2, (2, 0)),
+    "the first never logs it": ((NONE, FALLING), LENIENT, OUT, BEST, 2, (0, 2)),
+    "none logs it": ((NONE, NONE), LENIENT, "NOT_STOPPED", None, 0, (0, 0)),
+    "in different epochs": ((LATE, LATER), {}, OUT, "Best score: 0.500", 4, (2, 1)),
+    "the last epoch": (([0.9] * 5 + [0.1], RISING), {"patience": 5}, OUT, "0.900", 5, (5, 0)),
 }
 
 
@@ -135,7 +78,7 @@ def disagree(rank, report, folder):
     for name, (values, arguments, *_) in DISAGREEMENTS.items():
         report[name] = outcome(BERTScoreEarlyStopping, folder, values, **arguments)
     report["lightning"] = outcome(EarlyStopping, folder, (RISING, FALLING))
-    for name, values in {"one lacks it": (RISING, [None] * 6), "all lack it": ([None] * 6, [None] * 6)}.items():
+    for name, values in {"one lacks it": (RISING, NONE), "all lack it": (NONE, NONE)}.items():
         try:
             report[name] = outcome(BERTScoreEarlyStopping, folder, values)
         except RuntimeError as error:
@@ -206,104 +149,28 @@ def test_callback_that_does_not_stop_has_no_reason(ranks):
     assert ranks[0]["several"][1]["message"] == ranks[1]["several"][1]["message"]
 
 
-COUNT, EPOCHS, FIRST_SHARE = 21, 8, 13
-# How many of all are right in each epoch, and others each time.
-SIZES = (9, 10, 8, 17, 18, 16, 18, 21)
+class Worse(Quality):
+    """Writes from each rank where training ended."""
+
+    def on_fit_end(self):
+        stopping = next(c for c in self.trainer.callbacks if isinstance(c, BERTScoreEarlyStopping))
+        record = next(c for c in self.trainer.callbacks if isinstance(c, Record))
+        found = (stopping.stopped_epoch, stopping.wait_count, stopping.best_score.item(), record.scores)
+        torch.save(found, Path(self.trainer.default_root_dir) / f"rank{self.global_rank}.pt")
 
 
-class Scripted(Chooser):
-    """In epoch e the predictions of ``right[e]`` are right; each rank's data come from a sampler, or are its own."""
-
-    def __init__(self, choices, references, shares):
-        super().__init__(choices, references)
-        drawn = random.Random(1)
-        self.right = [set(drawn.sample(range(COUNT), size)) for size in SIZES]
-        self.shares = shares
-
-    def choose(self, numbers):
-        right = self.right[self.current_epoch]
-        references = [self.references[i] for i in numbers.tolist()]
-        preds = [r if i in right else self.choices[-1] for i, r in zip(numbers.tolist(), references, strict=True)]
-        return preds, references
-
-    def train_dataloader(self):
-        return loader(2)
-
-    def val_dataloader(self):
-        first, count = self.shares[self.trainer.global_rank % len(self.shares)]
-        return loader(count, first=first, batch_size=5)
-
-
-class Watch(pl.Callback):
-    """Writes down what was decided after each validation."""
-
-    def __init__(self, stopping):
-        self.stopping, self.decisions = stopping, []
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        scores = (trainer.callback_metrics["val_bertscore_f1"].item(), self.stopping.best_score.item())
-        self.decisions.append((self.stopping.wait_count, *scores, self.stopping._best_pairs.clone()))
-
-
-def significant_run(pairs, encoder, folder, shares, **options):
-    stopping = BERTScoreEarlyStopping(patience=3, significance=0.05)
-    watch = Watch(stopping)
-    callbacks = [BERTScoreCallback(BERTScore(encoder, reduction="none")), stopping, watch]
-    run = trainer(folder, callbacks, max_epochs=EPOCHS, **options)
-    run.fit(chooser(pairs, shares, count=COUNT, kind=Scripted))
-    return {"decisions": watch.decisions, "epochs": run.current_epoch, **stopped(stopping)}
-
-
-OWN_DATA = ((0, FIRST_SHARE), (FIRST_SHARE, COUNT - FIRST_SHARE))
-ORDERS = {
-    "sampler": list(range(COUNT)),
-    "own data": sorted(range(COUNT), key=lambda i: (i % FIRST_SHARE, i // FIRST_SHARE)),
-}
-
-
-def significance_on_ranks(rank, report, pairs, minilm, folder):
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    encoder = FrozenEncoder(minilm, num_layers=1)
-    report["sampler"] = significant_run(pairs, encoder, folder, ((0, COUNT),), **two_devices())
-    report["own data"] = significant_run(
-        pairs, encoder, folder, OWN_DATA, use_distributed_sampler=False, **two_devices()
-    )
-
-
-@pytest.fixture(scope="module")
-def significant(pairs, minilm, tmp_path_factory):
-    few = tuple(side[:COUNT] for side in pairs)
-    ended = run_separate_ranks(significance_on_ranks, 2, few, minilm, tmp_path_factory.mktemp("significant"))
-    assert [one.exit_code for one in ended] == [0, 0]
-    alone = significant_run(few, FrozenEncoder(minilm, num_layers=1), tmp_path_factory.mktemp("one"), ((0, COUNT),))
-    return [one.report for one in ended], alone
-
-
-@pytest.mark.parametrize("data", ["sampler", "own data"])
-def test_two_ranks_decide_as_one(significant, one_thread, data):
-    ranks, alone = significant
-    # Better by chance, worse, better, better by chance, worse, better by chance.
-    waited, scores, *_ = zip(*alone["decisions"], strict=True)
-    assert waited == (0, 1, 2, 0, 1, 2, 3)
-    assert scores[2] < scores[0] < scores[1]
-    assert scores[5] < scores[3] < scores[4]
-    for rank in ranks:
-        found = rank[data]
-        assert (found["epochs"], found["message"]) == (alone["epochs"], alone["message"])
-        for one, expected in zip(found["decisions"], alone["decisions"], strict=True):
-            assert one[0] == expected[0]
-            assert one[1:3] == pytest.approx(expected[1:3], abs=1e-6)
-            # Of the data set, in its order or that of alternating ranks: the sampler's twenty-second is dropped.
-            assert one[3].shape == (COUNT,)
-            torch.testing.assert_close(one[3], expected[3][ORDERS[data]], atol=1e-6, rtol=0)
-    first, second = (rank[data]["decisions"] for rank in ranks)
-    for one, other in zip(first, second, strict=True):
-        assert one[:3] == other[:3]
-        assert torch.equal(one[3], other[3])
-
-
-def test_the_pairs_take_four_bytes_each(significant):
-    for rank in significant[0]:
-        for data in ("sampler", "own data"):
-            best = rank[data]["state"]["best_pairs"]
-            assert best.nbytes == best.untyped_storage().nbytes() == 4 * COUNT
+def test_spawned_ranks_stop_together_and_keep_the_best(pairs, encoder, tmp_path):
+    few = tuple(side[:9] for side in pairs)
+    module = chooser(few, [2, 7, 3, 3, 7], kind=Worse, count=9)
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreEarlyStopping(patience=2), checkpoint, Record()]
+    run = trainer(tmp_path, callbacks, max_epochs=5, devices=2, strategy=SpawnedDDP())
+    run.fit(module)
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
+    assert first == second
+    stopped, waited, best, scores = first
+    assert (stopped, waited, len(scores)) == (3, 2, 4)
+    assert best == scores[1] == max(scores)
+    assert best == pytest.approx(1.0, abs=1e-5)  # all 7 are right, and the sampler's eighth is a copy
+    assert run.callback_metrics["val_bertscore_f1"].item() == scores[-1]
+    assert Path(checkpoint.best_model_path).name == "epoch=1.ckpt"

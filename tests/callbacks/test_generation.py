@@ -11,16 +11,18 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from peft import LoraConfig, get_peft_model
+from tokenizers.processors import TemplateProcessing
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import bert_score
-from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
+from tests.support.callback_runs import generator
+from tests.support.lightning_modules import trainer
+from tests.support.models import EVERY_FAMILY, tiny_tokenizer
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -35,12 +37,7 @@ def tokenizer_of(family):
 
 
 def model_of(family):
-    auto = AutoModelForSeq2SeqLM if family in ("bart", "t5") else AutoModelForCausalLM
-    model = randomised(auto.from_config(tiny_config(family)))
-    model.generation_config.eos_token_id = None  # or random models end at once
-    model.generation_config.forced_eos_token_id = None
-    model.generation_config.decoder_start_token_id = 0
-    return model
+    return generator(family)[0]
 
 
 class Module(pl.LightningModule):
@@ -48,18 +45,17 @@ class Module(pl.LightningModule):
         super().__init__()
         self.model = model
 
-    def training_step(self, batch, batch_idx):
-        return sum(p.sum() for p in self.model.parameters()) * 0.0
-
     def validation_step(self, batch, batch_idx):
         pass
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.0)
 
 
 def padded(rows, value, side="right"):
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value, padding_side=side)
+
+
+def inputs_of(rows, value=7, side="right"):
+    """Padded ids and their mask."""
+    return {"input_ids": padded(rows, value, side), "attention_mask": padded([[1] * len(row) for row in rows], 0, side)}
 
 
 def labels_of(tokenizer, texts=REFERENCES):
@@ -101,32 +97,30 @@ def test_encoder_decoders(family, texts_as_target):
 # Decoders
 
 
+def chat_batch(tokenizer):
+    """Prompts and answers in one row, labels that mask prompts and padding, and the answers as texts."""
+    rows = tokenizer(TEXTS)["input_ids"]
+    answers = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in REFERENCES]
+    whole = [prompt + answer for prompt, answer in zip(rows, answers, strict=True)]
+    labels = [[-100] * len(prompt) + answer for prompt, answer in zip(rows, answers, strict=True)]
+    return {**inputs_of(whole), "labels": padded(labels, -100), "answer": REFERENCES}
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
-@pytest.mark.parametrize("kind", ["texts", "ids", "left", "with answers"])
+@pytest.mark.parametrize("kind", ["texts", "right", "left", "with answers", "answers as texts"])
 def test_decoders(family, kind):
     tokenizer, model = tokenizer_of(family), model_of(family)
     side = tokenizer.padding_side
     rows = tokenizer(TEXTS)["input_ids"]
-    answers = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in REFERENCES]
     options = {"max_new_tokens": 5, "do_sample": False}
     if kind == "texts":
         batch, options = {"prompt": TEXTS, "labels": labels_of(tokenizer)}, options | {"prompt_key": "prompt"}
-    elif kind == "with answers":
-        whole = [prompt + answer for prompt, answer in zip(rows, answers, strict=True)]
-        labels = [[-100] * len(prompt) + answer for prompt, answer in zip(rows, answers, strict=True)]
-        batch = {
-            "input_ids": padded(whole, 7),
-            "attention_mask": padded([[1] * len(row) for row in whole], 0),
-            "labels": padded(labels, -100),
-        }
+    elif "answers" in kind:
+        batch = chat_batch(tokenizer)
+        options["target_key"] = "answer" if kind == "answers as texts" else "labels"
     else:
-        where = "left" if kind == "left" else "right"
-        batch = {
-            "input_ids": padded(rows, 7, where),
-            "attention_mask": padded([[1] * len(row) for row in rows], 0, where),
-            "labels": labels_of(tokenizer),
-        }
-        options |= {"prompt_key": "input_ids"}
+        batch = {**inputs_of(rows, side=kind), "labels": labels_of(tokenizer)}
+        options["prompt_key"] = "input_ids"
     generate = CausalGenerate(tokenizer, **options)
     preds, target = generate(Module(model), batch)
     prompts = TEXTS if kind == "texts" else tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -135,35 +129,10 @@ def test_decoders(family, kind):
     continued = [whole[len(row) :] for whole, row in zip(expected, rows, strict=True)]
     assert preds == tokenizer.batch_decode(continued, skip_special_tokens=True)
     assert len(set(preds)) > 1
-    assert target == tokenizer.batch_decode(answers, skip_special_tokens=True)
+    answers = tokenizer(REFERENCES, add_special_tokens=False)["input_ids"]
+    decoded = tokenizer.batch_decode(answers, skip_special_tokens=True)
+    assert target == (REFERENCES if kind == "answers as texts" else decoded)
     assert tokenizer.padding_side == side
-
-
-def chat_batch(tokenizer):
-    """Prompts and answers in one row, labels that mask prompts and padding, and the answers as texts."""
-    rows = tokenizer(TEXTS)["input_ids"]
-    answers = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in REFERENCES]
-    whole = [prompt + answer for prompt, answer in zip(rows, answers, strict=True)]
-    labels = [[-100] * len(prompt) + answer for prompt, answer in zip(rows, answers, strict=True)]
-    return {
-        "input_ids": padded(whole, 7),
-        "attention_mask": padded([[1] * len(row) for row in whole], 0),
-        "labels": padded(labels, -100),
-        "answer": REFERENCES,
-    }
-
-
-def test_answers_are_not_part_of_the_prompt_with_texts_as_target():
-    tokenizer, model = tokenizer_of("gpt2"), model_of("gpt2")
-    batch = chat_batch(tokenizer)
-    generate = CausalGenerate(tokenizer, target_key="answer", max_new_tokens=5, do_sample=False)
-    rows = tokenizer(TEXTS)["input_ids"]
-    assert generate.inputs(batch) == tokenizer.batch_decode(rows, skip_special_tokens=True)
-    expected = one_by_one(model, rows, max_new_tokens=5)
-    continued = [whole[len(row) :] for whole, row in zip(expected, rows, strict=True)]
-    preds, target = generate(Module(model), batch)
-    assert preds == tokenizer.batch_decode(continued, skip_special_tokens=True)
-    assert target == REFERENCES
 
 
 def test_answers_that_nearly_copy_the_prompts_do_not_cut_them():
@@ -212,22 +181,15 @@ def test_the_end_of_the_prompt_is_never_guessed(change, said):
     assert alone == tokenizer.batch_decode(whole, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("target_key", ["labels", "answer"])
-def test_labels_without_a_masked_prompt_are_an_error(target_key):
-    tokenizer = tokenizer_of("gpt2")
+def test_rows_without_a_prompt_are_an_error():
+    tokenizer, module = tokenizer_of("gpt2"), Module(model_of("gpt2"))
     batch = chat_batch(tokenizer)
     batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    said = (
-        r"no prompt in rows \[0, 1, 2, 3\].*labels.*equal input_ids.*-100 at the tokens of the prompt, or pass prompt_k"
-    )
+    said = r"no prompt in rows \[0, 1, 2, 3\].*labels.*equal input_ids.*-100 at the tokens of the prompt, or pass prom"
     with pytest.raises(MisconfigurationException, match=said):
-        CausalGenerate(tokenizer, target_key=target_key)(Module(model_of("gpt2")), batch)
-
-
-def test_empty_prompts_are_an_error():
-    generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key="prompt")
+        CausalGenerate(tokenizer)(module, batch)
     with pytest.raises(MisconfigurationException, match=r"no prompt in rows \[1\] of 'prompt': they are empty"):
-        generate(Module(model_of("gpt2")), {"prompt": ["a cat", ""], "labels": ["a", "b"]})
+        CausalGenerate(tokenizer, prompt_key="prompt")(module, {"prompt": ["a cat", ""], "labels": ["a", "b"]})
 
 
 # Models around the model
@@ -289,8 +251,7 @@ def test_models_that_do_not_take_the_input_are_an_error():
 def test_outputs_as_a_dictionary_are_decoded(kind, family):
     tokenizer, model = tokenizer_of(family), model_of(family)
     rows = tokenizer(TEXTS)["input_ids"]
-    batch = {"input_ids": padded(rows, 7), "attention_mask": padded([[1] * len(row) for row in rows], 0)}
-    batch["labels"] = labels_of(tokenizer)
+    batch = {**inputs_of(rows), "labels": labels_of(tokenizer)}
     options = {"max_new_tokens": 3, "do_sample": False} | PROMPTS_ALONE[kind]
     expected = kind(tokenizer, **options)(Module(model), batch)
     assert kind(tokenizer, return_dict_in_generate=True, **options)(Module(model), batch) == expected
@@ -299,7 +260,7 @@ def test_outputs_as_a_dictionary_are_decoded(kind, family):
 # In the callback
 
 
-def test_the_callback_scores_what_they_generate(encoder):
+def test_the_callback_scores_what_they_generate(encoder, tmp_path):
     tokenizer, model = tokenizer_of("bart"), model_of("bart")
     ids = padded(tokenizer(TEXTS)["input_ids"], tokenizer.pad_token_id)
     data = [
@@ -308,20 +269,13 @@ def test_the_callback_scores_what_they_generate(encoder):
     ]
     generate = Seq2SeqGenerate(tokenizer, target_key="summary", max_new_tokens=5, do_sample=True, num_beams=1)
     callback = BERTScoreCallback(BERTScore(encoder), pickle.loads(pickle.dumps(generate)))
-    trainer = pl.Trainer(
-        callbacks=[callback],
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    run = trainer(tmp_path, [callback])
     torch.manual_seed(0)
-    trainer.validate(Module(model), DataLoader(data, batch_size=4), verbose=False)
+    run.validate(Module(model), DataLoader(data, batch_size=4), verbose=False)
     torch.manual_seed(0)
     preds, target = generate(Module(model), next(iter(DataLoader(data, batch_size=4))))
     expected = bert_score(preds, target, encoder)["f1"].mean().item()
-    assert trainer.callback_metrics["val_bertscore_f1"].item() == pytest.approx(expected, abs=1e-6)
+    assert run.callback_metrics["val_bertscore_f1"].item() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
@@ -464,7 +418,7 @@ def test_padding_without_a_mask_is_a_warning_of_the_first_batch_alone(kind, fami
     assert (
         f"{kind.__name__} got 'input_ids' with padding (token id {padding}) in a batch without 'attention_mask'" in said
     )
-    masked = batch | {"attention_mask": padded([[1] * len(row) for row in rows], 0, side)}
+    masked = batch | inputs_of(rows, padding, side)
     assert padding_warnings(kind(tokenizer, **options), masked, model) == []
     # Rows of equal lengths have no padding, even if they end with the token that pads.
     equal = [[*row[:4], tokenizer.eos_token_id] for row in rows]
@@ -477,3 +431,82 @@ def test_padding_after_the_answers_needs_no_mask():
     batch = chat_batch(tokenizer)
     batch["input_ids"] = batch["input_ids"].masked_fill(batch.pop("attention_mask") == 0, tokenizer.eos_token_id)
     assert padding_warnings(CausalGenerate(tokenizer, max_new_tokens=2), batch, model) == []
+
+
+# Settings of tokenizers and models that change nothing
+
+
+OPTIONS = {"max_new_tokens": 5, "do_sample": False}
+
+
+def test_text_prompts_begin_with_one_first_token_and_have_no_end_token():
+    plain, model = tokenizer_of("llama"), model_of("llama")
+    batch = {"prompt": TEXTS, "labels": REFERENCES}
+    expected = CausalGenerate(plain, prompt_key="prompt", **OPTIONS)(Module(model), batch)
+    with_first = batch | {"prompt": ["<s>" + text for text in TEXTS]}
+    assert plain(with_first["prompt"])["input_ids"][0][:2] == [plain.bos_token_id] * 2
+    assert CausalGenerate(plain, prompt_key="prompt", **OPTIONS)(Module(model), with_first) == expected
+
+    ending = deepcopy(plain)
+    specials = [(token, plain.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    ending.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=specials)
+    assert ending(TEXTS)["input_ids"][0][-1] == ending.eos_token_id
+    assert CausalGenerate(ending, prompt_key="prompt", **OPTIONS)(Module(model), batch) == expected
+
+
+def test_end_tokens_that_the_text_has_stay_in_the_prompt():
+    tokenizer = tokenizer_of("gpt2")
+    (row,) = CausalGenerate(tokenizer)._tokenize(["a cat<|endoftext|>"], model_of("gpt2"))
+    assert row[-1] == tokenizer.eos_token_id
+
+
+def test_inputs_that_would_be_left_out_are_an_error():
+    batch = {"input_ids": torch.ones(1, 2, dtype=torch.long), "labels": ["a"], "pixel_values": torch.rand(1, 3, 8, 8)}
+    generate = CausalGenerate(tokenizer_of("gpt2"), **OPTIONS)
+    with pytest.raises(MisconfigurationException, match="passes the prompts' tokens alone to the model, not pixel_val"):
+        generate(Module(TakesPixels()), batch)
+
+
+def prompts_next_to_inputs(tokenizer):
+    prompts = tokenizer(TEXTS)["input_ids"]
+    whole = [row + [9] * 2 for row in prompts]
+    own = {f"prompt_{name}": rows for name, rows in inputs_of(prompts).items()}
+    return {**inputs_of(whole), **own, "labels": labels_of(tokenizer)}
+
+
+def test_prompts_have_their_own_mask():
+    tokenizer, model = tokenizer_of("gpt2"), model_of("gpt2")
+    batch = prompts_next_to_inputs(tokenizer)
+    generate = CausalGenerate(tokenizer, prompt_key="prompt_input_ids", **OPTIONS)
+    alone = {"input_ids": batch["prompt_input_ids"], "attention_mask": batch["prompt_attention_mask"]}
+    expected = CausalGenerate(tokenizer, prompt_key="input_ids", **OPTIONS)(
+        Module(model), alone | {"labels": batch["labels"]}
+    )
+    assert generate(Module(model), batch) == expected
+    assert generate.inputs(batch) == TEXTS
+
+
+@pytest.mark.parametrize("width", ["same", "other"])
+def test_the_mask_of_other_ids_is_an_error(width):
+    batch = prompts_next_to_inputs(tokenizer_of("gpt2"))
+    del batch["prompt_attention_mask"]
+    if width == "same":
+        batch["attention_mask"] = torch.ones_like(batch["prompt_input_ids"])
+    else:
+        del batch["input_ids"]
+    generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key="prompt_input_ids", **OPTIONS)
+    with pytest.raises(MisconfigurationException, match=r"cannot use 'attention_mask', of shape .* as the mask of"):
+        generate(Module(model_of("gpt2")), batch)
+
+
+@pytest.mark.parametrize("candidates", [3, 6])
+def test_candidates_are_samples_where_the_model_is_set_to_beams(candidates, encoder):
+    tokenizer, model = tokenizer_of("bart"), model_of("bart")
+    ids = torch.tensor(tokenizer(TEXTS[:1])["input_ids"])
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": REFERENCES[:1]}
+    generate = Seq2SeqGenerate(tokenizer, candidates=candidates, encoder=encoder, max_new_tokens=5)
+    torch.manual_seed(0)
+    expected = generate(Module(model), batch)
+    model.generation_config.num_beams = 4
+    torch.manual_seed(0)
+    assert generate(Module(model), batch) == expected

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback
-from bertscore_tm.callbacks.hyperparameters import drop_saved_objects
 from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.support.lightning_modules import trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -42,14 +42,8 @@ def objects(encoder):
 
 
 def trainer_of(folder, encoder, max_epochs=1, **options):
-    return pl.Trainer(
-        max_epochs=max_epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[ModelCheckpoint(folder, save_last=True, **options), BERTScoreCallback(BERTScore(encoder))],
-    )
+    checkpoint = ModelCheckpoint(folder, save_last=True, **options)
+    return trainer(folder, [checkpoint, BERTScoreCallback(BERTScore(encoder))], max_epochs=max_epochs)
 
 
 @pytest.mark.filterwarnings(LIGHTNINGS_OWN)
@@ -84,23 +78,6 @@ def test_ignored_objects_need_no_warning(tmp_path, encoder, objects):
     assert loaded.hparams.lr == 0.1
 
 
-class Container(dict):
-    """A mapping of its own type."""
-
-
-@pytest.mark.parametrize("has_object", [False, True])
-def test_other_hyperparameters_keep_their_container(encoder, has_object):
-    given = Container({"lr": 0.1, "names": ["a"]}, **({"encoder": encoder} if has_object else {}))
-    before = Container(given)
-    checkpoint = {"hyper_parameters": given}
-    drop_saved_objects(checkpoint)
-    kept = checkpoint["hyper_parameters"]
-    assert type(kept) is Container
-    assert kept == {"lr": 0.1, "names": ["a"]}
-    assert given == before  # the module's own
-    assert (kept is given) is not has_object
-
-
 class Configured(Module):
     """Takes all its hyperparameters as one object, as in Lightning's test_hparams_type."""
 
@@ -110,8 +87,7 @@ class Configured(Module):
         self.net = torch.nn.Linear(2, 2)
 
 
-@pytest.mark.parametrize("locked", [False, True])
-@pytest.mark.parametrize("has_object", [False, True])
+@pytest.mark.parametrize(("has_object", "locked"), [(False, False), (True, False), (True, True)])
 def test_omegaconf_containers_keep_type_and_interpolations(tmp_path, encoder, has_object, locked):
     omegaconf = pytest.importorskip("omegaconf")
     config = omegaconf.OmegaConf.create({"lr": 0.1, "twice": "${lr}"}, flags={"allow_objects": True})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from torchmetrics.text import BLEUScore, EditDistance
+from torchmetrics.text import BLEUScore
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_ranks import on_two_ranks, results
-from tests.support.callback_runs import COUNT, LAYER, ShardedChooser, logged, means, strategy_on_cpu, stream, texts_of
-from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, loader, trainer
+from tests.support.callback_ranks import on_ranks, results
+from tests.support.callback_runs import COUNT, LAYER, logged, means, strategy_on_cpu, stream, texts_of
+from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, generate_few, loader, trainer
 from tests.support.models import encoded_texts
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -80,7 +80,7 @@ def uneven_runs(rank, few, minilm, folder):
 
 @pytest.fixture(scope="module")
 def uneven_reports(few, minilm, tmp_path_factory):
-    return on_two_ranks(uneven_runs, few, minilm, tmp_path_factory.mktemp("uneven"))
+    return on_ranks(uneven_runs, few, minilm, tmp_path_factory.mktemp("uneven"))
 
 
 @pytest.mark.parametrize(("name", "call", "source"), [(name, *case) for name in UNEVEN for case in CALLS_OF[name]])
@@ -104,52 +104,6 @@ def test_ranks_with_fewer_batches_or_none(uneven_reports, few, shallow, name, ca
                 one = [first[f"{stage}_bleu{suffix}"]] if key == "bleu" else logged(first, key, stage, suffix)
                 assert one == pytest.approx(values[i], abs=1e-6)
         assert found[0] == pytest.approx(torch.tensor(values).mean(0).tolist(), abs=1e-6)
-
-
-# Ranks that share a model in parts all see the same texts
-
-
-def shared(few, minilm, folder, call, data):
-    encoder = FrozenEncoder(minilm, num_layers=LAYER)
-    metrics = {
-        "bertscore": BERTScore(encoder, reduction="none"),
-        "idf": BERTScore(encoder, idf=True),
-        "edits": EditDistance(reduction="sum"),
-    }
-    module = chooser(few, kind=ShardedChooser, count=COUNT, lr=0.0)
-    callback = BERTScoreCallback(metrics, generate)
-    run = trainer(folder, [callback], max_epochs=1, devices=2, strategy=strategy_on_cpu("tensor_parallel"))
-    loaders = loader(7) if data == "sized" else stream(range(7))
-    if call == "fit":
-        run.fit(module, loader(COUNT), loaders)
-    else:
-        getattr(run, call)(module, loaders, verbose=False)
-    return {key: value.item() for key, value in run.callback_metrics.items()}, callback.pairs
-
-
-SHARED = [("fit", "stream"), ("test", "sized")]
-
-
-def shared_runs(rank, few, minilm, folder):
-    for call, data in SHARED:
-        yield (call, data), lambda call=call, data=data: shared(few, minilm, folder, call, data)
-
-
-@pytest.fixture(scope="module")
-def shared_reports(few, minilm, tmp_path_factory):
-    return on_two_ranks(shared_runs, few, minilm, tmp_path_factory.mktemp("shared"))
-
-
-@pytest.mark.parametrize(("call", "data"), SHARED)
-def test_texts_that_both_ranks_have_count_once(shared_reports, few, shallow, call, data):
-    preds, target = generate(chooser(few, count=COUNT).eval(), torch.arange(7))
-    stage = "test" if call == "test" else "val"
-    expected = bert_score(preds, target, shallow)["f1"]
-    for metrics, pairs in results(shared_reports, (call, data)):
-        assert logged(metrics, stage=stage) == pytest.approx(means(preds, target, shallow), abs=1e-6)
-        assert logged(metrics, "idf", stage) == pytest.approx(means(preds, target, shallow, idf=True), abs=1e-6)
-        assert metrics[f"{stage}_edits"] == EditDistance(reduction="sum")(preds, target).item()
-        torch.testing.assert_close(pairs[f"{stage}_bertscore_f1"], expected, atol=1e-6, rtol=0)
 
 
 # Who encodes what
@@ -178,17 +132,28 @@ def watched_run(few, minilm, folder, call, max_batches):
     return preds, target, [tuple(row) for row in encoder.tokenizer([*preds, *target]).ids], rows, run.callback_metrics
 
 
-WATCHED = [("fit", None), ("validate", 2), ("test", None)]
+WATCHED = [("fit", None), ("validate", 2)]
+
+
+def fewer_texts(few, minilm, folder, make):
+    callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYER)), make)
+    run = trainer(folder, [callback], devices=2, strategy=strategy_on_cpu("ddp"))
+    run.validate(chooser(few, count=COUNT), verbose=False)
+
+
+FEWER = {2: generate_few, 0: lambda pl_module, batch: ([], [])}
 
 
 def watched_runs(rank, few, minilm, folder):
     for call, limit in WATCHED:
         yield (call, limit), lambda call=call, limit=limit: watched_run(few, minilm, folder, call, limit)
+    for count, make in FEWER.items():
+        yield count, lambda make=make: fewer_texts(few, minilm, folder, make)
 
 
 @pytest.fixture(scope="module")
 def watched(few, minilm, tmp_path_factory):
-    return on_two_ranks(watched_runs, few, minilm, tmp_path_factory.mktemp("watched"))
+    return on_ranks(watched_runs, few, minilm, tmp_path_factory.mktemp("watched"))
 
 
 @pytest.mark.parametrize(("call", "limit"), WATCHED)
@@ -205,6 +170,12 @@ def test_each_rank_encodes_its_own_texts(watched, few, shallow, call, limit):
     assert set(targets[0]) & set(targets[1]) == ({few[1][0]} if limit is None else set())
     once = {t: p for preds, target, *_ in reversed(ranks) for p, t in zip(preds, target, strict=True)}
     assert len(once) == (COUNT if limit is None else 8)
-    stage = "test" if call == "test" else "val"
     for rank in ranks:
-        assert logged(rank[-1], stage=stage) == pytest.approx(means(list(once.values()), list(once), shallow), abs=1e-6)
+        assert logged(rank[-1]) == pytest.approx(means(list(once.values()), list(once), shallow), abs=1e-6)
+
+
+@pytest.mark.parametrize("count", FEWER)
+def test_fewer_predictions_than_examples_are_an_error_on_all_ranks(watched, count):
+    for rank in watched:
+        assert f"MisconfigurationException: got {count} predictions for a batch of 3 examples" in rank[count]
+        assert "return one prediction per example" in rank[count]

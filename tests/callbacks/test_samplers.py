@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import socket
 import warnings
 from pathlib import Path
 
@@ -21,12 +19,12 @@ from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, ScoredTextWriter
+from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import stream
 from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, trainer
-from tests.support.ranks import run_ranks
 
 COUNT = 11
-FOLLOWED = 4
+FOLLOWED, FOLLOWED_IN = 4, ("shuffled", "own sampler")
 
 
 class Indexed(Chooser):
@@ -140,82 +138,46 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     index_key = "index" if kind == "bucketing" else None
     scorer = BERTScoreCallback(metrics, index_key=index_key, text_statistics=True)
     pairs = PairsOfEpochs(scorer)
-    callbacks = [scorer, BERTScoreEarlyStopping(significance=0.05), pairs]
-    if kind != "iterable":
+    stopping = BERTScoreEarlyStopping(significance=0.05)
+    callbacks = [scorer, stopping, pairs]
+    if kind in FOLLOWED_IN:
         callbacks.append(SampleLogger(1, 0, follow=[FOLLOWED]))
     folder = folder / f"{kind}-{world_size}"
     callbacks.append(ScoredTextWriter(folder / "texts"))
     run = trainer(folder, callbacks, logger=CSVLogger(folder, "csv", version=0), **ranks_of(world_size))
     run.fit(chooser(few, count=COUNT, kind=Indexed), val_dataloaders=LOADERS[kind](rank, world_size))
     scores = {key: value.item() for key, value in run.callback_metrics.items() if key.startswith("val_")}
-    return scores, pairs.pairs, shown(folder, "val_samples"), folder / "texts"
+    return scores, [*pairs.pairs, stopping.state_dict()["best_pairs"]], shown(folder, "val_samples"), folder / "texts"
 
 
-def refused(kind, few, encoder, folder, rank, world_size, index_key):
-    """Error of a run, or its F1."""
-    own = kind == "own ranks"
+def validated(few, encoder, folder, world_size, data, index_key=None, **options):
+    """F1 of a run, and its warnings about the ranks."""
     scorer = BERTScoreCallback(BERTScore(encoder), index_key=index_key)
-    run = trainer(folder, [scorer], use_distributed_sampler=not own, **ranks_of(world_size))
-    module = chooser(few, count=COUNT, kind=Indexed)
-    try:
-        run.validate(module, REFUSED[kind](rank, world_size), verbose=False)
-    except MisconfigurationException as error:
-        return str(error)
-    return run.callback_metrics["val_bertscore_f1"].item()
-
-
-def differently_seeded(few, encoder, folder, rank):
-    sampler = Backwards(COUNT, torch.Generator().manual_seed(rank))
-    run = trainer(folder, [BERTScoreCallback(BERTScore(encoder))], **ranks_of(2))
-    try:
-        run.validate(
-            chooser(few, count=COUNT, kind=Indexed),
-            DataLoader(Numbers(COUNT), batch_size=2, sampler=sampler),
-            verbose=False,
-        )
-    except MisconfigurationException as error:
-        return str(error)
-    return run.callback_metrics["val_bertscore_f1"].item()
-
-
-def unsampled(kind, few, encoder, folder, rank):
-    """F1, and warnings about the ranks, of a run without a distributed sampler."""
-    run = trainer(folder, [BERTScoreCallback(BERTScore(encoder))], use_distributed_sampler=False, **ranks_of(2))
+    run = trainer(folder, [scorer], **options, **ranks_of(world_size))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run.validate(chooser(few, count=COUNT, kind=Indexed), LOADERS[kind](rank, 2), verbose=False)
-    return run.callback_metrics["val_bertscore_f1"].item(), [
-        str(one.message) for one in caught if "ranks scored" in str(one.message)
-    ]
+        run.validate(chooser(few, count=COUNT, kind=Indexed), data, verbose=False)
+    said = [str(one.message) for one in caught if "ranks scored" in str(one.message)]
+    return run.callback_metrics["val_bertscore_f1"].item(), said
 
 
-def join(rank, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), NODE_RANK="0")
-
-
-def fits(rank, world_size, kinds, few, minilm, folder, port):
-    join(rank, port)
+def fits(rank, world_size, kinds, few, minilm, folder):
     encoder = FrozenEncoder(minilm, num_layers=2)
-    return {kind: fitted(kind, few, encoder, folder, rank, world_size) for kind in kinds}
+    for kind in kinds:
+        yield kind, lambda kind=kind: fitted(kind, few, encoder, folder, rank, world_size)
 
 
-def refusals(rank, world_size, few, minilm, folder, port):
-    join(rank, port)
-    encoder = FrozenEncoder(minilm, num_layers=2)
-    found = {
-        (kind, index_key): refused(kind, few, encoder, folder, rank, world_size, index_key)
-        for kind in REFUSED
-        for index_key in (None, "index")
-    }
-    found |= {kind: unsampled(kind, few, encoder, folder, rank) for kind in ("plain", "shuffled", "iterable")}
-    return found | {"seeds": differently_seeded(few, encoder, folder, rank)}
-
-
-def on_ranks(function, world_size, *args):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return run_ranks(function, world_size, world_size, *args, port)
+def refusals(rank, few, minilm, folder):
+    rest = few, FrozenEncoder(minilm, num_layers=2), folder, 2
+    for kind, make in REFUSED.items():
+        for key in (None, "index"):
+            options = {"index_key": key, "use_distributed_sampler": kind != "own ranks"}
+            yield (kind, key), lambda make=make, options=options: validated(*rest, make(rank, 2), **options)
+    for kind in ("plain", "shuffled", "iterable"):
+        data = LOADERS[kind](rank, 2)
+        yield kind, lambda data=data: validated(*rest, data, use_distributed_sampler=False)
+    sampler = Backwards(COUNT, torch.Generator().manual_seed(rank))
+    yield "seeds", lambda: validated(*rest, DataLoader(Numbers(COUNT), batch_size=2, sampler=sampler))
 
 
 @pytest.fixture(scope="module")
@@ -233,12 +195,13 @@ def expected(few, shallow):
 def reports(request, few, minilm, tmp_path_factory):
     world_size = request.param
     kinds = KINDS_ON_RANKS[world_size]
-    return on_ranks(fits, world_size, kinds, few, minilm, tmp_path_factory.mktemp("fits"))
+    folder = tmp_path_factory.mktemp("fits")
+    return on_ranks(fits, world_size, kinds, few, minilm, folder, world_size=world_size)
 
 
 @pytest.fixture(scope="module")
 def refusal_reports(few, minilm, tmp_path_factory):
-    return on_ranks(refusals, 2, few, minilm, tmp_path_factory.mktemp("refusals"))
+    return on_ranks(refusals, few, minilm, tmp_path_factory.mktemp("refusals"))
 
 
 def pairs_in_order(kind, f1):
@@ -255,22 +218,23 @@ def pairs_in_order(kind, f1):
     scope="module",
 )
 def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
-    ranks = reports
+    ranks = results(reports, kind)
     f1, idf = expected
-    for scores, pairs, _, _ in (rank[kind] for rank in ranks):
+    for scores, pairs, _, _ in ranks:
         assert scores["val_bertscore_f1"] == pytest.approx(f1.mean().item(), abs=1e-6)
         assert scores["val_idf_f1"] == pytest.approx(idf, abs=1e-6)
         ratio = sum(map(len, few[0])) / sum(map(len, few[1]))
         assert scores["val_texts_length_ratio"] == pytest.approx(ratio)
         assert scores["val_edits"] == EditDistance(reduction="sum")(*few).item()
-        # The same example in the same place in each epoch, or `significance` would compare different examples.
-        assert len(pairs) == 2
+        # The same example in the same place in both epochs and in what `significance` compares with.
+        assert len(pairs) == 3
+        assert pairs[2].untyped_storage().nbytes() == 4 * COUNT
         for one in pairs:
             torch.testing.assert_close(one, pairs_in_order(kind, f1), atol=1e-6, rtol=0)
-    if kind != "iterable":
+    if kind in FOLLOWED_IN:
         number = COUNT - 1 - FOLLOWED if kind == "own sampler" else FOLLOWED
-        assert ranks[0][kind][2] == [few[1][number]] * 2
-    paths = sorted(ranks[0][kind][3].iterdir())
+        assert ranks[0][2] == [few[1][number]] * 2
+    paths = sorted(ranks[0][3].iterdir())
     assert [path.name for path in paths] == ["val_step_0.jsonl", "val_step_1.jsonl"]
     rows = [json.loads(line) for line in paths[1].read_text(encoding="utf-8").splitlines()]
     order = range(COUNT - 1, -1, -1) if kind == "own sampler" else range(COUNT)
@@ -288,14 +252,8 @@ def test_an_unknown_order_is_an_error_without_indices(refusal_reports, expected,
     for rank in refusal_reports:
         assert f"got a {name} on 2 ranks" in rank[kind, None]
         assert "index_key=" in rank[kind, None]
-        assert rank[kind, "index"] == pytest.approx(f1, abs=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_a_sampler_that_differs_between_ranks_is_an_error(refusal_reports):
-    for rank in refusal_reports:
         assert "yields other examples on each of 2 ranks" in rank["seeds"]
+        assert rank[kind, "index"][0] == pytest.approx(f1, abs=1e-6)
 
 
 @pytest.mark.slow

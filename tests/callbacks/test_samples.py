@@ -2,28 +2,31 @@
 
 import pickle
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader
+from transformers import AutoModelForSeq2SeqLM
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
+from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
 from bertscore_tm.callbacks.samples.selection import choose_samples, describe_sample, find_unmatched_words
 from tests.support.lightning_modules import (
     Silent,
     SpawnedDDP,
     chooser,
     generate,
-    generate_wildly,
     loader,
     trainer,
-    weights,
 )
+from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_tokenizer
 from tests.support.sample_tables import (
     COUNT,
+    Mixed,
     approximately,
     expected_rows,
     files,
@@ -47,14 +50,13 @@ def pairs(pairs):
 # What is shown
 
 
-@pytest.mark.parametrize(
-    ("stage", "several", "idf"), [("validate", False, False), ("validate", True, True), ("test", True, False)]
-)
+@pytest.mark.parametrize(("stage", "several", "idf"), [("validate", False, False), ("test", True, True)])
 def test_the_table_shows_the_worst_the_median_and_the_best(pairs, encoder, tmp_path, stage, several, idf):
     few = pairs[1][:COUNT]
     references = several_references(few) if several else None
     module = mixed(pairs, references=references)
-    run_with(tmp_path, module, encoder, call=stage, metric=BERTScore(encoder, idf=idf))
+    samples = pickle.loads(pickle.dumps(SampleLogger(2, 0, inputs=inputs_of)))
+    run_with(tmp_path, module, encoder, samples, call=stage, metric=BERTScore(encoder, idf=idf))
     rows = table(tmp_path, f"{'val' if stage == 'validate' else 'test'}_samples_step_0")
     preds, target = module.choose(torch.arange(COUNT))
     assert shown(rows) == approximately(expected_rows(preds, target, encoder, 2, idf=idf))
@@ -134,18 +136,22 @@ def test_described_sample_has_unmatched_words(encoder):
     assert (nothing.alignment, nothing.out_of_place, nothing.missed) == (None, "", "")
 
 
-def test_each_loader_has_a_table(pairs, encoder, tmp_path):
-    module = mixed(pairs, val_sizes=(COUNT, 4))
-    run_with(tmp_path, module, encoder, SampleLogger(1, 0, inputs=inputs_of))
-    for number, count in enumerate((COUNT, 4)):
-        preds, target = module.choose(torch.arange(count))
-        rows = table(tmp_path, f"val_samples_dataloader_idx_{number}_step_0")
-        assert shown(rows) == approximately(expected_rows(preds, target, encoder, 1))
+@pytest.mark.parametrize("idf", [False, ["Return all members of", "Make a window"]])
+def test_the_closest_reference_is_not_chosen_by_the_pole(minilm, idf):
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=6, all_layers=True), layer=6, idf=idf)
+    prediction, unrelated, related = "Construct a Ttk Panedwindow", "Return all members of", "Make a window"
+    if not idf:
+        assert metric.align(prediction, unrelated).f1 > metric.align(prediction, related).f1
+    texts = (None, prediction, [unrelated, related])
+    found = describe_sample("worst", 3, (0.1, 0.2, 0.3), texts, metric, metric.token_weights())
+    assert found.alignment.reference.tokens == metric.align(prediction, related).reference.tokens
 
 
+@pytest.mark.filterwarnings("error:SampleLogger follows")
 def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
-    samples = SampleLogger(1, 0, follow=[4, 2])
-    run_with(tmp_path, chooser(pairs, val_sizes=(COUNT,)), encoder, samples, "fit", max_epochs=2)
+    samples = SampleLogger(1, 0, follow=[4, 77, 2])
+    with pytest.warns(UserWarning, match=r"this run did not score the examples \[77\]"):
+        run_with(tmp_path, chooser(pairs, val_sizes=(COUNT,)), encoder, samples, "fit", max_epochs=2)
     tables = [name for name in files(tmp_path) if name.endswith(".csv")]
     assert len(tables) == 2
     for name in tables:
@@ -153,12 +159,6 @@ def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
         assert [row["example"] for row in rows if row["kind"] == "followed"] == ["4", "2"]
         assert "input" not in rows[0]
     assert len([name for name in files(tmp_path) if "followed_4" in name]) == 2
-
-
-@pytest.mark.filterwarnings("error:SampleLogger follows")
-def test_missing_followed_example_warns(pairs, encoder, tmp_path):
-    with pytest.warns(UserWarning, match=r"this run did not score the examples \[77\]"):
-        run_with(tmp_path, mixed(pairs), encoder, SampleLogger(1, 0, follow=[77, 1]))
 
 
 def test_only_every_so_many_validations_also_after_a_resume(pairs, encoder, tmp_path):
@@ -187,15 +187,16 @@ def test_no_scorer_is_an_error_before_training(pairs, encoder, tmp_path):
         trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path)).fit(chooser(pairs))
 
 
-def test_two_sample_loggers_show_two_scores(pairs, encoder, tmp_path):
+def test_each_score_and_loader_has_a_table(pairs, encoder, tmp_path):
     metrics = {"plain": BERTScore(encoder), "idf": BERTScore(encoder, idf=True)}
-    callbacks = [SampleLogger(2, 0, name=name) for name in metrics] + [BERTScoreCallback(metrics)]
-    module = mixed(pairs)
+    callbacks = [SampleLogger(1, 0, name=name) for name in metrics] + [BERTScoreCallback(metrics)]
+    module = mixed(pairs, val_sizes=(COUNT, 4))
     trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path, "csv")).validate(module, verbose=False)
-    preds, target = module.choose(torch.arange(COUNT))
-    for name in metrics:
-        rows = table(tmp_path, f"val_{name}_samples_step_0")
-        assert shown(rows) == approximately(expected_rows(preds, target, encoder, 2, idf=name == "idf"))
+    for number, count in enumerate((COUNT, 4)):
+        preds, target = module.choose(torch.arange(count))
+        for name in metrics:
+            rows = table(tmp_path, f"val_{name}_samples_dataloader_idx_{number}_step_0")
+            assert shown(rows) == approximately(expected_rows(preds, target, encoder, 1, idf=name == "idf"))
 
 
 @pytest.mark.parametrize("aligned", [0, 1])
@@ -226,29 +227,72 @@ def test_nothing_is_generated_and_only_aligned_texts_are_encoded_twice(pairs, mi
     assert set(table(tmp_path)[0]) & {"out of place", "missed"} == words
 
 
-def test_training_is_bitwise_unchanged(pairs, encoder, tmp_path):
-    drawn = []
-
-    def fitted(more):
-        callbacks = [*more, BERTScoreCallback(BERTScore(encoder), generate_wildly)]
-        module = chooser(pairs, count=COUNT, kind=Silent)
-        trainer(tmp_path, callbacks, max_epochs=3).fit(module)
-        return weights(module), torch.get_rng_state()
-
-    plain, with_samples = fitted([]), fitted([SampleLogger(1, writer=lambda *_: drawn.append(torch.rand(1)))])
-    assert all(map(torch.equal, plain, with_samples))
-    assert len(drawn) == 3
-
-
-def test_sample_logger_pickles(pairs, encoder, tmp_path):
-    run_with(tmp_path, mixed(pairs), encoder, pickle.loads(pickle.dumps(SampleLogger(2, inputs=inputs_of))))
-    assert len(table(tmp_path)) == 6
-
-
 @pytest.mark.parametrize("argument", ["num_samples", "every_n_validations", "num_alignments"])
 def test_numbers_out_of_range_are_an_error(argument):
     with pytest.raises(ValueError, match=f"{argument} must be at least ., got -1"):
         SampleLogger(**{argument: -1})
+
+
+# Inputs
+
+
+class ReturnsQuestions(Mixed):
+    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
+        return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "asked": inputs_of(batch)}
+
+    validation_step = evaluation_step
+
+
+def test_inputs_from_what_the_step_returns(pairs, encoder, tmp_path):
+    module = chooser(pairs, count=COUNT, kind=ReturnsQuestions, val_sizes=(COUNT,))
+    run_with(tmp_path, module, encoder, SampleLogger(1, 0, inputs="asked"))
+    assert all(row["input"] == f"input {row['example']}" for row in table(tmp_path))
+
+
+class WithModel(pl.LightningModule):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+
+def test_hugging_face_generators_provide_inputs(encoder, tmp_path):
+    tokenizer = tiny_tokenizer(EVERY_FAMILY["bart"])
+    model = randomised(AutoModelForSeq2SeqLM.from_config(tiny_config("bart")))
+    texts = ["the cat sat", "it rains", "returns a name", "a b c"]
+    ids = tokenizer(texts, padding=True, return_tensors="pt")["input_ids"]
+    data = [{"input_ids": row, "labels": "a cat"} for row in ids]
+    callbacks = [
+        SampleLogger(1, 0),
+        BERTScoreCallback(BERTScore(encoder), Seq2SeqGenerate(tokenizer, max_new_tokens=3)),
+    ]
+    run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path, "csv"))
+    run.validate(WithModel(model), DataLoader(data, batch_size=2), verbose=False)
+    rows = table(tmp_path)
+    wanted = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert [row["input"] for row in rows] == [wanted[int(row["example"])] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            "question",
+            r"no inputs='question' in the batch or in the step's outputs, which have the keys \['asked', 'pre",
+        ),
+        (lambda batch: batch[:, None], "must be a list of 3 texts, one per prediction, got 'tensor"),
+        (lambda batch: ["one"], "must be a list of 3 texts, one per prediction"),
+        (lambda batch: "abc", "must be a list of 3 texts, one per prediction, got 'abc'"),
+        (lambda batch: [1, 2, 3], "must be a list of 3 texts, one per prediction"),
+    ],
+    ids=["no key", "ids", "too few", "a text", "no texts"],
+)
+def test_unusable_inputs_are_an_error(pairs, encoder, tmp_path, inputs, message):
+    module = chooser(pairs, count=COUNT, kind=ReturnsQuestions, val_sizes=(COUNT,))
+    with pytest.raises(MisconfigurationException, match=message):
+        run_with(tmp_path, module, encoder, SampleLogger(inputs=inputs))
 
 
 # Several processes
@@ -259,10 +303,10 @@ def test_numbers_out_of_range_are_an_error(argument):
 def test_two_processes_show_what_one_does(pairs, encoder, tmp_path):
     tables = []
     for name, options in (("one", {}), ("two", {"devices": 2, "strategy": SpawnedDDP()})):
-        callbacks = [SampleLogger(3, inputs=inputs_of, follow=[5]), BERTScoreCallback(BERTScore(encoder, idf=True))]
+        callbacks = [SampleLogger(3, 0, inputs=inputs_of, follow=[5]), BERTScoreCallback(BERTScore(encoder, idf=True))]
         run = trainer(tmp_path / name, callbacks, max_epochs=1, logger=CSVLogger(tmp_path / name, "csv"), **options)
         run.fit(mixed(pairs), loader(2), loader(COUNT, batch_size=2))
         tables.append(table(tmp_path / name))
-        assert len([one for one in files(tmp_path / name) if one.endswith(".png")]) == 4
+        assert len([one for one in files(tmp_path / name) if one.endswith(".png")]) == 1
     assert len(tables[0]) == 10
     assert tables[0] == tables[1]

@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torchmetrics.text import BLEUScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
@@ -15,24 +16,34 @@ from tests.support.lightning_modules import Chooser, Returns, chooser, loader, t
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+class OtherBERTScore(BLEUScore):
+    """As torchmetrics' own, a metric of the same name."""
+
+
+LAYERS, COMPONENT = "all layers", "component"
+OtherBERTScore.__qualname__, OtherBERTScore.__module__ = "BERTScore", "another_package.text"
+
+
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("metric", "options", "error", "said"),
     [
-        ({"metric": "f1"}, TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and"),
-        ({"metric": {"all_layers": True}}, ValueError, "one layer"),
-        ({"metric": {}, "generate": "f"}, TypeError, "generate must be a function of (pl_module, batch), got 'f'"),
+        ("f1", {}, TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and"),
+        ({}, {}, ValueError, "empty dictionary"),
+        ({"a": "bleu"}, {}, TypeError, "got a str under 'a'"),
+        (OtherBERTScore(), {}, TypeError, "got a another_package.text.BERTScore"),
+        (LAYERS, {}, ValueError, "one layer and without component="),
+        (COMPONENT, {}, ValueError, "one layer and without component="),
+        (None, {"generate": "f"}, TypeError, "generate must be a function of (pl_module, batch), got 'f'"),
+        (None, {"max_batches": 0}, ValueError, "max_batches must be at least 1, got 0"),
     ],
 )
-def test_unsupported_settings_are_an_error(minilm, options, error, said):
-    metric = options.pop("metric")
-    if isinstance(metric, dict):
-        metric = BERTScore(FrozenEncoder(minilm, num_layers=5, **metric))
+def test_unsupported_settings_are_an_error(minilm, metric, options, error, said):
+    encoder = FrozenEncoder(minilm, num_layers=2, all_layers=metric is LAYERS)
+    if metric is LAYERS or metric is COMPONENT or metric is None:
+        one = BERTScore(encoder, component="f1" if metric is COMPONENT else None)
+        metric = {"a": one} if metric else one
     with pytest.raises(error, match=re.escape(said)):
         BERTScoreCallback(metric, **options)
-
-
-class NoValidation(Chooser):
-    validation_step = None
 
 
 @pytest.mark.parametrize("name", ["val/f1", "..\\f1"])
@@ -122,3 +133,9 @@ def test_two_callbacks_with_one_name_are_an_error(encoder, pairs, tmp_path):
     callbacks = [BERTScoreCallback(BERTScore(encoder)) for _ in range(2)]
     with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
         trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))
+
+
+def test_texts_that_are_too_long_are_an_error_of_the_run(minilm, tmp_path, pairs):
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=1, max_length=8, long_text="error"))
+    with pytest.raises(MisconfigurationException, match=r"bertscore cannot score the texts of a batch.*8"):
+        trainer(tmp_path, [BERTScoreCallback(metric)]).validate(chooser(pairs), verbose=False)

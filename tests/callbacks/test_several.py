@@ -1,7 +1,5 @@
 """BERTScoreCallback with several metrics and with max_batches."""
 
-import re
-
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -9,16 +7,11 @@ from torchmetrics import MetricCollection
 from torchmetrics.text import BLEUScore, CharErrorRate, EditDistance, ROUGEScore
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm.callbacks import BERTScoreCallback, TextListener
 from bertscore_tm.functional import bert_score
 from tests.support.lightning_modules import Chooser, Silent, chooser, generate, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def shallow(minilm):
-    return FrozenEncoder(minilm, num_layers=1)
 
 
 def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
@@ -78,6 +71,49 @@ def test_fewer_batches(pairs, encoder, tmp_path, source, limit):
         assert len(calls) == min(limit, 3)
 
 
+def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all_scores(
+    pairs, shallow, tmp_path, monkeypatch
+):
+    encoded, batches, found, encode = [], [], [], FrozenEncoder.encode
+
+    def record(self, *args, **kwargs):
+        encoded.append(self)
+        return encode(self, *args, **kwargs)
+
+    class CountsBatches(CharErrorRate):
+        def update(self, preds, target):
+            batches.append(len(preds))
+            super().update(preds, target)
+
+    class KeepsScores(TextListener):
+        def on_texts_scored(self, trainer, pl_module, scorer, scored):
+            pass
+
+        def on_run_scored(self, trainer, pl_module, scorer, loaders):
+            found.extend(loaders)
+
+    monkeypatch.setattr(FrozenEncoder, "encode", record)
+    metrics = {name: BERTScore(shallow, idf=name == "idf", cache_bytes=0) for name in ("plain", "idf")}
+    module = chooser(pairs, val_sizes=(9, 5))
+    callback = BERTScoreCallback(metrics | {"cer": CountsBatches()}, max_batches=2, loader_names=["news", "books"])
+    run = trainer(tmp_path, [KeepsScores(), callback])
+    run.test(module, verbose=False)
+    assert (len(encoded), batches) == (4, [3, 3, 3, 2])
+    assert [(one.stage, one.dataloader_idx, one.suffix) for one in found] == [
+        ("test", 0, "_news"),
+        ("test", 1, "_books"),
+    ]
+    for part in found:
+        seen = [batch for batch in module.seen if batch[0] == part.dataloader_idx][:2]
+        preds, target = ([text for batch in seen for text in batch[side]] for side in (1, 2))
+        for name in metrics:
+            assert part.metrics[name].encoder is shallow
+            for score, expected in bert_score(preds, target, shallow, idf=name == "idf").items():
+                assert torch.allclose(part.scores[name][score], expected, rtol=0, atol=1e-6)
+                logged = run.callback_metrics[f"test_{name}_{score}{part.suffix}"]
+                assert logged.item() == pytest.approx(expected.mean().item(), abs=1e-6)
+
+
 class Empty(Silent):
     """Writes two empty texts and else texts of five characters."""
 
@@ -108,34 +144,6 @@ def test_texts_of_the_step_have_no_time_of_generation(pairs, encoder, tmp_path):
     assert sorted(found) == ["val_texts_empty_share", "val_texts_length_ratio"]
     with pytest.raises(ValueError, match="text_statistics=True logs under the name 'texts'"):
         BERTScoreCallback({"texts": BERTScore(encoder)}, text_statistics=True)
-
-
-class OtherBERTScore(BLEUScore):
-    """As torchmetrics' own, a metric of the same name."""
-
-
-OtherBERTScore.__qualname__, OtherBERTScore.__module__ = "BERTScore", "another_package.text"
-
-
-@pytest.mark.parametrize(
-    ("metric", "error", "message"),
-    [
-        ({}, ValueError, "empty dictionary"),
-        ({"a": "bleu"}, TypeError, "got a str under 'a'"),
-        (BLEUScore(), TypeError, "metric must be a bertscore_tm.BERTScore, or a dictionary"),
-        (OtherBERTScore(), TypeError, "got a another_package.text.BERTScore"),
-    ],
-)
-def test_unsupported_metrics_are_an_error(metric, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        BERTScoreCallback(metric)
-
-
-def test_unsupported_settings_are_an_error(encoder):
-    with pytest.raises(ValueError, match="max_batches must be at least 1, got 0"):
-        BERTScoreCallback(BERTScore(encoder), max_batches=0)
-    with pytest.raises(ValueError, match="one layer and without component="):
-        BERTScoreCallback({"a": BERTScore(encoder), "b": BERTScore(encoder, component="f1")})
 
 
 def test_metric_with_several_numbers_is_an_error(pairs, encoder, tmp_path):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_ranks import on_two_ranks, results
+from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import (
     COUNT,
     LAYER,
@@ -27,7 +25,7 @@ from tests.support.callback_runs import (
     whole_weights,
     write_wildly,
 )
-from tests.support.lightning_modules import Record, SpawnedDDP, chooser, trainer
+from tests.support.lightning_modules import Record, chooser, trainer
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -47,7 +45,9 @@ def fitted(few, minilm, folder, strategy, precision, source):
     callbacks = [keep]
     if SOURCES[source] is not None:
         encoder = FrozenEncoder(minilm, num_layers=LAYER)
-        callbacks += [record, BERTScoreCallback(BERTScore(encoder), **SOURCES[source])]
+        metrics = {"bertscore": BERTScore(encoder), "idf": BERTScore(encoder, idf=True)}
+        metrics["edits"] = EditDistance(reduction="sum")
+        callbacks += [record, BERTScoreCallback(metrics, **SOURCES[source])]
         if strategy != "fsdp":  # torch cannot collect its state without an accelerator
             callbacks.append(checkpoint)
     run = trainer(
@@ -82,7 +82,7 @@ def fits(rank, few, minilm, folder):
 
 @pytest.fixture(scope="module")
 def fit_reports(few, minilm, tmp_path_factory):
-    return on_two_ranks(fits, few, minilm, tmp_path_factory.mktemp("fits"))
+    return on_ranks(fits, few, minilm, tmp_path_factory.mktemp("fits"))
 
 
 def in_order(few, ranks):
@@ -100,7 +100,11 @@ def in_order(few, ranks):
 def test_the_score_is_that_of_the_texts_of_all_ranks(fit_reports, few, shallow, strategy, source):
     ranks = results(fit_reports, (strategy, source))
     assert ranks[0]["metrics"] == ranks[1]["metrics"]
-    assert logged(ranks[0]["metrics"]) == pytest.approx(means(*in_order(few, ranks), shallow), abs=1e-6)
+    texts = in_order(few, ranks)
+    for name in ("bertscore", "idf"):
+        expected = means(*texts, shallow, idf=name == "idf")
+        assert logged(ranks[0]["metrics"], name) == pytest.approx(expected, abs=1e-6)
+    assert ranks[0]["metrics"]["val_edits"] == EditDistance(reduction="sum")(*texts)
     dealt = sum(len(texts_of(rank["texts"])[0]) for rank in ranks)
     assert dealt == (14 if strategy == "tensor_parallel" else 8)
     assert ranks[0]["sharded"] == {"ddp": 0, "fully_shard": 1, "tensor_parallel": 1, "fsdp": 3}[strategy]
@@ -123,39 +127,3 @@ def test_checkpoints_of_the_best_scores_on_all_ranks(fit_reports, strategy):
         assert len(rank["scores"]) == 2
         assert rank["best"] == max(rank["scores"])
         assert rank["saved"] == 1
-
-
-class Watched(ShardedChooser):
-    """Writes from each rank what training ended with."""
-
-    def setup(self, stage):
-        # As Lightning does with the seed of `chooser` in the other ranks.
-        pl.seed_everything(7, verbose=False)
-        torch.set_num_threads(1)
-
-    def on_fit_end(self):
-        run = self.trainer
-        found = {"rng": torch.get_rng_state(), "score": run.callback_metrics["val_bertscore_f1"].item()}
-        torch.save(found, Path(run.default_root_dir) / f"rank{run.global_rank}.pt")
-
-
-def test_spawned_processes_train_as_ranks_without_the_callback(fit_reports, few, shallow, tmp_path):
-    """The run without the callback is that of ranks that were started by hand."""
-    module = chooser(few, kind=Watched, count=COUNT)
-    run = trainer(
-        tmp_path,
-        [BERTScoreCallback(BERTScore(shallow), write_wildly)],
-        max_epochs=2,
-        num_sanity_val_steps=1,
-        devices=2,
-        strategy=SpawnedDDP(),
-        precision=STRATEGIES["ddp"],
-    )
-    run.fit(module)
-    found = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
-    plain = results(fit_reports, ("ddp", "none"))
-    assert torch.equal(whole_weights(module), plain[0]["kept"]["weights"])
-    for rank, other in zip(found, plain, strict=True):
-        assert torch.equal(rank["rng"], other["kept"]["torch"])
-    assert found[0]["score"] == found[1]["score"] == run.callback_metrics["val_bertscore_f1"].item()
-    assert found[0]["score"] == results(fit_reports, ("ddp", "generated"))[0]["metrics"]["val_bertscore_f1"]

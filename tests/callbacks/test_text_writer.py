@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 from bertscore_tm import BERTScore, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
 from bertscore_tm.cli import main
-from tests.support.lightning_modules import Chooser, chooser, loader, trainer, weights
+from tests.support.lightning_modules import Chooser, chooser, loader, trainer
 from tests.support.texts import several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,19 +79,11 @@ def test_loaders_and_metrics_have_files_of_their_own(pairs, encoder, tmp_path):
         assert sum(found) / 4 == pytest.approx(run.callback_metrics[f"test_{metric}_f1_news"].item(), abs=2e-6)
 
 
-def test_training_is_unchanged_and_unwritable_files_are_warned_of(pairs, encoder, tmp_path):
+def test_unwritable_files_are_warned_of(pairs, encoder, tmp_path):
     (tmp_path / "file").touch()
-    ended = []
-    for extra in ([], [ScoredTextWriter(tmp_path / "file" / "texts")]):
-        module = chooser(pairs)
-        run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), *extra])
-        if extra:
-            with pytest.warns(UserWarning, match=r"ScoredTextWriter could not write .*val_step_2\.jsonl"):
-                run.fit(module)
-        else:
-            run.fit(module)
-        ended.append(weights(module))
-    assert ended[0].equal(ended[1])
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "file" / "texts")]
+    with pytest.warns(UserWarning, match=r"ScoredTextWriter could not write .*val_step_2\.jsonl"):
+        trainer(tmp_path, callbacks).fit(chooser(pairs))
 
 
 def test_no_file_of_a_fast_development_run_and_no_run_without_a_scorer(pairs, encoder, tmp_path):

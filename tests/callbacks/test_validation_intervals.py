@@ -20,14 +20,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # The steps after which validation runs, and how many examples it has.
 INTERVALS = {
     "count": ({"val_check_interval": 2}, [2, 5], 7),
-    "fraction": ({"val_check_interval": 0.67}, [2, 5], 7),
     "across epochs": ({"val_check_interval": 2, "check_val_every_n_epoch": None, "max_epochs": 3}, [2, 4, 6, 8], 7),
     "beyond an epoch": ({"val_check_interval": 4, "check_val_every_n_epoch": None, "max_epochs": 3}, [4, 8], 7),
     "short epochs": ({"limit_train_batches": 2}, [2, 4], 7),
-    "few steps": ({"max_steps": 5, "max_epochs": -1, "val_check_interval": 2}, [2, 5], 7),
     "fast_dev_run": ({"fast_dev_run": 2}, [2], 6),
     "overfit_batches": ({"overfit_batches": 2}, [2, 4], 6),
-    "one batch": ({"limit_val_batches": 1, "val_check_interval": 2}, [2, 5], 3),
 }
 
 
@@ -68,8 +65,7 @@ def test_validation_every_so_many_seconds(pairs, shallow, tmp_path, monkeypatch)
     assert checkpoint.best_model_score.item() == max(history.scores)
 
 
-@pytest.mark.parametrize("limit", [None, 2])
-def test_several_loaders_and_the_sanity_check(pairs, shallow, tmp_path, limit):
+def test_several_loaders_and_the_sanity_check(pairs, shallow, tmp_path):
     module, sanity = chooser(pairs, val_sizes=(9, 2, 4), count=COUNT), []
 
     class Watch(pl.Callback):
@@ -77,7 +73,7 @@ def test_several_loaders_and_the_sanity_check(pairs, shallow, tmp_path, limit):
             if trainer.sanity_checking:
                 sanity.append((dict(trainer.callback_metrics), list(pl_module.seen)))
 
-    callback = BERTScoreCallback(BERTScore(shallow), max_batches=limit)
+    callback = BERTScoreCallback(BERTScore(shallow), max_batches=2)
     run = trainer(tmp_path, [callback, Watch()], num_sanity_val_steps=-1)
     run.fit(module)
     assert len(sanity) == 1
@@ -85,7 +81,7 @@ def test_several_loaders_and_the_sanity_check(pairs, shallow, tmp_path, limit):
         parts = []
         for number in range(3):
             own = [batch for batch in seen if batch[0] == number]
-            parts.append(means(*texts_of(own[:limit]), shallow))
+            parts.append(means(*texts_of(own[:2]), shallow))
             assert logged(metrics, suffix=f"_dataloader_idx_{number}") == pytest.approx(parts[-1], abs=1e-6)
         assert logged(metrics) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
 

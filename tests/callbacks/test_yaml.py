@@ -7,7 +7,6 @@ import pytest
 from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import Callback
 from torch import nn
-from torchmetrics import Metric
 
 from bertscore_tm import BERTScore, FrozenEncoder, callbacks, losses
 from bertscore_tm.callbacks import BERTScoreCallback
@@ -48,14 +47,6 @@ def test_several_metrics_and_a_generator(minilm):
     assert callback.generate.generate_kwargs == {"max_new_tokens": 3}
     assert (callback.generate.prompt_key, callback.generate.target_key) == ("question", "answer")
     assert callback.generate.tokenizer.vocab_size == callback.metrics["idf"].encoder.tokenizer.vocab_size
-
-
-def test_a_metric_is_as_without_the_file(minilm):
-    found = built(Metric, **of("bertscore_tm.BERTScore", encoder=encoder_of(minilm, num_layers=2)))
-    plain = BERTScore(FrozenEncoder(minilm, num_layers=2))
-    for name in ("compute_with_cache", "reduction", "cache_bytes", "compute_on_cpu", "component"):
-        assert getattr(found, name) == getattr(plain, name), name
-    assert found.signature() == plain.signature()
 
 
 def test_a_loss_with_a_tokenizer_and_weights(minilm):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from examples import best_of_n, causal_lm, mbr_reranking, translation
 from examples import hugging_face_trainer as trainer_program
-from tests.support.markdown_blocks import ROOT
+from tests.support.markdown_blocks import ROOT, blocks
 
 FOLDER = ROOT / "examples"
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -139,14 +140,24 @@ def test_loss_programs_train_with_the_loss_and_score(
 def test_trainer_program_trains_with_the_loss_and_scores(
     corpus, recording, gradients, bert_score_f1, monkeypatch, tmp_path
 ):
-    found = gradients(trainer_program)
+    found, chosen_by = gradients(trainer_program), []
+    select = BERTScore.for_selection
+    monkeypatch.setattr(recording, "for_selection", lambda self: chosen_by.append(select(self)) or chosen_by[0])
     monkeypatch.setattr(trainer_program, "BERTScore", recording)
     figures = trainer_program.main(["--steps", "2", "--output", str(tmp_path)])
     texts, references = recording.texts()
     assert references == summaries(corpus.validation[:32])
     assert figures["f1"] == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
     assert found == [1.0, 1.0]
+    assert len(chosen_by) == 1
     assert list(tmp_path.glob("checkpoint-*"))
+
+
+def test_trainer_page_chooses_by_f1_without_a_pole():
+    names, (code, *_) = {}, blocks(FOLDER / "hugging_face_trainer.md")
+    replace(code, content=code.content.replace("num_layers=5", "num_layers=6")).run(names)
+    texts = ["Construct a Ttk Panedwindow"], ["Return all members of"]  # by the formula 1
+    assert names["metric"](*texts)["f1"] < 0
 
 
 def test_callbacks_program_stops_logs_and_tests_the_best_checkpoint(corpus, bert_score_f1, monkeypatch, tmp_path):

@@ -183,8 +183,8 @@ def test_axes_of_the_caller(encoder, pairs):
     assert align("a cat", "the cat", encoder).plot(part) is whole
 
 
-def test_a_notebook_shows_figures_without_pyplot(alignment):
-    figure = alignment.plot()
+def test_a_notebook_shows_figures_without_pyplot(encoder):
+    figure = align("a cat", "the cat", encoder).plot()
     shown, _ = DisplayFormatter().format(figure)
     assert shown["image/png"].startswith(b"\x89PNG")
     assert DisplayFormatter().format(pickle.loads(pickle.dumps(figure)))[0]["image/png"] == shown["image/png"]

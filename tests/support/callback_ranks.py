@@ -1,4 +1,4 @@
-"""Cases that run on two ranks, and their reports."""
+"""Cases that run on ranks, and their reports."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import socket
 from tests.support.separate_ranks import run_separate_ranks
 
 
-def on_two_ranks(function, *args):
-    """The reports of both ranks; the error of a case is its report."""
+def on_ranks(function, *args, world_size=2):
+    """The reports of all ranks; the error of a case is its report."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = run_separate_ranks(rank_main, 2, function, port, *args)
+    ranks = run_separate_ranks(rank_main, world_size, function, port, *args)
     codes = [rank.exit_code for rank in ranks]
-    assert codes == [0, 0]
+    assert codes == [0] * world_size
     return [rank.report for rank in ranks]
 
 

