@@ -59,9 +59,9 @@ class Limited:
 
 
 @pytest.fixture
-def limit(monkeypatch, minilm):
+def limit(monkeypatch, encoder):
     """Limit the model's memory to a number of tokens."""
-    model = FrozenEncoder(minilm, num_layers=LAYER).backbone(torch.device("cpu"))
+    model = encoder.backbone(torch.device("cpu"))
 
     def to(tokens: int, error: BaseException = ERRORS[0]) -> Limited:
         limited = Limited(type(model).forward.__get__(model), tokens, error)
