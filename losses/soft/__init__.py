@@ -6,7 +6,7 @@ tokens, through the bridge where tokenizers differ -> encoder -> similarities ->
 
 from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.losses.soft.bridge import VocabularyBridge
-from bertscore_tm.losses.soft.expected_embedding import expected_embedding, linear_expected_embedding
+from bertscore_tm.losses.soft.expectations import expected_embedding, linear_expected_embedding
 from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
 from bertscore_tm.losses.soft.relaxation import gumbel_softmax_relaxation, softmax_relaxation
 from bertscore_tm.losses.soft.soft_bertscore import SoftBERTScoreLoss

@@ -62,7 +62,8 @@ def soft_precision_recall_f1(
         {'precision': 0.748, 'recall': 0.622, 'f1': 0.68}
     """
     sides = _to_token_mass(candidate, similarities.dtype), _to_token_mass(reference, similarities.dtype)
-    sums = resolve_callable("matching", matching, TOKENWISE_MATCHINGS)(similarities, sides[0], sides[1], temperature)
+    match = matching if callable(matching) else resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
+    sums = match(similarities, sides[0], sides[1], temperature)
     precision, recall = (_divide_by_weight(summed, side.weights) for summed, side in zip(sums, sides, strict=True))
     return {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
 
@@ -70,21 +71,7 @@ def soft_precision_recall_f1(
 def reduce_references(
     scores: Tensor, items: Tensor | None, num_items: int, how: Literal["max", "mean"] = "max"
 ) -> Tensor:
-    """Reduce scores over the references of each item.
-
-    Args:
-        scores: one score per reference, shape (references,).
-        items: index of each reference's item, shape (references,); ``None`` where every item has one reference.
-        num_items: number of items, each with at least one reference.
-        how: ``"max"``, whose gradient equally good references share, or ``"mean"``.
-
-    Returns:
-        Shape (items,).
-
-    Example:
-        >>> reduce_references(torch.tensor([0.1, 0.7, 0.4]), torch.tensor([0, 0, 1]), 2)
-        tensor([0.7000, 0.4000])
-    """
+    """Reduce scores over each item's references, by their items' indices; equally good ones share the gradient."""
     if items is None:
         return scores
     if how == "max":

@@ -1,25 +1,41 @@
-"""Expectations over a generator's predictions, from its logits or its hidden states."""
+"""A generator's predictions: their expectations as soft tokens, and the encoding of these.
+
+Soft tokens are texts as input embeddings rather than ids.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.core.onednn import is_eager
-from bertscore_tm.losses.soft.expected_embedding import expected_embedding, linear_expected_embedding
+from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.losses.soft.expectations import (
+    expected_embedding,
+    linear_expected_embedding,
+    softmax_expectation,
+)
 from bertscore_tm.losses.soft.relaxation import Relaxation, mask_excluded, softmax_relaxation
-from bertscore_tm.losses.soft.soft_tokens import SoftTokens
-from bertscore_tm.losses.soft.softmax_expectation import softmax_expectation
+from bertscore_tm.scoring.token_weights import TokenWeights
+
+if TYPE_CHECKING:
+    from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 
 __all__ = [
+    "EncodedTokens",
+    "GeneratorVocabulary",
     "OutputVocabulary",
+    "SoftTokens",
     "compute_statistics",
+    "encode_soft_tokens",
     "predict_from_hidden",
     "predict_from_logits",
+    "require_fitting",
 ]
 
 # Positions per step where logits are reduced to statistics.
@@ -53,14 +69,91 @@ class OutputVocabulary:
         object.__setattr__(self, "columns", columns)
 
 
+class GeneratorVocabulary:
+    """What the loss looks up about the generator's tokens, kept per device.
+
+    Args:
+        encoder: the encoder that compares.
+        bridge: bridge from the generator's vocabulary; ``None`` where the generator has the encoder's.
+        weights: weight of each of the encoder's tokens.
+
+    Attributes:
+        control_ids: tokens that are not content, such as special tokens.
+        end_ids: tokens that end a text.
+    """
+
+    def __init__(self, encoder: FrozenEncoder, bridge: VocabularyBridge | None, weights: TokenWeights) -> None:
+        tokens = encoder.tokenizer if bridge is None else bridge
+        self.control_ids, self.end_ids = tokens.control_ids, tokens.end_ids
+        self._encoder, self._bridge, self._weights = encoder, bridge, weights
+        # Keyed by the device's name, as torch.compile cannot look up devices.
+        self._loaded: dict[str, tuple[OutputVocabulary, Tensor]] = {}
+
+    def load(self, device: torch.device) -> tuple[OutputVocabulary, Tensor]:
+        """Return the generator's tokens on a device, and the weights of the encoder's tokens, shape (vocabulary,)."""
+        name = str(device)
+        self._load_once(name)
+        return self._loaded[name]
+
+    # Run while torch.compile traces the loss, rather than traced: loading a model is not part of the graph.
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def _load_once(self, name: str) -> bool:
+        if name in self._loaded:
+            return True
+        device, encoder = torch.device(name), self._encoder
+        # Cached by the tokenizer here, since the graph must not ask it.
+        _ = encoder.tokenizer.special_affixes, encoder.tokenizer.unweighted_ids
+        with torch.inference_mode(False), torch.no_grad():
+            encoder_weights = self._weights.to(device).table
+            weights = None if self._weights.is_uniform else encoder_weights
+            table = encoder.embedding_table(device)
+            encoder_ids: Tensor | None = torch.arange(len(table), device=device)
+            if self._bridge is not None:
+                encoder_ids = self._bridge.encoder_ids(device)
+                bridged = self._bridge.embedding_table(device)
+                # Equal vocabularies share one table.
+                if bridged.data_ptr() != table.data_ptr():
+                    table, weights = bridged, self._bridge.average_weights(encoder_weights)
+            if weights is not None:
+                weights = weights[: len(table)].to(torch.promote_types(torch.float32, table.dtype))
+            self._loaded[name] = OutputVocabulary(table, weights, self.control_ids, encoder_ids), encoder_weights
+        return True
+
+    def require_size(self, size: int, expected: int, subject: str) -> int:
+        """Return how many outputs are tokens; with a bridge, output layers may be padded beyond the tokenizer."""
+        if size == expected or (size > expected and self._bridge is not None):
+            return expected
+        if self._bridge is None:
+            raise ValueError(
+                f"{subject} a vocabulary of {size} but the encoder {self._encoder.name!r} has one of {expected}: pass "
+                f"the generator's tokenizer as tokenizer="
+            )
+        raise ValueError(f"{subject} a vocabulary of {size}, the generator's tokenizer has {expected} tokens")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies take the tables from the encoder again.
+        return {**self.__dict__, "_loaded": {}}
+
+
+@dataclass(frozen=True)
+class SoftTokens:
+    """Texts as input embeddings, without the special tokens around them.
+
+    Args:
+        embeddings: input embedding of each soft token, shape (batch, positions, width).
+        content: positions that belong to the text, anywhere in a row, shape (batch, positions), bool.
+        weights: token weight of each position, shape (batch, positions). Default: 1.
+    """
+
+    embeddings: Tensor
+    content: Tensor
+    weights: Tensor | None = None
+
+
 def predict_from_logits(
-    logits: Tensor,
-    content: Tensor,
-    vocabulary: OutputVocabulary,
-    relaxation: Relaxation,
-    temperature: float,
+    logits: Tensor, content: Tensor, vocabulary: OutputVocabulary, relaxation: Relaxation, temperature: float
 ) -> SoftTokens:
-    """Return expectations under relaxed logits.
+    """Return expectations under relaxed logits, arbitrary and without gradient outside the content.
 
     Args:
         logits: shape (batch, positions, vocabulary).
@@ -70,14 +163,7 @@ def predict_from_logits(
         temperature: of the relaxation.
 
     Returns:
-        The expectations as soft tokens, arbitrary and without gradient outside the content; their weights have no
-        gradient.
-
-    Example:
-        >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
-        >>> logits, content = torch.tensor([[[0.0, 0.0, 9.0]]]), torch.tensor([[True]])
-        >>> predict_from_logits(logits, content, vocabulary, softmax_relaxation, 1.0).embeddings
-        tensor([[[2., 1.]]])
+        The expectations as soft tokens; their weights have no gradient.
     """
     if relaxation is softmax_relaxation and is_eager():
         kept = _needed_positions(content)
@@ -100,7 +186,7 @@ def predict_from_hidden(
     labels: Tensor | None = None,
     ignore_index: int = -100,
 ) -> tuple[SoftTokens, Tensor | None]:
-    """Return expectations under a softmax, without a tensor of all logits.
+    """Return expectations as :func:`predict_from_logits`, without a tensor of all logits, and the cross-entropy.
 
     Args:
         hidden: the generator's last hidden states, shape (batch, positions, features).
@@ -109,18 +195,8 @@ def predict_from_hidden(
         bias: of its output layer, shape (outputs,), or none.
         vocabulary: the tokens.
         temperature: of the softmax.
-        labels: token ids, shape (batch, positions), to compute the cross-entropy too, in the same pass.
+        labels: token ids, shape (batch, positions), to compute the mean cross-entropy too, in the same pass.
         ignore_index: label that the cross-entropy ignores.
-
-    Returns:
-        The expectations, as from :func:`predict_from_logits`; and the mean cross-entropy, ``None`` without labels.
-
-    Example:
-        >>> vocabulary = OutputVocabulary(torch.tensor([[0.0, 2.0], [4.0, 0.0], [8.0, 8.0]]), None, [2])
-        >>> hidden, content = torch.zeros(1, 1, 4), torch.tensor([[True]])
-        >>> predictions, _ = predict_from_hidden(hidden, content, torch.ones(3, 4), None, vocabulary, 1.0)
-        >>> predictions.embeddings
-        tensor([[[2., 1.]]])
     """
     needed = content if labels is None else content | (labels != ignore_index)
     kept = _needed_positions(needed)
@@ -168,11 +244,6 @@ def compute_statistics(
 
     Returns:
         The statistics, shape (batch, positions) each, arbitrary outside the content.
-
-    Example:
-        >>> logits = torch.tensor([[0.0, 0.0, -torch.inf]])
-        >>> compute_statistics(lambda part: logits[part], torch.tensor([[True]]), [1], likeliest=True)
-        {'entropy': tensor([[0.6931]]), 'special_mass': tensor([[0.5000]]), 'likeliest': tensor([[0]])}
     """
     names = [*(("entropy", "special_mass") if of_softmax else ()), *(("likeliest",) if likeliest else ())]
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
@@ -211,3 +282,101 @@ def _split_columns(expected: Tensor, content: Tensor, vocabulary: OutputVocabula
     if vocabulary.weights is None:
         return SoftTokens(expected, content)
     return SoftTokens(expected[..., :-1], content, expected[..., -1].detach())
+
+
+@dataclass(frozen=True)
+class EncodedTokens:
+    """Encoded candidates or references of a batch.
+
+    Args:
+        vectors: unit vectors, shape (batch, positions, width).
+        mask: positions that can be matched, special tokens included unless the encoder excludes them, shape (batch,
+            positions), bool.
+        weights: token weight of each position, 0 for padding, shape (batch, positions).
+        has_content: rows with a content token, shape (batch,), bool.
+    """
+
+    vectors: Tensor
+    mask: Tensor
+    weights: Tensor
+    has_content: Tensor
+
+    @property
+    def mass(self) -> TokenMass:
+        """Mask and weights of the tokens, as a matching takes them."""
+        return TokenMass(self.mask, self.weights)
+
+    def select(self, rows: Tensor) -> EncodedTokens:
+        """Return some rows, which may repeat, by their indices."""
+        return EncodedTokens(self.vectors[rows], self.mask[rows], self.weights[rows], self.has_content[rows])
+
+
+def encode_soft_tokens(
+    tokens: SoftTokens, encoder: FrozenEncoder, encoder_weights: Tensor | None = None
+) -> EncodedTokens:
+    """Encode soft tokens with the encoder's special tokens around them, with gradient.
+
+    Args:
+        tokens: the texts.
+        encoder: the encoder.
+        encoder_weights: weight of each token id, for the special tokens, shape (vocabulary,). Default: 0 for the cls
+            and sep tokens and 1 for others, as in the metric without idf.
+
+    Returns:
+        The encoded texts, their content moved to the left.
+
+    Raises:
+        ValueError: a row is too long for the encoder.
+    """
+    embeddings, content = tokens.embeddings, tokens.content
+    device, dtype = embeddings.device, embeddings.dtype
+    before, after = encoder.tokenizer.special_affixes
+    special_ids = [*before, *after]
+    special = encoder.embedding_table(device)[special_ids].to(dtype)
+    if encoder_weights is None:
+        unweighted = encoder.tokenizer.unweighted_ids
+        of_special = torch.tensor([float(i not in unweighted) for i in special_ids], dtype=dtype, device=device)
+    else:
+        of_special = encoder_weights.to(device)[special_ids].to(dtype)
+    if excludes_special := encoder.tokenizer.exclude_special_tokens:
+        of_special = torch.zeros_like(of_special)
+
+    lengths = content.sum(1, keepdim=True)
+    # Content moves to the left, over holes and left padding.
+    order = (~content).long().argsort(dim=1, stable=True)
+    limit = encoder.tokenizer.max_length
+    # On an accelerator, the longest row is waited for only if it may be too long.
+    if (device.type == "cpu" and is_eager()) or (limit is not None and content.shape[1] + len(special_ids) > limit):
+        longest = int(lengths.max())
+        require_fitting(longest, encoder)
+        order = order[:, : max(longest, 1)]
+    batch, positions = order.shape
+    own = embeddings.gather(1, order[..., None].expand(-1, -1, embeddings.shape[-1]))
+    weights = torch.ones_like(embeddings[..., 0]) if tokens.weights is None else tokens.weights.to(dtype)
+    weights = weights.gather(1, order)
+
+    # Rows are gathered from the special tokens, an empty place for padding, and the row's own positions.
+    padding = embeddings.new_zeros(batch, 1, embeddings.shape[-1])
+    bank = torch.cat([special.expand(batch, -1, -1), padding, own], dim=1)
+    weight_bank = torch.cat([of_special.expand(batch, -1), padding[..., 0], weights], dim=1)
+    within = torch.arange(len(special_ids) + positions, device=device).expand(batch, -1) - len(before)
+    source = torch.full_like(within, len(special_ids))
+    source = torch.where(within < 0, within + len(before), source)
+    source = torch.where((within >= 0) & (within < lengths), len(special_ids) + 1 + within, source)
+    keys = within < lengths + len(after)
+    source = torch.where((within >= lengths) & keys, len(before) + within - lengths, source)
+    inputs = bank.gather(1, source[..., None].expand(-1, -1, bank.shape[-1]))
+    row_weights = weight_bank.gather(1, source)
+    matched = (within >= 0) & (within < lengths) if excludes_special else keys
+    return EncodedTokens(encoder.encode_soft(inputs, keys)[0], matched, row_weights, lengths.squeeze(1) > 0)
+
+
+def require_fitting(longest: int, encoder: FrozenEncoder) -> None:
+    """Raise an error unless the longest text of a batch, in tokens without special ones, fits the encoder."""
+    limit, num_special = encoder.tokenizer.max_length, encoder.tokenizer.num_special_tokens
+    if limit is not None and longest + num_special > limit:
+        raise ValueError(
+            f"a row has {longest} tokens, but the encoder {encoder.name!r} takes {limit - num_special} and its special "
+            f"tokens: tokenize the labels with truncation=True and max_length={limit - num_special} (with texts as "
+            f"target, end the mask there), see 'Length' in examples/loss.md"
+        )

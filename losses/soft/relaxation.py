@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bertscore_tm.utilities.settings import require_positive
+
 __all__ = [
     "RELAXATIONS",
     "Relaxation",
@@ -84,19 +86,7 @@ RELAXATIONS: dict[str, Relaxation] = {
 
 
 def mask_excluded(logits: Tensor, excluded_ids: Sequence[int]) -> Tensor:
-    """Return logits in float32 or float64 in which excluded tokens get no probability.
-
-    Args:
-        logits: shape (..., vocabulary).
-        excluded_ids: ids of the excluded tokens.
-
-    Returns:
-        The same shape.
-
-    Example:
-        >>> mask_excluded(torch.tensor([1.0, 5.0]), [1]).softmax(-1)
-        tensor([1., 0.])
-    """
+    """Return logits in float32 or float64 in which excluded tokens get no probability, shape (..., vocabulary)."""
     z = logits.to(torch.promote_types(torch.float32, logits.dtype))
     if not excluded_ids:
         return z
@@ -108,8 +98,7 @@ def mask_excluded(logits: Tensor, excluded_ids: Sequence[int]) -> Tensor:
 
 def _divide_by_temperature(z: Tensor, temperature: float) -> Tensor:
     """Return z / u, up to a shift of each row that keeps large logits over small temperatures from overflowing."""
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
+    require_positive("temperature", temperature)
     if temperature == 1:
         return z
     return (z - z.detach().amax(-1, keepdim=True)) / temperature

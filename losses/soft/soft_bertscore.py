@@ -17,7 +17,6 @@ from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.functional.ranking import Component, ReferencesReduce
 from bertscore_tm.losses.soft.bridge.fidelity import require_fidelity
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
-from bertscore_tm.losses.soft.generator_vocabulary import GeneratorVocabulary
 from bertscore_tm.losses.soft.matching import (
     Matching,
     MatchingName,
@@ -25,12 +24,14 @@ from bertscore_tm.losses.soft.matching import (
     soft_precision_recall_f1,
 )
 from bertscore_tm.losses.soft.predictions import (
+    GeneratorVocabulary,
+    SoftTokens,
     compute_statistics,
+    encode_soft_tokens,
     predict_from_hidden,
     predict_from_logits,
 )
 from bertscore_tm.losses.soft.relaxation import RELAXATIONS, Relaxation, RelaxationName, softmax_relaxation
-from bertscore_tm.losses.soft.soft_tokens import SoftTokens, encode_soft_tokens
 from bertscore_tm.losses.soft.targets import (
     EncodedReferences,
     encode_reference_labels,
@@ -141,7 +142,6 @@ class SoftBERTScoreLoss(nn.Module):
         require_choice("reduction", reduction, Reduction)
         require_positive("temperature", temperature)
         require_positive("matching_temperature", matching_temperature)
-        # Resolved at each call, so that both can be assigned; here to raise errors early.
         resolve_callable("relaxation", relaxation, RELAXATIONS)
         resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
         self.relaxation = relaxation
@@ -216,7 +216,7 @@ class SoftBERTScoreLoss(nn.Module):
                 logits,
                 content,
                 vocabulary,
-                resolve_callable("relaxation", self.relaxation, RELAXATIONS),
+                self.relaxation if callable(self.relaxation) else RELAXATIONS[self.relaxation],
                 self.temperature,
             )
         flat = logits.detach().flatten(0, 1)
@@ -266,7 +266,7 @@ class SoftBERTScoreLoss(nn.Module):
             >>> torch.allclose(cross_entropy, torch.nn.functional.cross_entropy(head(hidden)[0], labels[0]))
             True
         """
-        if resolve_callable("relaxation", self.relaxation, RELAXATIONS) is not softmax_relaxation:
+        if self.relaxation not in ("softmax", softmax_relaxation):
             raise ValueError(
                 f"forward_hidden supports relaxation='softmax' only, got relaxation={self.relaxation!r}: pass the "
                 f"logits to forward"
@@ -365,7 +365,7 @@ class SoftBERTScoreLoss(nn.Module):
             similarities = cosine_similarities(candidate.vectors, reference.vectors)
             has_content = candidate.has_content & reference.has_content
 
-            def scores(matching: MatchingName | Matching) -> dict[str, Tensor]:
+            def scores(matching: Matching) -> dict[str, Tensor]:
                 of_pairs = soft_precision_recall_f1(
                     similarities, candidate.mass, reference.mass, matching, self.matching_temperature
                 )
@@ -375,12 +375,14 @@ class SoftBERTScoreLoss(nn.Module):
                     for name, score in of_pairs.items()
                 }
 
-            soft = scores(self.matching)
+            soft = scores(self.matching if callable(self.matching) else TOKENWISE_MATCHINGS[self.matching])
             loss = reduce_batch(1 - soft[self.component], self.reduction, included)
             if not return_components:
                 return loss
             with torch.no_grad():
-                components = soft | {f"teacher_forced_{name}": score for name, score in scores("max").items()}
+                components = soft | {
+                    f"teacher_forced_{name}": score for name, score in scores(TOKENWISE_MATCHINGS["max"]).items()
+                }
         num_content = content.sum(1).clamp(min=1)
         for name in ("entropy", "special_mass"):
             components[name] = torch.where(content, statistics[name], 0.0).sum(1) / num_content

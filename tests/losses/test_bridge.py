@@ -12,7 +12,7 @@ from transformers import AutoModel, ByT5Tokenizer, PreTrainedTokenizerFast
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
-from bertscore_tm.losses.soft.soft_tokens import encode_soft_tokens
+from bertscore_tm.losses.soft.predictions import encode_soft_tokens
 from tests.support.generator_tokenizers import GENERATORS, SPECIALS, TEXTS, cut_to, generator, like, wrapped
 from tests.support.models import tiny_config
 from tests.support.soft_predictions import CPU, content_ids, tiny

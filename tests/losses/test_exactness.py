@@ -11,8 +11,7 @@ from torchmetrics import SumMetric
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss, softmax_relaxation
-from bertscore_tm.losses.soft.predictions import predict_from_logits
-from bertscore_tm.losses.soft.soft_tokens import SoftTokens, encode_soft_tokens
+from bertscore_tm.losses.soft.predictions import SoftTokens, encode_soft_tokens, predict_from_logits
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import EVERY_FAMILY, tiny_model
 from tests.support.soft_predictions import (

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
-from bertscore_tm.losses.soft.expected_embedding import linear_expected_embedding
+from bertscore_tm.losses.soft.expectations import linear_expected_embedding
 from tests.support.plain_expected_embedding import (
     VOCABULARY,
     assert_close,
@@ -301,7 +301,6 @@ def test_autocast_does_not_lower_the_precision(dtype):
         ({"input": torch.zeros(2, 3, 7)}, ValueError, r"input and linear_weight must have shapes .*\(2, 3, 7\)"),
         ({"input": torch.tensor(0.0)}, ValueError, "input and linear_weight must have shapes"),
         ({"linear_weight": torch.zeros(8)}, ValueError, "input and linear_weight must have shapes"),
-        ({"input": torch.zeros(2, 3, 8, dtype=torch.long)}, TypeError, "input must be a floating-point tensor"),
         ({"linear_weight": torch.zeros(22, 8)}, ValueError, "table must have a row for each of the 22 tokens"),
         ({"table": torch.zeros(23)}, ValueError, "table must have a row for each of the 23 tokens"),
         ({"table": torch.zeros(23, 5, requires_grad=True)}, ValueError, "table.detach()"),

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from bertscore_tm.losses.soft.expected_embedding import linear_expected_embedding
+from bertscore_tm.losses.soft.expectations import linear_expected_embedding
 from examples.benchmarks.processes import peak_growth, run_fresh
 from tests.support.plain_expected_embedding import assert_close, gradients, make, plain, plain_cross_entropy, upstream
 

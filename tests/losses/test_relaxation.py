@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertscore_tm.losses.soft.expected_embedding import expected_embedding
+from bertscore_tm.losses.soft.expectations import expected_embedding
 from bertscore_tm.losses.soft.relaxation import (
     RELAXATIONS,
     RelaxationName,

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from bertscore_tm.losses.soft import softmax_expectation as module
-from bertscore_tm.losses.soft.expected_embedding import linear_expected_embedding
-from bertscore_tm.losses.soft.softmax_expectation import softmax_expectation
+from bertscore_tm.losses.soft import expectations as module
+from bertscore_tm.losses.soft.expectations import linear_expected_embedding, softmax_expectation
 
 VOCABULARY, WIDTH = 23, 5
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from bertscore_tm.losses.soft.expected_embedding import expected_embedding
+from bertscore_tm.losses.soft.expectations import expected_embedding
 from bertscore_tm.losses.soft.relaxation import softmax_relaxation
 
 VOCABULARY = 23

@@ -9,7 +9,7 @@ import torch
 
 from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
-from bertscore_tm.losses.soft.soft_tokens import SoftTokens, encode_soft_tokens
+from bertscore_tm.losses.soft.predictions import SoftTokens, encode_soft_tokens
 from bertscore_tm.losses.soft.targets import encode_reference_texts
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.token_weights import token_weights

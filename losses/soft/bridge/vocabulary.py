@@ -21,7 +21,7 @@ from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.soft.bridge.fidelity import FIDELITY_TEXTS, measure_fidelity
 from bertscore_tm.losses.soft.bridge.piece_table import PieceTable
 from bertscore_tm.losses.soft.bridge.token_pieces import build_piece_table
-from bertscore_tm.losses.soft.soft_tokens import SoftTokens
+from bertscore_tm.losses.soft.predictions import SoftTokens
 from bertscore_tm.utilities.settings import require_choice
 
 __all__ = ["Mode", "VocabularyBridge"]

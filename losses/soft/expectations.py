@@ -1,12 +1,13 @@
 """Expected input embeddings of an encoder under a generator's token probabilities.
 
-Computed from the probabilities, or from the generator's hidden states without a tensor of all logits.
+Computed from the probabilities; from logits, without a tensor of all probabilities; or from the generator's hidden
+states, without a tensor of all logits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import torch
@@ -14,10 +15,13 @@ from torch import Tensor
 
 from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, transposed_matmul
 from bertscore_tm.core.reductions import Reduction
-from bertscore_tm.losses.soft.vocabulary_chunks import divide_by_temperature_, exponentiate_, split_vocabulary
+from bertscore_tm.losses.soft.relaxation import softmax_relaxation
 from bertscore_tm.utilities.settings import require_choice
 
-__all__ = ["expected_embedding", "linear_expected_embedding"]
+__all__ = ["expected_embedding", "linear_expected_embedding", "softmax_expectation"]
+
+# Tokens per chunk of given logits: few enough to stay in a processor's caches.
+_TOKENS_PER_CHUNK = 2048
 
 
 def expected_embedding(probabilities: Tensor, table: Tensor) -> Tensor:
@@ -41,6 +45,39 @@ def expected_embedding(probabilities: Tensor, table: Tensor) -> Tensor:
         rows = probabilities.reshape(-1, len(table))
         y: Tensor = FrozenLinear.apply(rows, table.t(), None, None)  # type: ignore[no-untyped-call]
         return y.view(*probabilities.shape[:-1], table.shape[1])
+
+
+def softmax_expectation(
+    logits: Tensor,
+    table: Tensor,
+    temperature: float = 1.0,
+    excluded_ids: Sequence[int] = (),
+    kept: Tensor | None = None,
+    ignored: Tensor | None = None,
+) -> Tensor:
+    r"""Return :math:`y = \mathrm{softmax}(z / u)\, E` over content tokens.
+
+    Equals ``expected_embedding(softmax_relaxation(z, u, excluded_ids), table)`` with the same gradients, which can be
+    differentiated again. Only the logits are saved for the backward pass: do not change them in place before it.
+
+    Args:
+        logits: z, shape (..., vocabulary).
+        table: E, frozen, shape (vocabulary, width).
+        temperature: u, above 0; below 1 sharpens, towards one-hot.
+        excluded_ids: tokens that get no probability, such as special tokens.
+        kept: positions that are needed, as indices of the flattened positions, shape (kept,). The others are not
+            computed; y and its gradient are 0 there. Default: all.
+        ignored: positions whose logits may be anything, such as NaN, and count as 0, shape (positions,), bool; for an
+            accelerator, which would have to wait for the indices of the others. Default: none.
+
+    Returns:
+        y, shape (..., width), float32 or float64.
+    """
+    rows = logits.reshape(-1, logits.shape[-1])
+    y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids), kept, ignored)  # type: ignore[no-untyped-call]
+    if kept is not None:
+        y = y.new_zeros(len(rows), table.shape[1]).index_copy(0, kept, y)
+    return y.view(*logits.shape[:-1], table.shape[1])
 
 
 @overload
@@ -123,7 +160,7 @@ def linear_expected_embedding(
         are ignored the mean is NaN, without gradient, as in PyTorch.
 
     Raises:
-        TypeError: an argument other than the target is not floating-point, or the target is not int64.
+        TypeError: the target is not int64.
         ValueError: shapes do not fit, an id is outside the vocabulary, the temperature or chunk size is not positive,
             the reduction is unknown, or the table requires a gradient.
 
@@ -138,7 +175,7 @@ def linear_expected_embedding(
         >>> round(cross_entropy.item(), 4)  # log(3)
         1.0986
     """
-    _check(input, linear_weight, table, target, linear_bias, temperature, reduction, ignore_index, chunk_size)
+    _check(input, linear_weight, table, target, linear_bias, reduction, ignore_index, chunk_size)
     vocab_size = len(linear_weight)
     excluded = sorted({*excluded_ids})
     if excluded and not 0 <= excluded[0] <= excluded[-1] < vocab_size:
@@ -175,14 +212,10 @@ def _check(
     table: Tensor,
     target: Tensor | None,
     bias: Tensor | None,
-    temperature: float,
     reduction: str,
     ignore_index: int,
     chunk_size: int,
 ) -> None:
-    for name, tensor in (("input", input), ("linear_weight", weight), ("table", table), ("linear_bias", bias)):
-        if tensor is not None and not tensor.is_floating_point():
-            raise TypeError(f"{name} must be a floating-point tensor, got {tensor.dtype}")
     if weight.ndim != 2 or input.ndim == 0 or input.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"input and linear_weight must have shapes (..., features) and (vocabulary, features), got "
@@ -197,8 +230,6 @@ def _check(
         raise ValueError(f"linear_bias must have shape {(len(weight),)}, got {tuple(bias.shape)}")
     if table.requires_grad and torch.is_grad_enabled():
         raise ValueError("table cannot get a gradient: pass table.detach()")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
     require_choice("reduction", reduction, Reduction)
@@ -218,13 +249,89 @@ def _check(
             )
 
 
-class _LinearExpectedEmbedding(torch.autograd.Function):
-    """Expected embeddings y and, with a target, its surprisal -log p(target), over chunks of the vocabulary.
+class _RunningSoftmax:
+    """Softmax of rows whose logits come in chunks: the largest logit so far, and the sum of exp((z - peak) / u).
 
-    Of each row, ``peak`` is the largest logit of content and ``total`` the sum of exp((z - peak) / u), so that the
-    softmax is exp((z - peak) / u) / total. They are kept apart, as their log-sum-exp would round large logits.
-    ``full_peak`` and ``full_total`` are the same over all tokens at temperature 1, for the surprisal.
+    They are kept apart, as their log-sum-exp would round large logits.
     """
+
+    def __init__(self, like: Tensor, num_rows: int, temperature: float) -> None:
+        if not temperature > 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}")
+        self.temperature = temperature
+        self.peak = like.new_full((num_rows, 1), torch.finfo(like.dtype).min)
+        self.total = like.new_zeros(num_rows, 1)
+
+    def add_(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return exp((z - peak) / u), written into z, and the factor by which earlier sums shrink."""
+        before, self.peak = self.peak, torch.maximum(self.peak, z.amax(1, keepdim=True))
+        weights = _weigh_(z, self.peak, self.temperature)
+        factor = ((before - self.peak) / self.temperature).exp_()
+        self.total = self.total * factor + weights.sum(1, keepdim=True)
+        return weights, factor
+
+
+class _SoftmaxExpectation(torch.autograd.Function):
+    """Softmax times table, over chunks of the vocabulary, in float32 or float64."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        table: Tensor,
+        temperature: float,
+        excluded: list[int],
+        kept: Tensor | None,
+        ignored: Tensor | None,
+    ) -> Tensor:
+        """Return y of the kept rows, shape (kept, width)."""
+        dtype = torch.promote_types(torch.float32, logits.dtype)
+        num_rows = len(logits) if kept is None else len(kept)
+        y = torch.zeros(num_rows, table.shape[1], dtype=dtype, device=logits.device)
+        softmax = _RunningSoftmax(y, num_rows, temperature)
+        for part, z in _copy_chunks(logits, excluded, kept, ignored, dtype):
+            weights, factor = softmax.add_(z)
+            y.mul_(factor).add_(linear(weights, table[part].to(dtype).t()))
+        y.div_(softmax.total)
+        ctx.temperature, ctx.excluded, ctx.kept = temperature, excluded, kept
+        ctx.save_for_backward(logits, table, y, softmax.peak, softmax.total, ignored)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the logits."""
+        logits, table, y, peak, total, ignored = ctx.saved_tensors
+        dtype, temperature, excluded, kept = y.dtype, ctx.temperature, ctx.excluded, ctx.kept
+        if torch.is_grad_enabled():
+            # Only differentiable operations, for create_graph=True.
+            z = logits if kept is None else logits[kept]
+            z = z if ignored is None else z.masked_fill(ignored[:, None], 0.0)
+            p = softmax_relaxation(z, temperature, excluded)
+            into_p = grad_y @ table.to(dtype).t()
+            grad = p * (into_p - (p * into_p).sum(1, keepdim=True)) / temperature
+            grad = grad.to(logits.dtype)
+            if kept is not None:
+                grad = torch.zeros_like(logits).index_copy(0, kept, grad)
+        else:
+            # Divided here rather than in every probability.
+            grad_y = grad_y / total / temperature
+            mean = (grad_y * y).sum(1, keepdim=True)
+            grad = torch.empty_like(logits) if kept is None else torch.zeros_like(logits)
+            for part, z in _copy_chunks(logits, excluded, kept, ignored, dtype):
+                weights = _weigh_(z, peak, temperature)
+                into_p = linear(grad_y, table[part].to(dtype)).sub_(mean)
+                if kept is None:
+                    torch.mul(weights, into_p, out=grad[:, part])
+                else:
+                    grad[:, part].index_copy_(0, kept, weights.mul_(into_p).to(grad.dtype))
+        # A row that is -inf elsewhere has all its mass on them.
+        ids = torch.tensor(excluded, dtype=torch.long, device=grad.device)
+        grad = grad.index_fill(1, ids, 0.0) if torch.is_grad_enabled() else grad.index_fill_(1, ids, 0.0)
+        return grad, None, None, None, None, None
+
+
+class _LinearExpectedEmbedding(torch.autograd.Function):
+    """Expected embeddings y and, with a target, its surprisal -log p(target) over all tokens at temperature 1."""
 
     @staticmethod
     def forward(
@@ -239,35 +346,30 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
         chunk_size: int,
     ) -> tuple[Tensor, Tensor | None]:
         """Return y, shape (rows, width), and the surprisals, shape (rows, 1)."""
-        dtype, lowest = hidden.dtype, torch.finfo(hidden.dtype).min
-        parts = split_vocabulary(len(weight), chunk_size, excluded, hidden.device)
+        dtype, num_rows = hidden.dtype, len(hidden)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
-            y = hidden.new_zeros(len(hidden), table.shape[1])
-            peak = full_peak = hidden.new_full((len(hidden), 1), lowest)
-            total = full_total = target_logit = hidden.new_zeros(len(hidden), 1)
+            y = hidden.new_zeros(num_rows, table.shape[1])
+            content, full = (_RunningSoftmax(hidden, num_rows, u) for u in (temperature, 1.0))
+            target_logit = hidden.new_zeros(num_rows, 1)
             # Reused for every chunk, as allocating would cost more than computing.
-            work = hidden.new_empty(1 if target is None else 2, len(hidden) * min(chunk_size, len(weight)))
-            for part, columns in parts:
+            work = hidden.new_empty(1 if target is None else 2, num_rows * min(chunk_size, len(weight)))
+            for part, columns in _split_vocabulary(len(weight), chunk_size, excluded, hidden.device):
                 logits = _logits(work[0], hidden, weight[part].to(dtype), bias, part)
                 if target is not None:
-                    before, full_peak = full_peak, torch.maximum(full_peak, logits.amax(1, keepdim=True))
-                    weights = exponentiate_(_view(work[1], logits.shape).copy_(logits).sub_(full_peak))
-                    full_total = full_total * (before - full_peak).exp() + weights.sum(1, keepdim=True)
+                    full.add_(_view(work[1], logits.shape).copy_(logits))
                     inside, column = _locate(target, part)
                     target_logit = torch.where(inside, logits.gather(1, column), target_logit)
                 if columns is not None:
                     # Not -inf, so that a row whose other logits are -inf stays defined.
-                    logits.index_fill_(1, columns, lowest)
-                before, peak = peak, torch.maximum(peak, logits.amax(1, keepdim=True))
-                weights = exponentiate_(divide_by_temperature_(logits.sub_(peak), temperature))
-                rescale = divide_by_temperature_(before - peak, temperature).exp_()
-                total = total * rescale + weights.sum(1, keepdim=True)
-                y.mul_(rescale).add_(linear(weights, table[part].to(dtype).t()))
-            y.div_(total)
-            surprisal = None if target is None else full_peak - target_logit + full_total.log()
+                    logits.index_fill_(1, columns, torch.finfo(dtype).min)
+                weights, factor = content.add_(logits)
+                y.mul_(factor).add_(linear(weights, table[part].to(dtype).t()))
+            y.div_(content.total)
+            surprisal = None if target is None else full.peak - target_logit + full.total.log()
         ctx.set_materialize_grads(False)
         ctx.temperature, ctx.excluded, ctx.chunk_size = temperature, excluded, chunk_size
-        ctx.save_for_backward(hidden, weight, bias, table, target, y, peak, total, full_peak, full_total)
+        of_rows = (content.peak, content.total, full.peak, full.total)
+        ctx.save_for_backward(hidden, weight, bias, table, target, y, *of_rows)
         return y, surprisal
 
     @staticmethod
@@ -284,23 +386,22 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
-        parts = split_vocabulary(len(weight), ctx.chunk_size, ctx.excluded, hidden.device)
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             if grad_y is not None:
                 # Divided here rather than in every probability.
                 grad_y = grad_y / total / ctx.temperature
                 mean = (grad_y * y).sum(1, keepdim=True)
             work = hidden.new_empty(2, len(hidden) * min(ctx.chunk_size, len(weight)))
-            for part, columns in parts:
+            for part, columns in _split_vocabulary(len(weight), ctx.chunk_size, ctx.excluded, hidden.device):
                 head = weight[part].to(dtype)
                 logits = _logits(work[0], hidden, head, bias, part)
                 grad = _view(work[1], logits.shape).zero_()
                 if grad_surprisal is not None:
                     inside, column = _locate(target, part)
-                    exponentiate_(grad.copy_(logits).sub_(full_peak)).mul_(grad_surprisal / full_total)
+                    _weigh_(grad.copy_(logits), full_peak, 1.0).mul_(grad_surprisal / full_total)
                     grad.scatter_add_(1, column, torch.where(inside, -grad_surprisal, 0.0))
                 if grad_y is not None:
-                    weights = exponentiate_(divide_by_temperature_(logits.sub_(peak), ctx.temperature))
+                    weights = _weigh_(logits, peak, ctx.temperature)
                     if columns is not None:
                         weights.index_fill_(1, columns, 0.0)
                     grad.addcmul_(weights, linear(grad_y, table[part].to(dtype)).sub_(mean))
@@ -311,6 +412,47 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                 if grad_bias is not None:
                     grad_bias[part] = grad.sum(0)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+
+
+def _split_vocabulary(
+    vocab_size: int, chunk_size: int, excluded_ids: Sequence[int], device: torch.device
+) -> list[tuple[slice, Tensor | None]]:
+    """Return the chunks of a vocabulary, each with the indices of its excluded columns, ``None`` without any."""
+    excluded = sorted(excluded_ids)
+    indices = torch.tensor(excluded, dtype=torch.long, device=device)
+    parts: list[tuple[slice, Tensor | None]] = []
+    for start in range(0, vocab_size, chunk_size):
+        stop = min(start + chunk_size, vocab_size)
+        first, last = (sum(token < end for token in excluded) for end in (start, stop))
+        parts.append((slice(start, stop), indices[first:last] - start if first < last else None))
+    return parts
+
+
+def _copy_chunks(
+    logits: Tensor, excluded: list[int], kept: Tensor | None, ignored: Tensor | None, dtype: torch.dtype
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield copies of the kept rows' logits of each chunk, with the lowest finite number at excluded tokens.
+
+    The lowest finite number rather than -inf, so that a row whose other logits are -inf stays defined.
+    """
+    num_rows = len(logits) if kept is None else len(kept)
+    memory = torch.empty(num_rows * min(logits.shape[1], _TOKENS_PER_CHUNK), dtype=dtype, device=logits.device)
+    for part, columns in _split_vocabulary(logits.shape[1], _TOKENS_PER_CHUNK, excluded, logits.device):
+        chunk = logits[:, part] if kept is None else logits[:, part].index_select(0, kept)
+        z = _view(memory, chunk.shape).copy_(chunk)
+        if ignored is not None:
+            z.masked_fill_(ignored[:, None], 0.0)
+        yield part, z if columns is None else z.index_fill_(1, columns, torch.finfo(dtype).min)
+
+
+def _weigh_(z: Tensor, peak: Tensor, temperature: float) -> Tensor:
+    """Return exp((z - peak) / u), in place, and 0 for denormal results, which a CPU multiplies some 10 times slower."""
+    z.sub_(peak)
+    if temperature != 1:
+        z.div_(temperature)
+    if z.device.type == "cpu":
+        torch.threshold_(z, math.log(torch.finfo(z.dtype).tiny), -math.inf)
+    return z.exp_()
 
 
 def _view(memory: Tensor, shape: Sequence[int]) -> Tensor:
