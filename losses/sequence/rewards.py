@@ -231,19 +231,7 @@ def _length_guard(candidate: int, reference: int, band: tuple[float, float]) -> 
 
 
 def distinct_ngram_share(tokens: Sequence[object], size: int) -> float:
-    """Return the share of distinct n-grams among all n-grams.
-
-    Args:
-        tokens: words or token ids.
-        size: n.
-
-    Returns:
-        The share; 1 for texts shorter than n tokens.
-
-    Example:
-        >>> distinct_ngram_share("a cat a cat".split(), 2)
-        0.6666666666666666
-    """
+    """Return the share of distinct n-grams among all n-grams; 1 for texts shorter than n tokens."""
     ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else 1.0
 

@@ -275,16 +275,10 @@ def _until_end(ids: Tensor, end: int | list[int] | None) -> Tensor:
 
 
 def list_input_names(model: nn.Module) -> set[str] | None:
-    """Return the names of the inputs that a model takes.
+    """Return the names of the inputs that a model takes; ``None`` where it takes any.
 
     ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
     model and of its base classes are included.
-
-    Args:
-        model: the model.
-
-    Returns:
-        The names; ``None`` where it takes any.
     """
     wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
     own = signature(model.forward).parameters.values()
@@ -298,11 +292,7 @@ def list_input_names(model: nn.Module) -> set[str] | None:
 
 @contextmanager
 def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off, and restore the training mode of every submodule, also after an exception.
-
-    Args:
-        module: the module.
-    """
+    """Switch dropout off, and restore the training mode of every submodule, also after an exception."""
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()
@@ -314,11 +304,7 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def isolate_random_state(device: torch.device) -> Iterator[None]:
-    """Run a block and restore the random states of Python, NumPy and torch, also after an exception.
-
-    Args:
-        device: the device in use; the random states of all CUDA devices, which one seed changes, are restored with it.
-    """
+    """Run a block and restore the random states of Python, NumPy, torch and, with a CUDA device, of all CUDA devices."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if device.type == "cuda" else []
     try:

@@ -46,18 +46,7 @@ FIDELITY_TEXTS = (
 
 
 def measure_fidelity(bridge: VocabularyBridge, texts: Sequence[str]) -> float:
-    """Return the mean F1 of texts, as certain predictions of the generator, against themselves.
-
-    Args:
-        bridge: the bridge.
-        texts: texts like the generator's.
-
-    Returns:
-        The mean F1, at most 1.
-
-    Raises:
-        ValueError: ``texts`` is empty.
-    """
+    """Return the mean F1 of texts, as certain predictions of the generator, against themselves."""
     if isinstance(texts, str) or not texts:
         raise ValueError(f"texts must be a list of at least one text, got {texts!r}")
     encoder, device = bridge.encoder, bridge.encoder.device
@@ -78,15 +67,7 @@ def measure_fidelity(bridge: VocabularyBridge, texts: Sequence[str]) -> float:
 
 
 def require_fidelity(bridge: VocabularyBridge, texts: Sequence[str] | None) -> None:
-    """Warn about a bridge of low fidelity, or refuse it.
-
-    Args:
-        bridge: the bridge.
-        texts: texts to measure it on. Default: :data:`FIDELITY_TEXTS`.
-
-    Raises:
-        ValueError: texts score less than the bridge's ``min_fidelity`` against themselves.
-    """
+    """Warn about a bridge of low fidelity on some texts, by default :data:`FIDELITY_TEXTS`, or refuse it."""
     score = bridge.default_fidelity if texts is None else bridge.fidelity(texts)
     found = (
         f"texts score {score:.3f} against themselves through the bridge from the generator's vocabulary "

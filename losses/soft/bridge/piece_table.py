@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,24 +55,10 @@ class PieceTable:
         return self.offsets[:: len(Context)].diff() == 0
 
     def average(self, values: Tensor) -> Tensor:
-        """Return the mean of values of the encoder's tokens over each token's pieces.
-
-        Args:
-            values: on the table's device, shape (encoder's vocabulary, width).
-
-        Returns:
-            Shape (vocabulary, width), in the same precision; 0 for tokens without pieces.
-        """
+        """Return the mean of values, shape (encoder's vocabulary, width), over each token's pieces, 0 without any."""
         offsets, pieces, shares = self._mean
-        averaged: Tensor = torch.nn.functional.embedding_bag(
-            pieces,
-            values,
-            offsets,
-            mode="sum",
-            per_sample_weights=shares.to(values.dtype),
-            include_last_offset=True,
-        )
-        return averaged
+        options: dict[str, Any] = {"mode": "sum", "per_sample_weights": shares.to(values.dtype)}
+        return torch.nn.functional.embedding_bag(pieces, values, offsets, include_last_offset=True, **options)
 
     @cached_property
     def _mean(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,14 +71,8 @@ class PieceTable:
         """Return the table on a device."""
         if self.offsets.device == device:
             return self
-        return replace(
-            self,
-            offsets=self.offsets.to(device),
-            pieces=self.pieces.to(device),
-            shares=self.shares.to(device),
-            follows=self.follows.to(device),
-            control=self.control.to(device),
-        )
+        names = ("offsets", "pieces", "shares", "follows", "control")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def expand(self, tokens: Tensor, content: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Concatenate the pieces of each row's tokens.

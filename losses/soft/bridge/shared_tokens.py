@@ -46,8 +46,7 @@ def find_shared_tokens(
         texts: text of each of the generator's tokens, as from :func:`decode_tokens`; empty for ids without a token.
 
     Returns:
-        Shape (ids of the generator,), int64, -1 for tokens that the encoder does not have; ``None`` where the
-        tokenizers split texts differently.
+        Shape (ids of the generator,), int64, -1 for tokens that the encoder does not have; ``None`` otherwise.
     """
     encoder_vocabulary = encoder.vocabulary
     num_common = sum(token in encoder_vocabulary for token in vocabulary)
@@ -75,9 +74,9 @@ def find_shared_tokens(
     names = shared.clone()
     if generator.unk_token_id is not None and encoder.tokenizer.unk_token_id is not None:
         names[generator.unk_token_id] = encoder.tokenizer.unk_token_id
+    named = names.tolist()
     first, second = tokenize_texts(generator, probes), tokenize_texts(encoder.tokenizer, probes)
-    alike = torch.equal(first.lengths, second.lengths) and torch.equal(names[first.ids], second.ids)
-    return shared if alike else None
+    return shared if [[named[i] for i in row] for row in first] == second else None
 
 
 def find_named_pieces(
@@ -89,14 +88,7 @@ def find_named_pieces(
     a token of the same name in the encoder, such as a WordPiece vocabulary that was cut to a domain's texts. The
     generator splits some words into more tokens than the encoder, but into pieces that the encoder has.
 
-    Args:
-        generator: the generator's tokenizer.
-        vocabulary: its token strings and their ids.
-        encoder: the encoder's tokenizer.
-        texts: text of each of the generator's tokens; those of blank ones and special tokens need no piece.
-
-    Returns:
-        Shape (ids of the generator,), int64, -1 for tokens that need no piece; ``None`` where a token has none.
+    Arguments and result are those of :func:`find_shared_tokens`; blank and special tokens need no piece.
     """
     if not (generator.is_fast and encoder.tokenizer.is_fast):
         return None

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.soft.bridge.piece_table import Context, PieceTable
 from bertscore_tm.losses.soft.bridge.shared_tokens import find_named_pieces, find_shared_tokens
-from bertscore_tm.losses.soft.bridge.text_pieces import TokenizedRows, decode_tokens, tokenize_texts
+from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens, tokenize_texts
 
 __all__ = ["build_piece_table"]
 
@@ -34,13 +34,6 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     Where both tokenizers split texts into the same tokens, or the generator's vocabulary is a part of the encoder's, a
     token's piece is that of the same name. Otherwise its pieces are those into which the encoder's tokenizer, with its
     normalizer, splits its text.
-
-    Args:
-        generator: the generator's tokenizer.
-        encoder: the encoder's tokenizer.
-
-    Returns:
-        The table.
     """
     vocabulary = generator.get_vocab()
     ids = sorted({*vocabulary.values()})
@@ -60,21 +53,15 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
         shared = find_named_pieces(generator, vocabulary, encoder, texts)
     if shared is None:
         shared = torch.full((vocab_size,), -1, dtype=torch.long, device="cpu")
-    # Rows of shared tokens are single ids, of all others none yet.
-    starts = torch.arange(vocab_size, device="cpu")[:, None].repeat(1, len(Context))
-    lengths = (shared >= 0).long()[:, None].repeat(1, len(Context))
-    pieces = shared
+    rows = [[[] if known < 0 else [known]] * len(Context) for known in shared.tolist()]
     others = [i for i, known in enumerate(shared.tolist()) if known < 0 and i not in special and texts[i].strip()]
-    if others:
-        split = _split_in_contexts([texts[i] for i in others], encoder)
-        rows = torch.tensor(others, device="cpu")
-        starts[rows] = split.starts.view(-1, len(Context)) + len(pieces)
-        lengths[rows] = split.lengths.view(-1, len(Context))
-        pieces = torch.cat([pieces, split.ids])
-    counts = lengths.flatten()
+    for i, split in zip(others, _split_in_contexts([texts[i] for i in others], encoder), strict=True):
+        rows[i] = split
+    counts = torch.tensor([len(pieces) for contexts in rows for pieces in contexts], device="cpu")
+    ids_of_pieces = [piece for contexts in rows for pieces in contexts for piece in pieces]
     return PieceTable(
         offsets=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
-        pieces=TokenizedRows(pieces, starts.flatten(), counts).pack(),
+        pieces=torch.tensor(ids_of_pieces, dtype=torch.long, device="cpu"),
         shares=(_usual_context(texts).flatten().float() / counts).repeat_interleave(counts),
         follows=_following_contexts(texts),
         control=control,
@@ -82,51 +69,36 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     )
 
 
-def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> TokenizedRows:
-    """Split each text in each context, rows numbered ``4 * text + context``.
-
-    A text that brings a space with it is split as after a space in all contexts but the first.
-    """
+def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[list[list[int]]]:
+    """Split each text in each context; one that brings a space with it as after a space, except at the start."""
     start = tokenize_texts(encoder.tokenizer, [encoder.prepare(text) for text in texts])
     words = [text.strip() for text in texts]
-    attached = torch.tensor(
-        [i for i, text in enumerate(texts) if not text[0].isspace()], dtype=torch.long, device="cpu"
+    attached = [i for i, text in enumerate(texts) if not text[0].isspace()]
+    spaced = _split_after(Context.SPACE, words, encoder)
+    word, other = (
+        dict(zip(attached, _split_after(context, [words[i] for i in attached], encoder), strict=True))
+        for context in (Context.WORD, Context.OTHER)
     )
-    rows = {Context.TEXT_START: start, Context.SPACE: _split_after(Context.SPACE, words, encoder).fill_empty(start)}
-    for context in (Context.WORD, Context.OTHER):
-        # Texts with a space are split as after a space.
-        base = rows[Context.SPACE]
-        found = _split_after(context, [words[i] for i in attached.tolist()], encoder)
-        found = found.fill_empty(start.select(attached))
-        starts = base.starts.index_copy(0, attached, found.starts + len(base.ids))
-        lengths = base.lengths.index_copy(0, attached, found.lengths)
-        rows[context] = TokenizedRows(torch.cat([base.ids, found.ids]), starts, lengths)
-    begins = torch.tensor([0, *(len(rows[context].ids) for context in Context)], device="cpu").cumsum(0)
-    starts = torch.stack([rows[context].starts + begins[context] for context in Context], dim=1)
-    lengths = torch.stack([rows[context].lengths for context in Context], dim=1)
-    # A text that vanishes in a context, such as a hard space, would have no position there.
-    lengths[(lengths == 0).any(1)] = 0
-    return TokenizedRows(torch.cat([rows[context].ids for context in Context]), starts.flatten(), lengths.flatten())
+    found = []
+    for i, alone in enumerate(start):
+        pieces = [alone, *(each or alone for each in (spaced[i], word.get(i, spaced[i]), other.get(i, spaced[i])))]
+        # A text that vanishes in a context, such as a hard space, would have no position there.
+        found.append(pieces if all(pieces) else [[]] * len(Context))
+    return found
 
 
-def _split_after(context: Context, words: Sequence[str], encoder: TextTokenizer) -> TokenizedRows:
-    """Split words that are attached to a stem; rows are empty where every stem merges with the word."""
-    starts, lengths = torch.zeros(2, len(words), dtype=torch.long, device="cpu")
-    ids, left = torch.zeros(0, dtype=torch.long, device="cpu"), torch.arange(len(words), device="cpu")
+def _split_after(context: Context, words: Sequence[str], encoder: TextTokenizer) -> list[list[int]]:
+    """Split words that are attached to a stem; a row is empty where every stem merges with the word."""
+    found: list[list[int]] = [[] for _ in words]
+    left = list(range(len(words)))
     for stem in _STEMS[context]:
-        prepared = [encoder.prepare(stem + words[i]) for i in left.tolist()]
-        rows = tokenize_texts(encoder.tokenizer, [encoder.prepare(stem), *prepared])
-        size = int(rows.lengths[0])
-        kept = rows.lengths[1:] > size
-        for place in range(size):
-            there = (rows.starts[1:] + place).clamp(max=len(rows.ids) - 1)
-            kept &= rows.ids[there] == rows.ids[place]
-        starts[left[kept]] = rows.starts[1:][kept] + size + len(ids)
-        lengths[left[kept]] = rows.lengths[1:][kept] - size
-        ids, left = torch.cat([ids, rows.ids]), left[~kept]
-        if not len(left):
-            break
-    return TokenizedRows(ids, starts, lengths)
+        prepared = [encoder.prepare(stem + words[i]) for i in left]
+        before, *rows = tokenize_texts(encoder.tokenizer, [encoder.prepare(stem), *prepared])
+        for i, row in zip(left, rows, strict=True):
+            if row[: len(before)] == before:
+                found[i] = row[len(before) :]
+        left = [i for i in left if not found[i]]
+    return found
 
 
 def _usual_context(texts: Sequence[str]) -> Tensor:
