@@ -304,7 +304,7 @@ def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def isolate_random_state(device: torch.device) -> Iterator[None]:
-    """Run a block and restore the random states of Python, NumPy, torch and, with a CUDA device, of all CUDA devices."""
+    """Run a block and restore the random states of Python, NumPy, torch and, if on one, of all CUDA devices."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if device.type == "cuda" else []
     try:

@@ -1,0 +1,497 @@
+"""Expected embeddings from hidden states and from logits: the plain product of softmax and table, in less memory."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+from bertscore_tm.losses import expected_embedding, linear_expected_embedding, softmax_relaxation
+from bertscore_tm.losses.soft import expectations
+from bertscore_tm.losses.soft.expectations import softmax_expectation
+from examples.benchmarks.processes import peak_growth, run_fresh
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+VOCABULARY = 23
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def noise(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def make(positions=(2, 3), vocabulary=VOCABULARY, features=8, width=5, dtype=torch.float32):
+    """Hidden states, weight and bias that want gradients, and a table."""
+    return (
+        noise(*positions, features, dtype=dtype).requires_grad_(),
+        noise(vocabulary, features, dtype=dtype, seed=1).requires_grad_(),
+        noise(vocabulary, dtype=dtype, seed=2).requires_grad_(),
+        noise(vocabulary, width, dtype=dtype, seed=3),
+    )
+
+
+def found_in(hidden, weight, bias, table, target=None, **options):
+    return linear_expected_embedding(hidden, weight, table, target, linear_bias=bias, **options)
+
+
+def plain(hidden, weight, bias, table, temperature=1.0, excluded_ids=()):
+    """By the definition."""
+    kept = [k for k in range(len(weight)) if k not in excluded_ids] if excluded_ids else slice(None)
+    return (F.linear(hidden, weight, bias)[..., kept] / temperature).softmax(-1) @ table[kept]
+
+
+def plain_cross_entropy(hidden, weight, bias, target, **options):
+    logits = F.linear(hidden, weight, bias)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1), **options)
+
+
+def upstream(y):
+    return noise(*y.shape, dtype=y.dtype, seed=4)
+
+
+def gradients(y, leaves, *losses):
+    return torch.autograd.grad(sum(losses, (y * upstream(y)).sum()), leaves)
+
+
+def assert_close(found, expected, tolerance):
+    """To the tolerance, relative to the largest number where that is above 1; of tensors or lists of them."""
+    for ours, theirs in zip(found, expected, strict=True) if isinstance(found, list | tuple) else [(found, expected)]:
+        assert theirs.isfinite().all()
+        largest = max(1.0, theirs.abs().max().item()) if theirs.numel() else 1.0
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance * largest)
+
+
+# From hidden states: values and gradients
+
+
+# Chunks differ in where excluded tokens fall; temperature and precision do not depend on them.
+@pytest.mark.parametrize(
+    ("dtype", "temperature", "excluded", "chunk_size"),
+    [
+        *((torch.float64, 0.5, excluded, size) for excluded in ((), (22, 0, 7, 8, 7)) for size in (1, 5, 22, 23, 2048)),
+        *((dtype, u, (22, 0), 5) for dtype in (torch.float32, torch.float64) for u in (0.05, 30.0)),
+    ],
+)
+def test_equals_the_plain_product_with_gradients(dtype, temperature, excluded, chunk_size):
+    tensors = make(dtype=dtype)
+    expected = plain(*tensors, temperature, excluded)
+    found = found_in(*tensors, temperature=temperature, excluded_ids=excluded, chunk_size=chunk_size)
+    # Float32 rounds z before it is divided by the temperature, in the plain way too.
+    tolerance = TOLERANCE[dtype] / min(temperature, 1.0)
+    assert_close(found, expected, tolerance)
+    assert_close(gradients(found, tensors[:3]), gradients(expected, tensors[:3]), tolerance)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_any_shape(data):
+    size = st.integers(1, 9)
+    positions = data.draw(st.lists(st.integers(0, 4), max_size=3), label="positions")
+    vocabulary, features, width = (data.draw(size, label=name) for name in ("vocabulary", "features", "width"))
+    chunk_size = data.draw(st.integers(1, 10), label="chunk_size")
+    excluded = data.draw(st.sets(st.integers(0, vocabulary - 1), max_size=vocabulary - 1), label="excluded")
+    tensors = make(positions, vocabulary, features, width, torch.float64)
+    target = noise(*positions, seed=5).mul(100).long().remainder(vocabulary)
+    expected = plain(*tensors, 0.7, excluded)
+    loss = plain_cross_entropy(*tensors[:3], target, reduction="sum")
+    options = {"temperature": 0.7, "excluded_ids": [*excluded], "chunk_size": chunk_size}
+    found, ours = found_in(*tensors, target, reduction="sum", **options)
+    assert_close((found, ours), (expected, loss), 1e-11)
+    assert_close(gradients(found, tensors[:3], ours), gradients(expected, tensors[:3], loss), 1e-11)
+    assert found_in(*tensors, target, reduction="none", **options)[1].shape == torch.Size(positions)
+
+
+def test_can_not_be_differentiated_twice():
+    hidden, weight, bias, table = make()
+    y, loss = found_in(hidden, weight, bias, table, torch.full((2, 3), 4))
+    for value in (y.sum(), y.square().sum(), loss):
+        with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+            torch.autograd.grad(value, hidden, create_graph=True, retain_graph=True)
+
+
+@pytest.mark.parametrize(("chunk_size", "excluded"), [(2, ()), (5, (3,)), (23, (3,))])
+def test_extreme_logits(chunk_size, excluded):
+    _, weight, bias, table = make()
+    # Among them each token as the winner, the excluded one too, and ties.
+    hidden = torch.cat([1e4 * noise(4, 8, seed=6), 1e4 * weight[:5].detach(), torch.zeros(1, 8)]).requires_grad_()
+    target = torch.tensor([-100, 1, 2, 3, 0, 1, 2, 3, 4, 22])
+    assert F.linear(hidden, weight).abs().max() > 5e4
+    expected = plain(hidden, weight, bias, table, 1.0, excluded)
+    loss = plain_cross_entropy(hidden, weight, bias, target)
+    found, ours = found_in(hidden, weight, bias, table, target, excluded_ids=excluded, chunk_size=chunk_size)
+    # Logits of this size are rounded to about 0.01, depending on the order of summation.
+    assert_close(found, expected, 1e-2)
+    assert_close(ours, loss, 1e-6)
+    leaves = (hidden, weight, bias)
+    assert_close(gradients(found, leaves, ours), gradients(expected, leaves, loss), 1e-2)
+
+
+def test_ties_and_certain_predictions_are_exact_however_large_the_logits():
+    # Near 16,777,216 float32 holds even numbers only, so a log-sum-exp would lose the log 2 of a tie.
+    hidden, weight = torch.eye(4) * 16_777_216, torch.eye(4)[[0, 1, 2, 3, 3]].requires_grad_()
+    table = noise(5, 3)
+    y, loss = linear_expected_embedding(hidden, weight, table, torch.arange(4), reduction="none", chunk_size=2)
+    assert torch.equal(y[:3], table[:3])
+    torch.testing.assert_close(y[3], table[3:].mean(0))
+    torch.testing.assert_close(loss, torch.tensor([1.0, 1.0, 1.0, 2.0]).log())
+    (grad,) = torch.autograd.grad(loss.sum(), weight)
+    assert torch.equal(grad, torch.outer(torch.tensor([0.0, 0.0, 0.0, -0.5, 0.5]), hidden[3]))
+
+
+@pytest.mark.parametrize("excluded", [(), (0, 1)], ids=["all", "excluded"])
+def test_tokens_masked_by_minus_infinity(excluded):
+    hidden, weight, bias, table = make()
+    mask = torch.zeros(VOCABULARY)
+    # A whole part, a part of one, and the first and last token.
+    mask[[0, 5, 6, 7, 8, 9, 12, 22]] = -torch.inf
+    barred, target, leaves = bias + mask, torch.full((2, 3), 3), (hidden, weight, bias)
+    expected, loss = (
+        plain(hidden, weight, barred, table, 1.0, excluded),
+        plain_cross_entropy(hidden, weight, barred, target),
+    )
+    found, ours = found_in(hidden, weight, barred, table, target, excluded_ids=excluded, chunk_size=5)
+    assert_close((found, ours), (expected, loss), 1e-5)
+    grads = gradients(found, leaves, ours)
+    assert_close(grads, gradients(expected, leaves, loss), 1e-5)
+    assert (grads[1][mask.isinf()] == 0).all()
+
+
+def test_no_token_but_excluded_ones_gives_a_finite_value_without_gradient():
+    hidden, weight, _, table = make()
+    bias = torch.full((VOCABULARY,), -torch.inf).index_fill(0, torch.tensor([4, 20]), 0.0).requires_grad_()
+    found = found_in(hidden, weight, bias, table, excluded_ids=[4, 20], chunk_size=6)
+    expected = expected_embedding(softmax_relaxation(F.linear(hidden, weight, bias), 1.0, [4, 20]), table)
+    assert_close(found, expected, 1e-6)
+    assert not any(gradient.any() for gradient in gradients(found, (hidden, weight, bias)))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(
+    ("ignore_index", "options"), [(-100, {}), (0, {"temperature": 0.2, "excluded_ids": [0, 4, 21]}), (22, {})]
+)
+def test_cross_entropy_is_that_of_torch(reduction, ignore_index, options):
+    hidden, weight, bias, table = make((4, 3), dtype=torch.float64)
+    target = torch.tensor([[4, 21, 22], [0, 0, 1], [10, ignore_index, 3], [ignore_index] * 3])
+    of_torch = {"reduction": reduction, "ignore_index": ignore_index}
+    expected = plain_cross_entropy(hidden, weight, bias, target, **of_torch)
+    _, found = found_in(hidden, weight, bias, table, target, chunk_size=4, **of_torch, **options)
+    expected = expected.view_as(found)
+    assert_close(found, expected, 1e-12)
+    leaves, factors = (hidden, weight, bias), upstream(found)
+    ours, theirs = (torch.autograd.grad((loss * factors).sum(), leaves) for loss in (found, expected))
+    assert_close(ours, theirs, 1e-12)
+
+
+def test_mean_over_no_target_is_nan_without_gradient_as_in_torch():
+    hidden, weight, bias, table = make((2,))
+    target = torch.full((2,), -100)
+    _, loss = found_in(hidden, weight, bias, table, target)
+    assert loss.isnan()
+    assert plain_cross_entropy(hidden, weight, bias, target).isnan()
+    assert not any(gradient.any() for gradient in torch.autograd.grad(loss, (hidden, weight, bias)))
+
+
+@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="this PyTorch has no linear_cross_entropy")
+def test_arguments_are_those_of_torch():
+    hidden, weight, bias, table = make((6,))
+    options = {"linear_bias": bias, "reduction": "sum", "ignore_index": 3}
+    target = torch.tensor([3, 1, 2, 3, 22, 0])
+    expected = F.linear_cross_entropy(hidden, weight, target, **options)
+    _, found = linear_expected_embedding(input=hidden, linear_weight=weight, table=table, target=target, **options)
+    assert_close(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    *halves, table = (tensor.detach().to(dtype) for tensor in make((20,), 500, 16, 8))
+    halves = [tensor.requires_grad_() for tensor in halves]
+    floats = [tensor.detach().float().requires_grad_() for tensor in halves]
+    target = torch.arange(20) * 7
+    found, ours = found_in(*halves, table, target, chunk_size=64)
+    expected, loss = plain(*floats, table.float()), plain_cross_entropy(*floats, target)
+    assert_close((found, ours), (expected, loss), 1e-5)
+    # Rounded once, at the end.
+    rounded = [gradient.to(dtype) for gradient in gradients(expected, floats, loss)]
+    assert_close(gradients(found, halves, ours), rounded, torch.finfo(dtype).eps)
+    with torch.autocast("cpu", dtype):
+        assert (floats[0] @ floats[1].t()).dtype == dtype
+        assert torch.equal(found_in(*floats, table, chunk_size=64), found)
+
+
+@pytest.mark.parametrize("double", range(4))
+def test_float64_is_never_cast_down(double):
+    mixed = [tensor.detach().to(torch.float64 if i == double else None) for i, tensor in enumerate(make())]
+    leaves = [tensor.requires_grad_() for tensor in mixed[:3]]
+    found = found_in(*mixed, chunk_size=7)
+    expected = plain(*(tensor.double() for tensor in mixed))
+    assert_close(found, expected, 1e-12)
+    for grad, leaf, other in zip(gradients(found, leaves), leaves, gradients(expected, leaves), strict=True):
+        assert grad.dtype == leaf.dtype
+        assert_close(grad, other, 1e-12 if leaf.dtype == torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"temperature": 0.0}, ValueError, "temperature must be above 0, got 0"),
+        ({"temperature": float("nan")}, ValueError, "temperature must be above 0, got nan"),
+        ({"chunk_size": 0}, ValueError, "chunk_size must be at least 1, got 0"),
+        ({"reduction": "max"}, ValueError, "reduction='max' is not one of 'mean', 'sum', 'none'"),
+        ({"excluded_ids": [3, 23]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
+        ({"excluded_ids": [-1]}, ValueError, "excluded_ids holds ids outside the vocabulary of 23"),
+        ({"input": torch.zeros(2, 3, 7)}, ValueError, r"input and linear_weight must have shapes .*\(2, 3, 7\)"),
+        ({"input": torch.tensor(0.0)}, ValueError, "input and linear_weight must have shapes"),
+        ({"linear_weight": torch.zeros(8)}, ValueError, "input and linear_weight must have shapes"),
+        ({"linear_weight": torch.zeros(22, 8)}, ValueError, "table must have a row for each of the 22 tokens"),
+        ({"table": torch.zeros(23)}, ValueError, "table must have a row for each of the 23 tokens"),
+        ({"table": torch.zeros(23, 5, requires_grad=True)}, ValueError, "table.detach()"),
+        ({"linear_bias": torch.zeros(22)}, ValueError, r"linear_bias must have shape \(23,\), got \(22,\)"),
+        ({"target": torch.zeros(2, 2, dtype=torch.long)}, ValueError, r"target must have the shape \(2, 3\)"),
+        ({"target": torch.zeros(2, 3)}, TypeError, "target must hold token ids as int64, got torch.float32"),
+        ({"target": torch.full((2, 3), 23)}, ValueError, "target holds ids outside the vocabulary of 23"),
+        ({"target": torch.full((2, 3), -1)}, ValueError, "mark positions to ignore with ignore_index=-100"),
+    ],
+    ids=str,
+)
+def test_bad_arguments(changes, error, message):
+    hidden, weight, bias, table = make()
+    arguments = {"input": hidden, "linear_weight": weight, "table": table, "linear_bias": bias}
+    with pytest.raises(error, match=message):
+        linear_expected_embedding(**(arguments | changes))
+
+
+# From hidden states: memory and unwanted gradients
+
+
+class Largest(TorchDispatchMode):
+    """Keeps how many numbers the largest storage had that an operation made or wrote to."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+                storage = tensor.untyped_storage().nbytes() // tensor.element_size()
+                self.numbers = max(self.numbers, storage, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("with_target", [False, True])
+def test_no_tensor_of_positions_times_vocabulary(dtype, with_target):
+    positions, vocabulary, features, chunk_size = 300, 2000, 16, 100
+    tensors = make((3, 100), vocabulary, features, 8, dtype)
+    target = torch.zeros(3, 100, dtype=torch.long) if with_target else None
+    with Largest() as largest:
+        found = found_in(*tensors, target, chunk_size=chunk_size)
+        y, losses = (found[0], [found[1]]) if with_target else (found, [])
+        gradients(y, tensors[:3], *losses)
+    # Two buffers for a part of the vocabulary, in one storage; the weight's gradient has 32,000 numbers.
+    assert largest.numbers == 2 * positions * chunk_size
+
+
+@pytest.mark.parametrize("wanted", [(), (0,), (1,), (2,), (0, 2), (1, 2)], ids=str)
+def test_only_gradients_that_are_wanted_are_computed(wanted):
+    positions, vocabulary, features, chunk_size = 32, 5000, 16, 50
+    tensors = make((positions,), vocabulary, features, 4)
+    full = gradients(plain(*tensors), tensors[:3])
+    leaves = [tensor.detach().requires_grad_(i in wanted) for i, tensor in enumerate(tensors[:3])]
+    with Largest(*leaves, tensors[3]) as largest:
+        y = found_in(*leaves, tensors[3], chunk_size=chunk_size)
+        assert y.requires_grad == bool(wanted)
+        if wanted:
+            (y * upstream(y)).sum().backward()
+    for i, leaf in enumerate(leaves):
+        assert (leaf.grad is None) == (i not in wanted)
+        if leaf.grad is not None:
+            assert_close(leaf.grad, full[i], 1e-5)
+    expected = vocabulary * features if 1 in wanted else vocabulary if 2 in wanted else 2 * positions * chunk_size
+    assert largest.numbers <= max(expected, chunk_size * features)
+
+
+def test_one_of_both_results_alone():
+    tensors = make()
+    leaves, target = tensors[:3], torch.full((2, 3), 9)
+    y, loss = found_in(*tensors, target, excluded_ids=[1], chunk_size=6)
+    assert_close(gradients(y, leaves), gradients(plain(*tensors, 1.0, [1]), leaves), 1e-5)
+    y, loss = found_in(*tensors, target, excluded_ids=[1], chunk_size=6)
+    expected = torch.autograd.grad(plain_cross_entropy(*leaves, target), leaves)
+    assert_close(torch.autograd.grad(loss, leaves), expected, 1e-5)
+
+
+def test_arguments_of_any_layout_are_left_as_they_are():
+    hidden, weight, bias, table = make((4, 6))
+    views = [hidden.detach()[:, ::2], weight.detach().t().contiguous().t(), bias.detach().flip(0), table.flip(1)]
+    before = [view.clone() for view in views]
+    leaves = [view.requires_grad_() for view in views[:3]]
+    y, expected = found_in(*views, chunk_size=6), plain(*views)
+    assert_close(y, expected, 1e-5)
+    assert_close(gradients(y, leaves), gradients(expected, leaves), 1e-5)
+    assert all(torch.equal(view, copy) for view, copy in zip(views, before, strict=True))
+
+
+def test_under_gradient_checkpointing():
+    hidden, *others = make()
+    leaves = (hidden, *others[:2])
+
+    def forward(hidden):
+        return found_in(hidden.tanh(), *others, chunk_size=6)
+
+    expected = gradients(forward(hidden), leaves)
+    assert all(map(torch.equal, gradients(checkpoint(forward, hidden, use_reentrant=False), leaves), expected))
+
+
+def sum_64_megabytes_three_times():
+    for _ in range(3):
+        torch.ones(16_000_000).sum()
+
+
+def test_memory_is_measured_at_its_peak():
+    # Freed before the end. Other tests leave memory that is returned meanwhile.
+    assert 60e6 < run_fresh(peak_growth, sum_64_megabytes_three_times) < 75e6
+
+
+def both_results(is_plain, *tensors):
+    """Expected embeddings, cross-entropy and gradients, the plain way or in parts of the vocabulary."""
+    target = torch.arange(len(tensors[0]))
+    if is_plain:
+        y, loss = plain(*tensors), plain_cross_entropy(*tensors[:3], target)
+    else:
+        y, loss = found_in(*tensors, target)
+    return gradients(y, tensors[:3], loss)
+
+
+def peak_beyond_gradient(is_plain, positions, vocabulary, features):
+    # Loads libraries before the measurement.
+    both_results(is_plain, *make((8,), 500, features, features))
+    tensors = make((positions,), vocabulary, features, features)
+    return peak_growth(lambda: both_results(is_plain, *tensors)) - tensors[1].nbytes
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_memory_stays_below_a_quarter():
+    # Large enough that what libraries allocate by the way, up to 13 MB, is a small part.
+    sizes = 512, 30_000, 16
+    plainly, in_parts = (run_fresh(peak_beyond_gradient, is_plain, *sizes) for is_plain in (True, False))
+    assert plainly > 2 * 512 * 30_000 * 4
+    assert in_parts < plainly / 4
+
+
+# From logits
+
+
+FEW = 11
+
+
+def by_definition(logits, table, temperature=1.0, excluded=()):
+    return plain(logits, torch.eye(logits.shape[-1]).to(logits), None, table, temperature, excluded)
+
+
+@pytest.fixture(params=[2048, 4], ids=["one part", "parts"])
+def parts(request, monkeypatch):
+    monkeypatch.setattr(expectations, "_TOKENS_PER_CHUNK", request.param)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4), (0, 4)], ids=str)
+@pytest.mark.parametrize(("temperature", "excluded"), [(1.0, ()), (0.3, (0, 3, 10))])
+@pytest.mark.usefixtures("parts")
+def test_softmax_expectation_and_its_gradient(shape, temperature, excluded):
+    logits, table = noise(*shape, FEW, dtype=torch.float64).requires_grad_(), noise(FEW, 5, dtype=torch.float64, seed=1)
+    found = softmax_expectation(logits, table, temperature, excluded)
+    expected = by_definition(logits, table, temperature, excluded)
+    assert_close(found, expected, 1e-12)
+    assert_close(gradients(found, [logits]), gradients(expected, [logits]), 1e-12)
+
+
+@pytest.mark.parametrize("case", ["all", "kept", "ignored"])
+@pytest.mark.usefixtures("parts")
+def test_softmax_expectation_gradcheck(case):
+    """Twice differentiable; positions that are not kept, or ignored as on an accelerator, may be anything."""
+    logits, table = noise(3, FEW, dtype=torch.float64), noise(FEW, 3, dtype=torch.float64, seed=1)
+    rows, options = torch.tensor([0, 2]), {}
+    if case == "kept":
+        options = {"kept": rows}
+    elif case == "ignored":
+        options = {"ignored": torch.tensor([False, True, False])}
+    if options:
+        logits[1] = torch.nan
+    logits.requires_grad_()
+
+    def function(logits):
+        return softmax_expectation(logits, table, 0.7, [2, 10], **options)[rows]
+
+    torch.testing.assert_close(function(logits), by_definition(logits[rows], table, 0.7, [2, 10]))
+    assert torch.autograd.gradcheck(function, logits)
+    assert torch.autograd.gradgradcheck(function, logits)
+    (gradient,) = torch.autograd.grad(function(logits).sum(), logits)
+    assert not gradient[1].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_softmax_expectation_of_each_precision(dtype):
+    """In float32 inside, with the gradient in the logits' own."""
+    logits, table = noise(40, 3000).to(dtype).requires_grad_(), noise(3000, 16)
+    found, expected = softmax_expectation(logits, table), by_definition(logits.double(), table.double())
+    assert found.dtype == torch.float32
+    assert (found - expected).abs().max() < 1e-6
+    factors = noise(40, 16, seed=2)
+    (gradient,) = torch.autograd.grad(found, logits, factors)
+    (exact,) = torch.autograd.grad(expected, logits, factors.double())
+    assert gradient.dtype == dtype
+    assert (gradient - exact).abs().max() < 1e-6 + torch.finfo(dtype).eps * exact.abs().max()
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e30])
+@pytest.mark.usefixtures("parts")
+def test_softmax_expectation_of_large_logits(scale):
+    logits, table = (scale * noise(4, FEW)).requires_grad_(), noise(FEW, 5, seed=1)
+    found = softmax_expectation(logits, table, 0.01, [3])
+    assert torch.allclose(found, table[logits.detach().index_fill(1, torch.tensor([3]), -torch.inf).argmax(1)])
+    found.sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.usefixtures("parts")
+def test_softmax_expectation_of_logits_without_mass():
+    """Words of -inf have none; a row in which only excluded words have any stays finite, without gradient."""
+    logits, table = noise(2, FEW), noise(FEW, 5, seed=1)
+    logits[0, 5:] = -torch.inf
+    logits[1, 1:] = -torch.inf
+    logits.requires_grad_()
+    found = softmax_expectation(logits, table, 1.0, [0])
+    torch.testing.assert_close(found[0], logits[0, 1:5].softmax(0) @ table[1:5])
+    assert found.isfinite().all()
+    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    assert gradient.isfinite().all()
+    assert gradient[0, 1:5].abs().min() > 0
+    assert not gradient[0, 5:].any()
+    assert not gradient[:, 0].any()
+
+
+@pytest.mark.parametrize("from_hidden", [False, True])
+def test_denormal_probabilities_are_0(from_hidden):
+    """A processor multiplies denormal numbers some 10 times slower."""
+    logits, table = torch.tensor([[0.0, -80.0, -95.0]], requires_grad=True), torch.tensor([[0.0], [1.0], [1e38]])
+    if from_hidden:
+        found = linear_expected_embedding(logits, torch.eye(3), table)
+    else:
+        found = softmax_expectation(logits, table)
+    (gradient,) = torch.autograd.grad(found.sum(), logits)
+    expected = torch.tensor(-80.0).exp()
+    torch.testing.assert_close(found, expected.view(1, 1), atol=0, rtol=1e-5)
+    torch.testing.assert_close(gradient, torch.tensor([[-1.0, 1.0, 0.0]]) * expected, atol=0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_softmax_expectation_at_impossible_temperatures(temperature):
+    with pytest.raises(ValueError, match="temperature must be above 0, got"):
+        softmax_expectation(torch.zeros(1, 3), torch.zeros(3, 2), temperature)
