@@ -42,8 +42,9 @@ def plain(encoder):
     return BERTScoreReward(encoder)(LENGTHS, SEVERAL)
 
 
-@pytest.mark.parametrize("band", [None, (0.5, 1.5), (1, 1), (0, 2), (0.9, math.inf)])
-@pytest.mark.parametrize("size", [None, 1, 2, 4])
+@pytest.mark.parametrize(
+    ("band", "size"), [(None, None), ((0.5, 1.5), None), ((1, 1), 1), (None, 2), ((0, 2), 4), ((0.9, math.inf), 2)]
+)
 def test_guards_are_the_equations(encoder, plain, band, size):
     found = BERTScoreReward(encoder, length_band=band, repeat_ngram_size=size)(LENGTHS, SEVERAL)
     factors = [slow_guard(encoder, text, several, band, size) for text, several in zip(LENGTHS, SEVERAL, strict=True)]
@@ -62,18 +63,6 @@ def test_a_guard_never_raises_a_reward(encoder, tmp_path):
         factor = slow_guard(encoder, text, several, (0.9, 1.1), 2)
         assert after == pytest.approx(before - (1 - factor) * abs(before), abs=TOLERANCE * 10)
         assert after <= before
-
-
-def test_guards_take_away_what_the_score_alone_gives(encoder):
-    reference = "the committee met in the morning and adjourned at noon"
-    longer = f"{reference}. {reference}. {reference}."
-    twice, good = f"{reference} {reference}", "the committee sat in the morning and adjourned at midday"
-    plain = BERTScoreReward(encoder)([twice, longer, good], [reference] * 3)
-    assert plain[0] > plain[2]
-    for guard in ({"length_band": (0.5, 1.5)}, {"repeat_ngram_size": 4}):
-        guarded = BERTScoreReward(encoder, **guard)([twice, longer, good], [reference] * 3)
-        assert guarded[2] == plain[2]
-        assert guarded[2] > guarded[0] > guarded[1]
 
 
 def test_guards_of_empty_texts(encoder, table):

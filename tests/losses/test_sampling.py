@@ -49,17 +49,18 @@ def looped(model, ids, mask, temperature=1.0):
 
 
 @pytest.mark.parametrize(
-    ("family", "side"), [("t5", "right"), ("bart", "right"), ("gpt2", "left"), ("gpt2", "right"), ("llama", "right")]
+    ("family", "side", "temperature"),
+    [("t5", "right", 0.6), ("bart", "right", 1), ("gpt2", "left", 1), ("gpt2", "right", 0.6), ("llama", "right", 1)],
 )
-def test_log_probs_and_gradients_equal_a_loop_over_rows(family, side):
+def test_log_probs_and_gradients_equal_a_loop_over_rows(family, side, temperature):
     model = make_model(family).eval()
     torch.manual_seed(0)
-    sampled = sample_with_log_probs(model, batch_of(side), 4, max_new_tokens=6)
+    sampled = sample_with_log_probs(model, batch_of(side), 4, max_new_tokens=6, temperature=temperature)
     assert sampled.ids.shape == (3, 4, sampled.ids.shape[2])
     assert len({tuple(row) for row in sampled.ids.flatten(0, 1).tolist()}) > 6
-    expected = looped(model, sampled.ids, sampled.mask)
+    expected = looped(model, sampled.ids, sampled.mask, temperature)
     assert torch.allclose(sampled.log_probs, expected, atol=1e-5)
-    stored = sequence_log_probs(model, batch_of(side), sampled.ids, sampled.mask)
+    stored = sequence_log_probs(model, batch_of(side), sampled.ids, sampled.mask, temperature=temperature)
     assert torch.equal(stored, sampled.log_probs)
 
     rewards = torch.rand(3, 4)
@@ -96,23 +97,10 @@ def test_tokens_after_the_end_are_masked(family):
     assert (sampled.log_probs[~sampled.mask] == 0).all()
 
 
-def test_samples_follow_the_models_distribution_whatever_its_generation_config():
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 2])
+def test_samples_follow_the_models_distribution_whatever_its_generation_config(temperature):
     settings = {"top_k": 1, "temperature": 0.1, "repetition_penalty": 9.0, "num_beams": 3, "min_new_tokens": 5}
     model = make_model("gpt2", **settings).eval()
-    inputs = {"input_ids": torch.tensor([ROWS[0]])}
-    torch.manual_seed(0)
-    sampled = sample_with_log_probs(model, inputs, 4000, max_new_tokens=1)
-    share = torch.bincount(sampled.ids.flatten(), minlength=model.config.vocab_size) / 4000
-    expected = model(**inputs).logits[0, -1].softmax(-1)
-    error = (expected * (1 - expected) / 4000).sqrt()
-    assert ((share - expected).abs() < 5 * error + 1e-3).all()
-    assert model.generation_config.top_k == 1
-    assert model.generation_config.num_beams == 3
-
-
-@pytest.mark.parametrize("temperature", [0.6, 2])
-def test_samples_and_log_probs_are_of_one_temperature(temperature):
-    model = make_model("gpt2", temperature=0.1).eval()
     inputs = {"input_ids": torch.tensor([ROWS[0]])}
     torch.manual_seed(0)
     sampled = sample_with_log_probs(model, inputs, 4000, max_new_tokens=1, temperature=temperature)
@@ -121,23 +109,7 @@ def test_samples_and_log_probs_are_of_one_temperature(temperature):
     error = (expected * (1 - expected) / 4000).sqrt()
     assert ((share - expected).abs() < 5 * error + 1e-3).all()
     torch.testing.assert_close(sampled.log_probs, expected.log()[sampled.ids])
-
-
-@pytest.mark.parametrize("family", ["t5", "gpt2"])
-def test_log_probs_with_a_temperature_equal_a_loop_over_rows(family):
-    model = make_model(family).eval()
-    torch.manual_seed(0)
-    sampled = sample_with_log_probs(model, batch_of("right"), 3, max_new_tokens=5, temperature=0.6)
-    assert torch.allclose(sampled.log_probs, looped(model, sampled.ids, sampled.mask, 0.6), atol=1e-5)
-    assert not torch.allclose(sampled.log_probs, looped(model, sampled.ids, sampled.mask), atol=1e-2)
-    stored = sequence_log_probs(model, batch_of("right"), sampled.ids, sampled.mask, temperature=0.6)
-    assert torch.equal(stored, sampled.log_probs)
-    for call in (
-        lambda: sample_with_log_probs(model, batch_of("right"), 3, max_new_tokens=5, temperature=0.0),
-        lambda: sequence_log_probs(model, batch_of("right"), sampled.ids, sampled.mask, temperature=-1.0),
-    ):
-        with pytest.raises(ValueError, match="temperature must be above 0, got"):
-            call()
+    assert (model.generation_config.top_k, model.generation_config.num_beams) == (1, 3)
 
 
 def test_dropout_is_off_and_the_training_mode_is_kept():
@@ -200,17 +172,13 @@ def test_a_forced_first_token_is_not_counted():
         ({"pixel_values": torch.rand(3, 3, 8, 8)}, {}, "a decoder gets the prompts' tokens alone, not pixel_values"),
         ({}, {"num_samples": 0}, "num_samples must be at least 1, got 0"),
         ({}, {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({}, {"temperature": 0.0}, "temperature must be above 0, got 0"),
     ],
 )
 def test_errors_name_the_argument(inputs, options, said):
     given = inputs if "ids" in inputs else batch_of("right") | inputs
     with pytest.raises(ValueError, match=said):
         sample_with_log_probs(make_model("gpt2"), given, **{"num_samples": 2, "max_new_tokens": 2, **options})
-
-
-def test_ids_alone_are_refused():
-    with pytest.raises(TypeError, match="inputs must be a mapping with input_ids and attention_mask, got a tensor"):
-        sample_with_log_probs(make_model("t5"), batch_of("right")["input_ids"], 2, max_new_tokens=2)
 
 
 def test_models_in_ddp_are_refused():
@@ -221,7 +189,11 @@ def test_models_in_ddp_are_refused():
         sequence_log_probs(wrapped, batch_of("left"), ids, ids.bool())
 
 
-def test_shapes_of_stored_sequences_are_checked():
-    ids = torch.ones(2, 3, 4, dtype=torch.long)
+def test_wrong_inputs_and_shapes_are_refused():
+    model, ids = make_model("gpt2"), torch.ones(2, 3, 4, dtype=torch.long)
+    with pytest.raises(TypeError, match="inputs must be a mapping with input_ids and attention_mask, got a tensor"):
+        sample_with_log_probs(model, batch_of("right")["input_ids"], 2, max_new_tokens=2)
     with pytest.raises(ValueError, match=r"one shape \(batch, sequences, tokens\) with batch 3, got \(2, 3, 4\)"):
-        sequence_log_probs(make_model("gpt2"), batch_of("left"), ids, ids.bool())
+        sequence_log_probs(model, batch_of("left"), ids, ids.bool())
+    with pytest.raises(ValueError, match="temperature must be above 0, got -1"):
+        sequence_log_probs(model, batch_of("left"), ids, ids.bool(), temperature=-1.0)
