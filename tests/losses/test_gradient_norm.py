@@ -38,6 +38,12 @@ def test_the_gradient_has_the_norm_and_keeps_its_direction(scale, several):
     assert layer.weight.grad.isfinite().all()
 
 
+def test_norms_of_half_precision_are_computed_in_float32():
+    weight = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    scaled = match_gradient_norm(weight.float().sum(), weight.float()[0], weight)
+    torch.testing.assert_close(scaled, torch.tensor(3.0).sqrt())
+
+
 def leave_one_out(log_probs, rewards):
     return SelfCriticalLoss()(log_probs, rewards)
 

@@ -27,9 +27,6 @@ from tests.support.soft_predictions import (
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-# --- certain predictions have the metric's score
-
-
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("target", ["ids", "texts"])
 def test_component_chooses_the_score(encoder, pairs, component, target):
@@ -40,12 +37,6 @@ def test_component_chooses_the_score(encoder, pairs, component, target):
     expected = bert_score(candidates, references, encoder)
     assert torch.allclose(1 - loss(certain(encoder, labels), *args), expected[component], atol=1e-6)
     assert not torch.allclose(expected["precision"], expected["recall"], atol=1e-3)
-
-
-# Families differ in how soft tokens are encoded; labels and texts differ in who encodes the references.
-
-
-# --- the formula, written as loops
 
 
 def plain_match(row, how, v):
@@ -105,9 +96,6 @@ def test_equals_the_formula_written_as_loops(family, matching, u, v):
             assert components[name][row].item() == pytest.approx(plain, abs=1e-12)
             assert components[f"teacher_forced_{name}"][row].item() == pytest.approx(plain_hard, abs=1e-12)
         assert value[row].item() == pytest.approx(1 - expected[2], abs=1e-12)
-
-
-# --- the encoder is frozen and shared
 
 
 def test_owns_no_parameters_modules_or_state(encoder):

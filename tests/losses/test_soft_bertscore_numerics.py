@@ -49,10 +49,7 @@ def test_finite_for_all_logits(dtype, temperature):
         assert gradient.isfinite().all()
 
 
-ONE_VARIED = [*((matching, "f1") for matching in MATCHINGS), ("softmax", "precision"), ("softmax", "recall")]
-
-
-@pytest.mark.parametrize(("matching", "component"), ONE_VARIED)
+@pytest.mark.parametrize(("matching", "component"), [("max", "f1"), ("softmax", "precision")])
 def test_rows_without_content_leave_the_mean(encoder, matching, component):
     labels = labels_of(encoder)
     z = noise(encoder, *labels.shape)
@@ -135,13 +132,9 @@ def test_autocast_changes_nothing(encoder, dtype):
         assert inside.dtype == torch.float32
         assert inside.item() == pytest.approx(value.item(), abs=1e-6)
         assert torch.allclose(leaf.grad, gradient, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_logits_lose_only_their_own_rounding(encoder, dtype):
-    labels = labels_of(encoder)
-    z = near_labels(encoder, labels).to(dtype)
-    assert SoftBERTScoreLoss(encoder)(z, labels) == SoftBERTScoreLoss(encoder)(z.float(), labels)
+        # Logits in half precision lose their own rounding only.
+        short = z.to(dtype)
+        assert SoftBERTScoreLoss(encoder)(short, *args) == SoftBERTScoreLoss(encoder)(short.float(), *args)
 
 
 def test_bfloat16_encoder_is_close(minilm, encoder):
