@@ -43,196 +43,190 @@ def uncertain(bridge, ids, dtype=torch.float64):
     return probabilities, probabilities @ bridge.embedding_table(CPU).to(dtype)
 
 
-class TestTables:
-    @pytest.mark.parametrize("kind", GENERATORS)
-    def test_token_texts_join_to_the_text(self, kind):
-        tokenizer = generator(kind)
-        ids = tokenizer("the cat returns a list", add_special_tokens=False)["input_ids"]
-        assert "".join(decode_tokens(tokenizer, ids)).strip() == "the cat returns a list"
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
+    tokenizer = generator(kind)
+    ids = tokenizer("the cat returns a list", add_special_tokens=False)["input_ids"]
+    assert "".join(decode_tokens(tokenizer, ids)).strip() == "the cat returns a list"
+    bridge = VocabularyBridge(tokenizer, encoder, "mean")
+    table, made = encoder.embedding_table(CPU), bridge.embedding_table(CPU)
+    texts = decode_tokens(tokenizer, list(range(len(tokenizer))))
+    silent = set()
+    for i, text in enumerate(texts):
+        word = text.replace("\ufffd", "")
+        if i in tokenizer.all_special_ids or not content_ids(encoder, [word])[0]:
+            silent.add(i)
+            assert not made[i].any()
+        elif word[0] == " ":
+            expected = table[content_ids(encoder, [word])[0]].mean(0)
+            torch.testing.assert_close(made[i], expected, atol=1e-6, rtol=0)
+        else:
+            assert made[i].any()
+    assert bridge.control_ids == sorted(silent)
+    counts = bridge.average_weights(torch.ones(len(table)))
+    torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
 
-    @pytest.mark.parametrize("kind", GENERATORS)
-    def test_rows_are_means_of_the_pieces_of_the_tokens_text(self, encoder, kind):
-        tokenizer = generator(kind)
-        bridge = VocabularyBridge(tokenizer, encoder, "mean")
-        table, made = encoder.embedding_table(CPU), bridge.embedding_table(CPU)
-        texts = decode_tokens(tokenizer, list(range(len(tokenizer))))
-        silent = set()
-        for i, text in enumerate(texts):
-            word = text.replace("\ufffd", "")
-            if i in tokenizer.all_special_ids or not content_ids(encoder, [word])[0]:
-                silent.add(i)
-                assert not made[i].any()
-            elif word[0] == " ":
-                expected = table[content_ids(encoder, [word])[0]].mean(0)
-                torch.testing.assert_close(made[i], expected, atol=1e-6, rtol=0)
-            else:
-                assert made[i].any()
-        assert bridge.control_ids == sorted(silent)
-        counts = bridge.average_weights(torch.ones(len(table)))
-        torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
 
-    def test_weights_that_are_not_known_do_not_spread(self, encoder):
-        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-        pieces = bridge._pieces
-        elsewhere = {*pieces.pieces[pieces.shares == 0].tolist()} - {*pieces.pieces[pieces.shares > 0].tolist()}
-        weights = torch.ones(len(encoder.embedding_table(CPU)))
-        weights[list(elsewhere)] = torch.nan
-        assert elsewhere
-        assert bridge.average_weights(weights).isfinite().all()
+def test_weights_that_are_not_known_do_not_spread(encoder):
+    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+    pieces = bridge._pieces
+    elsewhere = {*pieces.pieces[pieces.shares == 0].tolist()} - {*pieces.pieces[pieces.shares > 0].tolist()}
+    weights = torch.ones(len(encoder.embedding_table(CPU)))
+    weights[list(elsewhere)] = torch.nan
+    assert elsewhere
+    assert bridge.average_weights(weights).isfinite().all()
 
-    def test_parts_of_words_are_continuations(self, encoder):
-        tokenizer = generator("byte-bpe")
-        bridge = VocabularyBridge(tokenizer, encoder, "expand")
-        names, pieces = tokenizer.get_vocab(), encoder.tokenizer
-        cases = {
-            ("Ġlist", "s"): ["list", "##s"],
-            ("(", "s"): ["(", "s"],
-            ("Ġ1", "2"): ["1", "##2"],
-            ("Ġlist", ".", "s"): ["list", ".", "s"],
-        }
-        for tokens, expected in cases.items():
-            ids = torch.tensor([[names[token] for token in tokens]])
-            found, _, real = bridge._pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
-            assert pieces.tokens(found[real].tolist()) == expected
 
-    @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta"])
-    def test_words_attached_to_others_in_encoders_that_mark_spaces(self, family):
-        encoder = tiny(family)
-        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-        names = bridge.generator_tokenizer.get_vocab()
-        ids = torch.tensor([[names["Ġlist"], names["("], names["Ġlist"], names["("], names["list"]]])
+def test_parts_of_words_are_continuations(encoder):
+    tokenizer = generator("byte-bpe")
+    bridge = VocabularyBridge(tokenizer, encoder, "expand")
+    names, pieces = tokenizer.get_vocab(), encoder.tokenizer
+    cases = {
+        ("Ġlist", "s"): ["list", "##s"],
+        ("(", "s"): ["(", "s"],
+        ("Ġ1", "2"): ["1", "##2"],
+        ("Ġlist", ".", "s"): ["list", ".", "s"],
+    }
+    for tokens, expected in cases.items():
+        ids = torch.tensor([[names[token] for token in tokens]])
         found, _, real = bridge._pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
-        decoded = "".join(encoder.tokenizer.tokens(found[real].tolist())).replace("Ġ", "▁")
-        # At the start of a text there is a space only where the encoder's tokenizer puts one.
-        assert decoded == ("list(▁list(list" if family == "deberta" else "▁list(▁list(list")
-
-    def test_numbers_with_gaps(self, encoder):
-        tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "<pad>": 1, "cat": 4, "handcuffed": 7}, "<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        wrapped_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
-        assert len(wrapped_tokenizer) == 4
-        bridge = VocabularyBridge(wrapped_tokenizer, encoder)
-        assert bridge.vocab_size == 8
-        assert bridge.control_ids == [0, 1, 2, 3, 5, 6]
-        assert_certain_value_of_the_text(bridge, ["cat handcuffed cat"])
-        assert bridge.decode([[4, 7, 3, 8]]) == ["cat handcuffed"]
-
-    def test_slow_tokenizers(self, encoder):
-        tokenizer = ByT5Tokenizer()
-        assert not tokenizer.is_fast
-        bridge = VocabularyBridge(tokenizer, encoder, "expand")
-        ids = torch.tensor([tokenizer("a b", add_special_tokens=False)["input_ids"]])
-        soft = bridge.embed_texts(["a b"])
-        assert ids.shape == (1, 3)
-        expected = encoder.embedding_table(CPU)[content_ids(encoder, ["a b"])[0]]
-        torch.testing.assert_close(soft.embeddings[soft.content], expected)
-
-    def test_encoder_with_a_slow_tokenizer(self):
-        tokenizer = ByT5Tokenizer()
-        with torch.random.fork_rng(devices=[]):
-            model = AutoModel.from_config(tiny_config("t5", vocab_size=len(tokenizer)))
-        encoder = FrozenEncoder(model, tokenizer, num_layers=1)
-        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-        assert_certain_value_of_the_text(bridge, [text for text in TEXTS if text.isascii()])
+        assert pieces.tokens(found[real].tolist()) == expected
 
 
-class TestExpand:
-    @pytest.mark.parametrize("family", ["bert", "deberta", "xlm-roberta"])
-    @pytest.mark.parametrize("certain", [True, False])
-    def test_plain_loop(self, family, certain):
-        encoder = tiny(family)
-        bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-        ids, content = labels(bridge)
-        content[0, 4] = False
-        probabilities, y = uncertain(bridge, ids)
-        table, mean = encoder.embedding_table(CPU), bridge.embedding_table(CPU)
-        if certain:
-            y = mean[ids]
-        texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
-        encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        weights = probabilities @ bridge.average_weights(encoder_weights) - 0.3
-        soft = bridge.to_soft_tokens(y, ids, content, weights, encoder_weights)
-        pieces = bridge._pieces
-        for row in range(len(ids)):
-            vectors, of_pieces = [], []
-            for t in range(ids.shape[1]):
-                if not content[row, t]:
-                    continue
-                k = int(ids[row, t])
-                before = texts[int(ids[row, t - 1])].replace("\ufffd", "") if content[row, t - 1] else " "
-                context = 1 if before[-1].isspace() else 2 if before[-1].isalnum() else 3
-                context = context if vectors else 0
-                for piece in pieces.pieces[pieces.offsets[4 * k + context] : pieces.offsets[4 * k + context + 1]]:
-                    vectors.append(y[row, t] + table[piece] - mean[k])
-                    expected = weights[row, t] - bridge.average_weights(encoder_weights)[k] + encoder_weights[piece]
-                    of_pieces.append(expected.clamp(min=0))
-                    if certain:
-                        torch.testing.assert_close(vectors[-1], table[piece])
-            assert soft.content[row].sum() == len(vectors)
-            torch.testing.assert_close(soft.embeddings[row][soft.content[row]], torch.stack(vectors))
-            torch.testing.assert_close(soft.weights[row][soft.content[row]], torch.stack(of_pieces))
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta"])
+def test_words_attached_to_others_in_encoders_that_mark_spaces(family):
+    encoder = tiny(family)
+    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+    names = bridge.generator_tokenizer.get_vocab()
+    ids = torch.tensor([[names["Ġlist"], names["("], names["Ġlist"], names["("], names["list"]]])
+    found, _, real = bridge._pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
+    decoded = "".join(encoder.tokenizer.tokens(found[real].tolist())).replace("Ġ", "▁")
+    # At the start of a text there is a space only where the encoder's tokenizer puts one.
+    assert decoded == ("list(▁list(list" if family == "deberta" else "▁list(▁list(list")
 
-    def test_whole_words_are_exact(self, encoder):
-        bridge = VocabularyBridge(generator("words"), encoder)
-        assert bridge.mode == "expand"
-        assert_certain_value_of_the_text(bridge, [text for text in TEXTS if text.isascii()])
 
-    def test_gradient_is_that_of_the_position(self, encoder):
-        bridge = VocabularyBridge(generator("words"), encoder)
-        ids, content = labels(bridge)
-        _, y = uncertain(bridge, ids)
-        y.requires_grad_()
-        soft = bridge.to_soft_tokens(y, ids, content)
-        soft.embeddings[soft.content].sum().backward()
-        counts = torch.stack([(y.grad == value).all(-1) * value for value in range(20)]).sum(0)
-        assert (counts > 0).equal(content)
-        assert counts.sum() == soft.content.sum()
+def test_numbers_with_gaps(encoder):
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "<pad>": 1, "cat": 4, "handcuffed": 7}, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    wrapped_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
+    assert len(wrapped_tokenizer) == 4
+    bridge = VocabularyBridge(wrapped_tokenizer, encoder)
+    assert bridge.vocab_size == 8
+    assert bridge.control_ids == [0, 1, 2, 3, 5, 6]
+    assert_certain_value_of_the_text(bridge, ["cat handcuffed cat"])
+    assert bridge.decode([[4, 7, 3, 8]]) == ["cat handcuffed"]
 
-    def test_rows_without_content(self, encoder):
-        bridge = VocabularyBridge(generator("words"), encoder)
-        ids, content = labels(bridge)
-        soft = bridge.to_soft_tokens(bridge.embedding_table(CPU)[ids], ids, content & False)
-        assert not soft.content.any()
-        assert soft.content.shape[1] == 1
 
-    def test_auto_leaves_out_what_changes_nothing(self):
-        # Words that are one piece each, wherever they stand, though the vocabularies differ.
-        encoder = tiny("bert")
-        names = [name for name in encoder.tokenizer.vocabulary if name.isalpha() and name.islower() and len(name) > 3]
-        specials = [*SPECIALS, "<unk>"]
-        tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate([*specials, *names])}, "<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer.add_special_tokens(specials)
-        wrapped_tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="</s>", bos_token="<s>"
-        )
-        bridge = VocabularyBridge(wrapped_tokenizer, encoder)
-        assert bridge.mode == "mean"
-        assert_certain_value_of_the_text(bridge, [" ".join(names[:5]), names[7]])
+def test_slow_tokenizers(encoder):
+    tokenizer = ByT5Tokenizer()
+    assert not tokenizer.is_fast
+    bridge = VocabularyBridge(tokenizer, encoder, "expand")
+    ids = torch.tensor([tokenizer("a b", add_special_tokens=False)["input_ids"]])
+    soft = bridge.embed_texts(["a b"])
+    assert ids.shape == (1, 3)
+    expected = encoder.embedding_table(CPU)[content_ids(encoder, ["a b"])[0]]
+    torch.testing.assert_close(soft.embeddings[soft.content], expected)
 
-    def test_auto_takes_the_pieces_of_a_cut_vocabulary_by_name(self, encoder):
-        # "##ly" is one piece within a word, and several at the start of a text, where it does not occur.
-        texts = [text for side in real_pairs(240) for text in side]
-        tokenizer = cut_to(texts, encoder.tokenizer.tokenizer)
-        assert "##ly" in tokenizer.get_vocab()
-        assert len(encoder.tokenizer(["ly"]).ids[0]) > 3
-        bridge = VocabularyBridge(tokenizer, encoder)
-        assert bridge.mode == "mean"
-        assert_certain_value_of_the_text(bridge, texts)
-        assert bridge.fidelity(texts[:20]) == pytest.approx(1, abs=1e-5)
 
-    @pytest.mark.parametrize("change", ["another token", "another normalizer"])
-    def test_auto_expands_where_names_do_not_prove_the_pieces(self, encoder, change):
-        def changed(content):
-            if change == "another token":
-                content["model"]["vocab"]["catsat"] = len(content["model"]["vocab"])
-            else:
-                content["normalizer"]["lowercase"] = False
+def test_encoder_with_a_slow_tokenizer():
+    tokenizer = ByT5Tokenizer()
+    with torch.random.fork_rng(devices=[]):
+        model = AutoModel.from_config(tiny_config("t5", vocab_size=len(tokenizer)))
+    encoder = FrozenEncoder(model, tokenizer, num_layers=1)
+    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+    assert_certain_value_of_the_text(bridge, [text for text in TEXTS if text.isascii()])
 
-        tokenizer = cut_to(real_pairs(60)[0], encoder.tokenizer.tokenizer)
-        content = json.loads(tokenizer.backend_tokenizer.to_str())
-        changed(content)
-        assert VocabularyBridge(wrapped(content, tokenizer.special_tokens_map), encoder).mode == "expand"
+
+@pytest.mark.parametrize("family", ["bert", "deberta", "xlm-roberta"])
+@pytest.mark.parametrize("certain", [True, False])
+def test_plain_loop(family, certain):
+    encoder = tiny(family)
+    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
+    ids, content = labels(bridge)
+    content[0, 4] = False
+    probabilities, y = uncertain(bridge, ids)
+    table, mean = encoder.embedding_table(CPU), bridge.embedding_table(CPU)
+    if certain:
+        y = mean[ids]
+    texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
+    encoder_weights = torch.rand(len(table), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    weights = probabilities @ bridge.average_weights(encoder_weights) - 0.3
+    soft = bridge.to_soft_tokens(y, ids, content, weights, encoder_weights)
+    pieces = bridge._pieces
+    for row in range(len(ids)):
+        vectors, of_pieces = [], []
+        for t in range(ids.shape[1]):
+            if not content[row, t]:
+                continue
+            k = int(ids[row, t])
+            before = texts[int(ids[row, t - 1])].replace("\ufffd", "") if content[row, t - 1] else " "
+            context = 1 if before[-1].isspace() else 2 if before[-1].isalnum() else 3
+            context = context if vectors else 0
+            for piece in pieces.pieces[pieces.offsets[4 * k + context] : pieces.offsets[4 * k + context + 1]]:
+                vectors.append(y[row, t] + table[piece] - mean[k])
+                expected = weights[row, t] - bridge.average_weights(encoder_weights)[k] + encoder_weights[piece]
+                of_pieces.append(expected.clamp(min=0))
+                if certain:
+                    torch.testing.assert_close(vectors[-1], table[piece])
+        assert soft.content[row].sum() == len(vectors)
+        torch.testing.assert_close(soft.embeddings[row][soft.content[row]], torch.stack(vectors))
+        torch.testing.assert_close(soft.weights[row][soft.content[row]], torch.stack(of_pieces))
+
+
+def test_whole_words_are_exact(encoder):
+    bridge = VocabularyBridge(generator("words"), encoder)
+    assert bridge.mode == "expand"
+    assert_certain_value_of_the_text(bridge, [text for text in TEXTS if text.isascii()])
+
+
+def test_rows_without_content(encoder):
+    bridge = VocabularyBridge(generator("words"), encoder)
+    ids, content = labels(bridge)
+    soft = bridge.to_soft_tokens(bridge.embedding_table(CPU)[ids], ids, content & False)
+    assert not soft.content.any()
+    assert soft.content.shape[1] == 1
+
+
+def test_auto_leaves_out_what_changes_nothing():
+    # Words that are one piece each, wherever they stand, though the vocabularies differ.
+    encoder = tiny("bert")
+    names = [name for name in encoder.tokenizer.vocabulary if name.isalpha() and name.islower() and len(name) > 3]
+    specials = [*SPECIALS, "<unk>"]
+    tokenizer = Tokenizer(models.WordLevel({name: i for i, name in enumerate([*specials, *names])}, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(specials)
+    wrapped_tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>", eos_token="</s>", bos_token="<s>"
+    )
+    bridge = VocabularyBridge(wrapped_tokenizer, encoder)
+    assert bridge.mode == "mean"
+    assert_certain_value_of_the_text(bridge, [" ".join(names[:5]), names[7]])
+
+
+def test_auto_takes_the_pieces_of_a_cut_vocabulary_by_name(encoder):
+    # "##ly" is one piece within a word, and several at the start of a text, where it does not occur.
+    texts = [text for side in real_pairs(240) for text in side]
+    tokenizer = cut_to(texts, encoder.tokenizer.tokenizer)
+    assert "##ly" in tokenizer.get_vocab()
+    assert len(encoder.tokenizer(["ly"]).ids[0]) > 3
+    bridge = VocabularyBridge(tokenizer, encoder)
+    assert bridge.mode == "mean"
+    assert_certain_value_of_the_text(bridge, texts)
+    assert bridge.fidelity(texts[:20]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("change", ["another token", "another normalizer"])
+def test_auto_expands_where_names_do_not_prove_the_pieces(encoder, change):
+    def changed(content):
+        if change == "another token":
+            content["model"]["vocab"]["catsat"] = len(content["model"]["vocab"])
+        else:
+            content["normalizer"]["lowercase"] = False
+
+    tokenizer = cut_to(real_pairs(60)[0], encoder.tokenizer.tokenizer)
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    changed(content)
+    assert VocabularyBridge(wrapped(content, tokenizer.special_tokens_map), encoder).mode == "expand"
 
 
 def assert_certain_value_of_the_text(bridge, texts):
@@ -242,71 +236,60 @@ def assert_certain_value_of_the_text(bridge, texts):
         torch.testing.assert_close(embeddings[content], expected, atol=1e-6, rtol=0)
 
 
-class TestMean:
-    def test_leaves_soft_tokens_alone(self, encoder):
-        bridge = VocabularyBridge(generator("words"), encoder, "mean")
-        ids, content = labels(bridge)
-        _, y = uncertain(bridge, ids)
-        weights = torch.rand(ids.shape)
-        soft = bridge.to_soft_tokens(y, ids, content, weights)
-        assert soft.embeddings is y
-        assert soft.content is content
-        assert soft.weights is weights
+def test_up_to_the_end_without_special_tokens():
+    bridge = VocabularyBridge(generator("byte-bpe"), tiny("bert"))
+    tokenizer = bridge.generator_tokenizer
+    row = tokenizer("a cat.", add_special_tokens=False)["input_ids"]
+    end, pad, bos = tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id
+    rows = torch.tensor([[-100, bos, *row, end, row[0]], [pad, pad, *row, -100, -100]])
+    assert bridge.decode(rows) == bridge.decode(rows.tolist()) == ["a cat.", "a cat."]
+    assert bridge.decode([[end, *row], [], [len(tokenizer) + 3]]) == ["", "", ""]
 
 
-class TestDecode:
-    def test_up_to_the_end_without_special_tokens(self):
-        bridge = VocabularyBridge(generator("byte-bpe"), tiny("bert"))
-        tokenizer = bridge.generator_tokenizer
-        row = tokenizer("a cat.", add_special_tokens=False)["input_ids"]
-        end, pad, bos = tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id
-        rows = torch.tensor([[-100, bos, *row, end, row[0]], [pad, pad, *row, -100, -100]])
-        assert bridge.decode(rows) == bridge.decode(rows.tolist()) == ["a cat.", "a cat."]
-        assert bridge.decode([[end, *row], [], [len(tokenizer) + 3]]) == ["", "", ""]
+def test_order_of_the_modes_fidelity(encoder):
+    texts = real_pairs(240)[0][:12]
+    mean, expand = (VocabularyBridge(generator("byte-bpe"), encoder, mode) for mode in ("mean", "expand"))
+    assert mean.fidelity(texts) < expand.fidelity(texts) < 1 - 1e-5
 
 
-class TestFidelity:
-    def test_order_of_modes(self, encoder):
-        texts = real_pairs(240)[0][:12]
-        mean, expand = (VocabularyBridge(generator("byte-bpe"), encoder, mode) for mode in ("mean", "expand"))
-        assert mean.fidelity(texts) < expand.fidelity(texts) < 1 - 1e-5
-
-    def test_identity_with_long_texts(self):
-        bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
-        with pytest.warns(UserWarning, match="1 text is longer than"):
-            fidelity = bridge.fidelity([*TEXTS, "a long text " * 40])
-        assert fidelity == pytest.approx(1, abs=1e-5)
-
-    @pytest.mark.parametrize("texts", [[], "a cat"])
-    def test_wrong_arguments(self, texts):
-        with pytest.raises(ValueError, match="texts must be a list of at least one text, got"):
-            VocabularyBridge(like("wordpiece"), tiny("bert")).fidelity(texts)
+def test_fidelity_of_identity_with_long_texts():
+    bridge = VocabularyBridge(like("wordpiece"), tiny("bert"))
+    with pytest.warns(UserWarning, match="1 text is longer than"):
+        fidelity = bridge.fidelity([*TEXTS, "a long text " * 40])
+    assert fidelity == pytest.approx(1, abs=1e-5)
 
 
-class TestObject:
-    def test_pickle_and_copies(self, encoder):
-        bridge = VocabularyBridge(generator("words"), encoder)
-        table = bridge.embedding_table(CPU)
-        assert copy.deepcopy(bridge) is bridge
-        again = pickle.loads(pickle.dumps(bridge))
-        assert (again.mode, again.vocab_size, again.control_ids) == (bridge.mode, bridge.vocab_size, bridge.control_ids)
-        assert torch.equal(again.embedding_table(CPU), table)
-        assert len(pickle.dumps(bridge)) < table.nbytes
-        assert bridge.embedding_table("cpu") is table
+@pytest.mark.parametrize("texts", [[], "a cat"])
+def test_fidelity_of_no_texts(texts):
+    with pytest.raises(ValueError, match="texts must be a list of at least one text, got"):
+        VocabularyBridge(like("wordpiece"), tiny("bert")).fidelity(texts)
 
-    def test_wrong_arguments(self, encoder):
-        with pytest.raises(ValueError, match="mode='merge' is not one of 'auto', 'identity'"):
-            VocabularyBridge(generator("words"), encoder, "merge")
-        with pytest.raises(TypeError, match="must be a tokenizer of transformers or its name, got a Tokenizer"):
-            VocabularyBridge(Tokenizer(models.BPE()), encoder)
 
-    @pytest.mark.parametrize("mode", ["mean", "expand"])
-    def test_made_in_inference_mode_and_trained_with(self, mode):
-        with torch.inference_mode():
-            bridge = VocabularyBridge(generator("words"), tiny("bert"), mode)
-            bridge.embed_texts(TEXTS)
-        ids, content = labels(bridge)
-        logits = torch.zeros(*ids.shape, bridge.vocab_size, dtype=torch.float64, requires_grad=True)
-        soft = bridge.to_soft_tokens(logits.softmax(-1) @ bridge.embedding_table(CPU), ids, content)
-        encode_soft_tokens(soft, bridge.encoder).vectors.sum().backward()
-        assert logits.grad.any()
+def test_pickle_and_copies(encoder):
+    bridge = VocabularyBridge(generator("words"), encoder)
+    table = bridge.embedding_table(CPU)
+    assert copy.deepcopy(bridge) is bridge
+    again = pickle.loads(pickle.dumps(bridge))
+    assert (again.mode, again.vocab_size, again.control_ids) == (bridge.mode, bridge.vocab_size, bridge.control_ids)
+    assert torch.equal(again.embedding_table(CPU), table)
+    assert len(pickle.dumps(bridge)) < table.nbytes
+    assert bridge.embedding_table("cpu") is table
+
+
+def test_wrong_arguments(encoder):
+    with pytest.raises(ValueError, match="mode='merge' is not one of 'auto', 'identity'"):
+        VocabularyBridge(generator("words"), encoder, "merge")
+    with pytest.raises(TypeError, match="must be a tokenizer of transformers or its name, got a Tokenizer"):
+        VocabularyBridge(Tokenizer(models.BPE()), encoder)
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand"])
+def test_made_in_inference_mode_and_trained_with(mode):
+    with torch.inference_mode():
+        bridge = VocabularyBridge(generator("words"), tiny("bert"), mode)
+        bridge.embed_texts(TEXTS)
+    ids, content = labels(bridge)
+    logits = torch.zeros(*ids.shape, bridge.vocab_size, dtype=torch.float64, requires_grad=True)
+    soft = bridge.to_soft_tokens(logits.softmax(-1) @ bridge.embedding_table(CPU), ids, content)
+    encode_soft_tokens(soft, bridge.encoder).vectors.sum().backward()
+    assert logits.grad.any()

@@ -42,82 +42,78 @@ def renamed(kind):
     return content
 
 
-class TestIdentity:
-    def test_the_encoders_own_tokenizer_shares_the_table(self, encoder, minilm):
-        bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
-        assert bridge.mode == "identity"
-        assert bridge.embedding_table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
-        assert bridge.control_ids == encoder.tokenizer.control_ids
-        assert bridge.end_ids == encoder.tokenizer.end_ids
-        weights = torch.arange(bridge.vocab_size).float()
-        torch.testing.assert_close(bridge.average_weights(weights), weights)
+def test_the_encoders_own_tokenizer_shares_the_table(encoder, minilm):
+    bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
+    assert bridge.mode == "identity"
+    assert bridge.embedding_table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
+    assert bridge.control_ids == encoder.tokenizer.control_ids
+    assert bridge.end_ids == encoder.tokenizer.end_ids
+    weights = torch.arange(bridge.vocab_size).float()
+    torch.testing.assert_close(bridge.average_weights(weights), weights)
 
-    @pytest.mark.parametrize("family", ["bert", "mpnet", "deberta", "deberta-v2", "xlm-roberta", "gpt2"])
-    def test_other_numbers(self, family):
-        encoder = tiny(family)
-        bridge = VocabularyBridge(like(EVERY_FAMILY[family], renumber), encoder)
-        assert bridge.mode == "identity"
-        texts = [" " + text for text in TEXTS] if encoder.tokenizer.prefix_space else TEXTS
-        soft = bridge.embed_texts(texts)
-        for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
-            expected = encoder.embedding_table(CPU)[content_ids(encoder, [text])[0]]
-            assert torch.equal(embeddings[content], expected)
 
-    @pytest.mark.parametrize("order", [1, -1])
-    def test_gpt2_and_roberta(self, order):
-        # Special tokens of other names and numbers, the same merges and space marks.
-        gpt2 = wrapped(renamed("bytes"), KINDS["gpt2"].roles)
-        first, second = (gpt2, like("bytes"))[::order]
-        model, _ = tiny_model("roberta")
-        encoder = FrozenEncoder(model, second, num_layers=2)
-        bridge = VocabularyBridge(first, encoder)
-        assert bridge.mode == "identity"
-        table, names = encoder.embedding_table(CPU), second.get_vocab()
-        for name, i in first.get_vocab().items():
-            expected = table[names[name]] if name in names else torch.zeros(table.shape[1])
-            assert torch.equal(bridge.embedding_table(CPU)[i], expected)
+@pytest.mark.parametrize("family", ["bert", "mpnet", "deberta", "deberta-v2", "xlm-roberta", "gpt2"])
+def test_other_numbers(family):
+    encoder = tiny(family)
+    bridge = VocabularyBridge(like(EVERY_FAMILY[family], renumber), encoder)
+    assert bridge.mode == "identity"
+    texts = [" " + text for text in TEXTS] if encoder.tokenizer.prefix_space else TEXTS
+    soft = bridge.embed_texts(texts)
+    for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
+        expected = encoder.embedding_table(CPU)[content_ids(encoder, [text])[0]]
+        assert torch.equal(embeddings[content], expected)
 
-    def test_added_tokens_take_the_pieces_of_their_text(self, encoder, minilm):
-        tokenizer = AutoTokenizer.from_pretrained(minilm)
-        tokenizer.add_tokens(["<table_row>"])
-        bridge = VocabularyBridge(tokenizer, encoder)
-        assert bridge.mode == "identity"
-        table = encoder.embedding_table(CPU)
-        expected = table[content_ids(encoder, ["<table_row>"])[0]].mean(0)
-        torch.testing.assert_close(bridge.embedding_table(CPU)[-1], expected)
-        assert torch.equal(bridge.embedding_table(CPU)[:-1], table)
 
-    @pytest.mark.parametrize("family", ["bert", "deberta", "deberta-v2", "xlm-roberta"])
-    def test_the_same_names_cut_otherwise(self, family):
-        def cut_otherwise(content):
-            model = content["model"]
-            if model["type"] == "WordPiece":
-                content["normalizer"] = None  # no lower case
-            elif model["type"] == "BPE":
-                model["merges"][-300:] = model["merges"][-300:][::-1]
-            else:
-                scores = [score for _, score in model["vocab"]][::-1]
-                model["vocab"] = [[name, score] for (name, _), score in zip(model["vocab"], scores, strict=True)]
+@pytest.mark.parametrize("order", [1, -1])
+def test_gpt2_and_roberta(order):
+    # Special tokens of other names and numbers, the same merges and space marks.
+    gpt2 = wrapped(renamed("bytes"), KINDS["gpt2"].roles)
+    first, second = (gpt2, like("bytes"))[::order]
+    model, _ = tiny_model("roberta")
+    encoder = FrozenEncoder(model, second, num_layers=2)
+    bridge = VocabularyBridge(first, encoder)
+    assert bridge.mode == "identity"
+    table, names = encoder.embedding_table(CPU), second.get_vocab()
+    for name, i in first.get_vocab().items():
+        expected = table[names[name]] if name in names else torch.zeros(table.shape[1])
+        assert torch.equal(bridge.embedding_table(CPU)[i], expected)
 
-        changed = like(EVERY_FAMILY[family], cut_otherwise)
-        assert changed.get_vocab() == tiny(family).tokenizer.vocabulary
-        assert VocabularyBridge(changed, tiny(family)).mode != "identity"
 
-    def test_merges_in_another_order(self):
-        def swap(content):
-            merges = content["model"]["merges"]
-            merges[-2:] = merges[-2:][::-1]
+def test_added_tokens_take_the_pieces_of_their_text(encoder, minilm):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    tokenizer.add_tokens(["<table_row>"])
+    bridge = VocabularyBridge(tokenizer, encoder)
+    assert bridge.mode == "identity"
+    table = encoder.embedding_table(CPU)
+    expected = table[content_ids(encoder, ["<table_row>"])[0]].mean(0)
+    torch.testing.assert_close(bridge.embedding_table(CPU)[-1], expected)
+    assert torch.equal(bridge.embedding_table(CPU)[:-1], table)
 
-        assert VocabularyBridge(like("deberta"), tiny("deberta")).mode == "identity"
-        assert VocabularyBridge(like("deberta", swap), tiny("deberta")).mode != "identity"
 
-    def test_spaces_written_otherwise(self):
-        def without_spaces(content):
-            content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}]}
-            content["pre_tokenizer"]["pretokenizers"].append({**byte_level})
+@pytest.mark.parametrize("family", ["bert", "deberta", "deberta-v2", "xlm-roberta"])
+def test_the_same_names_cut_otherwise(family):
+    def cut_otherwise(content):
+        model = content["model"]
+        if model["type"] == "WordPiece":
+            content["normalizer"] = None  # no lower case
+        elif model["type"] == "BPE":
+            model["merges"][-300:] = model["merges"][-300:][::-1]
+        else:
+            scores = [score for _, score in model["vocab"]][::-1]
+            model["vocab"] = [[name, score] for (name, _), score in zip(model["vocab"], scores, strict=True)]
 
-        byte_level = content_of("deberta")["pre_tokenizer"]
-        changed = like("deberta", without_spaces)
-        assert VocabularyBridge(changed, tiny("deberta")).mode != "identity"
-        with pytest.raises(ValueError, match="mode='identity' needs tokenizers that split texts into the same tokens"):
-            VocabularyBridge(changed, tiny("deberta"), "identity")
+    changed = like(EVERY_FAMILY[family], cut_otherwise)
+    assert changed.get_vocab() == tiny(family).tokenizer.vocabulary
+    assert VocabularyBridge(changed, tiny(family)).mode != "identity"
+
+
+def test_spaces_written_otherwise():
+    def without_spaces(content):
+        content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}]}
+        content["pre_tokenizer"]["pretokenizers"].append({**byte_level})
+
+    byte_level = content_of("deberta")["pre_tokenizer"]
+    changed = like("deberta", without_spaces)
+    assert VocabularyBridge(changed, tiny("deberta")).mode != "identity"
+    with pytest.raises(ValueError, match="mode='identity' needs tokenizers that split texts into the same tokens"):
+        VocabularyBridge(changed, tiny("deberta"), "identity")

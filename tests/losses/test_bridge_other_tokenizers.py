@@ -58,8 +58,8 @@ def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, 
     labels = ids_of(tokenizer, pairs[0][:10])
     texts, references = written(tokenizer, labels), several_references(pairs[1][:10])
     corpus = pairs[1][:60]
-    for idf in (False, corpus):
-        expected = bert_score(texts, references, encoder, idf=idf)
+    for idf in (False, BERTScore(encoder, idf=corpus)):
+        expected = bert_score(texts, references, encoder, idf=idf and corpus)
         for matching in MATCHINGS:
             loss = SoftBERTScoreLoss(
                 encoder, tokenizer=words_bridge, matching=matching, matching_temperature=1e-6, idf=idf, reduction="none"
@@ -83,21 +83,6 @@ def test_labels_are_decoded(encoder, pairs, words_bridge):
     by_texts = loss(z[:, :-2], written(tokenizer, labels), labels != IGNORE)
     assert torch.allclose(by_labels, by_texts, atol=1e-6)
     assert by_labels.mean() < 0.3
-
-
-@pytest.mark.parametrize("mode", ["mean", "expand"])
-def test_gradient_reaches_every_content_position_and_no_other(encoder, pairs, mode):
-    tokenizer = tiny_tokenizer("bytes")
-    labels = ids_of(tokenizer, pairs[0][:3])
-    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0))
-    generator = torch.Generator().manual_seed(0)
-    z = certain(labels, len(tokenizer), 6.0) + torch.randn(*labels.shape, len(tokenizer), generator=generator)
-    z.requires_grad_()
-    loss(z, labels).backward()
-    content = (labels != IGNORE) & ~torch.isin(labels, torch.tensor(loss.bridge.control_ids))
-    assert content.sum() > 30
-    assert torch.equal(z.grad.abs().sum(-1) > 0, content)
-    assert z.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("mode", ["mean", "expand"])
@@ -134,11 +119,13 @@ def test_hidden_states_give_what_logits_give(encoder, mode):
         value.backward()
         results.append((value.detach(), leaf.grad))
     torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
+    assert torch.equal(loss(head(hidden), labels, return_components=True)[0], loss(head(hidden), labels))
+    content = (labels != IGNORE) & ~torch.isin(labels, torch.tensor(loss.bridge.control_ids))
+    assert torch.equal(results[0][1].abs().sum(-1) > 0, content)
 
 
 @pytest.mark.parametrize("mode", ["mean", "expand"])
-@pytest.mark.parametrize("texts", [None, ["it rains today", "a cat sat on the mat"]])
-@pytest.mark.parametrize("min_fidelity", [0, 0.85])
+@pytest.mark.parametrize(("texts", "min_fidelity"), [(None, 0), (["it rains today", "a cat sat on the mat"], 0.85)])
 def test_low_fidelity_is_refused_or_reported_with_advice(encoder, mode, texts, min_fidelity):
     bridge = VocabularyBridge(tiny_tokenizer("bytes"), encoder, mode, min_fidelity=min_fidelity)
     said = rf"texts score 0\.\d+ against themselves through the bridge from .* \(mode='{mode}'\)"
@@ -158,6 +145,8 @@ def test_a_bridge_may_be_shared(encoder, minilm):
         SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=2), tokenizer=bridge),
     )
     assert first.bridge is second.bridge is bridge
+    with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, the generator's tokenizer has \d+ tokens"):
+        first(torch.zeros(1, 2, 10), ["a"])
     with pytest.raises(ValueError, match="another encoder's vocabulary"):
         SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=1), tokenizer=bridge)
 
@@ -172,30 +161,3 @@ def test_copies_and_pickles(encoder):
         assert other(z, labels).item() == pytest.approx(expected, abs=1e-6)
         assert repr(other) == repr(loss)
     assert "bridge='expand'" in repr(loss)
-
-
-def test_too_few_logits_are_refused(encoder, words_bridge):
-    loss = SoftBERTScoreLoss(encoder, tokenizer=words_bridge)
-    with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, the generator\'s tokenizer has \d+ tokens"):
-        loss(torch.zeros(1, 2, 10), ["a"])
-
-
-def test_components_do_not_change_the_loss(encoder):
-    tokenizer = whole_words()
-    labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
-    z = certain(labels, len(tokenizer), 5.0)
-    z[:, 1:, tokenizer.eos_token_id] = 4.0
-    for mode in ("mean", "expand"):
-        loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0))
-        assert torch.equal(loss(z, labels), loss(z, labels, return_components=True)[0])
-
-
-def test_metric_and_loss_share_references(encoder, pairs, words_bridge):
-    """Weights of a metric, for a generator with other tokens."""
-    metric = BERTScore(encoder, idf=pairs[1][:40])
-    tokenizer = whole_words()
-    labels = ids_of(tokenizer, pairs[0][:5])
-    loss = SoftBERTScoreLoss(encoder, tokenizer=words_bridge, idf=metric, matching="max")
-    metric.update(written(tokenizer, labels), pairs[1][:5])
-    value = loss(certain(labels, len(tokenizer)), pairs[1][:5], labels != IGNORE, return_components=True)[1]["f1"]
-    assert value.item() == pytest.approx(metric.compute()["f1"].item(), abs=1e-5)
