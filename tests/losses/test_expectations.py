@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 from bertscore_tm.losses import expected_embedding, linear_expected_embedding, softmax_relaxation
 from bertscore_tm.losses.soft import expectations
 from bertscore_tm.losses.soft.expectations import softmax_expectation
-from examples.benchmarks.processes import peak_growth, run_fresh
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -347,43 +346,6 @@ def test_under_gradient_checkpointing():
 
     expected = gradients(forward(hidden), leaves)
     assert all(map(torch.equal, gradients(checkpoint(forward, hidden, use_reentrant=False), leaves), expected))
-
-
-def sum_64_megabytes_three_times():
-    for _ in range(3):
-        torch.ones(16_000_000).sum()
-
-
-def test_memory_is_measured_at_its_peak():
-    # Freed before the end. Other tests leave memory that is returned meanwhile.
-    assert 60e6 < run_fresh(peak_growth, sum_64_megabytes_three_times) < 75e6
-
-
-def both_results(is_plain, *tensors):
-    """Expected embeddings, cross-entropy and gradients, the plain way or in parts of the vocabulary."""
-    target = torch.arange(len(tensors[0]))
-    if is_plain:
-        y, loss = plain(*tensors), plain_cross_entropy(*tensors[:3], target)
-    else:
-        y, loss = found_in(*tensors, target)
-    return gradients(y, tensors[:3], loss)
-
-
-def peak_beyond_gradient(is_plain, positions, vocabulary, features):
-    # Loads libraries before the measurement.
-    both_results(is_plain, *make((8,), 500, features, features))
-    tensors = make((positions,), vocabulary, features, features)
-    return peak_growth(lambda: both_results(is_plain, *tensors)) - tensors[1].nbytes
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_memory_stays_below_a_quarter():
-    # Large enough that what libraries allocate by the way, up to 13 MB, is a small part.
-    sizes = 512, 30_000, 16
-    plainly, in_parts = (run_fresh(peak_beyond_gradient, is_plain, *sizes) for is_plain in (True, False))
-    assert plainly > 2 * 512 * 30_000 * 4
-    assert in_parts < plainly / 4
 
 
 # From logits

@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from transformers import BertConfig, BertLMHeadModel, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses import SoftBERTScoreLoss
@@ -18,6 +18,7 @@ from tests.support.soft_predictions import IGNORE, grad_of, labels_of, near_labe
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TARGET = torch.tensor([[50, 60, 70, 80, 90, 3], [51, IGNORE, 61, 71, 81, 3]])
+FULL = TARGET.masked_fill(TARGET == IGNORE, 55)
 IDF = {token: 1.0 + token % 3 for token in range(800)}
 
 
@@ -93,15 +94,16 @@ def test_recomputed_in_the_backward_pass(encoder, relaxation):
 
 def generator():
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=800,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        is_decoder=True,
+    config = GPT2Config(vocab_size=800, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0)
+    return GPT2LMHeadModel(config).eval()
+
+
+def value_of(loss, model, target, hidden):
+    """The loss from logits or from hidden states."""
+    output = model(target, output_hidden_states=True)
+    return (
+        loss.forward_hidden(output.hidden_states[-1], model.lm_head, target) if hidden else loss(output.logits, target)
     )
-    return BertLMHeadModel(config).eval()
 
 
 def gradients(model):
@@ -115,20 +117,13 @@ def gradients(model):
 def test_bfloat16(mixed, hidden):
     """Mixed, and true: only the generator's own rounding shows."""
     loss = SoftBERTScoreLoss(tiny("bert", "float32"))
-    target = TARGET.masked_fill(TARGET == IGNORE, 55)
     exact, rounded = generator(), generator()
     if not mixed:
-        rounded = rounded.to(torch.bfloat16)
-        loss = loss.to(torch.bfloat16)
+        rounded, loss = rounded.to(torch.bfloat16), loss.to(torch.bfloat16)
     values = []
     for model in (exact, rounded):
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed and model is rounded):
-            if hidden:
-                states = model.bert(target).last_hidden_state
-                states = model.cls.predictions.transform(states)
-                value = loss.forward_hidden(states, model.cls.predictions.decoder, target)
-            else:
-                value = loss(model(target).logits, target)
+            value = value_of(loss, model, FULL, hidden)
         assert value.dtype == torch.float32
         value.backward()
         values.append(value.item())
@@ -138,61 +133,33 @@ def test_bfloat16(mixed, hidden):
     assert loss.encoder.embedding_table("cpu").dtype == torch.float32
 
 
-def step_on_a_rank(rank, kind):
-    """One rank's half of the batch, and the gradients that both agree on."""
+def step_on_a_rank(rank, kind, shares):
+    """One rank's share of the batch, and the gradients that all agree on."""
     torch.set_num_threads(1)
     loss = SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=2))
-    target = TARGET.masked_fill(TARGET == IGNORE, 55)[rank : rank + 1]
-    model = generator()
-    if kind == "ddp":
-        model = DistributedDataParallel(model)
-    else:
-        for layer in model.bert.encoder.layer:
-            fully_shard(layer)
-        fully_shard(model)
-    value = loss(model(target).logits, target)
+    model, target = generator(), FULL
+    if shares > 1:
+        target = FULL[rank : rank + 1]
+        if kind == "ddp":
+            model = DistributedDataParallel(model)
+        else:
+            for layer in model.transformer.h:
+                fully_shard(layer)
+            fully_shard(model)
+    value = value_of(loss, model, target, kind == "fsdp, from hidden states")
     value.backward()
     assert not any(p.grad is not None for p in loss.encoder.backbone(torch.device("cpu")).parameters())
     return value.item(), gradients(model)
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp, from hidden states"])
 def test_two_processes_share_a_batch(kind):
-    first, second = run_ranks(step_on_a_rank, 2, kind)
+    first, second = run_ranks(step_on_a_rank, 2, kind, 2)
+    value, expected = step_on_a_rank(0, kind, 1)
     torch.testing.assert_close(first[1], second[1])
-    loss = SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=2))
-    model = generator()
-    target = TARGET.masked_fill(TARGET == IGNORE, 55)
-    value = loss(model(target).logits, target)
-    value.backward()
-    assert value.item() == pytest.approx((first[0] + second[0]) / 2, abs=1e-6)
-    torch.testing.assert_close(first[1], gradients(model), atol=1e-6, rtol=1e-4)
-
-
-def hidden_step_on_a_rank(rank, shares):
-    """The path without logits, with an output layer that may be sharded."""
-    torch.set_num_threads(1)
-    loss = SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=2))
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=800, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0)
-    model = GPT2LMHeadModel(config).eval()
-    target = TARGET.masked_fill(TARGET == IGNORE, 55)
-    if shares > 1:
-        target = target[rank : rank + 1]
-        for layer in model.transformer.h:
-            fully_shard(layer)
-        fully_shard(model)
-    hidden = model(target, output_hidden_states=True).hidden_states[-1]
-    loss.forward_hidden(hidden, model.lm_head, target).backward()
-    return gradients(model)
-
-
-@pytest.mark.distributed
-def test_hidden_states_of_a_sharded_generator():
-    first, second = run_ranks(hidden_step_on_a_rank, 2, 2)
-    torch.testing.assert_close(first, second)
-    torch.testing.assert_close(first, hidden_step_on_a_rank(0, 1), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(first[1], expected, atol=1e-6, rtol=1e-4)
+    assert (first[0] + second[0]) / 2 == pytest.approx(value, abs=1e-6)
 
 
 def test_diagnostics_by_hand(encoder):
