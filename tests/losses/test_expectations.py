@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import checkpoint
 
 from bertscore_tm.losses import expected_embedding, linear_expected_embedding, softmax_relaxation
 from bertscore_tm.losses.soft import expectations
@@ -337,17 +336,6 @@ def test_arguments_of_any_layout_are_left_as_they_are():
     assert all(torch.equal(view, copy) for view, copy in zip(views, before, strict=True))
 
 
-def test_under_gradient_checkpointing():
-    hidden, *others = make()
-    leaves = (hidden, *others[:2])
-
-    def forward(hidden):
-        return found_in(hidden.tanh(), *others, chunk_size=6)
-
-    expected = gradients(forward(hidden), leaves)
-    assert all(map(torch.equal, gradients(checkpoint(forward, hidden, use_reentrant=False), leaves), expected))
-
-
 # From logits
 
 
@@ -451,9 +439,3 @@ def test_denormal_probabilities_are_0(from_hidden):
     expected = torch.tensor(-80.0).exp()
     torch.testing.assert_close(found, expected.view(1, 1), atol=0, rtol=1e-5)
     torch.testing.assert_close(gradient, torch.tensor([[-1.0, 1.0, 0.0]]) * expected, atol=0, rtol=1e-5)
-
-
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
-def test_softmax_expectation_at_impossible_temperatures(temperature):
-    with pytest.raises(ValueError, match="temperature must be above 0, got"):
-        softmax_expectation(torch.zeros(1, 3), torch.zeros(3, 2), temperature)

@@ -145,20 +145,10 @@ def test_examples_without_references_are_skipped(encoder):
 
 
 def test_rewards_of_one_trainer_have_different_names(minilm):
-    rewards = [
-        BERTScoreReward(FrozenEncoder(minilm, num_layers=2)),
-        BERTScoreReward(FrozenEncoder(minilm, num_layers=3)),
-        BERTScoreReward(FrozenEncoder(minilm, num_layers=3), component="recall"),
-        BERTScoreReward(FrozenEncoder(minilm, num_layers=3), length_band=(0.5, 2), name="guarded"),
-    ]
     # TRL keeps the figures of a reward under its name.
-    assert [reward.__name__ for reward in rewards] == [
-        "bertscore_f1_layer2",
-        "bertscore_f1_layer3",
-        "bertscore_recall_layer3",
-        "guarded",
-    ]
-    assert pickle.loads(pickle.dumps(rewards[3])).__name__ == "guarded"
+    encoder = FrozenEncoder(minilm, num_layers=3)
+    rewards = BERTScoreReward(encoder, component="recall"), BERTScoreReward(encoder, name="guarded")
+    assert [pickle.loads(pickle.dumps(each)).__name__ for each in rewards] == ["bertscore_recall_layer3", "guarded"]
 
 
 def test_several_references_in_every_form(encoder):

@@ -73,9 +73,6 @@ def slow_minimum_risk(log_probs, rewards, mask, alpha):
     return torch.tensor(losses, dtype=torch.float64)
 
 
-# --- the formulae
-
-
 @pytest.mark.parametrize("greedy", [True, False])
 def test_self_critical_loss_is_the_formula(greedy):
     log_probs, rewards, mask = sequences(5, 3, 6)
@@ -126,9 +123,6 @@ def test_normalized_by_length_the_mean_log_probability_takes_the_place_of_the_su
     torch.testing.assert_close(whole, minimum_risk_loss(log_probs, rewards, alpha=1.0))
     with pytest.raises(ValueError, match="normalize='words' is not one of 'length'"):
         MinimumRiskLoss(normalize="words")
-
-
-# --- masks, and what takes no part
 
 
 @BOTH
@@ -214,9 +208,6 @@ def test_very_improbable_sequences_stay_finite(kind):
     assert log_probs.grad.isfinite().all()
 
 
-# --- precision, devices, modules
-
-
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_summed_in_float32(kind, dtype):
@@ -245,7 +236,7 @@ def test_compiles_into_one_graph(kind):
     log_probs, rewards, mask = sequences(3, 4, 5)
     log_probs.requires_grad_()
     loss = both_losses()[kind]
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")(log_probs, rewards, mask)
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")(log_probs, rewards, mask)
     torch.testing.assert_close(compiled, loss(log_probs, rewards, mask))
     compiled.backward()
     assert log_probs.grad.abs().max() > 0
@@ -260,9 +251,6 @@ def test_modules_hold_nothing_and_copy(kind):
     assert "reduction='sum'" in repr(loss)
     for again in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
         assert torch.equal(again(log_probs, rewards, mask), loss(log_probs, rewards, mask))
-
-
-# --- gradients
 
 
 @BOTH
@@ -319,9 +307,6 @@ def test_neither_rewards_nor_the_baseline_get_a_gradient(kind):
     self_critical_loss(log_probs, rewards * 2, mask, rewards.neg()).backward()
     assert rewards.grad is None
     assert log_probs.grad.abs().max() > 0
-
-
-# --- a policy learns
 
 
 SLOTS = (("cat", "dog", "car", "idea"), ("sat", "slept", "drove", "rained"), ("mat", "rug", "road", "sky"))

@@ -74,7 +74,6 @@ def plain_scores(family, z, ids, u, v, how):
     [
         ("bert", "softmax", 1.0, 0.1),
         ("bert", "softmax", 0.4, 0.5),
-        ("bert", "softmax", 2.0, 0.1),
         ("bert", "max", 1.0, 0.1),
         *((family, "softmax", 1.0, 0.1) for family in ("roberta", "mpnet", "electra", "distilbert", "deberta-v2")),
     ],
