@@ -61,7 +61,7 @@ def test_one_graph_holds_the_loss(family, backend, options):
     for function in (torch.compile(step, fullgraph=True, backend=backend), step):
         torch.manual_seed(0)
         results.append(grad_of(function, hidden, target))
-    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-3)
+    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-3 if backend == "inductor" else 1e-4)
     assert results[0][1].any()
 
 

@@ -34,6 +34,7 @@ def scored(device, options):
     others = {name: value for name, value in options.items() if name not in encoder_options}
     layers = {} if "all_layers" in options else {"num_layers": 2}
     metric = BERTScore(FrozenEncoder(*tiny_model("bert"), **layers, **encoder_options), **others).to(device)
+    metric.encoder.backbone(device)
     stand_in_device.waits.clear()
     metric.update(CANDIDATES, REFERENCES)
     new = stand_in_device.waits.copy()
