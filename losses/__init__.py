@@ -6,6 +6,7 @@ generator's logits or hidden states; :mod:`bertscore_tm.losses.sequence` scores 
 
 from bertscore_tm.losses.sequence import (
     BERTScoreReward,
+    BERTScoreRisk,
     MinimumRiskLoss,
     SampledSequences,
     SelfCriticalLoss,
@@ -26,6 +27,7 @@ from bertscore_tm.losses.soft import (
 
 __all__ = [
     "BERTScoreReward",
+    "BERTScoreRisk",
     "MinimumRiskLoss",
     "SampledSequences",
     "SelfCriticalLoss",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["match_gradient_norm"]
+__all__ = ["gradient_norm", "match_gradient_norm"]
 
 
 def match_gradient_norm(loss: Tensor, reference: Tensor, tensors: Tensor | Sequence[Tensor]) -> Tensor:
@@ -40,13 +40,14 @@ def match_gradient_norm(loss: Tensor, reference: Tensor, tensors: Tensor | Seque
     """
     tensors = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     norm, reference_norm = (
-        _gradient_norm(name, value, tensors) for name, value in (("loss", loss), ("reference", reference))
+        gradient_norm(name, value, tensors) for name, value in (("loss", loss), ("reference", reference))
     )
     factor = torch.where(norm > 0, reference_norm / torch.where(norm > 0, norm, 1.0), 0.0)
     return loss * factor.to(loss.dtype)
 
 
-def _gradient_norm(name: str, loss: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+def gradient_norm(name: str, loss: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """Return the norm of a scalar loss's gradient with respect to some tensors, shape ()."""
     if loss.ndim != 0:
         raise ValueError(f"{name} must be a scalar, got shape {tuple(loss.shape)}: reduce it to its mean")
     gradients = torch.autograd.grad(loss, tensors, retain_graph=True, allow_unused=True) if loss.requires_grad else ()

@@ -1,0 +1,168 @@
+"""Minimum risk over a generator's own samples: exact on a tiny vocabulary, balanced, and led by the reward alone."""
+
+import random
+
+import pytest
+import torch
+from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+
+from bertscore_tm import FrozenEncoder
+from bertscore_tm.losses import BERTScoreReward, BERTScoreRisk, match_gradient_norm, sequence_log_probs
+from tests.losses.test_sampling import batch_of, make_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+REFERENCES = ["a cat sat", ["hello", "hi there"], ["it rains today"]]
+WORDS = 8
+
+
+@pytest.fixture(scope="module")
+def tokenizer(minilm):
+    return AutoTokenizer.from_pretrained(minilm)
+
+
+class Letters:
+    """A tokenizer's decoder for a vocabulary of a few letters."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def batch_decode(self, ids, skip_special_tokens):
+        return ["".join("abcdefgh"[i] for i in row) for row in ids.tolist()]
+
+    def __call__(self, text_target):
+        return {"input_ids": ["abcdefgh".index(letter) for letter in text_target]}
+
+
+class Words:
+    """A tokenizer for a tiny generator: the ids of the references, and words for what it samples."""
+
+    ids = {"a cat sat": [5, 6], "hello": [7, 8, 9], "it rains today": [10]}
+
+    def batch_decode(self, ids, skip_special_tokens):
+        return [" ".join(f"word{i}" for i in row if i > 4) for row in ids.tolist()]
+
+    def __call__(self, text_target):
+        return {"input_ids": self.ids[text_target]}
+
+
+def letters_risk(tokenizer, reward, **options):
+    risk = BERTScoreRisk("unused", tokenizer, reward=reward, max_new_tokens=1, **options)
+    risk.tokenizer = Letters(tokenizer)
+    return risk
+
+
+def of_letters(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        sizes = {
+            "d_model": 16,
+            "d_kv": 4,
+            "d_ff": 16,
+            "num_layers": 1,
+            "num_heads": 2,
+            "dropout_rate": 0.0,
+            "initializer_factor": 0.3,
+        }
+        config = T5Config(vocab_size=WORDS, decoder_start_token_id=0, eos_token_id=None, pad_token_id=0, **sizes)
+        return T5ForConditionalGeneration(config)
+
+
+def by_letter(completions, references):
+    """The reward of a letter: its place in the alphabet."""
+    return ["abcdefgh".index(letter) / 7 for letter in completions]
+
+
+def test_the_gradient_is_that_of_the_exact_expectation_on_a_tiny_vocabulary(tokenizer):
+    model, inputs = of_letters(), {"input_ids": torch.tensor([[3, 4]]), "attention_mask": torch.ones(1, 2).long()}
+    risk = letters_risk(tokenizer, by_letter, num_samples=200, temperature=0.9, alpha=1.0)
+    risk.calls += 1  # not measured: the factor is 1
+    torch.manual_seed(0)
+    found = risk(model, inputs, ["a"])
+    ids = torch.arange(WORDS)[None, :, None]
+    log_probs = sequence_log_probs(model, inputs, ids, torch.ones_like(ids).bool(), temperature=0.9)
+    exact = (log_probs.exp()[0, :, 0] * (1 - torch.arange(WORDS) / 7)).sum()
+    torch.testing.assert_close(found, exact, atol=1e-6, rtol=0)
+    for got, wanted in zip(*(torch.autograd.grad(one, model.parameters()) for one in (found, exact)), strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-4)
+
+
+def learned(tokenizer, reward, seed):
+    """The expected reward after a few steps."""
+    model, inputs = of_letters(seed), {"input_ids": torch.tensor([[3, 4]] * 4)}
+    risk, optimizer = letters_risk(tokenizer, reward, num_samples=16), torch.optim.SGD(model.parameters(), lr=0.1)
+    risk.calls += 1
+    torch.manual_seed(seed)
+    for _ in range(150):
+        optimizer.zero_grad()
+        risk(model, inputs, ["a"] * 4).backward()
+        optimizer.step()
+    ids = torch.arange(WORDS)[None, :, None]
+    first = {name: value[:1] for name, value in inputs.items()}
+    with torch.no_grad():
+        probs = sequence_log_probs(model, first, ids, torch.ones_like(ids).bool()).exp()[0, :, 0]
+    return float((probs * torch.arange(WORDS) / 7).sum())
+
+
+def test_the_reward_teaches_and_shuffled_rewards_do_not(tokenizer):
+    shuffle = random.Random(0)
+
+    def shuffled(completions, references):
+        return shuffle.sample(found := by_letter(completions, references), len(found))
+
+    true = [learned(tokenizer, by_letter, seed) for seed in range(3)]
+    false = [learned(tokenizer, shuffled, seed) for seed in range(3)]
+    assert min(true) > max(false) + 0.1
+
+
+@pytest.mark.parametrize(("family", "side"), [("t5", "right"), ("gpt2", "left")])
+def test_its_gradient_is_as_large_as_that_of_cross_entropy(minilm, tokenizer, family, side):
+    model, inputs = make_model(family), batch_of(side)
+    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5, weight=2.0, balance_every=2)
+    risk.tokenizer = Words()
+    torch.manual_seed(0)
+    value = risk(model, inputs, REFERENCES)
+    ids = torch.tensor([[[5, 6, 0]], [[7, 8, 9]], [[10, 0, 0]]])
+    mask = torch.tensor([[[1, 1, 0]], [[1, 1, 1]], [[1, 0, 0]]]).bool()
+    cross_entropy = -sequence_log_probs(model, inputs, ids, mask).sum() / 6
+    weight = model.get_output_embeddings().weight
+    expected = 2 * match_gradient_norm(value, cross_entropy, weight)
+    torch.testing.assert_close(value, expected, rtol=1e-4, atol=0)
+    before = risk.norms.clone()
+    risk(model, inputs, REFERENCES).backward()
+    assert torch.equal(risk.norms, before)
+    risk(model, inputs, REFERENCES)
+    assert not torch.equal(risk.norms, before)
+    restored = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer)
+    restored.load_state_dict(risk.state_dict())
+    assert torch.equal(restored.norms, risk.norms)
+    assert restored.calls == 3
+
+
+def test_texts_that_end_at_once_or_have_no_reward(minilm, tokenizer):
+    model, encoder = make_model("t5"), FrozenEncoder(minilm, num_layers=1)
+    likely = torch.zeros(model.config.vocab_size).index_fill(0, torch.tensor(model.generation_config.eos_token_id), 5.0)
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + likely)
+    risk = BERTScoreRisk(encoder, tokenizer, max_new_tokens=3, num_samples=8)
+    risk.tokenizer = Words()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = risk(model, batch_of("right"), REFERENCES)
+    value.backward()
+    assert all(one.grad is None or one.grad.isfinite().all() for one in model.parameters())
+    rewarded, scores = [], BERTScoreReward(encoder)
+
+    def without_first(completions, references):
+        rewarded.extend(completions)
+        return [None] * 8 + scores(completions, references)[8:]
+
+    risk.reward = without_first
+    assert risk(model, batch_of("right"), REFERENCES).isfinite()
+    assert "" in rewarded
+
+
+def test_wrong_numbers_are_errors(minilm, tokenizer):
+    encoder = FrozenEncoder(minilm, num_layers=1)
+    with pytest.raises(ValueError, match="num_samples must be at least 2, got 1"):
+        BERTScoreRisk(encoder, tokenizer, num_samples=1)
+    with pytest.raises(ValueError, match="references of 2 inputs for 3 inputs"):
+        BERTScoreRisk(encoder, tokenizer)(make_model("t5"), batch_of("right"), ["a", "b"])
