@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return print_error(error)
         except KeyboardInterrupt:
             if os.environ.get("RANK", "0") == "0":
-                resumes = "; the same command resumes" if arguments is not None and "resumes" in arguments else ""
+                resumes = "; the same command resumes" if getattr(arguments, "resumes", False) else ""
                 print_message(f"interrupted{resumes}")
             return _INTERRUPTED
         except BrokenPipeError:

@@ -102,15 +102,14 @@ def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBase
     texts = ranks.run_on_first(lambda: _read_distinct(arguments))
 
     from bertscore_tm.baselines import make_baseline
-    from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     device = ranks.run_on_all(lambda: choose_device(arguments.device))
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
     weights = token_weights(encoder, device=device)
     num_pairs, seed = arguments.pairs, arguments.seed
-    settings = {"signature": score_signature(encoder, weights.source), "input": input_digest(texts), "seed": seed}
-    with open_shards(ranks, arguments, num_pairs, settings | {"pairs": num_pairs}) as shards:
+    settings = {"input": input_digest(texts), "seed": seed, "pairs": num_pairs}
+    with open_shards(ranks, arguments, num_pairs, encoder, settings) as shards:
 
         def score(pairs: TextPairs) -> CorpusScores | None:
             return score_shards(shards, pairs, encoder, weights, device)

@@ -25,6 +25,7 @@ from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import Table, read_table
+from bertscore_tm.cli.scored_corpus import count_weights
 from bertscore_tm.cli.shards import input_digest, open_shards, remove_shards
 from bertscore_tm.cli.text_arguments import read_references
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -127,24 +128,25 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
     from bertscore_tm.functional.ranking import Item, score_items
     from bertscore_tm.scoring.messages import describe_truncation
     from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.token_weights import token_weights
 
     device = ranks.run_on_all(lambda: choose_device(arguments.device))
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments))
-    weights = ranks.run_on_all(lambda: token_weights(encoder, idf_texts or False, device=device))
     items = [Item(candidates, references) for candidates, references in texts]
     component, references_reduce = arguments.component, arguments.references_reduce
 
-    def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
-        own = items[rows.start : rows.stop]
-        scores, num_truncated = score_items(own, encoder, weights, device, component, references_reduce)
-        progress(len(rows))
-        return {"scores": torch.cat(list(scores)).cpu(), "num_truncated": torch.tensor(num_truncated, device="cpu")}
+    settings = {"component": component, "references_reduce": references_reduce}
+    with open_shards(
+        ranks, arguments, len(items), encoder, settings | {"input": input_digest([*texts, idf_texts])}
+    ) as shards:
+        weights = count_weights(shards, encoder, idf_texts)
 
-    signature = score_signature(encoder, weights.source)
-    settings = {"signature": signature, "component": component, "references_reduce": references_reduce}
-    with open_shards(ranks, arguments, len(items), settings | {"input": input_digest(texts)}) as shards:
-        parts = shards.compute(work, "line")
+        def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
+            own = items[rows.start : rows.stop]
+            scores, num_truncated = score_items(own, encoder, weights, device, component, references_reduce)
+            progress(len(rows))
+            return {"scores": torch.cat(list(scores)).cpu(), "num_truncated": torch.tensor(num_truncated, device="cpu")}
+
+        parts = shards.compute("line", len(items), work)
     if parts is None:
         return None
     num_truncated = sum(int(part["num_truncated"]) for part in parts)
@@ -157,6 +159,7 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> _Summary | None:
     report.write_output("".join(lines), arguments.output)
     remove_shards(arguments)
     scored = [record["score"] for record in records if record["score"] is not None]
+    signature = score_signature(encoder, weights.source)
     return _Summary(len(items), sum(counts), sum(scored) / len(scored) if scored else None, signature)
 
 

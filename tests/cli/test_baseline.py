@@ -131,32 +131,6 @@ def test_bad_input(command, folder, arguments, exit_code, message):
     assert re.search(message, line)
 
 
-def test_an_interrupted_run_resumes_to_the_same_table(command, folder, monkeypatch):
-    monkeypatch.setattr(shards, "SMALLEST", 5)
-    monkeypatch.setattr(shards, "LARGEST", 5)
-    whole = command(output="whole.csv")
-    keep, kept = shards.Shards._keep, []
-
-    def stop_after(self, part, *given):
-        kept.append(part)
-        if len(kept) == 4:
-            raise KeyboardInterrupt
-        keep(self, part, *given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(shards.Shards, "_keep", stop_after)
-        printed = command(output="mine.csv", exit_code=130)
-    assert printed.err == "bertscore-tm: interrupted; the same command resumes\n"
-    assert not (folder / "mine.csv").exists()
-    other = command("--seed", "1", output="mine.csv", exit_code=2).err
-    assert "mine.csv.partial belongs to a run with other files or settings: delete it to start anew" in other
-    resumed = command(output="mine.csv")
-    assert resumed.err == "bertscore-tm: resuming: 3 of 5 parts are in mine.csv.partial\n"
-    assert (folder / "mine.csv").read_text() == (folder / "whole.csv").read_text()
-    assert resumed.out == whole.out.replace("whole.csv", "mine.csv")
-    assert not shards.partial_path("mine.csv").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_two_ranks_write_the_same_table(folder, monkeypatch, capsys):

@@ -6,9 +6,8 @@ from itertools import chain
 import pytest
 import torch
 
-from bertscore_tm.cli import shards
-from bertscore_tm.cli.shards import Shards, partial_path
-from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.cli import scored_corpus, shards
+from bertscore_tm.cli.shards import Shards
 from tests.support.models import save_tiny_model
 from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
@@ -25,6 +24,7 @@ def command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shards, "SMALLEST", 4)
     monkeypatch.setattr(shards, "LARGEST", 4)
+    monkeypatch.setattr(scored_corpus, "TEXTS_PER_BLOCK", 4)
     save_tiny_model("bert", tmp_path / "model")
     write_lines(tmp_path / "hyps.txt", CANDIDATES)
     write_lines(tmp_path / "refs.txt", REFERENCES)
@@ -62,45 +62,14 @@ def test_parts_give_the_scores_of_the_whole(command, monkeypatch, files, options
         assert found[key] == expected[key]
 
 
-@pytest.mark.parametrize("options", [["--idf", "--max-length", "8"], ["--confidence", "0.9"]])
-def test_an_interrupted_run_resumes(command, monkeypatch, tmp_path, options):
-    arguments = [*TEXT_FILES, "--per-segment", *options]
-    expected = command(*arguments)
-    encode, encoded = FrozenEncoder.encode, []
-
-    def interrupted(self, texts, device="cpu"):
-        encoded.append(len(texts))
-        if len(encoded) == 4:
-            raise KeyboardInterrupt
-        return encode(self, texts, device)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(FrozenEncoder, "encode", interrupted)
-        printed = command(*arguments, "-o", "scores.tsv", exit_code=130)
-    assert printed.err.endswith("bertscore-tm: interrupted; the same command resumes\n")
-    assert not (tmp_path / "scores.tsv").exists()
-    unfinished = partial_path(str(tmp_path / "scores.tsv"))
-    assert sorted(path.name for path in unfinished.iterdir()) == [
-        *(f"{start}.safetensors" for start in (0, 4, 8)),
-        "settings.json",
-    ]
-    assert unfinished.stat().st_mode & 0o777 == 0o700
-    other = command(*arguments, "-o", "scores.tsv", "--dtype", "float64", exit_code=2)
-    assert "scores.tsv.partial belongs to a run with other files or settings" in other.err
-    resumed = command(*arguments, "-o", "scores.tsv")
-    assert resumed.err.startswith("bertscore-tm: resuming: 3 of 6 parts are in scores.tsv.partial\n")
-    assert resumed.err.partition("\n")[2] == expected.err
-    assert (tmp_path / "scores.tsv").read_text() == expected.out
-    assert not unfinished.exists()
-
-
 def test_a_file_that_changed_does_not_resume(command, monkeypatch, tmp_path):
     def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(shards.Shards, "_keep", stop)
-        command(*TEXT_FILES, "-o", "scores.txt", exit_code=130)
+        printed = command(*TEXT_FILES, "-o", "scores.txt", exit_code=130)
+    assert printed.err == "bertscore-tm: interrupted; the same command resumes\n"
     write_lines(tmp_path / "refs.txt", [*REFERENCES[:-1], "another text"])
     assert "belongs to a run with other files" in command(*TEXT_FILES, "-o", "scores.txt", exit_code=2).err
 
@@ -155,6 +124,6 @@ def test_the_first_part_is_short(tmp_path):
         computed.append(part)
         return {"numbers": torch.arange(part.start, part.stop)}
 
-    found = Shards(OneRank(), 2500, 1000, tmp_path).compute(work)
-    assert computed == [range(100), range(100, 1000), range(1000, 2000), range(2000, 2500)]
-    assert torch.cat([part["numbers"] for part in found]).tolist() == list(range(2500))
+    found = Shards(OneRank(), tmp_path).compute("pair", 25_000, work)
+    assert computed[:3] == [range(100), range(100, 1000), range(1000, 2000)]
+    assert torch.cat([part["numbers"] for part in found]).tolist() == list(range(25_000))
