@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
-from bertscore_tm.cli.inputs import read_texts
+from bertscore_tm.cli.errors import CommandError, use_option_names
+from bertscore_tm.cli.inputs import FORMATS, read_texts
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.scoring.rescaling import LayerBaseline
 
 __all__ = [
+    "add_column_arguments",
     "add_component_argument",
     "add_confidence_argument",
+    "add_document_argument",
     "add_encoder_arguments",
+    "add_file_arguments",
     "add_idf_arguments",
     "add_rescale_arguments",
     "build_encoder",
     "find_baseline",
-    "idf_file",
     "integer_of_at_least",
     "read_idf_texts",
+    "take_files",
 ]
+
+# The arguments that the encoder has under the same names.
+_ENCODER_OPTIONS = (
+    *("num_layers", "dtype", "revision", "trust_remote_code", "max_length", "batch_size", "long_text", "stride"),
+    *("prefix_space", "exclude_special_tokens", "device"),
+)
 
 
 def integer_of_at_least(minimum: int) -> Callable[[str], int]:
-    """Return an argument type for integers with a lower bound.
-
-    Args:
-        minimum: the smallest allowed value.
-
-    Returns:
-        A function that parses an argument.
-
-    Example:
-        >>> integer_of_at_least(1)("7")
-        7
-    """
+    """Return an argument type for integers with a lower bound."""
 
     def parse(text: str) -> int:
         try:
@@ -53,55 +52,109 @@ def integer_of_at_least(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
-    """Declare the encoder's arguments.
+def add_file_arguments(
+    parser: argparse.ArgumentParser, candidates: str = "texts to score, one per line", *, in_order: bool = True
+) -> argparse._ArgumentGroup:
+    """Declare the arguments for files of candidates and references, and return their group."""
+    group = parser.add_argument_group("texts")
+    if in_order:
+        group.add_argument("files", metavar="FILE", nargs="*", help="the files of -c and then of -r, in order")
+    group.add_argument(
+        "-c",
+        "--candidates",
+        metavar="FILE",
+        help=f"{candidates}; - is standard input; files with columns or keys may also contain the references",
+    )
+    add_reference_argument(group)
+    return group
 
-    Args:
-        parser: the command's parser.
-        all_layers: whether the command uses all layers.
-    """
-    group = parser.add_argument_group("encoder")
-    group.add_argument("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
+
+def add_reference_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for files of references."""
     group.add_argument(
-        "--language", metavar="CODE", help="language of the texts; selects model and baseline (default: en)"
+        "-r",
+        "--references",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        help="references of the candidates, line by line; each further file adds one reference to every candidate",
     )
-    group.add_argument(
-        "-l",
-        "--num-layers",
-        type=int,
-        metavar="L",
-        help="use the layers from 0, the embeddings, to L (default: all)"
-        if all_layers
-        else "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)",
+
+
+def take_files(arguments: argparse.Namespace) -> list[str | None]:
+    """Take files that were given in order for candidates and references, and return all files that are read."""
+    files = list(arguments.files)
+    if arguments.candidates is None and files:
+        arguments.candidates = files.pop(0)
+    if files:
+        arguments.references = [*files, *(arguments.references or ())]
+    return [arguments.candidates, *(arguments.references or ()), idf_file(arguments)]
+
+
+def add_column_arguments(parser: argparse.ArgumentParser, candidates: str = "candidate") -> None:
+    """Declare the arguments for file formats and columns."""
+    add = parser.add_argument_group("file formats").add_argument
+    add(
+        "--format",
+        choices=FORMATS,
+        help="format of all files (default: by suffix, where .txt.gz is .txt; txt for standard input and files without "
+        "a suffix)",
     )
-    group.add_argument("--revision", help="revision of a hub model")
-    group.add_argument("--trust-remote-code", action="store_true", help="run code from the model's repository")
-    group.add_argument(
-        "--dtype",
-        default="float32",
-        choices=("float32", "bfloat16", "float16", "float64", "auto"),
-        help="precision of the encoder (default: %(default)s)",
+    add(
+        "--candidate-column",
+        metavar="NAME",
+        default=candidates,
+        help="column or JSON key of the candidates (default: %(default)s); in TSV and CSV files without header the "
+        "number of the column, from 1",
     )
-    group.add_argument("--device", help="device, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)")
-    group.add_argument("-b", "--batch-size", type=int, metavar="N", help="maximum number of texts per forward pass")
-    group.add_argument(
-        "--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)"
+    add(
+        "--reference-column",
+        metavar="NAME",
+        action="append",
+        help="column or JSON key of the references; a JSON value may be an array of texts; repeat for several "
+        "columns (default: reference or references)",
     )
+
+
+def add_document_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the column of the documents."""
     group.add_argument(
+        "--document-column",
+        metavar="NAME",
+        help="column or JSON key of each text's document, in the first file with columns of -c and -r: intervals and "
+        "tests resample whole documents (default: all texts are independent)",
+    )
+
+
+def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
+    """Declare the encoder's arguments."""
+    add = parser.add_argument_group("encoder").add_argument
+    add("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
+    add("--language", "--lang", metavar="CODE", help="language of the texts: model and baseline (default: en)")
+    layer = "use the layers from 0, the embeddings, to L (default: all)"
+    if not all_layers:
+        layer = "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)"
+    add("-l", "--num-layers", type=int, metavar="L", help=layer)
+    add("--revision", help="revision of a hub model")
+    add("--trust-remote-code", action="store_true", help="run code from the model's repository")
+    dtypes = ("float32", "bfloat16", "float16", "float64", "auto")
+    add("--dtype", default="float32", choices=dtypes, help="precision of the encoder (default: %(default)s)")
+    add("--device", help="device, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)")
+    add("-b", "--batch-size", type=int, metavar="N", help="maximum number of texts per forward pass")
+    add("--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)")
+    add(
         "--long-text",
         default="truncate",
         choices=("truncate", "window", "error"),
         help="truncate longer texts, encode them in overlapping windows, or stop with an error (default: %(default)s)",
     )
-    group.add_argument(
-        "--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)"
-    )
-    group.add_argument(
+    add("--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)")
+    add(
         "--prefix-space",
         action=argparse.BooleanOptionalAction,
         help="put a space before each text (default: as the model's family needs it)",
     )
-    group.add_argument(
+    add(
         "--exclude-special-tokens",
         action="store_true",
         help="leave the special tokens around a text, such as cls and sep, out of the matching",
@@ -109,15 +162,9 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
 
 
 def add_idf_arguments(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
-    """Declare the arguments for idf token weights.
-
-    Args:
-        parser: the command's parser.
-        references: whether the command has a corpus of references to compute the idf from.
-    """
-    group = parser.add_argument_group("token weights")
+    """Declare the arguments for idf token weights, of the references where the command has a corpus of them."""
     optional: dict[str, Any] = {"nargs": "?", "const": True} if references else {}
-    group.add_argument(
+    parser.add_argument_group("token weights").add_argument(
         "--idf",
         default=False,
         metavar="FILE",
@@ -129,8 +176,7 @@ def add_idf_arguments(parser: argparse.ArgumentParser, *, references: bool = Tru
 
 def add_rescale_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments for rescaling."""
-    group = parser.add_argument_group("rescaling")
-    group.add_argument(
+    parser.add_argument_group("rescaling").add_argument(
         "--rescale",
         nargs="?",
         const=True,
@@ -141,14 +187,10 @@ def add_rescale_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_component_argument(group: argparse._ArgumentGroup, use: str = "the score") -> None:
+def add_component_argument(group: argparse._ArgumentGroup, use: str) -> None:
     """Declare the argument for precision, recall or F1, and what it is used for."""
-    group.add_argument(
-        "--component",
-        choices=("precision", "recall", "f1"),
-        default="f1",
-        help=f"{use}: precision, recall or f1 (default: %(default)s)",
-    )
+    choices = ("precision", "recall", "f1")
+    group.add_argument("--component", choices=choices, default="f1", help=f"{use} (default: %(default)s)")
 
 
 def add_confidence_argument(group: argparse._ArgumentGroup, default: float | None = 0.95) -> None:
@@ -160,86 +202,51 @@ def add_confidence_argument(group: argparse._ArgumentGroup, default: float | Non
 
 
 def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
-    """Return the encoder that the arguments describe.
+    """Return the encoder that the arguments describe, of all layers up to ``--num-layers`` if requested.
 
-    Args:
-        arguments: the parsed arguments of :func:`add_encoder_arguments`.
-        all_layers: return the outputs of all layers up to ``--num-layers``.
-
-    Returns:
-        The encoder. The model is loaded on first use.
-
-    Raises:
-        CommandError: the model or an option is not supported.
-        OSError: the model cannot be loaded.
+    The model is loaded on first use; what is wrong with it or with an option is a :class:`CommandError`.
     """
     from bertscore_tm.encoder import FrozenEncoder
 
+    options = {name: getattr(arguments, name) for name in _ENCODER_OPTIONS} | {"all_layers": all_layers}
+    if not all_layers and arguments.num_layers is None:
+        options["num_layers"] = _layer_of_folder(arguments.model)
     try:
-        options: dict[str, Any] = {
-            "num_layers": arguments.num_layers,
-            "all_layers": all_layers,
-            "dtype": arguments.dtype,
-            "revision": arguments.revision,
-            "trust_remote_code": arguments.trust_remote_code,
-            "max_length": arguments.max_length,
-            "batch_size": arguments.batch_size,
-            "long_text": arguments.long_text,
-            "stride": arguments.stride,
-            "prefix_space": arguments.prefix_space,
-            "exclude_special_tokens": arguments.exclude_special_tokens,
-            "device": arguments.device,
-        }
         if arguments.model is None or arguments.language is not None:
             encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
         else:
             encoder = FrozenEncoder(arguments.model, **options)
         # Loading the tokenizer checks --max-length, --long-text and --stride.
         _ = encoder.tokenizer
-    except ValueError as error:
-        raise CommandError(replace_arguments_with_options(str(error))) from error
+    except (ValueError, OSError) as error:
+        raise CommandError(use_option_names(str(error))) from error
     return encoder
 
 
-def idf_file(arguments: argparse.Namespace) -> str | None:
-    """Return the file of texts that give the idf, if there is one.
+def _layer_of_folder(model: str | None) -> int | None:
+    """Return the published layer of the listed model that a local folder is named after."""
+    from bertscore_tm.catalog import models, tuned_layer
 
-    Args:
-        arguments: the parsed arguments of :func:`add_idf_arguments`.
-    """
+    if model is None or not Path(model).is_dir():
+        return None
+    folder = Path(model).resolve().name
+    named = [name for name in models() if name.rpartition("/")[2] == folder]
+    return tuned_layer(named[0]) if len(named) == 1 else None
+
+
+def idf_file(arguments: argparse.Namespace) -> str | None:
+    """Return the file of texts that give the idf, if there is one."""
     return None if isinstance(arguments.idf, bool) else str(arguments.idf)
 
 
 def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
-    """Read the texts whose document frequencies give the idf.
-
-    Args:
-        arguments: the parsed arguments of :func:`add_idf_arguments`.
-
-    Returns:
-        The texts of the file of ``--idf``, or ``None`` without a file.
-
-    Raises:
-        CommandError: the file cannot be read.
-    """
+    """Read the texts of the file of ``--idf``; ``None`` without a file."""
     path = idf_file(arguments)
     return None if path is None else read_texts(path)
 
 
 def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> LayerBaseline | None:
-    """Return the baseline to rescale with.
-
-    Args:
-        encoder: the encoder.
-        arguments: the parsed arguments of :func:`add_encoder_arguments` and :func:`add_rescale_arguments`.
-
-    Returns:
-        The baseline of the encoder's layers, or ``None`` without rescaling.
-
-    Raises:
-        CommandError: the file cannot be read, is malformed or has no row for the encoder's layer.
-        ValueError: no table is published for the language and model.
-    """
+    """Return the baseline of the encoder's layers to rescale with, or ``None`` without rescaling."""
     from bertscore_tm.scoring import rescaling
 
     try:

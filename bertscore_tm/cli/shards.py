@@ -149,7 +149,8 @@ def open_shards(
         folder = None
         if ranks.size > 1 or (output is not None and num_items > LARGEST):
             folder = ranks.run_on_first(lambda: _open_folder(output, settings, stack))
-            arguments.resumes = output is not None
+            if output is not None:
+                arguments.resumes = True
         yield Shards(ranks, folder)
 
 
@@ -169,7 +170,7 @@ def remove_shards(arguments: argparse.Namespace) -> None:
     Args:
         arguments: the parsed arguments, as :func:`open_shards` left them.
     """
-    if getattr(arguments, "resumes", False):
+    if "resumes" in arguments:
         shutil.rmtree(partial_path(arguments.output), ignore_errors=True)
 
 

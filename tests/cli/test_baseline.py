@@ -119,7 +119,7 @@ def test_truncation_is_warned_about(command, folder):
         ({"output": "nowhere/table.csv"}, 2, "--output: the folder .* does not exist"),
         ({"options": ["--pairs", "1"]}, 2, "--pairs: must be an integer of at least 2, got '1'"),
         ({"options": ["--num-layers", "9"]}, 2, "--num-layers 9 does not exist"),
-        ({"model": "no-model"}, 1, "no-model"),
+        ({"model": "no-model"}, 2, "no-model"),
     ],
 )
 def test_bad_input(command, folder, arguments, exit_code, message):

@@ -126,8 +126,7 @@ def test_documents_that_cannot_be_read(command, tmp_path):
     option = ["--document-column", "article"]
     assert "--document-column: give a file with columns" in command(*FILES, *option, exit_code=2).err
     write_lines(tmp_path / "refs.tsv", ["reference\tarticle", *(f"{text}\tnews" for text in REFERENCES)])
-    printed = command(*FILES[:-1], "refs.tsv", *option, exit_code=2).err
-    assert "at least 6 documents to reach a p-value below 0.05, got 1" in printed
+    assert "no p-values: they need at least 6 documents" in command(*FILES[:-1], "refs.tsv", *option).out
     rows = [{"reference": text, "article": None} for text in REFERENCES]
     write_records(tmp_path / "refs.jsonl", rows)
     printed = command(*FILES[:-1], "refs.jsonl", *option, exit_code=2).err
@@ -287,10 +286,6 @@ def test_one_system_from_standard_input(command, monkeypatch):
         (["-c", "summaries.txt", "-r", "refs.txt"], "at least two systems"),
         (["-c", "summaries.txt", "short.txt", "-r", "refs.txt"], "short.txt:1: "),
         (["-c", "summaries.txt", "openings.txt", "-r", "short.txt"], "short.txt:1: "),
-        (
-            ["-c", "short.txt", "short.txt", "-r", "short.txt"],
-            "short.txt:1: a comparison needs at least 6 texts per system to reach a p-value below 0.05",
-        ),
         (["-c", "-", "-", "-r", "refs.txt"], "can be read only once"),
         (["-c", "summaries.txt", "openings.txt"], "no references: give -r FILE"),
         ([*FILES, "--names", "a", "b"], "--names: give 3 different names"),

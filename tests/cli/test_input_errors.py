@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from bertscore_tm.cli import main
-from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
+from bertscore_tm.cli.errors import CommandError, use_option_names
 from tests.support.shell import from_stdin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -129,7 +129,7 @@ BAD = {
     "empty list of references": (
         {"c.jsonl": b'{"candidate": "a", "references": ["b"]}\n{"candidate": "a", "references": []}\n'},
         ["-c", "{}/c.jsonl"],
-        "{}/c.jsonl:2: 'references' is an empty array: every candidate needs at least one reference",
+        "{}/c.jsonl:2: 'references' must be an array of at least one text",
     ),
     "unknown suffix": (
         {"c.docx": GOOD},
@@ -208,7 +208,16 @@ BAD = {
     ),
     "no output folder": ({}, ["-o", "{}/no/scores.json"], "argument --output: the folder {}/no does not exist"),
     "output is a folder": ({}, ["-o", "{}"], "argument --output: {} is a folder"),
-    "unknown argument": ({}, ["--lyers", "3"], "unrecognized arguments: --lyers 3 (see bertscore-tm score --help)"),
+    "unknown argument": (
+        {},
+        ["--layer", "3"],
+        "unknown: --layer: did you mean --num-layers? (see bertscore-tm score --help)",
+    ),
+    "a text as a file": (
+        {},
+        ["-c", "it rains", "-r", "rain"],
+        "it rains: no such file; a text is given with --candidate-text and --reference-text",
+    ),
     "blank last line": (
         {"c.txt": GOOD, "r.txt": GOOD + b"\n"},
         ["-c", "{}/c.txt", "-r", "{}/r.txt"],
@@ -256,4 +265,4 @@ def test_error_messages_are_joined_to_one_line():
     ],
 )
 def test_argument_names_are_replaced_with_options(message, printed):
-    assert replace_arguments_with_options(message).strip() == printed.strip()
+    assert use_option_names(message).strip() == printed.strip()

@@ -89,7 +89,7 @@ def test_references_from_files_or_the_same_file(folder, items, layer, encoder_ar
     records = [{"samples": c, "refs": r} for c, r in zip(candidates, references, strict=True)]
     with gzip.open(folder / "both.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
-    columns = ["--candidates-column", "samples", "--reference-column", "refs"]
+    columns = ["--candidate-column", "samples", "--reference-column", "refs"]
     printed = run_here(capsys, "rank", folder / "both.jsonl.gz", *columns, "-o", folder / "same.jsonl", *options)
     assert (folder / "same.jsonl").read_text() == (folder / "best.jsonl").read_text()
     summary = json.loads(printed.out)

@@ -163,8 +163,8 @@ def test_layers_up_to_one(command):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "one of the arguments -c/--candidates --darr is required"),
-        (["-c", "judged.jsonl", "--darr", "darr.jsonl"], "not allowed with argument"),
+        ([], "give a FILE of judged texts"),
+        (["-c", "judged.jsonl", "--darr", "darr.jsonl"], "give a FILE of judged texts"),
         (["-c", "judged.jsonl"], r"judged\.jsonl:1: no key 'human'"),
         (["-c", "judged.jsonl", "--human-column", "system"], r"judged\.jsonl:1: 'system' must be a finite number"),
         (["-c", "judged.tsv", "--reference-column", "first", "--human-column", "system"], r"judged\.tsv:2: 'system'"),
