@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.corpus import CorpusScores
     from bertscore_tm.scoring.texts import TextPairs
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "make a baseline table for rescaling, for any model and text file"
 
 _SUFFIXES = (".csv",)
@@ -43,20 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("file", metavar="FILE", nargs="?", help="the file of -t")
     add("-t", "--texts", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
     add("--format", choices=FORMATS, help="format of the file (default: by suffix, where .txt.gz is .txt)")
-    column = "column or JSON key of the texts (default: %(default)s)"
-    add("--column", metavar="NAME", default="text", help=column)
+    help = "column or JSON key of the texts (default: %(default)s)"
+    add("--column", metavar="NAME", default="text", help=help)
     options.add_encoder_arguments(parser, all_layers=True)
     add = parser.add_argument_group("pairs").add_argument
-    add(
-        "--pairs",
-        type=options.integer_of_at_least(2),
-        metavar="N",
-        default=10_000,
-        help="number of random pairs; the standard error falls with its square root (default: %(default)s; the "
-        "published tables use a million)",
-    )
-    seed = "seed of the random pairs (default: %(default)s)"
-    add("--seed", type=options.integer_of_at_least(0), default=0, help=seed)
+    help = "number of random pairs (default: %(default)s; the published tables use a million)"
+    add("--pairs", type=options.integer_of_at_least(2), metavar="N", default=10_000, help=help)
+    help = "seed of the random pairs (default: %(default)s)"
+    add("--seed", type=options.integer_of_at_least(0), default=0, help=help)
     report.add_output_arguments(parser, _SUFFIXES)
 
 

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from bertscore_tm.statistics import PairedComparison
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "compare two or more systems on the same references"
 
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
@@ -59,22 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     group = parser.add_argument_group("texts")
     group.add_argument("files", metavar="FILE", nargs="*", help="the files of -c")
-    group.add_argument(
-        "-c",
-        "--candidates",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        help="the texts of a system, one per line; give at least two systems, or one file with --system-column; the "
-        "others are compared with the first",
-    )
+    help = "the texts of a system, one per line; the others are compared with the first"
+    group.add_argument("-c", "--candidates", metavar="FILE", nargs="+", action="extend", help=help)
     options.add_reference_argument(group)
-    group.add_argument(
-        "--system-column",
-        metavar="NAME",
-        help="column or key of the system that wrote the text: one file contains all systems, each with its texts in "
-        "the same order",
-    )
+    help = "column or key of the system, if one file contains all, each with its texts in the same order"
+    group.add_argument("--system-column", metavar="NAME", help=help)
     group.add_argument("--names", metavar="NAME", nargs="+", help="names of the systems in tables (default: the files)")
     options.add_column_arguments(parser)
     options.add_encoder_arguments(parser)
@@ -163,9 +150,7 @@ def _read(
 
 def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> tuple[dict[str, list[str]], list[list[str]]]:
     if len(tables) < 2:
-        raise CommandError(
-            "argument -c/--candidates: give the files of at least two systems, or --system-column for one file"
-        )
+        raise CommandError("give the files of at least two systems, or one with --system-column")
     if arguments.references is None:
         raise CommandError("no references: give -r FILE")
     systems = [table.texts(arguments.candidate_column) for table in tables]
@@ -194,24 +179,17 @@ def _read_column(
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
     if len(rows) < 2:
-        raise CommandError(
-            f"{table.name}: the column {arguments.system_column!r} has one system; a comparison needs two"
-        )
+        raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
     (first, first_rows), *others = rows.items()
     header = table.has_header([arguments.system_column])
     for name, own in others:
         for place, (one, other) in enumerate(zip(first_rows, own, strict=False)):
             if references[one] != references[other]:
-                raise table.error(
-                    other,
-                    f"text {place + 1} of {name!r} has other references than text {place + 1} of {first!r}: give each "
-                    f"system the same texts in the same order",
-                    header=header,
-                )
+                message = f"text {place + 1} of {name!r} has other references than text {place + 1} of {first!r}"
+                raise table.error(other, message, header=header)
         if len(own) != len(first_rows):
-            raise table.error(
-                own[-1], f"{name!r} has {len(own)} texts, but {first!r} has {len(first_rows)}", header=header
-            )
+            message = f"{name!r} has {len(own)} texts, but {first!r} has {len(first_rows)}"
+            raise table.error(own[-1], message, header=header)
     systems = {name: [candidates[row] for row in own] for name, own in rows.items()}
     groups = None
     if arguments.document_column is not None:

@@ -18,32 +18,26 @@ from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expe
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed as dist
-
-__all__ = ["RankGroup", "choose_device", "join_ranks"]
 
 T = TypeVar("T")
 
-# Timeout of the first connection, where a rank may never start.
-_START_TIMEOUT = timedelta(minutes=10)
-# Timeout for a slower rank. A rank that died is noticed at once, because its connections close.
-_WORK_TIMEOUT = timedelta(days=7)
+# For a slower rank. A rank that died is noticed at once, because its connections close.
+_TIMEOUT = timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The ranks of a run, as seen from one of them; ``group`` is their process group."""
+    """The ranks of a run, as seen from one of them."""
 
     rank: int
     size: int
-    group: dist.ProcessGroup | None = None
 
     def run_on_first(self, work: Callable[[], T]) -> T:
         """Run a function on rank 0 only, such as reading a file, and return its result, or raise its error, on all."""
         result, error = _catch_expected(work) if self.rank == 0 else (None, None)
         if self.size > 1:
             shared = [(result, error)]
-            _communicate(lambda dist: dist.broadcast_object_list(shared, src=0, group=self.group))
+            _communicate(lambda dist: dist.broadcast_object_list(shared, src=0))
             ((result, error),) = shared
         if error is not None:
             raise error
@@ -55,7 +49,7 @@ class RankGroup:
         errors = [error]
         if self.size > 1:
             errors *= self.size
-            _communicate(lambda dist: dist.all_gather_object(errors, error, group=self.group))
+            _communicate(lambda dist: dist.all_gather_object(errors, error))
         for failed in errors:
             if failed is not None:
                 raise failed
@@ -72,10 +66,10 @@ def join_ranks() -> Generator[RankGroup, None, None]:
     import torch.distributed as dist
 
     # Only small results on the CPU are exchanged, so gloo fits all devices.
-    dist.init_process_group("gloo", timeout=_START_TIMEOUT)
+    dist.init_process_group("gloo", timeout=_TIMEOUT)
     rank = dist.get_rank()
     try:
-        yield RankGroup(rank, size, dist.new_group(timeout=_WORK_TIMEOUT))
+        yield RankGroup(rank, size)
     except CommandError as error:
         # torchrun stops all ranks when one exits with an error, so rank 0 prints before any rank exits.
         if rank == 0:

@@ -7,8 +7,6 @@ import sys
 
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
-__all__ = ["FAILED", "CommandError", "as_command_error", "expected_errors", "print_message", "use_option_names"]
-
 FAILED = 1
 BAD_INPUT = 2
 

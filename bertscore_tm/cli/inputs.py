@@ -19,20 +19,6 @@ from bertscore_tm.cli.errors import CommandError
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
 
-__all__ = [
-    "FORMATS",
-    "STDIN",
-    "Table",
-    "check_lengths",
-    "check_texts",
-    "document_labels",
-    "read_documents",
-    "read_files",
-    "read_references",
-    "read_table",
-    "read_texts",
-]
-
 FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 STDIN = "-"
 # The column of the references if none is given: a file has one of these.
@@ -85,6 +71,12 @@ class Table:
             raise self.error(row, f"{column!r} contains an unpaired surrogate, which is not a character") from error
         return value
 
+    def check_texts(self, row: int, values: Any, column: str) -> list[str]:
+        """Return the value of a row, from 0, and of the named column if it is an array of at least one text."""
+        if not isinstance(values, list) or not values:
+            raise self.error(row, f"{column!r} must be an array of at least one text")
+        return [self.check_text(row, text, f"{column}[{i}]") for i, text in enumerate(values)]
+
     def columns(self, columns: Sequence[str]) -> list[list[Any]]:
         """Return the values of several columns: strings, or for JSON and Parquet any values.
 
@@ -129,9 +121,8 @@ class Table:
 
     def _single(self, row: int, known: Sequence[str]) -> str | None:
         if len(known) > 1:
-            raise self.error(
-                row, f"the columns {' and '.join(map(repr, known))} both exist: choose with --reference-column"
-            )
+            both = " and ".join(map(repr, known))
+            raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
         return known[0] if known else None
 
     def _cell_columns(self, columns: Sequence[str]) -> list[list[Any]]:
@@ -221,9 +212,7 @@ def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
         suffixes.pop()
     suffix = suffixes[-1].removeprefix(".") if suffixes else "txt"
     if given is None and suffix not in FORMATS:
-        raise CommandError(
-            f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format (txt for plain lines)"
-        )
+        raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
     return given or suffix, is_compressed
 
 
@@ -234,9 +223,7 @@ def read_files(arguments: argparse.Namespace) -> TextPairs:
     table = read_table(arguments.candidates, arguments.format)
     candidates = table.texts(arguments.candidate_column)
     if arguments.references is None and not table.has_columns:
-        raise CommandError(
-            f"no references: give -r FILE, or --format tsv or jsonl if {table.name} also contains the references"
-        )
+        raise CommandError(f"no references: give -r FILE, or --format if {table.name} also contains them")
     return TextPairs(candidates, read_references(arguments, table, len(candidates)))
 
 
@@ -249,24 +236,17 @@ def read_references(arguments: argparse.Namespace, candidates: Table, num_candid
         if columns is None:
             found = [table.one_of(REFERENCES)]
         else:
-            values = zip(columns, table.columns(columns), strict=True)
-            found = [[(name, value) for value in column] for name, column in values]
+            found = [[(columns[i], value) for value in column] for i, column in enumerate(table.columns(columns))]
         check_lengths([candidates, table], [num_candidates, len(found[0])])
         for column in found:
             for row, (name, value) in enumerate(column):
-                references[row] += (
-                    check_texts(table, row, value, name)
+                given = (
+                    table.check_texts(row, value, name)
                     if isinstance(value, list)
                     else [table.check_text(row, value, name)]
                 )
+                references[row] += given
     return references
-
-
-def check_texts(table: Table, row: int, values: Any, column: str) -> list[str]:
-    """Return the texts of an array of at least one."""
-    if not isinstance(values, list) or not values:
-        raise table.error(row, f"{column!r} must be an array of at least one text")
-    return [table.check_text(row, text, f"{column}[{i}]") for i, text in enumerate(values)]
 
 
 def read_documents(paths: Sequence[str | None], arguments: argparse.Namespace, num_texts: int) -> list[str] | None:
@@ -302,10 +282,8 @@ def _decode(data: bytes, name: str) -> str:
         line = error.object.count(b"\n", 0, error.start) + 1
         start = error.object.rfind(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
-        raise CommandError(
-            f"{name}:{line}: not valid UTF-8: byte {error.start - start + 1} of the line is 0x{byte:02x}; convert the "
-            f"file to UTF-8"
-        ) from error
+        place = f"byte {error.start - start + 1} of the line is 0x{byte:02x}"
+        raise CommandError(f"{name}:{line}: not valid UTF-8: {place}; convert the file to UTF-8") from error
 
 
 def _parse_json(text: str, place: Callable[[int], str], hint: str = "") -> Any:
@@ -313,10 +291,8 @@ def _parse_json(text: str, place: Callable[[int], str], hint: str = "") -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        remedy = hint if error.msg == "Extra data" else ""
-        raise CommandError(
-            f"{place(error.lineno)}: not valid JSON: {error.msg} at column {error.colno}{remedy}"
-        ) from error
+        message = f"{error.msg} at column {error.colno}{hint if error.msg == 'Extra data' else ''}"
+        raise CommandError(f"{place(error.lineno)}: not valid JSON: {message}") from error
     except ValueError as error:
         raise CommandError(f"{place(0)}: a number has more than {sys.get_int_max_str_digits()} digits") from error
     except RecursionError as error:

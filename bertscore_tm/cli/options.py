@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertscore_tm.cli.errors import CommandError, use_option_names
 from bertscore_tm.cli.inputs import FORMATS, read_texts
@@ -14,21 +15,7 @@ if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.scoring.rescaling import LayerBaseline
 
-__all__ = [
-    "add_column_arguments",
-    "add_component_argument",
-    "add_confidence_argument",
-    "add_document_argument",
-    "add_encoder_arguments",
-    "add_file_arguments",
-    "add_idf_arguments",
-    "add_rescale_arguments",
-    "build_encoder",
-    "find_baseline",
-    "integer_of_at_least",
-    "read_idf_texts",
-    "take_files",
-]
+T = TypeVar("T")
 
 # The arguments that the encoder has under the same names.
 _ENCODER_OPTIONS = (
@@ -37,19 +24,22 @@ _ENCODER_OPTIONS = (
 )
 
 
-def integer_of_at_least(minimum: int) -> Callable[[str], int]:
-    """Return an argument type for integers with a lower bound."""
+def _number(kind: Callable[[str], T], is_allowed: Callable[[T], bool], described: str) -> Callable[[str], T]:
+    """Return an argument type for numbers with a condition."""
 
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = minimum - 1
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {minimum}, got {text!r}")
-        return value
+    def parse(text: str) -> T:
+        with suppress(ValueError):
+            value = kind(text)
+            if is_allowed(value):
+                return value
+        raise argparse.ArgumentTypeError(f"must be {described}, got {text!r}")
 
     return parse
+
+
+def integer_of_at_least(minimum: int) -> Callable[[str], int]:
+    """Return an argument type for integers with a lower bound."""
+    return _number(int, lambda value: value >= minimum, f"an integer of at least {minimum}")
 
 
 def add_file_arguments(
@@ -59,26 +49,16 @@ def add_file_arguments(
     group = parser.add_argument_group("texts")
     if in_order:
         group.add_argument("files", metavar="FILE", nargs="*", help="the files of -c and then of -r, in order")
-    group.add_argument(
-        "-c",
-        "--candidates",
-        metavar="FILE",
-        help=f"{candidates}; - is standard input; files with columns or keys may also contain the references",
-    )
+    help = f"{candidates}; - is standard input; files with columns or keys may also contain the references"
+    group.add_argument("-c", "--candidates", metavar="FILE", help=help)
     add_reference_argument(group)
     return group
 
 
 def add_reference_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for files of references."""
-    group.add_argument(
-        "-r",
-        "--references",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        help="references of the candidates, line by line; each further file adds one reference to every candidate",
-    )
+    help = "references of the candidates, line by line; each further file adds one to every candidate"
+    group.add_argument("-r", "--references", metavar="FILE", nargs="+", action="extend", help=help)
 
 
 def take_files(arguments: argparse.Namespace) -> list[str | None]:
@@ -94,36 +74,17 @@ def take_files(arguments: argparse.Namespace) -> list[str | None]:
 def add_column_arguments(parser: argparse.ArgumentParser, candidates: str = "candidate") -> None:
     """Declare the arguments for file formats and columns."""
     add = parser.add_argument_group("file formats").add_argument
-    add(
-        "--format",
-        choices=FORMATS,
-        help="format of all files (default: by suffix, where .txt.gz is .txt; txt for standard input and files without "
-        "a suffix)",
-    )
-    add(
-        "--candidate-column",
-        metavar="NAME",
-        default=candidates,
-        help="column or JSON key of the candidates (default: %(default)s); in TSV and CSV files without header the "
-        "number of the column, from 1",
-    )
-    add(
-        "--reference-column",
-        metavar="NAME",
-        action="append",
-        help="column or JSON key of the references; a JSON value may be an array of texts; repeat for several "
-        "columns (default: reference or references)",
-    )
+    add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
+    help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
+    add("--candidate-column", metavar="NAME", default=candidates, help=help)
+    help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
+    add("--reference-column", metavar="NAME", action="append", help=help)
 
 
 def add_document_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the column of the documents."""
-    group.add_argument(
-        "--document-column",
-        metavar="NAME",
-        help="column or JSON key of each text's document, in the first file with columns of -c and -r: intervals and "
-        "tests resample whole documents (default: all texts are independent)",
-    )
+    help = "column or key of each text's document, in the first file with columns, to resample whole documents"
+    group.add_argument("--document-column", metavar="NAME", help=help)
 
 
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
@@ -142,48 +103,30 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
     add("--device", help="device, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)")
     add("-b", "--batch-size", type=int, metavar="N", help="maximum number of texts per forward pass")
     add("--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)")
-    add(
-        "--long-text",
-        default="truncate",
-        choices=("truncate", "window", "error"),
-        help="truncate longer texts, encode them in overlapping windows, or stop with an error (default: %(default)s)",
-    )
+    help = "truncate longer texts, encode them in overlapping windows, or stop (default: %(default)s)"
+    add("--long-text", default="truncate", choices=("truncate", "window", "error"), help=help)
     add("--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)")
-    add(
-        "--prefix-space",
-        action=argparse.BooleanOptionalAction,
-        help="put a space before each text (default: as the model's family needs it)",
-    )
-    add(
-        "--exclude-special-tokens",
-        action="store_true",
-        help="leave the special tokens around a text, such as cls and sep, out of the matching",
-    )
+    help = "put a space before each text (default: as the model's family needs it)"
+    add("--prefix-space", action=argparse.BooleanOptionalAction, help=help)
+    help = "leave the special tokens around a text, such as cls and sep, out of the matching"
+    add("--exclude-special-tokens", action="store_true", help=help)
 
 
 def add_idf_arguments(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
     """Declare the arguments for idf token weights, of the references where the command has a corpus of them."""
     optional: dict[str, Any] = {"nargs": "?", "const": True} if references else {}
+    corpus = "the references or, with a file, in these texts" if references else "these texts"
+    help = f"weight tokens by their idf in {corpus}, one per line or in the column text"
     parser.add_argument_group("token weights").add_argument(
-        "--idf",
-        default=False,
-        metavar="FILE",
-        help=f"weight tokens by their idf in {'the references or, with a file, in ' if references else ''}these texts, "
-        f"one per line (in TSV and JSON lines the column text)",
-        **optional,
+        "--idf", default=False, metavar="FILE", help=help, **optional
     )
 
 
 def add_rescale_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments for rescaling."""
+    help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
     parser.add_argument_group("rescaling").add_argument(
-        "--rescale",
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="TABLE",
-        help="map the expected score of unrelated texts to 0, by the published baseline or this table (see "
-        "bertscore-tm baseline)",
+        "--rescale", nargs="?", const=True, default=False, metavar="TABLE", help=help
     )
 
 
@@ -198,7 +141,8 @@ def add_confidence_argument(group: argparse._ArgumentGroup, default: float | Non
     described = "coverage of the intervals (default: %(default)s)"
     if default is None:
         described = "also print Student's t intervals of the means with this coverage, such as 0.95"
-    group.add_argument("--confidence", type=_proportion, metavar="X", default=default, help=described)
+    proportion = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.95")
+    group.add_argument("--confidence", type=proportion, metavar="X", default=default, help=described)
 
 
 def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
@@ -251,19 +195,7 @@ def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> Laye
 
     try:
         return rescaling.find_baseline(encoder, arguments.rescale)
-    except OSError as error:
-        raise CommandError(f"{arguments.rescale}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         if arguments.rescale is True:
             raise
-        raise CommandError(f"{arguments.rescale}: {error}") from error
-
-
-def _proportion(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, such as 0.95, got {text!r}")
-    return value
+        raise CommandError(f"{arguments.rescale}: {getattr(error, 'strerror', None) or error}") from error

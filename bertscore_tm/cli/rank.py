@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import check_texts, read_references, read_table
+from bertscore_tm.cli.inputs import read_references, read_table
 from bertscore_tm.cli.scored_corpus import count_weights
 from bertscore_tm.cli.shards import input_digest, open_shards, remove_shards
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertscore_tm.functional.ranking import Item
-
-__all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "choose the best of several candidates, against references or by consensus"
 
@@ -46,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_column_arguments(parser, "candidates")
     group = parser.add_argument_group("ranking")
     options.add_component_argument(group, "the score to rank by")
-    reduction = "reduction over several references (default: %(default)s)"
-    group.add_argument("--references-reduce", choices=("mean", "max"), default="mean", help=reduction)
+    help = "reduction over several references (default: %(default)s)"
+    group.add_argument("--references-reduce", choices=("mean", "max"), default="mean", help=help)
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser, references=False)
     report.add_output_arguments(parser, _SUFFIXES)
@@ -126,7 +124,7 @@ def _read(arguments: argparse.Namespace) -> list[tuple[list[str], list[str] | No
         raise CommandError(f"{table.name}: candidates are arrays of texts: name the file .jsonl, .json or .parquet")
     column = arguments.candidate_column
     (values,) = table.columns([column])
-    candidates = [check_texts(table, row, value, column) for row, value in enumerate(values)]
+    candidates = [table.check_texts(row, value, column) for row, value in enumerate(values)]
     if arguments.references is None and arguments.reference_column is None:
         return [(texts, None) for texts in candidates]
     return list(zip(candidates, read_references(arguments, table, len(candidates)), strict=True))

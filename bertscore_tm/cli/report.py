@@ -18,18 +18,6 @@ from bertscore_tm.utilities.columns import align_columns
 from bertscore_tm.utilities.files import is_special, write_atomically
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
-__all__ = [
-    "SCORES",
-    "SCORE_LABELS",
-    "add_output_arguments",
-    "choose_format",
-    "format_count",
-    "format_interval",
-    "format_rows",
-    "to_json",
-    "write_output",
-]
-
 SCORES = ("precision", "recall", "f1")
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
@@ -57,25 +45,16 @@ def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str
         "--output",
         metavar="FILE",
         required=len(suffixes) == 1,
-        help="write the complete output to this file instead of standard output (-), in the format of its suffix: "
-        f"{', '.join(suffixes)}"
-        if len(suffixes) > 1
-        else f"write the result to this file ({suffixes[0]})",
+        help=f"write the output to this file, in the format of its suffix: {', '.join(suffixes)}",
     )
     return group
 
 
 def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *inputs: str | None) -> str:
-    """Choose the format by the output's suffix, and check, before scores are computed, that it can be written.
+    """Choose a format by the output's suffix, and check, before scores are computed, that it can be written.
 
-    Args:
-        arguments: the parsed arguments with the output.
-        suffixes: the allowed suffixes. The first one, with ``--json`` ".json", stands for the format on standard
-            output, on devices and in pipes.
-        inputs: files that are read, which are not replaced; ``None`` where one is not given.
-
-    Returns:
-        One of the suffixes.
+    The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. Files that
+    are read are not replaced.
     """
     if inputs.count(STDIN) > 1:
         raise CommandError("standard input (-) can be read only once: put the other texts into a file")
@@ -97,7 +76,7 @@ def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *input
     if is_special(target):
         return default
     if any(one is not None and Path(one).resolve() == target.resolve() for one in inputs):
-        raise CommandError(f"argument --output: {path} is read, and would be replaced: give another file")
+        raise CommandError(f"argument --output: {path} is read, and would be replaced")
     suffix = target.suffix.lower()
     if suffix not in suffixes:
         allowed = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))

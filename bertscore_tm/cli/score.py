@@ -26,8 +26,6 @@ from bertscore_tm.utilities.user_warnings import warn_user
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "score candidate texts against references"
 
 _SUFFIXES = (".txt", ".json", ".tsv", ".csv")
@@ -38,23 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     group = options.add_file_arguments(parser)
     group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
-    group.add_argument(
-        "--reference-text",
-        metavar="TEXT",
-        action="append",
-        help="reference of --candidate-text; repeat for several references",
-    )
+    help = "reference of --candidate-text; repeat for several references"
+    group.add_argument("--reference-text", metavar="TEXT", action="append", help=help)
     options.add_column_arguments(parser)
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser)
     options.add_rescale_arguments(parser)
     group = report.add_output_arguments(parser, _SUFFIXES)
-    shown = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
-    group.add_argument("--per-segment", action="store_true", help=shown)
+    help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
+    group.add_argument("--per-segment", action="store_true", help=help)
     options.add_confidence_argument(group, None)
     options.add_document_argument(group)
-    shown = "show the progress on standard error even if it is not a terminal"
-    group.add_argument("-v", "--verbose", action="store_true", help=shown)
+    help = "show the progress on standard error even if it is not a terminal"
+    group.add_argument("-v", "--verbose", action="store_true", help=help)
     _add_bert_score_options(parser)
 
 
@@ -84,9 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.rescale = getattr(arguments, "baseline_path", True)
     suffix = report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
-        raise CommandError(
-            f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment, or name it .txt"
-        )
+        raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     with join_ranks() as ranks:
         texts, documents, idf_texts = ranks.run_on_first(lambda: _read(arguments))
         scored = score_across_ranks(ranks, arguments, texts, idf_texts)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
 
-__all__ = ["ScoredCorpus", "count_weights", "score_across_ranks", "score_shards"]
-
 # Texts whose token ids are in memory at a time, and whose document frequencies are one part.
 TEXTS_PER_BLOCK = 10_000
 
@@ -33,12 +31,8 @@ TEXTS_PER_BLOCK = 10_000
 class ScoredCorpus:
     """Scores of a corpus and the settings that they depend on.
 
-    Args:
-        scores: precision, recall and F1, rescaled if requested, shape (3, layers, candidates).
-        best_reference: index of each candidate's best reference by F1, shape (layers, candidates).
-        bounds: least and largest possible scores, shape (3, layers) each.
-        encoder: the encoder.
-        signature: all settings that change a score, in one line.
+    ``scores`` are precision, recall and F1, rescaled if requested, shape (3, layers, candidates), ``bounds`` the least
+    and largest possible ones, shape (3, layers), and ``best_reference`` is by F1, shape (layers, candidates).
     """
 
     scores: Tensor
@@ -64,8 +58,7 @@ def score_across_ranks(
         arguments: the parsed arguments for the encoder, idf, the output and, if the command has them, rescaling.
         texts: the corpus.
         idf_texts: texts to compute the idf from instead of the references.
-        references: the reference sets that idf counts, where several candidates share one. Default: those of the
-            corpus.
+        references: the reference sets that idf counts. Default: those of the corpus.
         all_layers: score all layers up to ``--num-layers``.
 
     Returns:
@@ -104,17 +97,7 @@ def score_across_ranks(
 def count_weights(
     shards: Shards, encoder: FrozenEncoder, documents: Sequence[str] | None, *, of_corpus: bool = True
 ) -> TokenWeights:
-    """Return the idf weights of the references or of another corpus, counted part by part; uniform without documents.
-
-    Args:
-        shards: the parts.
-        encoder: the encoder.
-        documents: the texts to count.
-        of_corpus: whether they are a file's texts instead of the references.
-
-    Returns:
-        The weights on all ranks.
-    """
+    """Return the idf weights of references, or of a corpus of other texts, counted part by part; else uniform ones."""
     import torch
 
     from bertscore_tm.core.idf import DocumentFrequencies

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from bertscore_tm.encoder import FrozenEncoder
 
-__all__ = ["Shards", "input_digest", "open_shards", "partial_path", "remove_shards"]
-
 # Items of a part: enough for full batches, and few enough that little is lost by an interruption.
 SMALLEST, LARGEST = 100, 1000
 # Parts of a run that is neither short nor long, to divide among ranks.
@@ -52,7 +50,7 @@ class Shards:
         largest: int | None = None,
         shown: bool = False,
     ) -> list[dict[str, Tensor]] | None:
-        """Compute the missing parts, and join them with those of interrupted runs.
+        """Compute the missing parts, and return all parts in order on rank 0, ``None`` on all other ranks.
 
         Args:
             name: what an item is called in the progress and in the names of files.
@@ -61,9 +59,6 @@ class Shards:
                 since the last call.
             largest: items of a part, at most. Default: ``LARGEST``.
             shown: show the progress on standard error even if it is not a terminal.
-
-        Returns:
-            All parts in order on rank 0, ``None`` on all other ranks.
         """
         from bertscore_tm.scoring.messages import progress_bar
 
@@ -128,17 +123,9 @@ class Shards:
 def open_shards(
     ranks: RankGroup, arguments: argparse.Namespace, num_items: int, encoder: FrozenEncoder, settings: dict[str, Any]
 ) -> Generator[Shards, None, None]:
-    """Start the parts of a run, or find those that an interrupted run finished; keep other runs off them.
+    """Start the parts of a run, or find those that an interrupted run of the same encoder and settings finished.
 
-    Args:
-        ranks: the ranks of this run.
-        arguments: the parsed arguments with the output.
-        num_items: number of items, of which few are kept in memory.
-        encoder: the encoder.
-        settings: further settings of the run, which an interrupted run must have had too.
-
-    Raises:
-        CommandError: the folder belongs to another run, or another process writes it.
+    Other runs are kept off them. The parts of few items are kept in memory.
     """
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import WeightSource
@@ -165,38 +152,19 @@ def _open_folder(output: Path | None, settings: dict[str, Any], stack: ExitStack
 
 
 def remove_shards(arguments: argparse.Namespace) -> None:
-    """Remove the parts of a run whose output is written.
-
-    Args:
-        arguments: the parsed arguments, as :func:`open_shards` left them.
-    """
+    """Remove the parts of a run whose output is written."""
     if "resumes" in arguments:
         shutil.rmtree(partial_path(arguments.output), ignore_errors=True)
 
 
 def partial_path(output: str) -> Path:
-    """Return the folder with the parts of an unfinished output.
-
-    Args:
-        output: the output file; of a symbolic link its target counts.
-
-    Returns:
-        A folder next to the file.
-
-    Example:
-        >>> partial_path("best.jsonl").name
-        'best.jsonl.partial'
-    """
+    """Return the folder with the parts of an unfinished output, next to the file or to the target of a link."""
     target = Path(output).resolve() if Path(output).is_symlink() else Path(output)
     return target.with_name(f"{target.name}.partial")
 
 
 def input_digest(items: Iterable[Any]) -> str:
-    """Return a digest of the texts of a run, by which an interrupted one is recognized.
-
-    Args:
-        items: lists and tuples of texts.
-    """
+    """Return a digest of lists of texts, by which an interrupted run of the same texts is recognized."""
     digest = hashlib.sha256()
     for item in items:
         digest.update(json.dumps(item).encode())

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
 
-__all__ = ["HELP", "add_arguments", "run"]
-
 HELP = "show how the tokens of a candidate and a reference match"
 
 # Formats that show one pair.
@@ -47,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reference", nargs="?", help="its reference")
     group = options.add_file_arguments(parser, in_order=False)
     positive = options.integer_of_at_least(1)
-    rows = "show these pairs of the files; they count from 1, as in score --per-segment"
-    group.add_argument("--row", type=positive, nargs="+", metavar="N", help=rows)
-    worst = "show the N pairs of the files with the lowest score, the lowest first"
-    group.add_argument("--worst", type=positive, metavar="N", help=worst)
+    help = "show these pairs of the files; they count from 1, as in score --per-segment"
+    group.add_argument("--row", type=positive, nargs="+", metavar="N", help=help)
+    help = "show the N pairs of the files with the lowest score, the lowest first"
+    group.add_argument("--worst", type=positive, metavar="N", help=help)
     options.add_component_argument(group, "the score of --worst")
     options.add_column_arguments(parser)
     options.add_encoder_arguments(parser)
@@ -102,9 +100,7 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
             raise CommandError("-r, --row and --worst choose from files: give -c FILE too")
         for name in ("candidate", "reference"):
             if getattr(arguments, name) is None:
-                raise CommandError(
-                    f"no {name}: give two texts, or -c FILE with --row or --worst (see bertscore-tm show --help)"
-                )
+                raise CommandError(f"no {name}: give two texts, or -c FILE with --row or --worst")
             if not getattr(arguments, name).strip():
                 raise CommandError(f"the {name} is empty, so its score is 0: pass a text with tokens")
         return TextPairs([arguments.candidate], [[arguments.reference]])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertscore_tm.scoring.texts import TextPairs
-
-__all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "rank a model's layers by their correlation with human judgements"
 
@@ -49,25 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--human-column",
         metavar="NAME",
         action="append",
-        help="column or key of a judgement: a number, or in JSON lines an object of several; repeat for several "
-        "columns (default: human)",
+        help="column or key of a judgement, a number; repeat for several columns (default: human)",
     )
-    add(
-        "--system-column",
-        metavar="NAME",
-        help="column or key of the system that wrote the candidate: correlate the means of systems instead of texts",
-    )
+    help = "column or key of the system that wrote the candidate: correlate the means of systems instead of texts"
+    add("--system-column", metavar="NAME", help=help)
     options.add_column_arguments(parser)
     options.add_encoder_arguments(parser, all_layers=True)
     options.add_idf_arguments(parser)
     group = parser.add_argument_group("ranking")
     options.add_component_argument(group, "the score to rank layers by")
-    group.add_argument(
-        "--coefficient",
-        choices=("pearson", "spearman", "kendall"),
-        default="pearson",
-        help="correlation coefficient (default: %(default)s)",
-    )
+    choices, help = ("pearson", "spearman", "kendall"), "correlation coefficient (default: %(default)s)"
+    group.add_argument("--coefficient", choices=choices, default="pearson", help=help)
     options.add_confidence_argument(group)
     report.add_output_arguments(parser, _SUFFIXES)
 
@@ -87,12 +78,9 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 class JudgedTexts(NamedTuple):
-    """Texts and their human judgements.
+    """Texts, their human judgements of each kind, and the systems that wrote them, if these are to be correlated.
 
-    Args:
-        texts: candidates and references; for preferences each better text is followed by the worse one.
-        human: judgements of each kind; empty for preferences.
-        systems: the system that wrote each candidate, to correlate systems instead of texts.
+    Preferences have no ``human`` judgements: each better text is followed by the worse one.
     """
 
     texts: TextPairs
@@ -159,17 +147,11 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
 def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     from bertscore_tm.scoring.texts import TextPairs
 
-    excluded = {
-        "-r": arguments.references,
-        "--human-column": arguments.human_column,
-        "--system-column": arguments.system_column,
-    }
-    given = [option for option, value in excluded.items() if value is not None]
-    if given:
-        raise CommandError(f"--darr files contain the references and judgements: remove {', '.join(given)}")
+    if any((arguments.references, arguments.human_column, arguments.system_column)):
+        raise CommandError("--darr files contain references and judgements: remove -r, --human-column, --system-column")
     table = read_table(arguments.darr, arguments.format)
     if not table.has_columns:
-        raise CommandError(f"{table.name}: --darr needs a file with columns: give --format, such as tsv or jsonl")
+        raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
     better, worse = table.texts("better"), table.texts("worse")
     if len(better) < 2:
         raise table.error(0, f"the file must contain at least two preferences, got {len(better)}")
@@ -185,14 +167,15 @@ def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
     table = read_table(arguments.candidates, arguments.format)
     candidates = table.texts(arguments.candidate_column)
     if not table.has_columns:
-        raise CommandError(f"{table.name}: judgements need a file with columns: give --format, such as tsv or jsonl")
+        raise CommandError(f"{table.name}: judgements need a file with columns, such as .tsv or .jsonl")
     references = read_references(arguments, table, len(candidates))
     columns = arguments.human_column or ["human"]
     values = table.columns(columns)
     check_lengths([table, table], [len(candidates), len(values[0])])
     human = {}
+    header = table.has_header(columns)
     for column, cells in zip(columns, values, strict=True):
-        human.update(_parse_judgements(table, column, cells, header=table.has_header(columns)))
+        human[column] = [_parse_number(table, row, cell, column, header) for row, cell in enumerate(cells)]
     systems = None
     if arguments.system_column is not None:
         systems = table.texts(arguments.system_column)
@@ -200,32 +183,15 @@ def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
     return JudgedTexts(TextPairs(candidates, references), human, systems)
 
 
-def _parse_judgements(table: Table, column: str, cells: list[Any], *, header: bool) -> dict[str, list[float]]:
-    """Return the judgements of a column by name: one kind, or one for each key of its objects."""
-    names = list(cells[0]) if isinstance(cells[0], dict) else []
-    judgements: dict[str, list[float]] = {f"{column}.{name}": [] for name in names} or {column: []}
-    for row, cell in enumerate(cells):
-        if names and (not isinstance(cell, dict) or list(cell) != names):
-            raise table.error(
-                row, f"{column!r} must be an object with the keys {', '.join(names)}, as in the first row"
-            )
-        for values, value in zip(judgements.values(), cell.values() if names else [cell], strict=True):
-            number = _parse_number(value)
-            if number is None:
-                raise table.error(row, f"{column!r} must be a finite number, got {value!r}", header=header)
-            values.append(number)
-    return judgements
-
-
-def _parse_number(value: Any) -> float | None:
-    """Return a number or numeric string as a finite float, else ``None``."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str) or (isinstance(value, str) and "_" in value):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+def _parse_number(table: Table, row: int, value: Any, column: str, header: bool) -> float:
+    """Return a number or numeric string, without Python's underscores, as a finite float."""
+    number = math.nan
+    with suppress(ValueError, OverflowError):
+        if type(value) in (int, float) or (isinstance(value, str) and "_" not in value):
+            number = float(value)
+    if not math.isfinite(number):
+        raise table.error(row, f"{column!r} must be a finite number, got {value!r}", header=header)
+    return number
 
 
 def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -24,7 +24,7 @@ BAD = {
     "no references": (
         {"c.txt": GOOD},
         ["-c", "{}/c.txt"],
-        "no references: give -r FILE, or --format tsv or jsonl if {}/c.txt also contains the references",
+        "no references: give -r FILE, or --format if {}/c.txt also contains them",
     ),
     "fewer references": (
         {"c.txt": GOOD, "r.txt": b"one\n"},
@@ -134,8 +134,7 @@ BAD = {
     "unknown suffix": (
         {"c.docx": GOOD},
         ["-c", "{}/c.docx"],
-        "{}/c.docx: the suffix .docx is not one of txt, tsv, csv, jsonl, json, parquet: give --format (txt for plain "
-        "lines)",
+        "{}/c.docx: the suffix .docx is not one of txt, tsv, csv, jsonl, json, parquet: give --format",
     ),
     "ragged CSV": (
         {"c.csv": b'candidate,reference\n"a\nb",c\na,b,c\n'},
