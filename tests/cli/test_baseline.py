@@ -10,7 +10,7 @@ from bertscore_tm import Baseline, FrozenEncoder, bert_score
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.cli import shards
 from tests.support.models import save_tiny_model
-from tests.support.shell import from_stdin, numbers_in, run_here, run_on_ranks, write_lines, write_records
+from tests.support.shell import from_stdin, numbers_in, run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -129,15 +129,3 @@ def test_bad_input(command, folder, arguments, exit_code, message):
     (line,) = printed.err.splitlines()
     assert line.startswith("bertscore-tm: error: ")
     assert re.search(message, line)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_two_ranks_write_the_same_table(folder, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    options = ["-t", "texts.txt", "-m", "model", "--device", "cpu", "--pairs", 240]
-    alone = run_here(capsys, "baseline", *options, "-o", "alone.csv")
-    first, second = run_on_ranks(folder, *[["baseline", *options, "-o", "ranks.csv"]] * 2)
-    assert (folder / "ranks.csv").read_text() == (folder / "alone.csv").read_text()
-    assert first == (0, alone.out.replace("alone.csv", "ranks.csv"), "")
-    assert second == (0, "", "")
