@@ -150,12 +150,15 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
 
     The model is loaded on first use; what is wrong with it or with an option is a :class:`CommandError`.
     """
+    from bertscore_tm.catalog import default_model
     from bertscore_tm.encoder import FrozenEncoder
 
     options = {name: getattr(arguments, name) for name in _ENCODER_OPTIONS} | {"all_layers": all_layers}
     if not all_layers and arguments.num_layers is None:
         options["num_layers"] = _layer_of_folder(arguments.model)
     try:
+        if arguments.language is not None:
+            default_model(arguments.language)  # Checks that it is one, also where the model is given.
         if arguments.model is None or arguments.language is not None:
             encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
         else:

@@ -280,7 +280,11 @@ def test_warnings_are_one_line_each(command, tmp_path):
         (["-l", "1", "--max-length", "513"], 2, "--max-length 513 exceeds the 512 positions"),
         (["-l", "1", "--batch-size", "0"], 2, "--batch-size must be at least 1"),
         (["-l", "1", "--rescale"], 2, "no baseline for language 'en' and model"),
-        (["-l", "1", "--rescale", "--language", "xx"], 2, "no baseline for language 'xx'"),
+        (
+            ["-l", "1", "--rescale", "--language", "xx"],
+            2,
+            "language must be a language code such as 'en' or 'de', got 'xx'",
+        ),
         (["-l", "1", "--rescale", "no.csv"], 2, "no.csv: No such file or directory"),
         (["-l", "1", "--rescale", "hyps.txt"], 2, "hyps.txt: "),
         (["-l", "1", "--device", "abacus"], 2, "argument --device: 'abacus' is not a device"),
