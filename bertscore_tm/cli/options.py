@@ -176,7 +176,7 @@ def _layer_of_folder(model: str | None) -> int | None:
 
     if model is None or not Path(model).is_dir():
         return None
-    folder = Path(model).resolve().name
+    folder = Path(model).absolute().name
     named = [name for name in models() if name.rpartition("/")[2] == folder]
     return tuned_layer(named[0]) if len(named) == 1 else None
 

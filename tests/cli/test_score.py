@@ -77,7 +77,8 @@ def segments(document):
 def test_equals_the_reference_package(command, minilm):
     candidates, references = pairs()
     expected = oracle(minilm, candidates, references)
-    printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER))
+    # Files may be given in order.
+    printed = command("hyps.txt", "refs.txt", "-l", str(LAYER))
     first, second, signature = printed.out.splitlines()
     assert first == "P {:.4f}  R {:.4f}  F1 {:.4f}".format(*expected.mean(-1).tolist())
     assert second == f"{COUNT} candidates, {COUNT} references"
@@ -217,18 +218,6 @@ def test_the_signature_is_that_of_the_metric(command, minilm, folder, arguments,
     assert printed.startswith(f"P {expected['precision']:.4f}  R {expected['recall']:.4f}  ")
 
 
-def test_output_goes_to_a_file(command, tmp_path):
-    target = tmp_path / "scores.json"
-    target.write_text("old")
-    link = tmp_path / "link.json"
-    link.symlink_to(target)
-    arguments = ["-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "--json"]
-    on_stdout = command(*arguments).out
-    assert command(*arguments, "-o", str(link)).out == ""
-    assert link.is_symlink()
-    assert target.read_text() == on_stdout
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -248,16 +237,6 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
     assert main(arguments) == 2
     assert f"argument --output: {arguments[-1]} is read, and would be replaced" in capsys.readouterr().err
     assert Path("b.txt").read_text() == "a cat\n"
-
-
-def test_devices_are_written_to_not_replaced(command, tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1", "-o", str(pipe))
-    assert os.read(reader, 2) == b"P "
-    assert pipe.is_fifo()
-    os.close(reader)
 
 
 def test_warnings_are_one_line_each(command, tmp_path):
@@ -296,6 +275,24 @@ def test_errors_are_one_line(command, arguments, exit_code, message):
     assert printed.out == ""
     (line,) = printed.err.splitlines()
     assert line.removeprefix("bertscore-tm: error: ").startswith(message)
+
+
+def test_no_command_and_a_wrong_one(capsys):
+    for arguments, shown in (
+        ([], "rank a model's layers"),
+        (["scor"], "invalid choice: 'scor'"),
+        (["-c"], "give a command"),
+    ):
+        assert main(arguments) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert shown in " ".join(printed.err.split())
+
+
+def test_the_layer_of_a_folder_that_is_named_like_a_listed_model(command, minilm, tmp_path):
+    (tmp_path / "albert-base-v1").symlink_to(minilm)
+    printed = command("hyps.txt", "refs.txt", model=str(tmp_path / "albert-base-v1"), exit_code=2).err
+    assert "--num-layers 10 does not exist" in printed
 
 
 def test_a_missing_model(command, tmp_path):
@@ -354,24 +351,22 @@ def test_bugs_are_not_hidden(monkeypatch):
         main(["score"])
 
 
-def test_a_progress_bar_on_a_terminal(command, monkeypatch):
+def test_a_progress_bar_on_a_terminal_and_on_request(command, folder, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    command("-c", "hyps.txt", "-r", "refs.txt", "-l", "1")
-    assert f"{COUNT}/{COUNT}" in terminal.getvalue()
-
-
-def test_verbose_shows_the_progress_in_a_log_too(command):
     files = ("-c", "hyps.txt", "-r", "refs.txt", "-l", "1")
-    quiet, verbose = command(*files), command(*files, "-v")
-    assert quiet.err == ""
-    assert f"{COUNT}/{COUNT}" in verbose.err
-    assert "no effect" not in verbose.err
-    assert verbose.out == quiet.out
+    expected = command(*files).out
+    assert f"{COUNT}/{COUNT}" in terminal.getvalue()
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert command(*files) == (expected, "")
+    printed = command(*files, "-v")
+    assert f"{COUNT}/{COUNT}" in printed.err
+    assert printed.out == expected
 
 
 def test_help_needs_no_heavy_import(capsys):

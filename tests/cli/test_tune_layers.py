@@ -10,7 +10,7 @@ import torch
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
 from tests.support.models import save_tiny_model
-from tests.support.shell import numbers_in, run_here, run_on_ranks, write_lines, write_records
+from tests.support.shell import numbers_in, run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -203,13 +203,3 @@ def test_bad_input(command, folder, arguments, message):
     (line,) = printed.err.splitlines()
     assert line.startswith("bertscore-tm: error: ")
     assert re.search(message, line)
-
-
-@pytest.mark.distributed
-def test_two_ranks_print_what_one_process_prints(command, folder):
-    options = ["-c", "judged.jsonl", *KINDS, "--idf", "--json"]
-    arguments = ["tune-layers", "-m", "model", "--device", "cpu", *options]
-    first, second = run_on_ranks(folder, arguments, arguments)
-    assert first == (0, command(*options).out, "")
-    assert second == (0, "", "")
-    assert len(json.loads(first.out)["rankings"]["f1"]) == 4
