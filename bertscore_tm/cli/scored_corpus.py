@@ -100,7 +100,7 @@ def count_weights(
     """Return the idf weights of references, or of a corpus of other texts, counted part by part; else uniform ones."""
     import torch
 
-    from bertscore_tm.core.idf import DocumentFrequencies
+    from bertscore_tm.core.scores import DocumentFrequencies
     from bertscore_tm.scoring import token_weights
     from bertscore_tm.scoring.messages import describe_truncation
 
