@@ -144,10 +144,7 @@ def test_holm_is_the_closed_bonferroni_test():
         (lambda: mean_interval([0.1, 0.2], 0), "confidence must be between 0 and 1, got 0"),
         (lambda: correlation([1, 2, 3, 4], [1, 2, 3, 4]), "at least 5 texts, got 4"),
         (lambda: correlation([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), "all values of x are 1.0"),
-        (
-            lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], "tau"),
-            "how must be 'pearson', .* got 'tau'",
-        ),
+        (lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], "tau"), "how must be 'pearson', .* got 'tau'"),
         (lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], confidence=0), "confidence"),
         (lambda: darr_kendall([1, 2], [1, 2, 3]), "better and worse"),
         (lambda: darr_kendall([1, 2], [1, 2], confidence=1), "confidence"),
