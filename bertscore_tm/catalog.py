@@ -33,6 +33,15 @@ __all__ = [
 # Owners to which the hub moved models that had none. The published tables contain the old names.
 _OWNERS = ("FacebookAI", "albert", "distilbert", "google-bert", "google-t5", "xlnet")
 
+# Codes of two letters (ISO 639-1); all of three letters are taken for one.
+_LANGUAGES = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el "
+    "en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu "
+    "ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na "
+    "nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn "
+    "so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+)
+
 
 @cache
 def _load_tables() -> dict[str, Any]:
@@ -67,7 +76,7 @@ def default_model(language: str) -> str:
         raise ValueError(
             f"language={language!r} has no default model, but {base!r} has one: pass language={base!r} or a model"
         )
-    if not re.fullmatch("[a-z]{2,3}", base):
+    if base not in _LANGUAGES.split() and not re.fullmatch("[a-z]{3}", base):
         raise ValueError(f"language must be a language code such as 'en' or 'de', got {language!r}; or pass a model")
     return languages.get(code, str(tables["other_languages"]))
 
@@ -120,7 +129,9 @@ def tuned_layer(model: str) -> int:
         >>> tuned_layer("roberta-large")
         17
     """
-    layer: int = _find_entry(model, "tuned layer", "pass num_layers=... (-1 is the last layer)")["num_layers"]
+    layer: int = _find_entry(
+        model, "tuned layer", "pass num_layers=... (-1 is the last layer, `bertscore-tm tune-layers` finds a good one)"
+    )["num_layers"]
     return layer
 
 
@@ -195,7 +206,7 @@ def baseline(language: str, model: str) -> Tensor:
     tables = _data_folder() / "baselines"
     languages = _table_languages()
     remedy = "pass a table as rescale= (`bertscore-tm baseline` makes one), or rescale=False"
-    missing = f"no baseline for language {language!r} and model {model!r} (looked for baselines/{language}/{model}.csv)"
+    missing = f"no baseline for language {language!r} and model {model!r}"
     # Comparing with the existing names keeps a name such as "../x" within the folder.
     if language.lower() not in languages:
         raise ValueError(f"{missing}: {remedy}; languages with tables are {', '.join(languages)}")
@@ -203,8 +214,9 @@ def baseline(language: str, model: str) -> Tensor:
     name = listed_as(model) or model
     if name not in known:
         similar = similar_names(name, known)
+        shown = ", ".join(sorted(known)[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
         hint = f"; similar names with a table: {', '.join(similar)}" if similar else ""
-        raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {language!r}: {', '.join(sorted(known))}")
+        raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {language!r}: {shown}")
     return parse_baseline(known[name].read_text(encoding="utf-8"), f"{language}/{name}")
 
 

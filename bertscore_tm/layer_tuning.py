@@ -14,7 +14,7 @@ from bertscore_tm.statistics import (
     Estimate,
     Scores,
     correlation,
-    darr_interval,
+    darr_kendall,
     rank_with_ties,
     scipy_stats,
     williams_test,
@@ -120,7 +120,7 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
         )
     return _sort_by_mean(
         [
-            LayerAgreement(layer, {"darr": darr_interval(*rows, confidence=confidence)})
+            LayerAgreement(layer, {"darr": darr_kendall(*rows, confidence=confidence)})
             for layer, rows in enumerate(zip(better, worse, strict=True))
         ]
     )

@@ -1,6 +1,6 @@
 """Confidence intervals and paired comparisons of scores, and correlations with human judgements, on scipy.stats.
 
-scipy is installed with the extra ``cli`` and imported by the first call.
+scipy is installed with the extra ``cli`` and imported by the first call, which raises an ImportError without it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ __all__ = [
     "WilliamsTest",
     "compare_paired",
     "correlation",
-    "darr_interval",
     "darr_kendall",
     "holm",
     "mean_interval",
     "rank_with_ties",
-    "scipy_stats",
     "williams_test",
 ]
 
@@ -103,7 +101,6 @@ def mean_interval(
 
     Raises:
         ValueError: ``groups`` does not have one label per text, or ``confidence`` is out of range.
-        ImportError: scipy is not installed.
 
     Example:
         >>> low, high = mean_interval([0.4, 0.5, 0.7, 0.8], bounds=(-1, 1))
@@ -149,7 +146,6 @@ def compare_paired(
     Raises:
         ValueError: the shapes differ or are not (texts,), there are fewer than six texts or groups, a score is not
             finite, or ``confidence`` is out of range.
-        ImportError: scipy is not installed.
 
     Example:
         >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5, 0.2, 0.6])
@@ -188,18 +184,16 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
     Raises:
         ValueError: the shapes differ, there are fewer than five texts, a value is not finite, all values of ``x`` or
             all of ``y`` are equal, or an argument is out of range.
-        ImportError: scipy is not installed.
 
     Example:
         >>> found = correlation([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [1, 3, 2, 4, 6, 5], "spearman")
         >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
         (0.886, 0.066, 0.992)
     """
-    stats = scipy_stats()
     if how not in get_args(Coefficient):
         raise ValueError(f"how must be 'pearson', 'spearman' or 'kendall', got {how!r}")
     _check_confidence(confidence)
-    paired = np.stack(_as_paired_values(x, y, ("x", "y")))
+    stats, paired = scipy_stats(), np.stack(_as_paired_values(x, y, ("x", "y")))
     count = paired.shape[1]
     if count < _MIN_CORRELATED:
         raise ValueError(f"a correlation needs at least {_MIN_CORRELATED} texts, got {count}")
@@ -207,22 +201,18 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
     for name, values, compared in zip(("x", "y"), paired, ranked, strict=True):
         if np.ptp(compared) == 0:
             raise ValueError(f"all values of {name} are {values[0]}: the correlation is undefined")
-    function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}[how]
+    function = stats.kendalltau if how == "kendall" else getattr(stats, f"{how}r")
     value = float(function(*ranked).statistic)
-    variance = {
-        "pearson": 1 / (count - 3),
-        "spearman": (1 + value**2 / 2) / (count - 3),
-        "kendall": 0.437 / (count - 4),
-    }[how]
+    variance = 0.437 / (count - 4) if how == "kendall" else 1 / (count - 3)
+    if how == "spearman":
+        variance *= 1 + value**2 / 2
     margin = stats.norm.ppf((1 + confidence) / 2) * math.sqrt(variance)
     centre = torch.tensor(value, dtype=torch.float64, device="cpu").atanh()
     return Estimate(value, (centre - margin).tanh().item(), (centre + margin).tanh().item())
 
 
 def rank_with_ties(values: ArrayLike) -> NDArray[np.float64]:
-    """Rank values, with equal ranks for values less than 1e-6 above the lowest of their rank.
-
-    Scores of repeated texts and of exact copies differ by rounding, which would otherwise order them.
+    """Rank values, with equal ranks for values less than 1e-6, as by rounding, above the lowest of their rank.
 
     Args:
         values: shape (..., n).
@@ -245,34 +235,14 @@ def rank_with_ties(values: ArrayLike) -> NDArray[np.float64]:
     return ranks
 
 
-def darr_kendall(better: Scores, worse: Scores) -> float:
+def darr_kendall(better: Scores, worse: Scores, *, confidence: float = 0.95) -> Estimate:
     r"""Return how often a metric agrees with human preferences between two texts.
 
     .. math:: \tau = \frac{\mathrm{concordant} - \mathrm{discordant}}{\mathrm{concordant} + \mathrm{discordant}}
 
     The statistic like Kendall's tau that the WMT metrics tasks compute on relative ranks from direct assessments, daRR
-    (Ma et al., WMT 2019). A pair is concordant if the better text scores higher, else discordant, also if they tie.
-
-    Args:
-        better: the metric's scores of the preferred texts, shape (pairs,).
-        worse: its scores of the other texts, shape (pairs,).
-
-    Returns:
-        Between -1 and 1.
-
-    Raises:
-        ValueError: the shapes differ, there are fewer than two pairs, or a score is not finite.
-
-    Example:
-        >>> darr_kendall([0.9, 0.8, 0.7, 0.6], [0.1, 0.9, 0.2, 0.6])
-        0.0
-    """
-    first, second = _as_paired_values(better, worse, ("better", "worse"))
-    return 2 * (first > second).double().mean().item() - 1
-
-
-def darr_interval(better: Scores, worse: Scores, *, confidence: float = 0.95) -> Estimate:
-    """Return :func:`darr_kendall` with the interval of Wilson (JASA 1927) for the proportion of concordant pairs.
+    (Ma et al., WMT 2019), with the interval of Wilson (JASA 1927) for the proportion of concordant pairs. A pair is
+    concordant if the better text scores higher, else discordant, also if they tie.
 
     Args:
         better: the metric's scores of the preferred texts, shape (pairs,).
@@ -280,22 +250,21 @@ def darr_interval(better: Scores, worse: Scores, *, confidence: float = 0.95) ->
         confidence: coverage of the interval, between 0 and 1, if the pairs are independent.
 
     Returns:
-        Value and interval.
+        Value and interval, between -1 and 1.
 
     Raises:
-        ValueError: as :func:`darr_kendall`, or ``confidence`` is out of range.
-        ImportError: scipy is not installed.
+        ValueError: the shapes differ, there are fewer than two pairs, a value is not finite or out of range.
 
     Example:
-        >>> found = darr_interval([0.9, 0.8, 0.7, 0.6], [0.1, 0.2, 0.3, 0.6])
+        >>> found = darr_kendall([0.9, 0.8, 0.7, 0.6], [0.1, 0.2, 0.3, 0.6])
         >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
         (0.5, -0.399, 0.909)
     """
     _check_confidence(confidence)
     first, second = _as_paired_values(better, worse, ("better", "worse"))
     test = scipy_stats().binomtest(int((first > second).sum()), len(first))
-    low, high = test.proportion_ci(confidence, method="wilson")
-    return Estimate(2 * float(test.statistic) - 1, 2 * float(low) - 1, 2 * float(high) - 1)
+    interval = test.proportion_ci(confidence, method="wilson")
+    return Estimate(*(2 * float(share) - 1 for share in (test.statistic, *interval)))
 
 
 def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:
@@ -321,7 +290,6 @@ def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:
     Raises:
         ValueError: there are fewer than four texts, the three correlations contradict each other, or the two metrics
             are identical.
-        ImportError: scipy is not installed.
 
     Example:
         >>> found = williams_test(0.65, 0.55, 0.3, 50)
@@ -367,18 +335,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def scipy_stats() -> Any:
-    """Import ``scipy.stats``; call it before long work whose results need it.
-
-    Returns:
-        The module ``scipy.stats``.
-
-    Raises:
-        ImportError: scipy is not installed.
-
-    Example:
-        >>> scipy_stats().__name__
-        'scipy.stats'
-    """
+    """Import ``scipy.stats``, or raise an ImportError that names the extra; call it before long work that needs it."""
     try:
         from scipy import stats
     except ImportError as error:

@@ -1,13 +1,8 @@
 """The shell command ``bertscore-tm``: parse arguments, read files, call the library, print.
 
 The top room: it may import every other room except ``losses`` and ``callbacks``, and no room imports it. Each
-subcommand is a module with
-
-* ``NAME``: the subcommand as typed; the module has the same name with ``_`` for ``-``,
-* ``HELP``: one line for ``--help``,
-* ``add_arguments(parser)``: declares the arguments,
-* ``run(arguments) -> int``: does the work with the parsed arguments and returns the exit code; raises
-  :class:`~bertscore_tm.cli.errors.CommandError` if an argument or file is invalid.
+subcommand is a module, named like it with ``_`` for ``-``. Its docstring is the text of its ``--help``, ``HELP`` one
+line for the list of commands, ``add_arguments(parser)`` declares the arguments, and ``run(arguments)`` does the work.
 
 Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast.
 """
@@ -15,19 +10,21 @@ Only the requested subcommand is imported. torch is imported when it runs, so th
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn
 
 from bertscore_tm.cli.errors import (
-    FAILED,
+    BAD_INPUT,
     CommandError,
+    as_command_error,
     expected_errors,
     print_message,
-    replace_arguments_with_options,
+    use_option_names,
 )
 from bertscore_tm.utilities.version import __version__
 
@@ -44,7 +41,6 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a :class:`CommandError`."""
         raise CommandError(f"{message} (see {self.prog} --help)")
 
 
@@ -74,34 +70,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _print_warning
         try:
             arguments = _parse(argv)
-            exit_code: int = arguments.run(arguments)
+            arguments.run(arguments)
             # A closed pipe cannot be caught at exit.
             sys.stdout.flush()
-            return exit_code
-        except CommandError as error:
-            return print_error(error)
         except KeyboardInterrupt:
             if os.environ.get("RANK", "0") == "0":
-                resumes = "; the same command resumes" if arguments is not None and "resumes" in arguments else ""
-                print_message(f"interrupted{resumes}")
+                print_message("interrupted" + ("; the same command resumes" if "resumes" in (arguments or ()) else ""))
             return _INTERRUPTED
         except BrokenPipeError:
             # Otherwise Python fails again at exit when it flushes the buffered output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return _BROKEN_PIPE
         except expected_errors() as error:
-            return print_error(CommandError(replace_arguments_with_options(str(error)), FAILED))
+            return print_error(as_command_error(error))
+    return 0
 
 
 def print_error(error: CommandError) -> int:
-    """Print an error in one line on standard error.
-
-    Args:
-        error: the error. An empty message prints nothing.
-
-    Returns:
-        The error's exit code.
-    """
+    """Print an error, unless its message is empty, in one line on standard error, and return its exit code."""
     if error.args[0]:
         print_message(f"error: {error}")
     return error.exit_code
@@ -109,15 +95,8 @@ def print_error(error: CommandError) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments; errors name the help of the command, unknown arguments too."""
-    if not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version")):
+    if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
         raise CommandError(f"give a command first: {', '.join(COMMANDS)} (see bertscore-tm score --help)")
-    arguments, unknown = _make_parser(argv).parse_known_args(argv)
-    if unknown:
-        raise CommandError(f"unrecognized arguments: {' '.join(unknown)} (see bertscore-tm {argv[0]} --help)")
-    return arguments
-
-
-def _make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="bertscore-tm",
         description="BERTScore from the shell: similarity of texts to references, computed from token vectors.",
@@ -125,28 +104,31 @@ def _make_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in [argv[0]] if argv and argv[0] in COMMANDS else COMMANDS:
+    for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
         module = import_module(f"{__name__}.{name.replace('-', '_')}")
         command = commands.add_parser(
-            module.NAME,
+            name,
             help=module.HELP,
-            description=module.__doc__,
+            description=str(module.__doc__).replace("::", ":"),
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    return parser
+    if not argv:
+        parser.print_help(sys.stderr)
+        raise CommandError("", BAD_INPUT)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flags = [word for word in unknown if word.startswith("-")]
+        known = [name for name in command._option_string_actions if "_" not in name]
+        close = difflib.get_close_matches(flags[0], known, 1) if flags else []
+        meant = f": did you mean {close[0]}?" if close else ""
+        raise CommandError(f"unknown: {' '.join(flags or unknown)}{meant} (see bertscore-tm {argv[0]} --help)")
+    return arguments
 
 
-def _print_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     # All ranks see the same texts, so the first one prints for all.
     if os.environ.get("RANK", "0") == "0":
-        print_message(f"warning: {replace_arguments_with_options(' '.join(str(message).split()))}")
+        print_message(f"warning: {use_option_names(' '.join(str(message).split()))}")

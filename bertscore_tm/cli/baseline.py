@@ -6,17 +6,16 @@ repeated and blank texts are left out. An interrupted run resumes when the same 
 
 Examples::
 
-    bertscore-tm baseline -t sentences.txt -m my/model -o my-model.csv
-    bertscore-tm baseline -t corpus.jsonl.gz --column text --language de --pairs 100000 -o german.csv
-    torchrun --nproc-per-node 4 -m bertscore_tm.cli baseline -t sentences.txt -o roberta-large.csv
-    bertscore-tm score -c hyps.txt -r refs.txt -m my/model -l 9 --rescale my-model.csv
+    bertscore-tm baseline sentences.txt -m my/model -o my-model.csv
+    bertscore-tm baseline corpus.jsonl.gz --column text --language de --pairs 100000 -o german.csv
+    torchrun --nproc-per-node 4 -m bertscore_tm.cli baseline sentences.txt -o roberta-large.csv
+    bertscore-tm score hyps.txt refs.txt -m my/model -l 9 --rescale my-model.csv
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
@@ -24,7 +23,6 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.cli.scored_corpus import score_shards
 from bertscore_tm.cli.shards import input_digest, open_shards, remove_shards
-from bertscore_tm.utilities.columns import align_columns
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
@@ -32,56 +30,32 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.corpus import CorpusScores
     from bertscore_tm.scoring.texts import TextPairs
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
-NAME = "baseline"
 HELP = "make a baseline table for rescaling, for any model and text file"
+
+_SUFFIXES = (".csv",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    group = parser.add_argument_group("texts")
-    group.add_argument(
-        "-t", "--texts", metavar="FILE", required=True, help="many unrelated texts, one per line; - is standard input"
-    )
-    group.add_argument(
-        "--format", choices=FORMATS, help="format of the file (default: by suffix, where .txt.gz is .txt)"
-    )
-    group.add_argument(
-        "--column",
-        metavar="NAME",
-        default="text",
-        help="TSV column or JSON key of the texts (default: %(default)s)",
-    )
+    add = parser.add_argument_group("texts").add_argument
+    add("file", metavar="FILE", nargs="?", help="the file of -t")
+    add("-t", "--texts", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
+    add("--format", choices=FORMATS, help="format of the file (default: by suffix, where .txt.gz is .txt)")
+    help = "column or JSON key of the texts (default: %(default)s)"
+    add("--column", metavar="NAME", default="text", help=help)
     options.add_encoder_arguments(parser, all_layers=True)
-    group = parser.add_argument_group("pairs")
-    group.add_argument(
-        "--pairs",
-        type=options.integer_of_at_least(2),
-        metavar="N",
-        default=10_000,
-        help="number of random pairs; the standard error falls with its square root (default: %(default)s; the "
-        "published tables use a million)",
-    )
-    group.add_argument(
-        "--seed", type=options.integer_of_at_least(0), default=0, help="seed of the random pairs (default: %(default)s)"
-    )
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "-o",
-        "--output",
-        type=report.file_path,
-        metavar="FILE",
-        required=True,
-        help="write the complete table to this file (.csv)",
-    )
-    group.add_argument("--json", action="store_true", help="print means and standard errors as one JSON document")
+    add = parser.add_argument_group("pairs").add_argument
+    help = "number of random pairs (default: %(default)s; the published tables use a million)"
+    add("--pairs", type=options.integer_of_at_least(2), metavar="N", default=10_000, help=help)
+    help = "seed of the random pairs (default: %(default)s)"
+    add("--seed", type=options.integer_of_at_least(0), default=0, help=help)
+    report.add_output_arguments(parser, _SUFFIXES)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Make the table and print it with its standard errors."""
-    report.check_files(arguments.output, arguments.texts)
-    report.choose_format(arguments.output, (".csv",), ".csv")
+    arguments.texts = arguments.texts or arguments.file
+    report.choose_format(arguments, _SUFFIXES, arguments.texts)
     with join_ranks() as ranks:
         baseline, limit = _make(arguments, ranks)
         if ranks.rank == 0:
@@ -93,24 +67,22 @@ def run(arguments: argparse.Namespace) -> int:
 
             truncation = describe_truncation(baseline.num_truncated, limit)
             warn_user(f"{truncation} (of {baseline.num_texts} texts)")
-        format_baseline = _format_json if arguments.json else _format_summary
-        report.write_output(format_baseline(baseline, arguments), None)
-    return 0
+        document = _summarize(baseline, arguments)
+        report.write_output(report.to_json(document) if arguments.json else _format_summary(document), None)
 
 
 def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBaseline, int | None]:
     texts = ranks.run_on_first(lambda: _read_distinct(arguments))
 
     from bertscore_tm.baselines import make_baseline
-    from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
     device = ranks.run_on_all(lambda: choose_device(arguments.device))
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
     weights = token_weights(encoder, device=device)
     num_pairs, seed = arguments.pairs, arguments.seed
-    settings = {"signature": score_signature(encoder, weights.source), "input": input_digest(texts), "seed": seed}
-    with open_shards(ranks, arguments, num_pairs, settings | {"pairs": num_pairs}) as shards:
+    settings = {"input": input_digest(texts), "seed": seed, "pairs": num_pairs}
+    with open_shards(ranks, arguments, num_pairs, encoder, settings) as shards:
 
         def score(pairs: TextPairs) -> CorpusScores | None:
             return score_shards(shards, pairs, encoder, weights, device)
@@ -124,6 +96,8 @@ def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBase
 
 
 def _read_distinct(arguments: argparse.Namespace) -> list[str]:
+    if arguments.texts is None:
+        raise CommandError("no texts: give a FILE of many unrelated texts, one per line")
     texts = read_texts(arguments.texts, arguments.format, arguments.column)
     num_distinct = len({text.strip() for text in texts} - {""})
     if num_distinct < 2:
@@ -133,23 +107,10 @@ def _read_distinct(arguments: argparse.Namespace) -> list[str]:
     return texts
 
 
-def _format_summary(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> str:
-    rows = [["layer", *report.SCORE_LABELS.values()]]
-    for layer, (means, errors) in enumerate(zip(baseline.mean.tolist(), baseline.standard_error.tolist(), strict=True)):
-        rows.append([str(layer), *(f"{mean:.4f} ± {error:.4f}" for mean, error in zip(means, errors, strict=True))])
-    return (
-        f"{align_columns(rows)}mean ± standard error of {baseline.num_pairs} random pairs of "
-        f"{baseline.num_texts} distinct texts, seed {arguments.seed}\nsignature: {baseline.signature}\n"
-        f"written to {arguments.output}\n"
-    )
-
-
-def _format_json(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> str:
-    document = {
-        **{
-            key: dict(zip(report.SCORES, values.T.mul(1e6).round().div(1e6).tolist(), strict=True))
-            for key, values in (("mean", baseline.mean), ("standard_error", baseline.standard_error))
-        },
+def _summarize(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "mean": dict(zip(report.SCORES, baseline.mean.T.tolist(), strict=True)),
+        "standard_error": dict(zip(report.SCORES, baseline.standard_error.T.tolist(), strict=True)),
         "num_pairs": baseline.num_pairs,
         "num_texts": baseline.num_texts,
         "num_truncated": baseline.num_truncated,
@@ -157,4 +118,16 @@ def _format_json(baseline: MeasuredBaseline, arguments: argparse.Namespace) -> s
         "signature": baseline.signature,
         "output": arguments.output,
     }
-    return json.dumps(document, allow_nan=False) + "\n"
+
+
+def _format_summary(document: dict[str, Any]) -> str:
+    columns = [
+        [f"{mean:.4f} ± {error:.4f}" for mean, error in zip(document["mean"][name], errors, strict=True)]
+        for name, errors in document["standard_error"].items()
+    ]
+    rows = [[str(layer), *cells] for layer, cells in enumerate(zip(*columns, strict=True))]
+    return (
+        f"{report.format_rows([['layer', *report.SCORE_LABELS.values()], *rows])}mean ± standard error of "
+        f"{document['num_pairs']} random pairs of {document['num_texts']} distinct texts, seed {document['seed']}\n"
+        f"signature: {document['signature']}\nwritten to {document['output']}\n"
+    )

@@ -14,74 +14,42 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertscore_tm.cli import print_error
-from bertscore_tm.cli.errors import FAILED, CommandError, expected_errors, replace_arguments_with_options
+from bertscore_tm.cli.errors import FAILED, CommandError, as_command_error, expected_errors
 
 if TYPE_CHECKING:
     import torch
-    import torch.distributed as dist
-
-__all__ = ["RankGroup", "choose_device", "join_ranks"]
 
 T = TypeVar("T")
 
-# Timeout of the first connection, where a rank may never start.
-_START_TIMEOUT = timedelta(minutes=10)
-# Timeout for a slower rank. A rank that died is noticed at once, because its connections close.
-_WORK_TIMEOUT = timedelta(days=7)
+# For a slower rank. A rank that died is noticed at once, because its connections close.
+_TIMEOUT = timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The ranks of a run, as seen from one of them.
-
-    Args:
-        rank: rank of this process; rank 0 reads and prints.
-        size: number of ranks.
-        group: process group of the ranks; ``None`` for the default group.
-    """
+    """The ranks of a run, as seen from one of them."""
 
     rank: int
     size: int
-    group: dist.ProcessGroup | None = None
 
     def run_on_first(self, work: Callable[[], T]) -> T:
-        """Run a function on rank 0 only, such as reading a file, and return its result on all ranks.
-
-        Args:
-            work: the function.
-
-        Returns:
-            The result of rank 0.
-
-        Raises:
-            CommandError: the function failed.
-        """
+        """Run a function on rank 0 only, such as reading a file, and return its result, or raise its error, on all."""
         result, error = _catch_expected(work) if self.rank == 0 else (None, None)
         if self.size > 1:
             shared = [(result, error)]
-            _communicate(lambda dist: dist.broadcast_object_list(shared, src=0, group=self.group))
+            _communicate(lambda dist: dist.broadcast_object_list(shared, src=0))
             ((result, error),) = shared
         if error is not None:
             raise error
         return result  # type: ignore[return-value]
 
     def run_on_all(self, work: Callable[[], T]) -> T:
-        """Run a function on every rank, and continue only if it succeeded on all of them.
-
-        Args:
-            work: the function.
-
-        Returns:
-            The result of this rank.
-
-        Raises:
-            CommandError: the function failed on a rank.
-        """
+        """Run a function on every rank, and raise an error of any of them on all."""
         result, error = _catch_expected(work)
         errors = [error]
         if self.size > 1:
             errors *= self.size
-            _communicate(lambda dist: dist.all_gather_object(errors, error, group=self.group))
+            _communicate(lambda dist: dist.all_gather_object(errors, error))
         for failed in errors:
             if failed is not None:
                 raise failed
@@ -90,14 +58,7 @@ class RankGroup:
 
 @contextmanager
 def join_ranks() -> Generator[RankGroup, None, None]:
-    """Join the ranks that ``torchrun`` describes in the environment; without ``torchrun``, be the only rank.
-
-    Yields:
-        The ranks.
-
-    Raises:
-        CommandError: the block failed.
-    """
+    """Join the ranks that ``torchrun`` describes in the environment; without ``torchrun``, be the only rank."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield RankGroup(0, 1)
@@ -105,10 +66,10 @@ def join_ranks() -> Generator[RankGroup, None, None]:
     import torch.distributed as dist
 
     # Only small results on the CPU are exchanged, so gloo fits all devices.
-    dist.init_process_group("gloo", timeout=_START_TIMEOUT)
+    dist.init_process_group("gloo", timeout=_TIMEOUT)
     rank = dist.get_rank()
     try:
-        yield RankGroup(rank, size, dist.new_group(timeout=_WORK_TIMEOUT))
+        yield RankGroup(rank, size)
     except CommandError as error:
         # torchrun stops all ranks when one exits with an error, so rank 0 prints before any rank exits.
         if rank == 0:
@@ -121,17 +82,7 @@ def join_ranks() -> Generator[RankGroup, None, None]:
 
 
 def choose_device(device: str | None) -> torch.device:
-    """Return the device of this rank.
-
-    Args:
-        device: name of the device. Default: a GPU if available, a different one for each rank of a machine.
-
-    Returns:
-        The device.
-
-    Raises:
-        CommandError: the device does not exist, or the machine has fewer GPUs than ranks.
-    """
+    """Return the device of this rank: by default a GPU if available, a different one for each rank of a machine."""
     import torch
 
     from bertscore_tm.encoder import default_device
@@ -156,10 +107,8 @@ def _catch_expected(work: Callable[[], T]) -> tuple[T | None, CommandError | Non
     """Return the function's result, or its expected error as one that can be sent to other ranks."""
     try:
         return work(), None
-    except CommandError as error:
-        return None, error
     except expected_errors() as error:
-        return None, CommandError(replace_arguments_with_options(str(error)), FAILED)
+        return None, as_command_error(error)
 
 
 def _communicate(collective: Callable[[Any], None]) -> None:

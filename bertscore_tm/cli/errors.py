@@ -7,8 +7,6 @@ import sys
 
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
-__all__ = ["BAD_INPUT", "FAILED", "CommandError", "expected_errors", "print_message", "replace_arguments_with_options"]
-
 FAILED = 1
 BAD_INPUT = 2
 
@@ -19,10 +17,6 @@ class CommandError(Exception):
     Args:
         message: what is wrong and what to do about it; starts with ``file:line:`` if a file causes the error.
         exit_code: 2 for bad usage or bad input, 1 for any other failure.
-
-    Example:
-        >>> str(CommandError("refs.txt:17: not valid UTF-8"))
-        'refs.txt:17: not valid UTF-8'
     """
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
@@ -34,33 +28,26 @@ class CommandError(Exception):
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
-    """Return the error classes whose messages are written for users of the command.
-
-    The library raises them for arguments, files, models and memory. Any other error is a bug and keeps its traceback.
-
-    Returns:
-        The classes; torch's out-of-memory error only if torch is imported.
-
-    Example:
-        >>> issubclass(FileNotFoundError, expected_errors())
-        True
-    """
+    """Return the error classes whose messages are for users; any other error is a bug and keeps its traceback."""
     torch = sys.modules.get("torch")
-    return (ValueError, OSError, ImportError, *(() if torch is None else (torch.OutOfMemoryError,)))
+    return (CommandError, ValueError, OSError, ImportError, *(() if torch is None else (torch.OutOfMemoryError,)))
+
+
+def as_command_error(error: Exception) -> CommandError:
+    """Return an expected error of the library as one of the command; invalid values are bad input."""
+    if isinstance(error, CommandError):
+        return error
+    return CommandError(use_option_names(str(error)), BAD_INPUT if isinstance(error, ValueError) else FAILED)
 
 
 def print_message(message: str) -> None:
-    """Print a line on standard error, with the control characters of names and texts in it escaped.
-
-    Args:
-        message: an error, a warning or a note.
-    """
+    """Print a line on standard error, with the control characters of names and texts in it escaped."""
     print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
 
 
 _NAMES = (
-    *("batch_size", "device", "exclude_special_tokens", "long_text", "max_length", "num_layers", "prefix_space"),
-    *("rescale", "stride", "trust_remote_code"),
+    *("batch_size", "device", "exclude_special_tokens", "language", "long_text", "max_length", "num_layers"),
+    *("prefix_space", "rescale", "stride", "trust_remote_code"),
 )
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES}
 # Match `num_layers=7`, and without `=` only names that are not English words; never within a path or a longer word.
@@ -68,17 +55,11 @@ _ALONE = "|".join(name for name in _OPTIONS if "_" in name)
 _ARGUMENT = re.compile(rf"(?<![\w/\\.-])(?:({'|'.join(_OPTIONS)})=(?:True\b)?|({_ALONE})(?![\w/\\.-]))")
 
 
-def replace_arguments_with_options(message: str) -> str:
+def use_option_names(message: str) -> str:
     """Replace the library's argument names in a message by the command's options.
 
-    Args:
-        message: error or warning of the library.
-
-    Returns:
-        The message to print.
-
     Example:
-        >>> replace_arguments_with_options("num_layers=7 does not exist: a/num_layers has layers 0 to 6")
+        >>> use_option_names("num_layers=7 does not exist: a/num_layers has layers 0 to 6")
         '--num-layers 7 does not exist: a/num_layers has layers 0 to 6'
     """
     return _ARGUMENT.sub(lambda match: f"{_OPTIONS[match[1]]} " if match[1] else _OPTIONS[match[2]], message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import io
@@ -11,22 +12,17 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import CommandError
 
-__all__ = [
-    "FORMATS",
-    "STDIN",
-    "Table",
-    "check_lengths",
-    "format_of",
-    "read_table",
-    "read_texts",
-]
+if TYPE_CHECKING:
+    from bertscore_tm.scoring.texts import TextPairs
 
 FORMATS = ("txt", "tsv", "csv", "jsonl", "json", "parquet")
 STDIN = "-"
+# The column of the references if none is given: a file has one of these.
+REFERENCES = ("reference", "references")
 # The largest that the csv module takes on every platform.
 _CSV_CELL_LIMIT = 2**31 - 1
 # Parquet has further types, such as bytes.
@@ -56,17 +52,9 @@ class Table:
         return self.has_cells or not all(isinstance(row, str) for row in self.rows)
 
     def texts(self, column: str) -> list[str]:
-        """Return one text per row.
+        """Return one text per row, at least one, of a column or key, which is ignored for rows without columns.
 
-        Args:
-            column: name of a column or JSON key, or in a TSV or CSV file without header the column's number from 1. It
-                is ignored for rows without columns.
-
-        Returns:
-            At least one text; a blank line is an empty text.
-
-        Raises:
-            CommandError: there are no rows, a row lacks the column, or its value is not a string.
+        In a TSV or CSV file without header the column is its number, from 1.
         """
         (texts,) = self.columns([column])
         if not texts:
@@ -74,11 +62,7 @@ class Table:
         return [self.check_text(row, text, column) for row, text in enumerate(texts)]
 
     def check_text(self, row: int, value: Any, column: str) -> str:
-        """Return a value of a row, from 0, and of the named column if it is a text.
-
-        Raises:
-            CommandError: it is not a string, or not valid Unicode.
-        """
+        """Return a value of a row, from 0, and of the named column if it is a valid text."""
         if not isinstance(value, str):
             raise self.error(row, f"{column!r} must be a string, got {_describe_type(value)}")
         try:
@@ -87,14 +71,16 @@ class Table:
             raise self.error(row, f"{column!r} contains an unpaired surrogate, which is not a character") from error
         return value
 
+    def check_texts(self, row: int, values: Any, column: str) -> list[str]:
+        """Return the value of a row, from 0, and of the named column if it is an array of at least one text."""
+        if not isinstance(values, list) or not values:
+            raise self.error(row, f"{column!r} must be an array of at least one text")
+        return [self.check_text(row, text, f"{column}[{i}]") for i, text in enumerate(values)]
+
     def columns(self, columns: Sequence[str]) -> list[list[Any]]:
-        """Return the values of several columns.
+        """Return the values of several columns: strings, or for JSON and Parquet any values.
 
-        Names or numbers as in :meth:`texts`; a TSV or CSV file has a header unless all are numbers. Values are strings,
-        or for JSON and Parquet any values.
-
-        Raises:
-            CommandError: a row is malformed or lacks a column.
+        Names or numbers as in :meth:`texts`; a TSV or CSV file has a header unless all are numbers.
         """
         if self.has_cells:
             return self._cell_columns(columns)
@@ -103,11 +89,7 @@ class Table:
         return [[self._entry(row, [column])[1] for row in range(len(self.rows))] for column in columns]
 
     def one_of(self, columns: Sequence[str]) -> list[tuple[str, Any]]:
-        """Return name and value of the one of several columns that each row has.
-
-        Raises:
-            CommandError: a row is malformed, or has none or several of them.
-        """
+        """Return name and value of the one of several columns that each row has."""
         if self.has_cells:
             known = [name for name in columns if self.rows and name in self.rows[0]]
             column = self._single(0, known) or columns[0]
@@ -139,9 +121,8 @@ class Table:
 
     def _single(self, row: int, known: Sequence[str]) -> str | None:
         if len(known) > 1:
-            raise self.error(
-                row, f"the columns {' and '.join(map(repr, known))} both exist: choose with --reference-column"
-            )
+            both = " and ".join(map(repr, known))
+            raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
         return known[0] if known else None
 
     def _cell_columns(self, columns: Sequence[str]) -> list[list[Any]]:
@@ -166,18 +147,9 @@ class Table:
 
 
 def read_table(path: str, file_format: str | None = None) -> Table:
-    """Read a file into rows.
+    """Read a file, by default in the format of its suffix, into rows; ``-`` is standard input.
 
-    Args:
-        path: the file, ``-`` for standard input; ``.gz`` files are decompressed.
-        file_format: one of ``FORMATS``. Default: by the file's suffix; plain lines for standard input and files without
-            a suffix.
-
-    Returns:
-        The rows, without blank lines at the end of files that are not plain lines.
-
-    Raises:
-        CommandError: the file cannot be read, is malformed, or its suffix is unknown.
+    Files with the suffix .gz are decompressed. Blank lines at the end are dropped, except of plain lines.
     """
     name = "standard input" if path == STDIN else path
     found_format, is_compressed = format_of(path, file_format)
@@ -214,29 +186,12 @@ def read_table(path: str, file_format: str | None = None) -> Table:
 
 
 def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:
-    """Read one text per row of a file.
-
-    Args:
-        path: the file, ``-`` for standard input.
-        file_format: one of ``FORMATS``. Default: by the file's suffix.
-        column: the column's name or, in TSV and CSV, its number, or the JSON key; ignored for plain lines.
-
-    Returns:
-        At least one text.
-
-    Raises:
-        CommandError: the file cannot be read, has no such column, or has no rows.
-    """
+    """Read one text per row of a file; the column is ignored for plain lines."""
     return read_table(path, file_format).texts(column)
 
 
 def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
-    """Check that files have equal numbers of rows, the header not counted.
-
-    Raises:
-        CommandError: a file has fewer rows than another; the message names it and its last row. Or columns of one file
-            are given by name and by number.
-    """
+    """Check that files have equal numbers of rows, the header not counted; an error names the shorter one's end."""
     if len({table.name for table in tables}) == 1 and len(set(lengths)) > 1:
         # One of the columns was read with the header.
         raise CommandError(f"{tables[0].name}: give all columns by name, or of a file without header all by number")
@@ -250,25 +205,69 @@ def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
 
 
 def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
-    """Return the given format of a file, by default that of its suffix, and whether it is compressed.
-
-    Raises:
-        CommandError: the suffix is unknown.
-
-    Example:
-        >>> format_of("texts.jsonl.gz")
-        ('jsonl', True)
-    """
+    """Return the given format of a file, by default that of its suffix, and whether it is compressed."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     is_compressed = bool(suffixes) and suffixes[-1] == ".gz"
     if is_compressed:
         suffixes.pop()
     suffix = suffixes[-1].removeprefix(".") if suffixes else "txt"
     if given is None and suffix not in FORMATS:
-        raise CommandError(
-            f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format (txt for plain lines)"
-        )
+        raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
     return given or suffix, is_compressed
+
+
+def read_files(arguments: argparse.Namespace) -> TextPairs:
+    """Read the candidates and their references from files, at least one pair."""
+    from bertscore_tm.scoring.texts import TextPairs
+
+    table = read_table(arguments.candidates, arguments.format)
+    candidates = table.texts(arguments.candidate_column)
+    if arguments.references is None and not table.has_columns:
+        raise CommandError(f"no references: give -r FILE, or --format if {table.name} also contains them")
+    return TextPairs(candidates, read_references(arguments, table, len(candidates)))
+
+
+def read_references(arguments: argparse.Namespace, candidates: Table, num_candidates: int) -> list[list[str]]:
+    """Return the references of every candidate, at least one: those of all files, or of the candidates' file."""
+    paths, columns = arguments.references, arguments.reference_column
+    tables = [candidates] if paths is None else [read_table(path, arguments.format) for path in paths]
+    references: list[list[str]] = [[] for _ in range(num_candidates)]
+    for table in tables:
+        if columns is None:
+            found = [table.one_of(REFERENCES)]
+        else:
+            found = [[(columns[i], value) for value in column] for i, column in enumerate(table.columns(columns))]
+        check_lengths([candidates, table], [num_candidates, len(found[0])])
+        for column in found:
+            for row, (name, value) in enumerate(column):
+                given = (
+                    table.check_texts(row, value, name)
+                    if isinstance(value, list)
+                    else [table.check_text(row, value, name)]
+                )
+                references[row] += given
+    return references
+
+
+def read_documents(paths: Sequence[str | None], arguments: argparse.Namespace, num_texts: int) -> list[str] | None:
+    """Read the document of each text from the first file that has columns; ``None`` without ``--document-column``."""
+    if arguments.document_column is None:
+        return None
+    path = next((path for path in paths if path and format_of(path, arguments.format)[0] != "txt"), None)
+    if path is None or path == STDIN:
+        raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl, to -c or -r")
+    labels = document_labels(read_table(path, arguments.format), arguments.document_column)
+    if len(labels) != num_texts:
+        raise CommandError(f"argument --document-column: {path} has {len(labels)} rows for {num_texts} texts")
+    return labels
+
+
+def document_labels(table: Table, column: str) -> list[str]:
+    """Return the document of each row, a string or an integer."""
+    (values,) = table.columns([column])
+    return [
+        str(value) if type(value) is int else table.check_text(row, value, column) for row, value in enumerate(values)
+    ]
 
 
 def _number_rows(name: str, rows: list[Any]) -> Table:
@@ -283,10 +282,8 @@ def _decode(data: bytes, name: str) -> str:
         line = error.object.count(b"\n", 0, error.start) + 1
         start = error.object.rfind(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
-        raise CommandError(
-            f"{name}:{line}: not valid UTF-8: byte {error.start - start + 1} of the line is 0x{byte:02x}; convert the "
-            f"file to UTF-8"
-        ) from error
+        place = f"byte {error.start - start + 1} of the line is 0x{byte:02x}"
+        raise CommandError(f"{name}:{line}: not valid UTF-8: {place}; convert the file to UTF-8") from error
 
 
 def _parse_json(text: str, place: Callable[[int], str], hint: str = "") -> Any:
@@ -294,10 +291,8 @@ def _parse_json(text: str, place: Callable[[int], str], hint: str = "") -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        remedy = hint if error.msg == "Extra data" else ""
-        raise CommandError(
-            f"{place(error.lineno)}: not valid JSON: {error.msg} at column {error.colno}{remedy}"
-        ) from error
+        message = f"{error.msg} at column {error.colno}{hint if error.msg == 'Extra data' else ''}"
+        raise CommandError(f"{place(error.lineno)}: not valid JSON: {message}") from error
     except ValueError as error:
         raise CommandError(f"{place(0)}: a number has more than {sys.get_int_max_str_digits()} digits") from error
     except RecursionError as error:
@@ -330,7 +325,6 @@ def _csv_table(text: str, name: str) -> Table:
 
 
 def _parquet_rows(data: bytes, name: str) -> list[dict[str, Any]]:
-    """Return the rows of a Parquet file as objects."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:

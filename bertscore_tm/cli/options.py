@@ -4,151 +4,136 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
-from bertscore_tm.cli.inputs import read_texts
+from bertscore_tm.cli.errors import CommandError, use_option_names
+from bertscore_tm.cli.inputs import FORMATS, read_texts
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.scoring.rescaling import LayerBaseline
 
-__all__ = [
-    "add_component_argument",
-    "add_confidence_argument",
-    "add_encoder_arguments",
-    "add_idf_arguments",
-    "add_rescale_arguments",
-    "build_encoder",
-    "find_baseline",
-    "idf_file",
-    "integer_of_at_least",
-    "read_idf_texts",
-]
+T = TypeVar("T")
+
+# The arguments that the encoder has under the same names.
+_ENCODER_OPTIONS = (
+    *("num_layers", "dtype", "revision", "trust_remote_code", "max_length", "batch_size", "long_text", "stride"),
+    *("prefix_space", "exclude_special_tokens", "device"),
+)
 
 
-def integer_of_at_least(minimum: int) -> Callable[[str], int]:
-    """Return an argument type for integers with a lower bound.
+def _number(kind: Callable[[str], T], is_allowed: Callable[[T], bool], described: str) -> Callable[[str], T]:
+    """Return an argument type for numbers with a condition."""
 
-    Args:
-        minimum: the smallest allowed value.
-
-    Returns:
-        A function that parses an argument.
-
-    Example:
-        >>> integer_of_at_least(1)("7")
-        7
-    """
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = minimum - 1
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"must be an integer of at least {minimum}, got {text!r}")
-        return value
+    def parse(text: str) -> T:
+        with suppress(ValueError):
+            value = kind(text)
+            if is_allowed(value):
+                return value
+        raise argparse.ArgumentTypeError(f"must be {described}, got {text!r}")
 
     return parse
 
 
-def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
-    """Declare the encoder's arguments.
+def integer_of_at_least(minimum: int) -> Callable[[str], int]:
+    """Return an argument type for integers with a lower bound."""
+    return _number(int, lambda value: value >= minimum, f"an integer of at least {minimum}")
 
-    Args:
-        parser: the command's parser.
-        all_layers: whether the command uses all layers.
-    """
-    group = parser.add_argument_group("encoder")
-    group.add_argument("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
-    group.add_argument(
-        "--language", metavar="CODE", help="language of the texts; selects model and baseline (default: en)"
-    )
-    group.add_argument(
-        "-l",
-        "--num-layers",
-        type=int,
-        metavar="L",
-        help="use the layers from 0, the embeddings, to L (default: all)"
-        if all_layers
-        else "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)",
-    )
-    group.add_argument("--revision", help="revision of a hub model")
-    group.add_argument("--trust-remote-code", action="store_true", help="run code from the model's repository")
-    group.add_argument(
-        "--dtype",
-        default="float32",
-        choices=("float32", "bfloat16", "float16", "float64", "auto"),
-        help="precision of the encoder (default: %(default)s)",
-    )
-    group.add_argument("--device", help="device, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)")
-    group.add_argument("-b", "--batch-size", type=int, metavar="N", help="maximum number of texts per forward pass")
-    group.add_argument(
-        "--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)"
-    )
-    group.add_argument(
-        "--long-text",
-        default="truncate",
-        choices=("truncate", "window", "error"),
-        help="truncate longer texts, encode them in overlapping windows, or stop with an error (default: %(default)s)",
-    )
-    group.add_argument(
-        "--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)"
-    )
-    group.add_argument(
-        "--prefix-space",
-        action=argparse.BooleanOptionalAction,
-        help="put a space before each text (default: as the model's family needs it)",
-    )
-    group.add_argument(
-        "--exclude-special-tokens",
-        action="store_true",
-        help="leave the special tokens around a text, such as cls and sep, out of the matching",
-    )
+
+def add_file_arguments(
+    parser: argparse.ArgumentParser, candidates: str = "texts to score, one per line", *, in_order: bool = True
+) -> argparse._ArgumentGroup:
+    """Declare the arguments for files of candidates and references, and return their group."""
+    group = parser.add_argument_group("texts")
+    if in_order:
+        group.add_argument("files", metavar="FILE", nargs="*", help="the files of -c and then of -r, in order")
+    help = f"{candidates}; - is standard input; files with columns or keys may also contain the references"
+    group.add_argument("-c", "--candidates", metavar="FILE", help=help)
+    add_reference_argument(group)
+    return group
+
+
+def add_reference_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for files of references."""
+    help = "references of the candidates, line by line; each further file adds one to every candidate"
+    group.add_argument("-r", "--references", metavar="FILE", nargs="+", action="extend", help=help)
+
+
+def take_files(arguments: argparse.Namespace) -> list[str | None]:
+    """Take files that were given in order for candidates and references, and return all files that are read."""
+    files = list(arguments.files)
+    if arguments.candidates is None and files:
+        arguments.candidates = files.pop(0)
+    if files:
+        arguments.references = [*files, *(arguments.references or ())]
+    return [arguments.candidates, *(arguments.references or ()), idf_file(arguments)]
+
+
+def add_column_arguments(parser: argparse.ArgumentParser, candidates: str = "candidate") -> None:
+    """Declare the arguments for file formats and columns."""
+    add = parser.add_argument_group("file formats").add_argument
+    add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
+    help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
+    add("--candidate-column", metavar="NAME", default=candidates, help=help)
+    help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
+    add("--reference-column", metavar="NAME", action="append", help=help)
+
+
+def add_document_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the column of the documents."""
+    help = "column or key of each text's document, in the first file with columns, to resample whole documents"
+    group.add_argument("--document-column", metavar="NAME", help=help)
+
+
+def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
+    """Declare the encoder's arguments."""
+    add = parser.add_argument_group("encoder").add_argument
+    add("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
+    add("--language", "--lang", metavar="CODE", help="language of the texts: model and baseline (default: en)")
+    layer = "use the layers from 0, the embeddings, to L (default: all)"
+    if not all_layers:
+        layer = "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)"
+    add("-l", "--num-layers", type=int, metavar="L", help=layer)
+    add("--revision", help="revision of a hub model")
+    add("--trust-remote-code", action="store_true", help="run code from the model's repository")
+    dtypes = ("float32", "bfloat16", "float16", "float64", "auto")
+    add("--dtype", default="float32", choices=dtypes, help="precision of the encoder (default: %(default)s)")
+    add("--device", help="device, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)")
+    add("-b", "--batch-size", type=int, metavar="N", help="maximum number of texts per forward pass")
+    add("--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)")
+    help = "truncate longer texts, encode them in overlapping windows, or stop (default: %(default)s)"
+    add("--long-text", default="truncate", choices=("truncate", "window", "error"), help=help)
+    add("--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)")
+    help = "put a space before each text (default: as the model's family needs it)"
+    add("--prefix-space", action=argparse.BooleanOptionalAction, help=help)
+    help = "leave the special tokens around a text, such as cls and sep, out of the matching"
+    add("--exclude-special-tokens", action="store_true", help=help)
 
 
 def add_idf_arguments(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
-    """Declare the arguments for idf token weights.
-
-    Args:
-        parser: the command's parser.
-        references: whether the command has a corpus of references to compute the idf from.
-    """
-    group = parser.add_argument_group("token weights")
+    """Declare the arguments for idf token weights, of the references where the command has a corpus of them."""
     optional: dict[str, Any] = {"nargs": "?", "const": True} if references else {}
-    group.add_argument(
-        "--idf",
-        default=False,
-        metavar="FILE",
-        help=f"weight tokens by their idf in {'the references or, with a file, in ' if references else ''}these texts, "
-        f"one per line (in TSV and JSON lines the column text)",
-        **optional,
+    corpus = "the references or, with a file, in these texts" if references else "these texts"
+    help = f"weight tokens by their idf in {corpus}, one per line or in the column text"
+    parser.add_argument_group("token weights").add_argument(
+        "--idf", default=False, metavar="FILE", help=help, **optional
     )
 
 
 def add_rescale_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments for rescaling."""
-    group = parser.add_argument_group("rescaling")
-    group.add_argument(
-        "--rescale",
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="TABLE",
-        help="map the expected score of unrelated texts to 0, by the published baseline or this table (see "
-        "bertscore-tm baseline)",
+    help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
+    parser.add_argument_group("rescaling").add_argument(
+        "--rescale", nargs="?", const=True, default=False, metavar="TABLE", help=help
     )
 
 
-def add_component_argument(group: argparse._ArgumentGroup, use: str = "the score") -> None:
+def add_component_argument(group: argparse._ArgumentGroup, use: str) -> None:
     """Declare the argument for precision, recall or F1, and what it is used for."""
-    group.add_argument(
-        "--component",
-        choices=("precision", "recall", "f1"),
-        default="f1",
-        help=f"{use}: precision, recall or f1 (default: %(default)s)",
-    )
+    choices = ("precision", "recall", "f1")
+    group.add_argument("--component", choices=choices, default="f1", help=f"{use} (default: %(default)s)")
 
 
 def add_confidence_argument(group: argparse._ArgumentGroup, default: float | None = 0.95) -> None:
@@ -156,107 +141,64 @@ def add_confidence_argument(group: argparse._ArgumentGroup, default: float | Non
     described = "coverage of the intervals (default: %(default)s)"
     if default is None:
         described = "also print Student's t intervals of the means with this coverage, such as 0.95"
-    group.add_argument("--confidence", type=_proportion, metavar="X", default=default, help=described)
+    proportion = _number(float, lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.95")
+    group.add_argument("--confidence", type=proportion, metavar="X", default=default, help=described)
 
 
 def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) -> FrozenEncoder:
-    """Return the encoder that the arguments describe.
+    """Return the encoder that the arguments describe, of all layers up to ``--num-layers`` if requested.
 
-    Args:
-        arguments: the parsed arguments of :func:`add_encoder_arguments`.
-        all_layers: return the outputs of all layers up to ``--num-layers``.
-
-    Returns:
-        The encoder. The model is loaded on first use.
-
-    Raises:
-        CommandError: the model or an option is not supported.
-        OSError: the model cannot be loaded.
+    The model is loaded on first use; what is wrong with it or with an option is a :class:`CommandError`.
     """
+    from bertscore_tm.catalog import default_model
     from bertscore_tm.encoder import FrozenEncoder
 
+    options = {name: getattr(arguments, name) for name in _ENCODER_OPTIONS} | {"all_layers": all_layers}
+    if not all_layers and arguments.num_layers is None:
+        options["num_layers"] = _layer_of_folder(arguments.model)
     try:
-        options: dict[str, Any] = {
-            "num_layers": arguments.num_layers,
-            "all_layers": all_layers,
-            "dtype": arguments.dtype,
-            "revision": arguments.revision,
-            "trust_remote_code": arguments.trust_remote_code,
-            "max_length": arguments.max_length,
-            "batch_size": arguments.batch_size,
-            "long_text": arguments.long_text,
-            "stride": arguments.stride,
-            "prefix_space": arguments.prefix_space,
-            "exclude_special_tokens": arguments.exclude_special_tokens,
-            "device": arguments.device,
-        }
+        if arguments.language is not None:
+            default_model(arguments.language)  # Checks that it is one, also where the model is given.
         if arguments.model is None or arguments.language is not None:
             encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
         else:
             encoder = FrozenEncoder(arguments.model, **options)
         # Loading the tokenizer checks --max-length, --long-text and --stride.
         _ = encoder.tokenizer
-    except ValueError as error:
-        raise CommandError(replace_arguments_with_options(str(error))) from error
+    except (ValueError, OSError) as error:
+        raise CommandError(use_option_names(str(error))) from error
     return encoder
 
 
-def idf_file(arguments: argparse.Namespace) -> str | None:
-    """Return the file of texts that give the idf, if there is one.
+def _layer_of_folder(model: str | None) -> int | None:
+    """Return the published layer of the listed model that a local folder is named after."""
+    from bertscore_tm.catalog import models, tuned_layer
 
-    Args:
-        arguments: the parsed arguments of :func:`add_idf_arguments`.
-    """
+    if model is None or not Path(model).is_dir():
+        return None
+    folder = Path(model).absolute().name
+    named = [name for name in models() if name.rpartition("/")[2] == folder]
+    return tuned_layer(named[0]) if len(named) == 1 else None
+
+
+def idf_file(arguments: argparse.Namespace) -> str | None:
+    """Return the file of texts that give the idf, if there is one."""
     return None if isinstance(arguments.idf, bool) else str(arguments.idf)
 
 
 def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
-    """Read the texts whose document frequencies give the idf.
-
-    Args:
-        arguments: the parsed arguments of :func:`add_idf_arguments`.
-
-    Returns:
-        The texts of the file of ``--idf``, or ``None`` without a file.
-
-    Raises:
-        CommandError: the file cannot be read.
-    """
+    """Read the texts of the file of ``--idf``; ``None`` without a file."""
     path = idf_file(arguments)
     return None if path is None else read_texts(path)
 
 
 def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> LayerBaseline | None:
-    """Return the baseline to rescale with.
-
-    Args:
-        encoder: the encoder.
-        arguments: the parsed arguments of :func:`add_encoder_arguments` and :func:`add_rescale_arguments`.
-
-    Returns:
-        The baseline of the encoder's layers, or ``None`` without rescaling.
-
-    Raises:
-        CommandError: the file cannot be read, is malformed or has no row for the encoder's layer.
-        ValueError: no table is published for the language and model.
-    """
+    """Return the baseline of the encoder's layers to rescale with, or ``None`` without rescaling."""
     from bertscore_tm.scoring import rescaling
 
     try:
         return rescaling.find_baseline(encoder, arguments.rescale)
-    except OSError as error:
-        raise CommandError(f"{arguments.rescale}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         if arguments.rescale is True:
             raise
-        raise CommandError(f"{arguments.rescale}: {error}") from error
-
-
-def _proportion(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, such as 0.95, got {text!r}")
-    return value
+        raise CommandError(f"{arguments.rescale}: {getattr(error, 'strerror', None) or error}") from error

@@ -2,55 +2,53 @@
 
 Examples::
 
-    bertscore-tm score -c hyps.txt -r refs.txt --language en
-    bertscore-tm score -c hyps.txt -r refs1.txt refs2.txt --idf --rescale --per-segment
-    bertscore-tm score -c pairs.jsonl --json --output scores.json
-    torchrun --nproc-per-node 4 -m bertscore_tm.cli score -c hyps.txt -r refs.txt
+    bertscore-tm score hyps.txt refs.txt --language en
+    bertscore-tm score -c hyps.txt -r refs.txt refs2.txt --idf --rescale --per-segment
+    bertscore-tm score pairs.jsonl --json --output scores.json
+    torchrun --nproc-per-node 4 -m bertscore_tm.cli score hyps.txt refs.txt
 """
 
 from __future__ import annotations
 
 import argparse
+from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import options, report, text_arguments
+from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.scored_corpus import score_across_ranks
+from bertscore_tm.cli.inputs import read_documents, read_files
+from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
 from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
 
-__all__ = ["HELP", "NAME", "add_arguments", "run"]
-
-NAME = "score"
 HELP = "score candidate texts against references"
 
 _SUFFIXES = (".txt", ".json", ".tsv", ".csv")
+_ROWS_PER_BLOCK = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    text_arguments.add_pair_arguments(parser)
+    group = options.add_file_arguments(parser)
+    group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
+    help = "reference of --candidate-text; repeat for several references"
+    group.add_argument("--reference-text", metavar="TEXT", action="append", help=help)
+    options.add_column_arguments(parser)
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser)
     options.add_rescale_arguments(parser)
     group = report.add_output_arguments(parser, _SUFFIXES)
-    group.add_argument(
-        "--per-segment",
-        action="store_true",
-        help="also print the scores of each pair; pairs and references count from 0",
-    )
+    help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
+    group.add_argument("--per-segment", action="store_true", help=help)
     options.add_confidence_argument(group, None)
-    text_arguments.add_document_argument(group)
-    group.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="show the progress on standard error even if it is not a terminal",
-    )
+    options.add_document_argument(group)
+    help = "show the progress on standard error even if it is not a terminal"
+    group.add_argument("-v", "--verbose", action="store_true", help=help)
     _add_bert_score_options(parser)
 
 
@@ -65,59 +63,41 @@ def _add_bert_score_options(parser: argparse.ArgumentParser) -> None:
     add("--num_layers", dest="num_layers", type=int)
     add("--batch_size", dest="batch_size", type=int)
     add("-s", "--seg_level", dest="per_segment", action="store_true")
-    add("--lang", dest="language")
     add("--rescale_with_baseline", dest="rescale", action="store_true")
     add("--baseline_path", dest="baseline_path")
     add("--nthreads", dest="nthreads", type=int)
     add("--use_fast_tokenizer", dest="use_fast_tokenizer", action="store_true")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Score files and print the result."""
     unused = [f"--{name}" for name in ("nthreads", "use_fast_tokenizer") if name in arguments]
     if unused:
         warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
     if arguments.rescale is True:
         arguments.rescale = getattr(arguments, "baseline_path", True)
-    files = [arguments.candidates, *(arguments.references or ()), options.idf_file(arguments)]
-    report.check_files(arguments.output, *files)
-    suffix = report.choose_format(arguments.output, _SUFFIXES, ".json" if arguments.json else ".txt")
+    suffix = report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
-        raise CommandError(
-            f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment, or name it .txt"
-        )
-    scored = _score(arguments)
-    if scored is not None:
-        if suffix == ".json":
-            text = scored.format_json(arguments.per_segment)
-        elif arguments.per_segment:
-            text = scored.format_table("," if suffix == ".csv" else "\t")
-        else:
-            text = scored.format_summary()
-        report.write_output(text, arguments.output)
-        if suffix == ".csv":
-            report.write_output(scored.format_summary(), None)
-        remove_shards(arguments)
-    return 0
-
-
-def _score(arguments: argparse.Namespace) -> report.ScoreReport | None:
-    """Return the report on rank 0, ``None`` on all other ranks."""
+        raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     with join_ranks() as ranks:
-        texts, groups, idf_texts = ranks.run_on_first(lambda: _read(arguments))
+        texts, documents, idf_texts = ranks.run_on_first(lambda: _read(arguments))
         scored = score_across_ranks(ranks, arguments, texts, idf_texts)
     if scored is None:
-        return None
-    return report.ScoreReport(
-        scores=scored.scores[:, 0],
-        best_reference=scored.best_reference[0],
-        layer=scored.encoder.num_layers,
-        num_references=sum(map(len, texts.references)),
-        signature=scored.signature,
-        confidence=arguments.confidence,
-        bounds=(scored.bounds[0][:, 0], scored.bounds[1][:, 0]),
-        documents=groups,
-    )
+        return
+    document = _summarize(scored, documents, sum(map(len, texts.references)), arguments)
+    summary = _format_summary(document, arguments)
+    if suffix == ".json":
+        if arguments.per_segment:
+            segments = zip(report.SCORES, scored.scores[:, 0].tolist(), strict=True)
+            document["segments"] = {**dict(segments), "best_reference": scored.best_reference[0].tolist()}
+        summary = report.to_json(document)
+    elif arguments.per_segment and suffix != ".csv":
+        summary = "".join(f"# {line}\n" for line in summary.splitlines())
+        summary += _format_table(scored, document, "\t")
+    if suffix == ".csv":
+        report.write_output(_format_table(scored, document, ","), arguments.output)
+    report.write_output(summary, None if suffix == ".csv" else arguments.output)
+    remove_shards(arguments)
 
 
 def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None, list[str] | None]:
@@ -128,7 +108,78 @@ def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None, l
         scipy_stats()
     elif arguments.document_column is not None:
         raise CommandError("argument --document-column: it changes intervals only, so give --confidence too")
-    texts = text_arguments.read_pairs(arguments)
-    paths = [path for path in (arguments.candidates, *(arguments.references or ())) if path is not None]
-    groups = text_arguments.read_documents(paths, arguments, len(texts))
-    return texts, groups, options.read_idf_texts(arguments)
+    texts = _read_pairs(arguments)
+    documents = read_documents([arguments.candidates, *(arguments.references or ())], arguments, len(texts))
+    return texts, documents, options.read_idf_texts(arguments)
+
+
+def _read_pairs(arguments: argparse.Namespace) -> TextPairs:
+    from bertscore_tm.scoring.texts import TextPairs
+
+    if arguments.candidate_text is not None or arguments.reference_text is not None:
+        if arguments.candidates is not None or arguments.references is not None:
+            raise CommandError("give files (-c, -r) or texts (--candidate-text, --reference-text), not both")
+        if arguments.candidate_text is None or arguments.reference_text is None:
+            raise CommandError("--candidate-text and --reference-text need each other: give both")
+        return TextPairs([arguments.candidate_text], [arguments.reference_text])
+    if arguments.candidates is None:
+        raise CommandError("no texts: give -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
+    for path in (arguments.candidates, *(arguments.references or ())):
+        if " " in path and not Path(path).exists():
+            raise CommandError(f"{path}: no such file; a text is given with --candidate-text and --reference-text")
+    return read_files(arguments)
+
+
+def _summarize(
+    scored: ScoredCorpus, documents: list[str] | None, num_references: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the JSON document of the means and, if requested, their intervals."""
+    scores = scored.scores[:, 0].double()
+    document: dict[str, Any] = dict(zip(report.SCORES, scores.mean(-1).tolist(), strict=True))
+    if arguments.confidence is not None:
+        from bertscore_tm.statistics import mean_interval
+
+        bounds = scored.bounds[0][:, 0], scored.bounds[1][:, 0]
+        ends = mean_interval(scores, arguments.confidence, bounds=bounds, groups=documents)
+        for name, low, high in zip(report.SCORES, *(end.tolist() for end in ends), strict=True):
+            document |= {f"{name}_low": low, f"{name}_high": high}
+        document["confidence"] = arguments.confidence
+        document["num_documents"] = None if documents is None else len(set(documents))
+    counts = {"num_candidates": scores.shape[-1], "num_references": num_references}
+    return document | counts | {"signature": scored.signature}
+
+
+def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:
+    cells = [f"{label} {document[name]:.4f}" for name, label in report.SCORE_LABELS.items()]
+    lines = []
+    counts = f"{report.format_count(document['num_candidates'], 'candidate')}, "
+    counts += report.format_count(document["num_references"], "reference")
+    if arguments.confidence is not None:
+        described = f"{100 * arguments.confidence:g}% intervals of the means"
+        count, unit = document["num_documents"], "document"
+        if count is None:
+            count, unit = document["num_candidates"], "candidate"
+        if count < 2:
+            described = f"no {described}: {report.format_count(count, unit)}"
+        else:
+            ends = [report.format_interval(document[f"{name}_low"], document[f"{name}_high"]) for name in report.SCORES]
+            cells = [f"{cell} {interval}" for cell, interval in zip(cells, ends, strict=True)]
+            described += f" from {report.format_count(count, unit)}" if unit == "document" else ""
+        lines = [described]
+    return "\n".join(["  ".join(cells), *lines, counts, f"signature: {document['signature']}"]) + "\n"
+
+
+def _format_table(scored: ScoredCorpus, document: dict[str, Any], separator: str) -> str:
+    """Return a header, and a line per candidate with its scores and, of several, its best reference."""
+    num_candidates, layer = document["num_candidates"], str(scored.encoder.num_layers)
+    several = document["num_references"] > num_candidates
+    text = StringIO()
+    text.write(separator.join(("segment", "layer", *report.SCORES, *(("best_reference",) if several else ()))) + "\n")
+    # Lists of the rows of a large corpus would take ten times the memory of the text.
+    for start in range(0, num_candidates, _ROWS_PER_BLOCK):
+        block = slice(start, start + _ROWS_PER_BLOCK)
+        rows = zip(scored.scores[:, 0, block].T.tolist(), scored.best_reference[0, block].tolist(), strict=True)
+        for segment, (row, index) in enumerate(rows, start + 1):
+            cells = [str(segment), layer, *(f"{x:.6f}" for x in row), *([str(index + 1)] if several else [])]
+            text.write(separator.join(cells) + "\n")
+    return text.getvalue()

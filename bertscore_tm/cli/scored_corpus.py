@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -22,22 +23,16 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
 
-__all__ = ["ScoredCorpus", "score_across_ranks", "score_shards"]
-
-# Texts whose token ids are in memory at a time.
-_TEXTS_PER_BLOCK = 10_000
+# Texts whose token ids are in memory at a time, and whose document frequencies are one part.
+TEXTS_PER_BLOCK = 10_000
 
 
 @dataclass(frozen=True)
 class ScoredCorpus:
     """Scores of a corpus and the settings that they depend on.
 
-    Args:
-        scores: precision, recall and F1, rescaled if requested, shape (3, layers, candidates).
-        best_reference: index of each candidate's best reference by F1, shape (layers, candidates).
-        bounds: least and largest possible scores, shape (3, layers) each.
-        encoder: the encoder.
-        signature: all settings that change a score, in one line.
+    ``scores`` are precision, recall and F1, rescaled if requested, shape (3, layers, candidates), ``bounds`` the least
+    and largest possible ones, shape (3, layers), and ``best_reference`` is by F1, shape (layers, candidates).
     """
 
     scores: Tensor
@@ -63,30 +58,25 @@ def score_across_ranks(
         arguments: the parsed arguments for the encoder, idf, the output and, if the command has them, rescaling.
         texts: the corpus.
         idf_texts: texts to compute the idf from instead of the references.
-        references: the reference sets that idf counts, where several candidates share one. Default: those of the
-            corpus.
+        references: the reference sets that idf counts. Default: those of the corpus.
         all_layers: score all layers up to ``--num-layers``.
 
     Returns:
         The scores on rank 0, ``None`` on all other ranks.
-
-    Raises:
-        CommandError: a rank failed, or the unfinished output belongs to another run.
     """
     from bertscore_tm.scoring.messages import count_zero, list_warnings
     from bertscore_tm.scoring.rescaling import rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
-    from bertscore_tm.scoring.token_weights import token_weights
 
     device = ranks.run_on_all(lambda: choose_device(arguments.device))
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=all_layers))
     baseline = ranks.run_on_first(lambda: options.find_baseline(encoder, arguments)) if "rescale" in arguments else None
-    documents = list(chain.from_iterable(texts.references if references is None else references))
-    idf = arguments.idf if idf_texts is None else idf_texts
-    weights = ranks.run_on_all(lambda: token_weights(encoder, idf, documents, device))
-    digest = input_digest(zip(texts.candidates, texts.references, strict=True))
-    settings = {"signature": score_signature(encoder, weights.source), "input": digest}
-    with open_shards(ranks, arguments, len(texts), settings) as shards:
+    documents = idf_texts
+    if arguments.idf is True:
+        documents = list(chain.from_iterable(texts.references if references is None else references))
+    digest = input_digest(chain(zip(texts.candidates, texts.references, strict=True), [idf_texts, arguments.idf]))
+    with open_shards(ranks, arguments, len(texts), encoder, {"input": digest}) as shards:
+        weights = count_weights(shards, encoder, documents, of_corpus=arguments.idf is not True)
         scored = score_shards(shards, texts, encoder, weights, device, shown=getattr(arguments, "verbose", False))
     if scored is None:
         return None
@@ -104,6 +94,41 @@ def score_across_ranks(
     )
 
 
+def count_weights(
+    shards: Shards, encoder: FrozenEncoder, documents: Sequence[str] | None, *, of_corpus: bool = True
+) -> TokenWeights:
+    """Return the idf weights of references, or of a corpus of other texts, counted part by part; else uniform ones."""
+    import torch
+
+    from bertscore_tm.core.scores import DocumentFrequencies
+    from bertscore_tm.scoring import token_weights
+    from bertscore_tm.scoring.messages import describe_truncation
+
+    if documents is None:
+        return token_weights.token_weights(encoder)
+    tokenizer = encoder.tokenizer
+
+    def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
+        tokenized = tokenizer(documents[rows.start : rows.stop])
+        found = token_weights.reference_frequencies(tokenized, tokenizer.vocab_size, torch.device("cpu"))
+        progress(len(rows))
+        num_truncated = torch.tensor(tokenized.num_truncated, device="cpu")
+        return {"counts": found.counts, "num_documents": found.num_documents, "num_truncated": num_truncated}
+
+    parts = shards.compute("text" if of_corpus else "reference", len(documents), work, TEXTS_PER_BLOCK)
+
+    def join() -> TokenWeights:
+        assert parts is not None
+        num_truncated = sum(int(part.pop("num_truncated")) for part in parts)
+        if num_truncated and of_corpus:
+            warn_user(describe_truncation(num_truncated, tokenizer.max_length, source="idf"))
+        frequencies = reduce(DocumentFrequencies.__add__, (DocumentFrequencies(**part) for part in parts))
+        as_weights = token_weights.weights_of_corpus if of_corpus else token_weights.weights_of_references
+        return as_weights(frequencies)
+
+    return shards.ranks.run_on_first(join)
+
+
 def score_shards(
     shards: Shards,
     texts: TextPairs,
@@ -113,22 +138,7 @@ def score_shards(
     *,
     shown: bool = False,
 ) -> CorpusScores | None:
-    """Score a corpus part by part.
-
-    Args:
-        shards: the parts.
-        texts: the corpus.
-        encoder: the encoder.
-        weights: the token weights.
-        device: the device of this rank.
-        shown: show the progress even if standard error is not a terminal.
-
-    Returns:
-        The scores on rank 0, ``None`` on all other ranks.
-
-    Raises:
-        CommandError: a rank failed.
-    """
+    """Score a corpus part by part; the scores on rank 0, ``None`` on all other ranks."""
     import torch
 
     from bertscore_tm.scoring.corpus import CorpusScores, score_corpus
@@ -141,14 +151,14 @@ def score_shards(
         num_truncated = torch.tensor(scored.num_truncated, device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 
-    parts = shards.compute(work, shown=shown)
+    parts = shards.compute("pair", len(texts), work, shown=shown)
     if parts is None:
         return None
     num_truncated = sum(int(part["num_truncated"]) for part in parts)
     if num_truncated and len(parts) > 1:
         # Parts may share texts, of which each counts once.
-        distinct = list(dict.fromkeys(chain(texts.candidates, *texts.references)))
-        blocks = (distinct[i : i + _TEXTS_PER_BLOCK] for i in range(0, len(distinct), _TEXTS_PER_BLOCK))
+        distinct = texts.distinct()
+        blocks = (distinct[i : i + TEXTS_PER_BLOCK] for i in range(0, len(distinct), TEXTS_PER_BLOCK))
         num_truncated = sum(encoder.tokenizer(block).num_truncated for block in blocks)
     return CorpusScores(
         rows=list(range(len(texts))),

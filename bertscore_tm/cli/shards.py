@@ -27,7 +27,7 @@ from bertscore_tm.utilities.files import is_special, open_unfinished, write_atom
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Shards", "input_digest", "open_shards", "partial_path", "remove_shards"]
+    from bertscore_tm.encoder import FrozenEncoder
 
 # Items of a part: enough for full batches, and few enough that little is lost by an interruption.
 SMALLEST, LARGEST = 100, 1000
@@ -37,119 +37,108 @@ _NUM_PARTS = 16
 
 @dataclass(frozen=True)
 class Shards:
-    """The parts of a run.
-
-    Args:
-        ranks: the ranks that compute them.
-        num_items: number of items, such as pairs of texts.
-        size: items per part; the last one may have fewer.
-        folder: folder of the parts; ``None`` to keep them in memory.
-    """
+    """The parts of a run: in a folder, or without one in memory."""
 
     ranks: RankGroup
-    num_items: int
-    size: int
     folder: Path | None
 
     def compute(
-        self, work: Callable[[range, Callable[[int], None]], dict[str, Tensor]], unit: str = "pair", shown: bool = False
+        self,
+        name: str,
+        num_items: int,
+        work: Callable[[range, Callable[[int], None]], dict[str, Tensor]],
+        largest: int | None = None,
+        shown: bool = False,
     ) -> list[dict[str, Tensor]] | None:
-        """Compute the missing parts, and join them with those of interrupted runs.
+        """Compute the missing parts, and return all parts in order on rank 0, ``None`` on all other ranks.
 
         Args:
+            name: what an item is called in the progress and in the names of files.
+            num_items: number of items, such as pairs of texts.
             work: computes a part, given the indices of its items, and a function to call with the number of items done
                 since the last call.
-            unit: what an item is called in the progress.
+            largest: items of a part, at most. Default: ``LARGEST``.
             shown: show the progress on standard error even if it is not a terminal.
-
-        Returns:
-            All parts in order on rank 0, ``None`` on all other ranks.
-
-        Raises:
-            CommandError: a rank failed.
         """
         from bertscore_tm.scoring.messages import progress_bar
 
+        size = largest or LARGEST
+        if self.folder is not None:
+            size = min(size, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
+        starts = [*range(0, num_items, size)]
         # The first part is short, so that little is lost soon after the start.
-        starts = [*range(0, self.num_items, self.size)]
-        if self.folder is not None and min(self.size, self.num_items) > SMALLEST:
+        if self.folder is not None and min(size, num_items) > SMALLEST:
             starts.insert(1, SMALLEST)
-        parts = [range(start, stop) for start, stop in pairwise([*starts, self.num_items])]
-        missing = self.ranks.run_on_first(lambda: [part for part in parts if not self._is_kept(part)])
-        if len(missing) < len(parts) and self.ranks.rank == 0:
-            print_message(f"resuming: {len(parts) - len(missing)} of {len(parts)} parts are in {self.folder}")
+        parts = [range(start, stop) for start, stop in pairwise([*starts, num_items])]
+        missing = self.ranks.run_on_first(lambda: [part for part in parts if not self._is_kept(name, part)])
+        num_kept = num_items - sum(map(len, missing))
+        if num_kept and self.ranks.rank == 0:
+            print_message(f"resuming: {num_kept} of {num_items} {name}s are in {self.folder}")
         own = missing[self.ranks.rank :: self.ranks.size]
         in_memory: dict[range, dict[str, Tensor]] = {}
         enabled = self.ranks.rank == 0 and (shown or sys.stderr.isatty())
-        with progress_bar(self.num_items, enabled, unit) as progress:
-            progress(self.num_items - sum(map(len, missing)))
+        with progress_bar(num_items, enabled, name) as progress:
+            progress(num_kept)
 
             def compute_own() -> None:
                 for part in own:
-                    self._keep(part, work(part, progress), in_memory)
+                    found = work(part, progress)
+                    if self.folder is None:
+                        in_memory[part] = found
+                    else:
+                        self._keep(name, part, found)
 
             self.ranks.run_on_all(compute_own)
             progress(sum(map(len, missing)) - sum(map(len, own)))
-        return [self._load(part, in_memory) for part in parts] if self.ranks.rank == 0 else None
+        if self.ranks.rank != 0:
+            return None
+        return [in_memory[part] if self.folder is None else self._load(name, part) for part in parts]
 
-    def _path(self, part: range) -> Path:
+    def _path(self, name: str, part: range) -> Path:
         assert self.folder is not None
-        return self.folder / f"{part.start}.safetensors"
+        return self.folder / f"{name}-{part.start}.safetensors"
 
-    def _is_kept(self, part: range) -> bool:
-        return self.folder is not None and self._path(part).exists()
+    def _is_kept(self, name: str, part: range) -> bool:
+        return self.folder is not None and self._path(name, part).exists()
 
-    def _keep(self, part: range, found: dict[str, Tensor], in_memory: dict[range, dict[str, Tensor]]) -> None:
-        if self.folder is None:
-            in_memory[part] = found
-            return
+    def _keep(self, name: str, part: range, found: dict[str, Tensor]) -> None:
         from safetensors.torch import save
 
-        if not self.folder.is_dir():
+        path = self._path(name, part)
+        if not path.parent.is_dir():
             raise CommandError(
                 f"the folder {self.folder} of the first process does not exist here: give --output on a file system "
                 f"that all machines share"
             )
-        with write_atomically(self._path(part), "wb", follow_links=False) as file:
+        with write_atomically(path, "wb", follow_links=False) as file:
             file.write(save(found))
 
-    def _load(self, part: range, in_memory: dict[range, dict[str, Tensor]]) -> dict[str, Tensor]:
-        if self.folder is None:
-            return in_memory[part]
+    def _load(self, name: str, part: range) -> dict[str, Tensor]:
         from safetensors.torch import load
 
-        return load(self._path(part).read_bytes())
+        return load(self._path(name, part).read_bytes())
 
 
 @contextmanager
 def open_shards(
-    ranks: RankGroup, arguments: argparse.Namespace, num_items: int, settings: dict[str, Any]
+    ranks: RankGroup, arguments: argparse.Namespace, num_items: int, encoder: FrozenEncoder, settings: dict[str, Any]
 ) -> Generator[Shards, None, None]:
-    """Start the parts of a run, or find those that an interrupted run finished; keep other runs off them.
+    """Start the parts of a run, or find those that an interrupted run of the same encoder and settings finished.
 
-    Args:
-        ranks: the ranks of this run.
-        arguments: the parsed arguments with the output.
-        num_items: number of items.
-        settings: settings of the run, which an interrupted run must have had too.
-
-    Yields:
-        The parts.
-
-    Raises:
-        CommandError: the folder belongs to another run, or another process writes it.
+    Other runs are kept off them. The parts of few items are kept in memory.
     """
+    from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.token_weights import WeightSource
+
+    settings = {"signature": score_signature(encoder, WeightSource("uniform"))} | settings
     output = None if arguments.output is None or is_special(arguments.output) else partial_path(arguments.output)
     with ExitStack() as stack:
         folder = None
-        if ranks.size == 1 and (output is None or num_items <= LARGEST):
-            size = LARGEST
-        else:
-            size = min(LARGEST, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
+        if ranks.size > 1 or (output is not None and num_items > LARGEST):
             folder = ranks.run_on_first(lambda: _open_folder(output, settings, stack))
             if output is not None:
                 arguments.resumes = True
-        yield Shards(ranks, num_items, size, folder)
+        yield Shards(ranks, folder)
 
 
 def _open_folder(output: Path | None, settings: dict[str, Any], stack: ExitStack) -> Path:
@@ -163,38 +152,19 @@ def _open_folder(output: Path | None, settings: dict[str, Any], stack: ExitStack
 
 
 def remove_shards(arguments: argparse.Namespace) -> None:
-    """Remove the parts of a run whose output is written.
-
-    Args:
-        arguments: the parsed arguments, as :func:`open_shards` left them.
-    """
+    """Remove the parts of a run whose output is written."""
     if "resumes" in arguments:
         shutil.rmtree(partial_path(arguments.output), ignore_errors=True)
 
 
 def partial_path(output: str) -> Path:
-    """Return the folder with the parts of an unfinished output.
-
-    Args:
-        output: the output file; of a symbolic link its target counts.
-
-    Returns:
-        A folder next to the file.
-
-    Example:
-        >>> partial_path("best.jsonl").name
-        'best.jsonl.partial'
-    """
+    """Return the folder with the parts of an unfinished output, next to the file or to the target of a link."""
     target = Path(output).resolve() if Path(output).is_symlink() else Path(output)
     return target.with_name(f"{target.name}.partial")
 
 
 def input_digest(items: Iterable[Any]) -> str:
-    """Return a digest of the texts of a run, by which an interrupted one is recognized.
-
-    Args:
-        items: lists and tuples of texts.
-    """
+    """Return a digest of lists of texts, by which an interrupted run of the same texts is recognized."""
     digest = hashlib.sha256()
     for item in items:
         digest.update(json.dumps(item).encode())

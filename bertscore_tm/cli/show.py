@@ -1,7 +1,7 @@
 """Show how the tokens of a candidate and a reference match, and how much each adds to the score.
 
-The pair is given as two texts, or taken from files: --row takes pairs by their number, --worst those with the lowest
-scores. Of several references the best one is shown.
+The pair is given as two texts, or taken from files: --row takes pairs by their number, from 1,
+--worst those with the lowest scores. Of several references the best one is shown.
 
 Examples::
 
@@ -15,15 +15,13 @@ Examples::
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from bertscore_tm.cli import options, report, text_arguments
+from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import choose_device
-from bertscore_tm.cli.errors import CommandError, replace_arguments_with_options
+from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.cli.inputs import read_files
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +31,11 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
 
-__all__ = ["HELP", "NAME", "ShownPair", "add_arguments", "run"]
-
-NAME = "show"
 HELP = "show how the tokens of a candidate and a reference match"
 
-_PICTURE_SUFFIXES = (".png", ".pdf", ".svg")
+# Formats that show one pair.
+_PICTURES = (".png", ".pdf", ".svg", ".html")
+_SUFFIXES = (".txt", ".json", *_PICTURES)
 _DOTS_PER_INCH = 200
 
 
@@ -46,45 +43,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("candidate", nargs="?", help="the text to score (put -- before a text that starts with -)")
     parser.add_argument("reference", nargs="?", help="its reference")
-    group = text_arguments.add_file_arguments(parser)
-    group.add_argument(
-        "--row",
-        type=options.integer_of_at_least(0),
-        nargs="+",
-        metavar="N",
-        help="show these pairs of the files; they count from 0, as in score --per-segment",
-    )
-    group.add_argument(
-        "--worst",
-        type=options.integer_of_at_least(1),
-        metavar="N",
-        help="show the N pairs of the files with the lowest score, the lowest first",
-    )
+    group = options.add_file_arguments(parser, in_order=False)
+    positive = options.integer_of_at_least(1)
+    help = "show these pairs of the files; they count from 1, as in score --per-segment"
+    group.add_argument("--row", type=positive, nargs="+", metavar="N", help=help)
+    help = "show the N pairs of the files with the lowest score, the lowest first"
+    group.add_argument("--worst", type=positive, metavar="N", help=help)
     options.add_component_argument(group, "the score of --worst")
-    text_arguments.add_column_arguments(parser)
+    options.add_column_arguments(parser)
     options.add_encoder_arguments(parser)
     options.add_idf_arguments(parser, references=False)
     options.add_rescale_arguments(parser)
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "-o",
-        "--output",
-        type=report.output_path,
-        metavar="FILE",
-        help="write a picture (.png, .pdf, .svg) or a web page (.html) of one pair, or the text (.txt) or the numbers "
-        "(.json), to this file",
-    )
-    group.add_argument("--json", action="store_true", help="print tokens, matches and shares as one JSON document")
+    report.add_output_arguments(parser, _SUFFIXES)
+    parser.set_defaults(files=[])
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Show pairs of texts."""
-    report.check_files(
-        arguments.output, arguments.candidates, *(arguments.references or ()), options.idf_file(arguments)
-    )
-    suffix = _choose_format(arguments)
+    suffix = report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
+    if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
+        raise CommandError(f"{arguments.output} can show one pair: give a single --row, or --worst 1")
     texts = _read(arguments)
-    idf_sents = options.read_idf_texts(arguments)
+    idf_texts = options.read_idf_texts(arguments)
 
     from bertscore_tm.functional import align
     from bertscore_tm.scoring.signature import score_signature
@@ -93,70 +73,22 @@ def run(arguments: argparse.Namespace) -> int:
     device = choose_device(arguments.device)
     encoder = options.build_encoder(arguments)
     baseline = options.find_baseline(encoder, arguments)
-    try:
-        weights = token_weights(encoder, False if idf_sents is None else idf_sents, device=device)
-        shown = []
-        for row, candidate, reference in _choose_pairs(texts, arguments, encoder, weights, device):
-            alignment = None
-            if row is None or all(encoder.tokenizer([candidate, reference]).has_content):
-                alignment = align(candidate, reference, encoder, idf=weights, rescale=arguments.rescale)
-            shown.append(ShownPair(row, candidate, reference, alignment))
-    except ValueError as error:
-        raise CommandError(replace_arguments_with_options(str(error))) from error
+    weights = token_weights(encoder, False if idf_texts is None else idf_texts, device=device)
+    shown: list[dict[str, Any]] = []
+    for row, candidate, reference in _choose_pairs(texts, arguments, encoder, weights, device):
+        alignment = None
+        if row is None or all(encoder.tokenizer([candidate, reference]).has_content):
+            alignment = align(candidate, reference, encoder, idf=weights, rescale=arguments.rescale)
+        shown.append({"row": row, "candidate_text": candidate, "reference_text": reference, "alignment": alignment})
     signature = score_signature(encoder, weights.source, baseline)
-    report.write_output(_format_pairs(shown, suffix, signature), arguments.output)
-    return 0
-
-
-@dataclass(frozen=True)
-class ShownPair:
-    """A pair of texts and its alignment.
-
-    Args:
-        row: its number in the files, ``None`` for texts from the command line.
-        candidate: the candidate.
-        reference: its reference; of several the best one.
-        alignment: the alignment, ``None`` if a text has no tokens.
-    """
-
-    row: int | None
-    candidate: str
-    reference: str
-    alignment: Alignment | None
-
-    def format_text(self) -> str:
-        """Return the pair as text.
-
-        Returns:
-            For a pair of a file its number, then scores and tables, or why there are none.
-        """
-        head = "" if self.row is None else f"row {self.row}\n"
-        if self.alignment is None:
-            return f"{head}a text has no tokens, so the score is 0\n"
-        return f"{head}{self.alignment!r}\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the pair for JSON.
-
-        Returns:
-            Number, texts, and the alignment, which is null if a text has no tokens.
-        """
-        return {
-            "row": self.row,
-            "candidate_text": self.candidate,
-            "reference_text": self.reference,
-            "alignment": None if self.alignment is None else self.alignment.to_dict(),
-        }
-
-
-def _choose_format(arguments: argparse.Namespace) -> str:
-    """Return the suffix that stands for the format of the output."""
-    suffixes = (*_PICTURE_SUFFIXES, ".html", ".txt", ".json")
-    suffix = report.choose_format(arguments.output, suffixes, ".json" if arguments.json else ".txt")
-    num_rows = arguments.worst or len(arguments.row or [0])
-    if num_rows > 1 and suffix in (*_PICTURE_SUFFIXES, ".html"):
-        raise CommandError(f"{arguments.output} can show one pair: give a single --row, or --worst 1")
-    return suffix
+    if suffix == ".json":
+        for pair in shown:
+            pair["alignment"] = None if pair["alignment"] is None else pair["alignment"].to_dict()
+        report.write_output(report.to_json({"pairs": shown, "signature": signature}), arguments.output)
+    elif suffix == ".txt":
+        report.write_output("\n".join([*map(_format_pair, shown), f"signature: {signature}\n"]), arguments.output)
+    else:
+        report.write_output(_draw(shown[0], suffix), arguments.output)
 
 
 def _read(arguments: argparse.Namespace) -> TextPairs:
@@ -168,9 +100,7 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
             raise CommandError("-r, --row and --worst choose from files: give -c FILE too")
         for name in ("candidate", "reference"):
             if getattr(arguments, name) is None:
-                raise CommandError(
-                    f"no {name}: give two texts, or -c FILE with --row or --worst (see bertscore-tm show --help)"
-                )
+                raise CommandError(f"no {name}: give two texts, or -c FILE with --row or --worst")
             if not getattr(arguments, name).strip():
                 raise CommandError(f"the {name} is empty, so its score is 0: pass a text with tokens")
         return TextPairs([arguments.candidate], [[arguments.reference]])
@@ -178,11 +108,11 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
         raise CommandError("give two texts or files (-c, -r), not both")
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
-    texts = text_arguments.read_files(arguments)
+    texts = read_files(arguments)
     for row in arguments.row or ():
-        if row >= len(texts):
+        if row > len(texts):
             raise CommandError(
-                f"argument --row: {row} does not exist: {arguments.candidates} has the rows 0 to {len(texts) - 1}"
+                f"argument --row: {row} does not exist: {arguments.candidates} has the rows 1 to {len(texts)}"
             )
     return texts
 
@@ -198,35 +128,30 @@ def _choose_pairs(
     if arguments.candidates is None:
         return [(None, texts.candidates[0], texts.references[0][0])]
     from bertscore_tm.scoring.corpus import score_corpus
-    from bertscore_tm.scoring.texts import TextPairs
 
-    rows = list(range(len(texts))) if arguments.row is None else arguments.row
-    scored = score_corpus(
-        TextPairs([texts.candidates[row] for row in rows], [texts.references[row] for row in rows]),
-        encoder,
-        weights,
-        device,
-    )
+    rows = list(range(len(texts))) if arguments.row is None else [row - 1 for row in arguments.row]
+    chosen = texts.select(rows)
+    scored = score_corpus(chosen, encoder, weights, device)
     order = list(range(len(rows)))
     if arguments.worst is not None:
         scores = scored.scores[report.SCORES.index(arguments.component), 0]
         order = scores.argsort(stable=True)[: arguments.worst].tolist()
     best = scored.best_reference[0].tolist()
-    return [(rows[i], texts.candidates[rows[i]], texts.references[rows[i]][best[i]]) for i in order]
+    return [(rows[i] + 1, chosen.candidates[i], chosen.references[i][best[i]]) for i in order]
 
 
-def _format_pairs(shown: Sequence[ShownPair], suffix: str, signature: str) -> str | bytes:
-    if suffix == ".json":
-        document = {"pairs": [pair.to_dict() for pair in shown], "signature": signature}
-        return json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n"
-    if suffix == ".txt":
-        return "\n".join([*(pair.format_text() for pair in shown), f"signature: {signature}\n"])
-    (pair,) = shown
-    if pair.alignment is None:
-        raise CommandError(f"row {pair.row} cannot be drawn: a text has no tokens, so the score is 0")
+def _format_pair(pair: dict[str, Any]) -> str:
+    head = "" if pair["row"] is None else f"row {pair['row']}\n"
+    shown = "a text has no tokens, so the score is 0" if pair["alignment"] is None else repr(pair["alignment"])
+    return f"{head}{shown}\n"
+
+
+def _draw(pair: dict[str, Any], suffix: str) -> str | bytes:
+    alignment: Alignment | None = pair["alignment"]
+    if alignment is None:
+        raise CommandError(f"row {pair['row']} cannot be drawn: a text has no tokens, so the score is 0")
     if suffix == ".html":
-        return pair.alignment.to_html()
-    figure = pair.alignment.plot()
+        return alignment.to_html()
     file = BytesIO()
-    figure.savefig(file, format=suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
+    alignment.plot().savefig(file, format=suffix.removeprefix("."), dpi=_DOTS_PER_INCH)
     return file.getvalue()

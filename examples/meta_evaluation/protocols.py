@@ -23,7 +23,7 @@ _DECIMALS_OF_MEANS = 9
 
 def ranked_pairs(better: Scores, worse: Scores) -> Figures:
     """Return segment-level Kendall's tau-like of daRR judgements (Ma et al., WMT 2019); ties count as discordant."""
-    return {"kendall": [darr_kendall(high, low) for high, low in zip(better, worse, strict=True)]}
+    return {"kendall": [darr_kendall(high, low).value for high, low in zip(better, worse, strict=True)]}
 
 
 def segment_level(scores: Scores, human: Sequence[float]) -> Figures:

@@ -70,10 +70,10 @@ def test_bad_input_ends_all_ranks_with_one_line(folder):
 def test_a_model_that_one_rank_lacks_ends_all_ranks_with_one_line(folder):
     lacking = ["no-model" if argument == "model" else argument for argument in ARGUMENTS]
     first, second = run_on_ranks(folder, ARGUMENTS, lacking)
-    assert (first.exit_code, first.out) == (1, "")
+    assert (first.exit_code, first.out) == (2, "")
     (line,) = first.err.splitlines()
     assert line.startswith("bertscore-tm: error: could not load the configuration of 'no-model'")
-    assert second == (1, "", "")
+    assert second == (2, "", "")
 
 
 def run_and_crash(rank, report, folder):
@@ -112,6 +112,6 @@ def test_an_incomplete_environment_of_torchrun(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 1
+    assert main(["score", "--candidate-text", "a", "--reference-text", "b"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "environment variable RANK expected" in line

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_table, read_texts
-from bertscore_tm.cli.text_arguments import read_references
+from bertscore_tm.cli.inputs import read_references, read_table, read_texts
 from tests.support.shell import from_stdin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -172,13 +171,9 @@ def scored_pairs(monkeypatch, *arguments: str):
     """Return the pairs that the command would score."""
     seen = []
 
-    def stop(arguments):
-        from bertscore_tm.cli import text_arguments
-
-        seen.append(text_arguments.read_pairs(arguments))
-        return 0
-
-    monkeypatch.setattr("bertscore_tm.cli.score.run", stop)
+    monkeypatch.setattr(
+        "bertscore_tm.cli.score.score_across_ranks", lambda ranks, options, texts, *_: seen.append(texts)
+    )
     assert main(["score", *arguments]) == 0
     return list(zip(seen[0].candidates, seen[0].references, strict=True))
 

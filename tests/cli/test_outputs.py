@@ -192,7 +192,7 @@ ESCAPE = "\x1b[2J\x9b1m\x07name"
     [
         ("compare", ["-c", "rows.jsonl", "--system-column", "system"]),
         ("compare", ["-c", "rows.jsonl", "--system-column", "system", "--json"]),
-        ("tune-layers", ["-c", "rows.jsonl"]),
+        ("tune-layers", ["-c", "rows.jsonl", "--human-column", ESCAPE]),
         ("show", [ESCAPE, "a", "--json"]),
         ("score", ["-c", f"{ESCAPE}.jsonl"]),
     ],
@@ -203,7 +203,7 @@ def test_escapes_of_data_do_not_reach_the_terminal(folder, tmp_path, monkeypatch
     write_records(
         tmp_path / "rows.jsonl",
         [
-            {"candidate": candidate, "reference": reference, "system": system, "human": {ESCAPE: i % 4}}
+            {"candidate": candidate, "reference": reference, "system": system, ESCAPE: i % 4}
             for system in ("another", ESCAPE)
             for i, (candidate, reference) in pairs
         ],

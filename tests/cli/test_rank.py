@@ -8,7 +8,7 @@ import pytest
 from bertscore_tm.cli import shards
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
-from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
+from tests.support.shell import run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
 NUM_ITEMS = 7
@@ -89,7 +89,7 @@ def test_references_from_files_or_the_same_file(folder, items, layer, encoder_ar
     records = [{"samples": c, "refs": r} for c, r in zip(candidates, references, strict=True)]
     with gzip.open(folder / "both.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
-    columns = ["--candidates-column", "samples", "--reference-column", "refs"]
+    columns = ["--candidate-column", "samples", "--reference-column", "refs"]
     printed = run_here(capsys, "rank", folder / "both.jsonl.gz", *columns, "-o", folder / "same.jsonl", *options)
     assert (folder / "same.jsonl").read_text() == (folder / "best.jsonl").read_text()
     summary = json.loads(printed.out)
@@ -101,57 +101,6 @@ def test_the_output_is_a_file_of_candidates(folder, encoder_arguments, capsys):
     run_here(capsys, "rank", folder / "samples.jsonl", "-o", folder / "best.jsonl", *encoder_arguments)
     scored = run_here(capsys, "score", "-c", folder / "best.jsonl", "-r", folder / "refs0.txt", *encoder_arguments)
     assert "7 candidates, 7 references" in scored.out
-
-
-@pytest.mark.distributed
-def test_two_ranks_write_what_one_does(folder, encoder_arguments, capsys):
-    run_here(capsys, "rank", folder / "samples.jsonl", "-o", folder / "one.jsonl", *encoder_arguments)
-    arguments = ["rank", "samples.jsonl", "-o", "two.jsonl", *encoder_arguments]
-    first, second = run_on_ranks(folder, arguments, arguments)
-    assert first.exit_code == second.exit_code == 0
-    assert "written to two.jsonl" in first.out
-    assert second.out == ""
-    one, two = (read_records(folder / name) for name in ("one.jsonl", "two.jsonl"))
-    assert [record["candidate"] for record in two] == [record["candidate"] for record in one]
-    for record, other in zip(two, one, strict=True):
-        assert record["scores"] == pytest.approx(other["scores"], abs=2e-6)
-
-
-def test_a_second_run_is_refused_while_one_writes(folder, encoder_arguments, capsys, monkeypatch):
-    # As a run is that was started twice, or whose ranks outlived a killed torchrun.
-    limit_parts(monkeypatch, 4)
-    arguments = ["rank", folder / "samples.jsonl", "-o", folder / "best.jsonl", *encoder_arguments]
-    keep, errors = shards.Shards._keep, []
-
-    def start_again(self, *given):
-        keep(self, *given)
-        errors.append(run_here(capsys, *arguments, exit_code=1).err)
-
-    monkeypatch.setattr(shards.Shards, "_keep", start_again)
-    run_here(capsys, *arguments)
-    assert len(errors) == 2
-    assert "another run is writing" in errors[0]
-    assert "best.jsonl.partial: wait until it ends, or stop it" in errors[0]
-    assert len(read_records(folder / "best.jsonl")) == NUM_ITEMS
-
-
-def test_another_command_does_not_resume(folder, encoder_arguments, capsys, monkeypatch):
-    output = folder / "best.jsonl"
-    arguments = ["rank", folder / "samples.jsonl", "-o", output, *encoder_arguments]
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    limit_parts(monkeypatch, 4)
-    with monkeypatch.context() as patched:
-        patched.setattr(shards.Shards, "_keep", stop)
-        run_here(capsys, *arguments, exit_code=130)
-    assert not output.exists()
-    error = run_here(capsys, *arguments, "--component", "recall", exit_code=2).err
-    assert "best.jsonl.partial belongs to a run with other files or settings: delete it to start anew" in error
-    with (folder / "samples.jsonl").open("a") as file:
-        file.write('{"candidates": ["one more"]}\n')
-    assert "belongs to a run with other files" in run_here(capsys, *arguments, exit_code=2).err
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def test_default_models():
     [
         ("english", "language must be a language code such as 'en' or 'de', got 'english'"),
         ("roberta-large", "language must be a language code"),
+        ("xx", "language must be a language code"),
         ("", "language must be a language code"),
         ("en-US", "language='en-US' has no default model, but 'en' has one: pass language='en' or a model"),
         ("zh_CN", "language='zh_CN' has no default model, but 'zh' has one"),
@@ -140,7 +141,7 @@ def test_names_cannot_leave_the_folder(lang, model):
 def test_the_error_for_a_missing_table_names_language_model_file_and_remedy(minilm):
     with pytest.raises(ValueError, match="no baseline") as caught:
         bert_score(["a"], ["b"], FrozenEncoder.for_language("de", minilm, num_layers=5), rescale=True)
-    for part in ("'de'", minilm, f"baselines/de/{minilm}.csv", "rescale=", "xlm-roberta-large"):
+    for part in ("'de'", minilm, "rescale=", "xlm-roberta-large"):
         assert part in str(caught.value)
 
 

@@ -233,7 +233,7 @@ def test_code_in_a_models_folder_runs_only_where_it_is_trusted(parts, tmp_path, 
             make(folder)
     (tmp_path / "texts").write_text("a cat\n", encoding="utf-8")
     command = ["score", "-c", tmp_path / "texts", "-r", tmp_path / "texts", "--model", folder, "--num-layers", 1]
-    assert "--trust-remote-code" in run_here(capsys, *command, exit_code=1).err
+    assert "--trust-remote-code" in run_here(capsys, *command, exit_code=2).err
     assert not marker.exists()
     with pytest.raises(ValueError, match="own"):
         FrozenEncoder(folder, num_layers=1, trust_remote_code=True)

@@ -36,7 +36,7 @@ from bertscore_tm.losses import (
 from bertscore_tm.statistics import (
     compare_paired,
     correlation,
-    darr_interval,
+    darr_kendall,
     mean_interval,
     williams_test,
 )
@@ -151,7 +151,7 @@ def call_statistics(given: Given) -> Any:
         compare_paired(VALUES, VALUES.flip(0)),
         correlation(VALUES, JUDGEMENTS),
         correlation(VALUES, VALUES.flip(0), "kendall"),
-        darr_interval(VALUES, VALUES.flip(0)),
+        darr_kendall(VALUES, VALUES.flip(0)),
         williams_test(0.5, 0.4, 0.6, 20),
         rank_layers(torch.stack([VALUES, VALUES.flip(0)]), {"fluency": JUDGEMENTS}),
         rank_layers_by_preference(torch.stack([VALUES, VALUES]), torch.stack([VALUES.flip(0), VALUES])),

@@ -1,0 +1,201 @@
+"""Runs in parts: a killed one resumes without repeating what is finished, and ranks share them."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bertscore_tm.cli import scored_corpus, shards
+from bertscore_tm.cli.distributed import RankGroup
+from bertscore_tm.encoder import FrozenEncoder
+from tests.support.models import save_tiny_model
+from tests.support.shell import ROOT, run_here, run_on_ranks, write_lines, write_records
+from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COUNT = 23
+CANDIDATES, REFERENCES = ([" ".join(text.split()[:8]) for text in texts] for texts in real_pairs(COUNT))
+FILES = ["-c", "hyps.txt", "-r", "refs.txt"]
+LAYER = ["-l", "2"]
+NUMBER = r"\d\.\d{4,6}"
+# Items of a part.
+SIZE = 4
+# Arguments of a command, its output, and of its parts the name, the number of items, and how many are kept.
+KILLED = {
+    "score while it counts": (["score", *FILES, *LAYER, "--idf", "-s"], "out.tsv", "reference", COUNT, 3),
+    "score": (["score", *FILES, *LAYER, "--idf", "--max-length", "8", "-s"], "out.tsv", "pair", COUNT, 2),
+    "rank": (["rank", "samples.jsonl", *LAYER], "out.jsonl", "line", 7, 1),
+    "baseline": (["baseline", "-t", "refs.txt", "--pairs", "24"], "out.csv", "pair", 24, 4),
+}
+# The process ends as by a power failure after it has kept so many parts of a name.
+PROGRAM = f"""
+import os, signal, sys
+from bertscore_tm.cli import main, scored_corpus, shards
+
+name, count = sys.argv[1], int(sys.argv[2])
+shards.SMALLEST = shards.LARGEST = scored_corpus.TEXTS_PER_BLOCK = {SIZE}
+keep, kept = shards.Shards._keep, []
+
+def keep_and_die(self, *part):
+    keep(self, *part)
+    kept.append(part[0])
+    if kept.count(name) == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+shards.Shards._keep = keep_and_die
+main(sys.argv[3:])
+"""
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Run a command in a folder with texts, in parts of four items; returns what it printed."""
+    monkeypatch.chdir(tmp_path)
+    for module, name in ((shards, "SMALLEST"), (shards, "LARGEST"), (scored_corpus, "TEXTS_PER_BLOCK")):
+        monkeypatch.setattr(module, name, SIZE)
+    save_tiny_model("bert", tmp_path / "model")
+    write_lines(tmp_path / "hyps.txt", CANDIDATES)
+    write_lines(tmp_path / "refs.txt", REFERENCES)
+    write_records(tmp_path / "samples.jsonl", [{"candidates": CANDIDATES[3 * i : 3 * i + 2 + i % 2]} for i in range(7)])
+    return lambda *arguments, exit_code=0: run_here(
+        capsys, *arguments, "-m", "model", "--device", "cpu", exit_code=exit_code
+    )
+
+
+def watch(monkeypatch):
+    """Return the parts and the texts that are computed from now on."""
+    keep, encode, parts, texts = shards.Shards._keep, FrozenEncoder.encode, [], []
+
+    def keep_and_note(self, name, part, found):
+        parts.append(f"{name}-{part.start}.safetensors")
+        keep(self, name, part, found)
+
+    def encode_and_note(self, given, *arguments, **options):
+        texts.extend(given)
+        return encode(self, given, *arguments, **options)
+
+    monkeypatch.setattr(shards.Shards, "_keep", keep_and_note)
+    monkeypatch.setattr(FrozenEncoder, "encode", encode_and_note)
+    return parts, texts
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("case", KILLED)
+def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
+    arguments, output, name, count, num_kept = KILLED[case]
+    options = [*arguments, "-o", output]
+    printed = command(*options)
+    expected = (tmp_path / output).read_bytes()
+    (tmp_path / output).unlink()
+    killing = [sys.executable, "-c", PROGRAM, name, str(num_kept), *options, "-m", "model", "--device", "cpu"]
+    ended = subprocess.run(killing, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert not (tmp_path / output).exists()
+    folder = shards.partial_path(output)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    kept = {path.name for path in folder.glob("*.safetensors")}
+    assert {f"{name}-{SIZE * i}.safetensors" for i in range(num_kept)} <= kept
+    other = {"rank": ["--component", "recall"], "baseline": ["--seed", "1"]}.get(case, ["--dtype", "float64"])
+    refused = command(*options, *other, exit_code=2).err
+    assert f"{output}.partial belongs to a run with other files or settings: delete it to start anew" in refused
+
+    computed, encoded = watch(monkeypatch)
+    resumed = command(*options)
+    assert f"resuming: {SIZE * num_kept} of {count} {name}s are in {output}.partial\n" in resumed.err
+    names = {"reference", "pair"} if "--idf" in arguments else {name}
+    everything = {f"{one}-{start}.safetensors" for one in names for start in range(0, count, SIZE)}
+    assert sorted(computed) == sorted(everything - kept)
+    if case == "score":
+        assert not set(encoded) & {*CANDIDATES[: SIZE * num_kept], *REFERENCES[: SIZE * num_kept]}
+    assert (tmp_path / output).read_bytes() == expected
+    assert resumed.out == printed.out
+    lines = [line for line in resumed.err.splitlines() if "resuming" not in line]
+    assert lines == printed.err.splitlines()
+    assert not folder.exists()
+
+
+def test_parts_give_the_scores_of_the_whole(command, tmp_path, monkeypatch):
+    several = [[r, REFERENCES[i - 1]] for i, r in enumerate(REFERENCES)]
+    rows = zip(CANDIDATES, several, strict=True)
+    write_records(tmp_path / "pairs.jsonl", [{"candidate": c, "references": r} for c, r in rows])
+    arguments = ["score", "pairs.jsonl", *LAYER, "--idf", "--json", "-s", "-o", "out.json"]
+    command(*arguments)
+    found = json.loads((tmp_path / "out.json").read_text())
+    monkeypatch.setattr(shards, "LARGEST", 1000)
+    command(*arguments)
+    expected = json.loads((tmp_path / "out.json").read_text())
+    for name, scores in expected.pop("segments").items():
+        assert found["segments"][name] == pytest.approx(scores, abs=1.1e-6)
+    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1.1e-6)
+
+
+def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    arguments = ["score", *FILES, *LAYER, "-o", "out.txt"]
+    with monkeypatch.context() as patched:
+        patched.setattr(shards.Shards, "_keep", stop)
+        assert command(*arguments, exit_code=130).err == "bertscore-tm: interrupted; the same command resumes\n"
+    write_lines(tmp_path / "refs.txt", [*REFERENCES[:-1], "another text"])
+    assert "belongs to a run with other files" in command(*arguments, exit_code=2).err
+
+
+def test_a_folder_of_other_files_is_left_alone(command, tmp_path):
+    (tmp_path / "out.txt.partial").mkdir()
+    (tmp_path / "out.txt.partial" / "mine").write_text("")
+    error = command("score", *FILES, *LAYER, "-o", "out.txt", exit_code=2).err
+    assert "belongs to a run with other files" in error
+    assert [path.name for path in (tmp_path / "out.txt.partial").iterdir()] == ["mine"]
+
+
+def test_a_second_run_is_refused_while_one_writes(command, monkeypatch):
+    """As one that was started twice, or whose ranks outlived a killed torchrun."""
+    arguments = ["rank", "samples.jsonl", *LAYER, "-o", "out.jsonl"]
+    keep, errors = shards.Shards._keep, []
+
+    def start_again(self, *given):
+        keep(self, *given)
+        errors.append(command(*arguments, exit_code=1).err)
+
+    monkeypatch.setattr(shards.Shards, "_keep", start_again)
+    command(*arguments)
+    assert len(errors) == 2
+    assert "another run is writing out.jsonl.partial: wait until it ends, or stop it" in errors[0]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("case", ["score", "rank", "baseline"])
+def test_two_ranks_write_what_one_does(command, tmp_path, monkeypatch, case):
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    arguments, output, *_ = KILLED[case]
+    if case == "baseline":
+        arguments = [*arguments, "--pairs", "240"]
+    alone = command(*arguments, "-o", f"one-{output}").out
+    words = [*arguments, "-o", f"two-{output}", "-m", "model", "--device", "cpu"]
+    first, second = run_on_ranks(tmp_path, words, words)
+    assert (first.exit_code, *second) == (0, 0, "", "")
+    assert first.out == alone.replace("one-", "two-")
+    one, two = ((tmp_path / f"{number}-{output}").read_text() for number in ("one", "two"))
+    assert re.sub(NUMBER, "", two) == re.sub(NUMBER, "", one)
+    # Texts that are encoded together may change the last of the six digits.
+    found, expected = ([float(x) for x in re.findall(NUMBER, text)] for text in (two, one))
+    assert found == pytest.approx(expected, abs=2e-6)
+
+
+def test_the_first_part_is_short(tmp_path):
+    computed = []
+
+    def work(part, progress):
+        computed.append(part)
+        return {"numbers": torch.arange(part.start, part.stop)}
+
+    found = shards.Shards(RankGroup(0, 1), tmp_path).compute("pair", 25_000, work)
+    assert computed[:3] == [range(100), range(100, 1000), range(1000, 2000)]
+    assert torch.cat([part["numbers"] for part in found]).tolist() == list(range(25_000))
