@@ -288,7 +288,7 @@ class BERTScore(Metric):
             ValueError: the metric has all layers, or a text has no tokens except special ones.
         """
         given = pred, target, self.encoder, self.token_weights() if weights is None else weights, self.device
-        return compute_alignment(*given, baseline=self._baseline, layer=self.layer)
+        return compute_alignment(*given, baseline=self._baseline, layer=self.layer, f1=self._f1)
 
     def signature(self) -> str:
         """Return one line with every setting that changes a number.

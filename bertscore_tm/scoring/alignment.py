@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bertscore_tm.core.matching import match_pairs
-from bertscore_tm.core.scores import precision_recall_f1
+from bertscore_tm.core.scores import harmonic_mean, precision_recall_f1
 from bertscore_tm.core.token_vectors import cosine_similarities
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.scoring.display_tokens import split_for_display
@@ -206,6 +207,7 @@ def compute_alignment(
     *,
     baseline: LayerBaseline | None = None,
     layer: int | None = None,
+    f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> Alignment:
     r"""Match the tokens of two texts greedily, and divide the score among them.
 
@@ -225,6 +227,7 @@ def compute_alignment(
         device: where to compute.
         baseline: baseline of the compared layer, to rescale scores and shares, but not similarities.
         layer: the layer to compare, if the encoder returns all layers.
+        f1: function of precision and recall.
 
     Returns:
         The alignment, on the CPU. If all weights of a text are 0, so are its shares.
@@ -254,7 +257,8 @@ def compute_alignment(
     require_known(weights, vectors.ids, encoder.tokenizer)
     table = weights.table.to(vectors.vectors.device)
     pairs = match_pairs(vectors, first, second)
-    precision, recall, f1 = rescale_scores(torch.stack(precision_recall_f1(pairs, table)), baseline).flatten().tolist()
+    scores = torch.stack(precision_recall_f1(pairs, table, f1))
+    precision, recall, harmonic = rescale_scores(scores, baseline).flatten().tolist()
     matrix = cosine_similarities(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
     is_content = [torch.tensor(one.is_content, device="cpu") for one in displayed]
@@ -292,7 +296,7 @@ def compute_alignment(
         similarity=matrix[is_content[0]][:, is_content[1]],
         precision=precision,
         recall=recall,
-        f1=f1,
+        f1=harmonic,
         num_truncated=tokenized.num_truncated,
         settings=_describe_settings(encoder, encoder.num_layers if layer is None else layer, weights, baseline),
         is_weighted=not weights.is_uniform,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -22,7 +23,7 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreReward", "distinct_ngram_share"]
 
-# A text, or messages of a chat such as {"role": "assistant", "content": "..."}.
+# A text, or messages of a chat such as {"role": "assistant", "content": "..."}; the content may be a list of parts.
 Text = str | Sequence[Mapping[str, Any]]
 
 
@@ -163,6 +164,21 @@ class BERTScoreReward:
             rewards[i] = score
         return rewards
 
+    def asynchronous(self) -> Callable[..., Coroutine[Any, Any, list[float | None]]]:
+        """Return the reward as a coroutine function of the same name, for trainers that await several at once.
+
+        It scores in a thread of its own. TRL's trainers accept it next to other reward functions.
+
+        Returns:
+            A function with the arguments of :meth:`__call__`, by name.
+        """
+
+        async def score(**columns: Any) -> list[float | None]:
+            return await asyncio.to_thread(self, **columns)
+
+        score.__name__ = self.__name__
+        return score
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"
 
@@ -260,6 +276,8 @@ def _text(given: Any, name: str) -> str:
             return ""
         if isinstance(content, str):
             return content
+        if isinstance(content, Sequence) and all(isinstance(part, Mapping) for part in content):
+            return "".join(str(part.get("text", "")) for part in content if part.get("type", "text") == "text")
         raise TypeError(f"{name} has a message whose content is not a text: {content!r}")
     raise TypeError(
         f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got {describe_given(given)}"

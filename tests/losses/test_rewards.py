@@ -1,6 +1,8 @@
 """BERTScoreReward: the metric's numbers as rewards, called as TRL calls reward functions, and its guards."""
 
+import asyncio
 import copy
+import inspect
 import math
 import pickle
 import statistics
@@ -142,6 +144,22 @@ def test_examples_without_references_are_skipped(encoder):
     assert [found[0], found[2]] == reward(["a cat", "a dog"], ["the cat", ["dogs", "the dog"]])
     assert reward(["a", "b"], [None, []]) == [None, None]
     assert reward([], []) == []
+
+
+def test_parts_of_messages_and_rewards_that_are_awaited(minilm):
+    reward = BERTScoreReward(FrozenEncoder(minilm, num_layers=1))
+    parts = [{"type": "image", "image": "cat.png"}, {"type": "text", "text": "a cat "}, {"type": "text", "text": "sat"}]
+    completions = ["a cat sat", [say(parts)], [say([])]]
+    expected = reward(completions, ["the cat sat"] * 3)
+    assert expected[0] == expected[1] > expected[2] == 0
+
+    async def both():
+        given = {"completions": completions, "references": ["the cat sat"] * 3, "prompts": [""] * 3}
+        return await asyncio.gather(*(one(**given) for one in [reward.asynchronous()] * 2))
+
+    assert asyncio.run(both()) == [expected, expected]
+    assert inspect.iscoroutinefunction(reward.asynchronous())
+    assert reward.asynchronous().__name__ == reward.__name__
 
 
 def test_rewards_of_one_trainer_have_different_names(minilm):
