@@ -1,6 +1,5 @@
 import gc
 import os
-import sys
 
 # No test downloads; read when transformers is imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -44,13 +43,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         from tests.support.ranks import start_rank_server
 
         start_rank_server()
-
-
-def pytest_sessionfinish() -> None:
-    if "tests.support.ranks" in sys.modules:
-        from tests.support.ranks import close_session_pool
-
-        close_session_pool()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
 from tests.support.lightning_modules import Logs, Quality, Record, SpawnedDDP, chooser, trainer
-from tests.support.separate_ranks import run_separate_ranks
+from tests.support.ranks import run_separate_ranks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 

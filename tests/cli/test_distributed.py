@@ -11,7 +11,7 @@ from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.texts import TextPairs
 from tests.support.models import save_tiny_model
-from tests.support.separate_ranks import run_separate_ranks
+from tests.support.ranks import run_separate_ranks
 from tests.support.shell import numbers_in, run_here, run_on_ranks, run_rank
 from tests.support.texts import real_pairs, several_references
 

@@ -57,8 +57,7 @@ def test_the_arguments_are_those_of_the_card():
     assert {one.kind for one in parameters} == {inspect.Parameter.KEYWORD_ONLY}
 
 
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize(("idf", "several"), [(False, True), (True, False)])
 def test_results(minilm, corpus, idf, several):
     references = several_references(corpus[1]) if several else corpus[1]
     options = {"model_type": minilm, "num_layers": 4, "idf": idf}

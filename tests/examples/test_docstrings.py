@@ -107,14 +107,9 @@ def test_package_on_disk_gives_exactly_the_expected_pairs(package):
 @pytest.mark.parametrize(
     ("rest", "expected"),
     [
-        (f"{LONG}.", f"{LONG}."),
         (f"{LONG}.\n\n- first\n- second\n\nThe end.", f"{LONG}. The end."),
-        (f"{LONG}. Run it::\n\n    run()\n\nThe end.", f"{LONG}. Run it. The end."),
         (f"{LONG}.\n\n>>> run()\nthe output\n\nThe end.", f"{LONG}. The end."),
-        (f"{LONG} [a link](https://example.org/x) here.", f"{LONG} a link here."),
         (f"{LONG}.\n\nReturns:\n    The box.\n\nThe end.", f"{LONG}."),
-        (f"{LONG}.\n\n:param int size: How big.", f"{LONG}."),
-        (f"{LONG}.\n\nDetails\n-------\nThe end.", f"{LONG}."),
     ],
 )
 def test_prose_before_the_first_section_is_the_document(package, rest, expected):
@@ -128,24 +123,13 @@ def test_prose_before_the_first_section_is_the_document(package, rest, expected)
         ("Opens four words only.", True),
         (" ".join(["Opens", *["word"] * 22, "end."]), True),
         (" ".join(["Opens", *["word"] * 23, "end."]), False),
-        ("Opens the gate for visitors", False),
         ("Opens the gate, e.g. for visitors.", True),
         ("opens the gate for visitors.", False),
-        ("Opens the gäte for visitors.", False),
-        ("Opens 1234 gates, 5678 + 9012.", False),
         ("Opens the gate where x = y holds.", False),
-        ("Deprecated gate for all visitors.", False),
     ],
 )
 def test_summaries_are_selected(package, summary, is_kept):
     assert pairs_of(package, f"{summary}\n\n{LONG}.") == ([(f"{LONG}.", summary)] if is_kept else [])
-
-
-def test_documents_have_12_to_120_words(package):
-    words = [f"word{'abcdefghijklmnopqrstuvwxyz'[i % 26]}" for i in range(130)]
-    assert pairs_of(package, f"{GOOD}\n\n{' '.join(words[:11])}.") == []
-    assert pairs_of(package, f"{GOOD}\n\n{' '.join(words[:12])}.") == [(" ".join(words[:12]) + ".", GOOD)]
-    assert pairs_of(package, f"{GOOD}\n\n{' '.join(words)}.") == [(" ".join(words[:120]), GOOD)]
 
 
 def test_unknown_package_is_named():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -79,25 +78,15 @@ def without(row: dict, key: str) -> dict:
     ("good", "bad", "message"),
     [
         (RANKED, "{", "invalid JSON"),
-        (RANKED, "[1]", "must be a JSON object"),
         (RANKED, without(RANKED, "worse"), "'worse' must be a string, got None"),
-        (RANKED, {**RANKED, "better": 3}, "'better' must be a string, got 3"),
         (RANKED, without(RANKED, "reference"), "either 'reference'"),
-        (RANKED, {**RANKED, "references": ["x"]}, "either 'reference'"),
         (RATED, {**RATED, "references": []}, r"'references' must be a list of at least one string, got \[\]"),
-        (RATED, {**RATED, "references": "a text"}, "'references' must be a list"),
-        (RATED, {**RATED, "references": ["x", None]}, "'references' must be a list"),
         (RATED, without(RATED, "human"), "'human' must map"),
-        (RATED, {**RATED, "human": {}}, "'human' must map"),
         (RATED, {**RATED, "human": {"fluency": 3}}, r"ratings \['fluency'\] differ from those of the first row"),
-        (RATED, {**RATED, "human": {"fluency": "3", "relevance": 1}}, "'fluency' must be a finite number, got '3'"),
-        (RATED, {**RATED, "human": {"fluency": True, "relevance": 1}}, "'fluency' must be a finite number, got True"),
         (RATED, {**RATED, "human": {"fluency": float("nan"), "relevance": 1}}, "must be a finite number, got nan"),
         ({**RATED, "system": "S"}, RATED, "'system' must be a string, got None"),
         ({**RATED, "document": "d"}, {**RATED, "document": 4}, "'document' must be a string, got 4"),
         (LABELLED, {**LABELLED, "label": 2}, r"'label' must be 1 \(paraphrase\) or 0, got 2"),
-        (LABELLED, {**LABELLED, "label": "1"}, "'label' must be"),
-        (LABELLED, {**LABELLED, "candidate": None}, "'candidate' must be a string, got None"),
     ],
 )
 def test_bad_rows_are_named(tmp_path, good, bad, message):
@@ -110,10 +99,8 @@ def test_bad_rows_are_named(tmp_path, good, bad, message):
     ("rows", "message"),
     [
         ([RANKED] * 4, r"odd\.jsonl: 4 rows; statistics require at least 5"),
-        ([], r"odd\.jsonl: 0 rows"),
         ([{"candidate": "a", "reference": "b"}] * 5, r"odd\.jsonl, line 1: requires 'better'"),
         ([RATED] * 5, r"odd\.jsonl: all values of 'fluency' are 3\.0"),
-        ([LABELLED] * 5, r"odd\.jsonl: all values of 'label' are 1"),
     ],
 )
 def test_files_that_allow_no_statistics(tmp_path, rows, message):
@@ -153,23 +140,11 @@ def test_differences_tell_packages_apart():
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "layers"), [("5", [5]), ("1-3", [1, 2, 3]), ("0,4-6,5", [0, 4, 5, 6]), ("2-2", [2]), ("6,1", [1, 6])]
-)
-def test_layers(text, layers):
-    assert command.parse_layers(text) == layers
-
-
-@pytest.mark.parametrize("text", ["", "x", "3-1", "1-", "-1", "1,,2"])
-def test_no_layers(text):
-    with pytest.raises(command.argparse.ArgumentTypeError, match="layers must have the form"):
-        command.parse_layers(text)
-
-
-def test_a_missing_reference_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "bert_score", None)
-    with pytest.raises(ImportError, match="pip install bert-score"):
-        reference_package()
+def test_layers():
+    assert command.parse_layers("0,4-6,5") == [0, 4, 5, 6]
+    for text in ("", "x", "3-1", "-1"):
+        with pytest.raises(command.argparse.ArgumentTypeError, match="layers must have the form"):
+            command.parse_layers(text)
 
 
 @pytest.fixture
@@ -256,16 +231,6 @@ def test_command_beside_the_reference_package(tmp_path, judged_files, minilm, ca
         concordant = sum(b > w for b, w in zip(better, worse, strict=True))
         assert better[-1] == worse[-1]
         assert found["ranked", None, "kendall", layer, idf]["value"] == pytest.approx(2 * concordant / 31 - 1)
-
-
-def test_command_says_when_figures_differ(judged_files, minilm, monkeypatch, capsys):
-    real = command.reference_score
-    monkeypatch.setattr(command, "reference_score", lambda model, layers: real(model, [layer - 1 for layer in layers]))
-    arguments = [str(judged_files[0]), "--model", minilm, "--layers", "6", "--protocol", "segment"]
-    assert command.main([*arguments, "--compare-with-reference"]) == 1
-    assert "6 figures" in capsys.readouterr().out
-    assert command.main(arguments) == 0
-    assert "bert-score" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import shutil
 import subprocess
 from itertools import islice
@@ -23,7 +22,6 @@ from examples.study.training import (
     make_generator,
     make_loss,
     measure,
-    rate_factor,
     repetition,
     train,
 )
@@ -128,15 +126,6 @@ def test_the_bootstrap_is_that_of_a_plain_loop():
     assert p_value == pytest.approx(2 * min(np.mean(np.array(means) <= 0), np.mean(np.array(means) >= 0)), abs=0.03)
 
 
-def test_the_bootstrap_has_the_variance_of_seeds_and_texts():
-    draw = np.random.default_rng(2)
-    seeds, texts_ = 0.5 * draw.normal(size=(2, 10, 1)), draw.normal(size=(1, 1, 200))
-    low, high, _ = bootstrap_seeds_and_texts(seeds + texts_)
-    variance = sum(one.var() for one in seeds) / 10 / 4 + texts_.var() / 200
-    assert high - low == pytest.approx(2 * 1.96 * math.sqrt(variance), rel=0.03)
-    assert (low + high) / 2 == pytest.approx((seeds + texts_).mean(), abs=0.02)
-
-
 def made_up_runs(seeds=3, num_texts=40):
     """Runs of all arms from two checkpoints, of which one arm is better by 0.1 on average."""
     draw = np.random.default_rng(0)
@@ -239,13 +228,6 @@ def test_arms_start_alike_and_train_the_decoding_half(settings, pairs, saved):
         assert frozen == torch.equal(weight, before[name]), name
     assert torch.equal(trained()[head], plain[head])
     assert not any(torch.equal(other[head], plain[head]) for other in (trained(seed=2), trained(is_soft=True)))
-
-
-def test_the_learning_rate_falls_to_zero():
-    factors = [rate_factor(step, 100, 10) for step in range(101)]
-    assert max(factors) == factors[9] == 1
-    assert factors[100] == 0 < factors[99] < 0.02
-    assert np.diff(factors[9:]) == pytest.approx(-1 / 91)
 
 
 def test_measures_are_those_of_the_texts(minilm, bert_score_f1):

@@ -58,17 +58,6 @@ def test_other_malformed_idf(second):
             make([])
 
 
-def test_all_layers_in_the_function_and_the_metric(minilm, corpus):
-    cands, refs = corpus[0][:8], several_references(corpus[1][:8])
-    encoder = FrozenEncoder(minilm, all_layers=True)
-    metric = BERTScore(encoder, idf=True, reduction="none")
-    metric.update(cands[:3], refs[:3])
-    metric.update(cands[3:], refs[3:])
-    found = bert_score(cands, refs, encoder, idf=True)
-    for name, values in metric.compute().items():
-        torch.testing.assert_close(values, found[name], atol=TOLERANCE, rtol=0)
-
-
 def test_the_signature_changes_with_everything_that_changes_a_number(minilm, tmp_path):
     tables = [tmp_path / "table.csv", tmp_path / "other" / "table.csv"]
     for table, last in zip(tables, (".1", ".2"), strict=True):

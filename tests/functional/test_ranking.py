@@ -147,6 +147,9 @@ def test_items_with_few_candidates(encoder, capsys):
     assert ranked.scores[2].tolist() == pytest.approx([1, 1], abs=1e-6)
     assert len(rank_candidates([], encoder=encoder)) == 0
     assert rank_candidates([["a"], []], ["a", "b"], encoder).best == ["a", None]
+    # Of equal scores the first candidate comes first.
+    equal = rank_candidates([["a dog", "a cat", "", "a cat", " ", "a dog"]], [["a cat"]], encoder)
+    assert equal.order[0].tolist() == [1, 3, 0, 5, 2, 4]
     # The first has no other candidate of positive weight.
     weighted = rank_candidates([["a cat", "a dog"]], encoder=encoder, weights=[[1, 0]])
     assert weighted.scores[0].isnan().tolist() == [True, False]
@@ -185,13 +188,8 @@ def test_texts_with_probabilities_are_chosen_as_their_samples_are(encoder):
     assert torch.allclose(weighted.scores[0], expected, atol=1e-6)
 
 
-def test_of_equal_scores_the_first_candidate_comes_first(encoder):
-    ranked = rank_candidates([["a dog", "a cat", "", "a cat", " ", "a dog"]], [["a cat"]], encoder)
-    assert ranked.order[0].tolist() == [1, 3, 0, 5, 2, 4]
-
-
 @given(st.lists(st.sampled_from(["a cat", "cats sit", "", "rain"]), min_size=2, max_size=6), st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_scores_do_not_depend_on_the_order_of_the_candidates(encoder, texts, data):
     order = data.draw(st.permutations(range(len(texts))))
     scores = rank_candidates([texts], encoder=encoder).scores[0]
@@ -213,7 +211,6 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"candidates": ["a", "b"]}, TypeError, r"candidates\[0\] is a single string: pass a list of texts"),
         ({"candidates": [["a", 3]]}, TypeError, r"candidates\[0\]\[1\] must be a string, got 3"),
         ({"references": ["a", "b"]}, ValueError, "references must have one entry per item, got 2 for 1 items"),
-        ({"references": "a"}, ValueError, "references must have one entry per item, got a string"),
         ({"references": FrozenEncoder(get_model_path(), num_layers=1)}, TypeError, "encoder: pass it as encoder="),
         ({"references": [[]]}, ValueError, r"references\[0\] is empty"),
         (
@@ -228,9 +225,7 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ),
         ({"weights": [[1]]}, ValueError, r"weights\[0\] must be 2 finite numbers .* got \[1.0\]"),
         ({"weights": [None]}, TypeError, r"weights\[0\] must be a list of numbers, got None"),
-        ({"weights": [["a", "b"]]}, TypeError, r"weights\[0\] must be a list of numbers, got \['a', 'b'\]"),
         ({"weights": [[1, -1]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
-        ({"weights": [[1, math.inf]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
         ({"idf": {101: 1.0}}, ValueError, r"idf has no weight for token id \d+"),
         ({"component": "f2"}, ValueError, "component='f2' is not one of 'f1', 'precision', 'recall'"),
         ({"references_reduce": "min"}, ValueError, "references_reduce='min' is not one of 'mean', 'max'"),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 from unittest.mock import Mock
 
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
+from bertscore_tm.scoring.corpus import forget_batch
 from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
 
 
@@ -26,7 +30,7 @@ def texts(pairs) -> tuple[list[str], list[str]]:
 # --- numbers
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, 9), max_size=4), numbers=st.permutations(range(9)), idf=st.booleans())
 def test_any_split_and_order(encoder, texts, cuts, numbers, idf):
     edges = [0, *sorted(cuts), 9]
@@ -106,26 +110,40 @@ def test_malformed_indices(encoder, indices):
 # --- what goes wrong
 
 
-@pytest.mark.parametrize(("idf", "how"), [(False, "forward"), (True, "update")])
+def fail_encoding(error: BaseException) -> Callable[..., None]:
+    def fail(*args: Any, **options: Any) -> None:
+        raise error
+
+    return fail
+
+
 @pytest.mark.parametrize(
-    ("bad", "error"),
+    ("bad", "error", "idf", "how"),
     [
-        ((["one"], ["one", "two"]), ValueError),
-        ((["one", None], ["one", "two"]), TypeError),
-        ((["one"], [[]]), ValueError),
-        (("one", ["one"]), TypeError),
-        ((["word " * 600], ["one"]), ValueError),
+        ((["one"], ["one", "two"]), ValueError, False, "forward"),
+        ((["one", None], ["one", "two"]), TypeError, True, "update"),
+        ((["one"], [[]]), ValueError, True, "forward"),
+        (("one", ["one"]), TypeError, False, "update"),
+        ((["word " * 600], ["one"]), ValueError, True, "forward"),
+        # Of encoding.
+        (SECOND, torch.OutOfMemoryError, True, "update"),
+        (SECOND, KeyboardInterrupt, False, "forward"),
+        (SECOND, AttributeError, False, "update"),
     ],
 )
-def test_bad_input_loses_nothing(minilm, idf, how, bad, error):
+def test_a_batch_that_fails_is_left_out(minilm, monkeypatch, bad, error, idf, how):
+    """Nothing of it is added, nothing earlier is lost, and a batch can be passed again."""
     metric = updated(
         BERTScore(FrozenEncoder(minilm, num_layers=2, long_text="error"), idf=idf, reduction="none"), FIRST
     )
     before = metric.compute()
-    with pytest.raises(error):
-        getattr(metric, how)(*bad)
+    with monkeypatch.context() as patch:
+        if bad is SECOND:
+            patch.setattr(FrozenEncoder, "encode", fail_encoding(error("failed")))
+        with pytest.raises(error):
+            getattr(metric, how)(*bad)
     assert_equal(metric.compute(), before, 0)
-    metric.update(*SECOND)
+    getattr(metric, how)(*SECOND)
     assert_equal(metric.compute(), per_pair(metric.encoder, FIRST, SECOND, idf=idf))
 
 
@@ -154,8 +172,56 @@ def test_warns_with_counts_once_per_compute(minilm, sync_on_compute):
     assert texts[1].startswith("3 texts are longer than 8 tokens")
 
 
-def test_impossible_settings(encoder):
-    with pytest.raises(ValueError, match="reduction='sum'"):
-        BERTScore(encoder, reduction="sum")
-    with pytest.raises(ValueError, match="Unexpected keyword"):
-        BERTScore(encoder, no_such_option=1)
+# --- forward
+
+
+def test_forward_encodes_once_and_refuses_a_synced_metric(encoder, monkeypatch):
+    calls = []
+    encode = FrozenEncoder.encode
+    monkeypatch.setattr(FrozenEncoder, "encode", lambda *args, **kwargs: calls.append(1) or encode(*args, **kwargs))
+    # What the encoder keeps of other tests would not be encoded again.
+    forget_batch(encoder, torch.device("cpu"))
+    metric = BERTScore(encoder, dist_sync_on_step=True, cache_bytes=0)
+    metric(*FIRST)
+    metric.compute()
+    assert len(calls) == 1
+    metric.sync(dist_sync_fn=lambda tensor, group: [tensor], distributed_available=lambda: True)
+    with pytest.raises(TorchMetricsUserError, match="unsync"):
+        metric(*FIRST)
+
+
+@pytest.mark.parametrize("how", ["compute", "forward"])
+def test_failed_gathering_keeps_the_pairs_and_explains_how_to_score_them(encoder, how):
+    def fail(tensor, group):
+        raise RuntimeError("connection closed by peer")
+
+    metric = BERTScore(encoder, dist_sync_fn=fail, distributed_available_fn=lambda: True, dist_sync_on_step=True)
+    metric.update(*FIRST)
+    with pytest.raises(RuntimeError, match="closed by peer") as caught:
+        metric.compute() if how == "compute" else metric(*SECOND)
+    assert "merge_state this metric into a BERTScore with sync_on_compute=False" in caught.value.__notes__[0]
+    alone = BERTScore(encoder, sync_on_compute=False)
+    alone.merge_state(metric)
+    assert_equal(alone.compute(), mean(per_pair(encoder, FIRST)))
+
+
+class Odd(BERTScore):
+    """Updates without the first word of each text, in two parts, and computes half of each score."""
+
+    def update(self, preds, target, indices=None) -> None:
+        short = [[text.partition(" ")[2] for text in side] for side in (preds, target)]
+        super().update(*(side[:1] for side in short))
+        super().update(*(side[1:] for side in short))
+
+    def compute(self):
+        return {name: value / 2 for name, value in super().compute().items()}
+
+
+@pytest.mark.parametrize("on_step", [False, True])
+def test_forward_calls_the_methods_of_a_subclass(encoder, on_step):
+    metric = Odd(encoder, reduction="none", dist_sync_on_step=on_step)
+    short = [[text.partition(" ")[2] for text in side] for side in FIRST]
+    halves = {name: value / 2 for name, value in bert_score(*short, encoder).items()}
+    assert_equal(metric(*FIRST), halves)
+    assert_equal(metric.compute(), halves)
+    assert metric.update_count == 1

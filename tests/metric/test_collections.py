@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import pickle
 from collections import Counter
@@ -18,13 +19,13 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torchmetrics import MetricCollection
 from torchmetrics.text import BLEUScore, CHRFScore
-from torchmetrics.wrappers import MetricTracker
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
 from tests.support.lightning_modules import Quality, SpawnedDDP, chooser, trainer
+from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, updated
 from tests.support.metric_kinds import COUNT, TOLERANCE, Kind, Workshop, flat, kind
-from tests.support.models import counted_texts
+from tests.support.models import counted_texts, tiny_model
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -75,8 +76,7 @@ def ids_of(encoder: FrozenEncoder, texts: Sequence[str]) -> set[tuple[int, ...]]
 # --- collections
 
 
-@pytest.mark.parametrize("how", ["update", "forward"])
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(("how", "cached"), [("update", True), ("forward", False)])
 def test_each_has_its_own_numbers_from_one_encoding(minilm, workshop, how, cached):
     if cached:
         # Texts of this test alone, so that the cache does not know them.
@@ -153,21 +153,6 @@ def test_copies_of_a_collection(workshop):
     workshop.check(train["train_f1_bert"].compute(), KINDS["f1"], BATCHES[0] + BATCHES[3])
 
 
-def test_tracker_of_a_collection(workshop):
-    tracked = {name: KINDS[name] for name in ("f1", "recall_idf", "layer3")}
-    tracker = MetricTracker(MetricCollection({name: workshop.metric(made) for name, made in tracked.items()}))
-    for numbers in BATCHES:
-        tracker.increment()
-        tracker.update(*workshop.batch(kind(), numbers))
-    assert tracker.maximize == [True] * 3
-    best, step = tracker.best_metric(return_step=True)
-    for name, made in tracked.items():
-        place = SCORES.index(made.options["component"])
-        epochs = [workshop.scores(made, numbers)[place].double().mean().item() for numbers in BATCHES]
-        assert tracker.compute_all()[name].tolist() == pytest.approx(epochs, abs=TOLERANCE)
-        assert (best[name], step[name]) == (pytest.approx(max(epochs), abs=TOLERANCE), epochs.index(max(epochs)))
-
-
 def test_collection_with_other_text_metrics(workshop):
     others = {"bleu": BLEUScore(n_gram=2), "chrf": CHRFScore()}
     several = kind(several=True)
@@ -183,6 +168,72 @@ def test_collection_with_other_text_metrics(workshop):
     workshop.check(found["bert"], kind(component="f1", several=True, indexed=True), BATCHES[0] + BATCHES[2])
     for name, metric in alone.items():
         assert found[name] == metric.compute()
+
+
+# --- which share their states
+
+# Scores of identical texts are 1 at any layer and with any weights, so that even the states are equal.
+SAME = (["a cat"], ["a cat"])
+
+
+@pytest.mark.parametrize(("first", "how"), [(([], []), "update"), (SAME, "forward")])
+def test_collection_keeps_different_metrics_apart(encoder, first, how):
+    kinds = {
+        "plain": BERTScore(encoder),
+        "idf": BERTScore(encoder, idf=True),
+        "layer": BERTScore(FrozenEncoder(encoder.name, num_layers=3)),
+    }
+    collection = MetricCollection({name: metric.clone() for name, metric in kinds.items()})
+    for batch in (first, SECOND, THIRD):
+        getattr(collection, how)(*batch)
+        for metric in kinds.values():
+            metric.update(*batch)
+    assert len(collection.compute_groups) == 3
+    found = collection.compute()
+    for name, metric in kinds.items():
+        # Other texts are encoded together.
+        assert_equal({score: found[f"{name}_{score}"] for score in SCORES}, metric.compute())
+    assert found["plain_f1"] != found["layer_f1"]
+
+
+def test_collection_keeps_ready_models_apart():
+    kinds = {}
+    for seed in (0, 1):
+        model, tokenizer = tiny_model("bert")
+        model = copy.deepcopy(model)
+        torch.nn.init.normal_(model.embeddings.word_embeddings.weight, std=0.3 + seed)
+        kinds[f"model{seed}"] = BERTScore(FrozenEncoder(model, tokenizer, num_layers=2))
+    collection = MetricCollection({name: metric.clone() for name, metric in kinds.items()})
+    for batch in (([], []), FIRST, THIRD):
+        updated(collection, batch)
+        for metric in kinds.values():
+            metric.update(*batch)
+    found = collection.compute()
+    for name, metric in kinds.items():
+        assert_equal({score: found[f"{name}_{score}"] for score in SCORES}, metric.compute(), 0)
+
+
+def test_collection_keeps_the_f1_for_selection_apart(minilm):
+    """Its first batch has equal scores with both, and the second one with the formula's pole has not."""
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=6))
+    kinds = {"formula": metric, "selection": metric.for_selection()}
+    collection = MetricCollection(kinds)
+    batches = (FIRST, (["Construct a Ttk Panedwindow"], ["Return all members of"]))
+    for batch in batches:
+        collection.update(*batch)
+    found = collection.compute()
+    for name, one in kinds.items():
+        alone = one.clone()
+        alone.reset()
+        for batch in batches:
+            alone.update(*batch)
+        assert found[f"{name}_f1"] == alone.compute()["f1"]
+    assert found["formula_f1"] > found["selection_f1"] + 0.1
+    with pytest.raises(ValueError, match="differs in model"):
+        kinds["formula"].merge_state(kinds["selection"])
+
+
+# --- on ranks
 
 
 def in_ranks(
@@ -288,9 +339,8 @@ def check_fit(workshop: Workshop, run: pl.Trainer, scores: dict[int, float]) -> 
     assert {name: run.callback_metrics[name].item() for name in last} == pytest.approx(last, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("stepwise", [False, True])
-def test_logged(workshop, tmp_path, stepwise):
-    module = logging_module(workshop, stepwise)
+def test_logged(workshop, tmp_path):
+    module = logging_module(workshop, stepwise=True)
     logger = CSVLogger(tmp_path, name="", version="log")
     run, scores = fit(module, tmp_path, logger=logger)
     check_fit(workshop, run, scores)
@@ -299,12 +349,12 @@ def test_logged(workshop, tmp_path, stepwise):
     assert not any(metric.update_called for metric in module.collection.values())
     with (tmp_path / "log" / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
-    epochs = [float(row[f"val_f1{'_epoch' if stepwise else ''}"]) for row in rows if row["val_layer3"]]
+    epochs = [float(row["val_f1_epoch"]) for row in rows if row["val_layer3"]]
     assert epochs == pytest.approx(list(scores.values()), abs=TOLERANCE)
     steps = [float(row["val_f1_step"]) for row in rows if row.get("val_f1_step")]
     batches = [[0, 1, 2], [3, 4, 5], [6]]
     wanted = [expected(workshop, LOGGED["f1"], QUALITIES[epoch], batch) for epoch in range(3) for batch in batches]
-    assert steps == pytest.approx(wanted if stepwise else [], abs=TOLERANCE)
+    assert steps == pytest.approx(wanted, abs=TOLERANCE)
 
 
 @pytest.mark.slow

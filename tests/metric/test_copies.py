@@ -1,4 +1,4 @@
-"""Copies, merged metrics and saved states: each continues on its own."""
+"""Copies and merged metrics, and a metric within a module: its dtype, and inference mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_copies_of_a_synchronised_metric(encoder):
     # Ranks gather numbers of pairs, indices and truncated texts with the fingerprint, and then the scores.
     gathered = iter([torch.tensor([0, len(SECOND[0]), 0, 0, *other.fingerprint[:-1]]), other.scores[0].flatten()])
     metric.sync(dist_sync_fn=lambda tensor, group: [tensor, next(gathered)], distributed_available=lambda: True)
-    for _, copied in _copies(metric):
+    for copied in (metric.clone(), copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
         assert_equal(copied.compute(), both)
         assert_equal(copied.compute(), own)
     metric.clone().unsync()
@@ -29,24 +29,11 @@ def test_copies_of_a_synchronised_metric(encoder):
     assert_equal(metric.compute(), own)
 
 
-def _copies(metric):
-    yield "clone", metric.clone()
-    yield "deepcopy", copy.deepcopy(metric)
-    yield "pickle", pickle.loads(pickle.dumps(metric))
-
-
-@pytest.mark.parametrize("idf", [False, True])
-def test_copies_continue_on_their_own(encoder, idf):
-    metric = updated(BERTScore(encoder, idf=idf, reduction="none"), FIRST)
-    expected = per_pair(encoder, FIRST, THIRD, idf=idf)
-    for name, other in _copies(metric):
-        assert other.encoder is encoder or name == "pickle"
-        assert_equal(updated(other, THIRD).compute(), expected)
-        other.reset()
-    assert_equal(metric.compute(), per_pair(encoder, FIRST, idf=idf))
-    # No weights (91 MB) and no texts travel.
+def test_no_weights_and_no_texts_travel(encoder):
+    metric = updated(BERTScore(encoder, idf=True), FIRST)
+    assert metric.clone().encoder is copy.deepcopy(metric).encoder is encoder
     pickled = pickle.dumps(metric)
-    assert len(pickled) < 2_000_000
+    assert len(pickled) < 2_000_000  # weights are 91 MB
     assert b"the cat sat on a mat" not in pickled
 
 
@@ -54,39 +41,66 @@ def test_copies_continue_on_their_own(encoder, idf):
 def test_merge_state_appends(encoder, idf):
     metric = updated(BERTScore(encoder, idf=idf, reduction="none"), FIRST)
     metric.compute()
-    metric.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), SECOND))
+    # Reductions may differ.
+    metric.merge_state(updated(BERTScore(encoder, idf=idf), SECOND))
     metric.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), THIRD).metric_state)
     assert metric.update_count == 3
-    expected = per_pair(encoder, FIRST, SECOND, THIRD, idf=idf)
-    assert_equal(metric.compute(), expected)
-    # Reductions may differ.
-    average = updated(BERTScore(encoder, idf=idf), FIRST)
-    average.merge_state(updated(BERTScore(encoder, idf=idf, reduction="none"), THIRD))
-    average.merge_state(updated(BERTScore(encoder, idf=idf), SECOND))
-    assert_equal(average.compute(), mean(expected))
+    assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
 
 
 def test_merge_state_of_something_else(encoder):
-    metric = updated(BERTScore(encoder), FIRST)
+    sents = [*FIRST[1], *SECOND[1]]
+    metric = updated(BERTScore(encoder, idf=sents), FIRST)
     others = [
+        BERTScore(encoder),
         BERTScore(encoder, idf=True),
-        BERTScore(FrozenEncoder(encoder.name, num_layers=4)),
-        BERTScore(FrozenEncoder(encoder.name, num_layers=2, dtype="bfloat16")),
+        BERTScore(encoder, idf=sents[:-1]),
+        BERTScore(encoder, idf=dict.fromkeys(range(30522), 1.0)),
+        BERTScore(FrozenEncoder(encoder.name, num_layers=4), idf=sents),
+        BERTScore(FrozenEncoder(encoder.name, num_layers=2, dtype="bfloat16"), idf=sents),
     ]
-    for other in (*others, MetricCollection([]), 3, {}):
+    for other in (*(updated(one, SECOND) for one in others), MetricCollection([]), 3, {}):
         with pytest.raises(ValueError, match=r"differ|must be a bertscore_tm.BERTScore or its"):
             metric.merge_state(other)
-    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST)))
+    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, idf=sents)))
+    metric.merge_state(updated(BERTScore(encoder, idf=tuple(reversed(sents))), SECOND))
+    assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND, idf=sents)))
+
+
+def test_holds_no_module_and_no_parameter(encoder):
+    metric = updated(BERTScore(encoder), FIRST)
+    assert list(metric.parameters()) == list(metric.buffers()) == list(metric.children()) == []
+    flags = (BERTScore.higher_is_better, BERTScore.is_differentiable, BERTScore.full_state_update)
+    assert flags == (True, False, False)
+
+
+def test_does_not_follow_the_dtype_of_its_owner(encoder):
+    owner = nn.Module()
+    owner.metric, owner.linear = BERTScore(encoder, idf=True), nn.Linear(1, 1)
+    updated(owner.metric, FIRST)
+    for cast in (nn.Module.half, nn.Module.double, lambda one: one.to("cpu", torch.bfloat16)):
+        for module in (owner, owner.metric):
+            cast(module)
+        assert owner.linear.weight.dtype != torch.float32
+        for name, dtype in owner.metric._dtypes.items():
+            assert all(part.dtype == dtype for part in getattr(owner.metric, name))
+    updated(owner.metric, THIRD)
+    owner.metric.set_dtype(torch.bfloat16)
+    assert_equal(owner.metric.compute(), mean(per_pair(encoder, FIRST, THIRD, idf=True)))
+    assert owner.metric.compute()["f1"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("idf", [False, True])
-def test_state_dict(encoder, idf):
-    metric = updated(BERTScore(encoder, idf=idf), FIRST)
-    assert metric.state_dict() == {}
-    assert nn.ModuleDict({"metric": metric}).state_dict() == {}
-    metric.load_state_dict({})
-    metric.persistent(True)
-    saved = metric.state_dict()
-    loaded = BERTScore(encoder, idf=idf)
-    loaded.load_state_dict(saved)
-    assert_equal(updated(loaded, SECOND).compute(), mean(per_pair(encoder, FIRST, SECOND, idf=idf)))
+def test_inference_mode(minilm, idf):
+    encoder = FrozenEncoder(minilm, num_layers=1)
+    with torch.inference_mode():
+        metric = BERTScore(encoder, idf=idf, reduction="none")
+        metric.reset()
+        metric(*FIRST)
+    assert_equal(metric.compute(), per_pair(encoder, FIRST, idf=idf))
+    metric.update(*SECOND)
+    metric = pickle.loads(pickle.dumps(metric.clone()))
+    with torch.inference_mode():
+        metric.update(*THIRD)
+    assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND, THIRD, idf=idf))
+    assert not any(parameter.is_inference() for parameter in encoder.backbone(torch.device("cpu")).parameters())

@@ -1,9 +1,10 @@
-"""The metric on several ranks: collectives, encodings, uneven updates and errors."""
+"""The metric on several ranks: scores of one process, few bytes, uneven updates, errors, and calls by hand."""
 
 from __future__ import annotations
 
 import warnings
-from itertools import chain
+from collections.abc import Callable
+from itertools import chain, product
 from typing import Any
 
 import pytest
@@ -21,141 +22,184 @@ from bertscore_tm.scoring.rescaling import LayerBaseline
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
 
-pytestmark = pytest.mark.distributed
+pytestmark = [
+    pytest.mark.distributed,
+    # With idf all tokens of a single reference weigh 0.
+    pytest.mark.filterwarnings("ignore:1 candidate scored 0"),
+]
 
 TOLERANCE = 1e-6
-COUNT = 13
 LAYERS = 2
-# Whether idf, several references, all layers; test_worlds has more.
-KINDS = [(False, False, False), (True, True, True)]
+SIZES = (1, 12)
+# Whether idf, several references, all layers: every pair of two of them in every combination.
+KINDS = [(False, False, False), (True, True, False), (True, False, True), (False, True, True)]
+Data = dict[bool, tuple[list[str], list[Any]]]
 
 
-def texts(several: bool) -> tuple[list[str], list[Any]]:
-    preds, target = ([" ".join(text.split()[:9]) for text in side] for side in real_pairs(COUNT))
-    return preds, several_references(target) if several else target
+def texts(count: int) -> Data:
+    # What is compared depends on numbers of texts, not on their lengths.
+    preds, target = ([" ".join(text.split()[:8]) for text in side] for side in real_pairs(count))
+    return {False: (preds, target), True: (preds, several_references(target))}
 
 
 def part(data: tuple[list[str], list[Any]], numbers: list[int]) -> tuple[list[str], list[Any]]:
     return [data[0][i] for i in numbers], [data[1][i] for i in numbers]
 
 
-def shares(world_size: int) -> list[list[int]]:
-    """Uneven, interleaved, and the last rank has nothing."""
-    given = world_size - 1
-    uneven = [[i for i in range(COUNT) if (i * i) % given == rank] for rank in range(given)] + [[]]
-    assert sorted(chain(*uneven)) == list(range(COUNT))
-    return uneven
-
-
-def expected(kind: tuple[bool, bool, bool], encoder: FrozenEncoder, numbers: list[int]) -> dict[str, Tensor]:
-    idf, several, _ = kind
-    return bert_score(*part(texts(several), numbers), encoder, idf=idf)
-
-
-def deviation(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    assert all(found[name].shape == wanted[name].shape for name in SCORES)
-    return max(float((found[name] - wanted[name]).abs().max()) for name in SCORES)
-
-
 def num_pairs(metric: BERTScore) -> int:
     """How many pairs this rank holds."""
-    if "reference_counts" in metric.metric_state:
-        return sum(map(len, metric.reference_counts))
-    return sum(map(len, metric.scores))
+    return sum(map(len, metric.metric_state.get("reference_counts", metric.scores)))
+
+
+# --- any number of ranks and samples gives the scores of one process
+
+
+WORLD_SIZE = 3
+
+
+def uneven(size: int, rank: int) -> list[int]:
+    """Interleaved; the last rank has nothing."""
+    return [i for i in range(size) if min((i * i + i) % 7, WORLD_SIZE - 2) == rank]
+
+
+def as_sampled(size: int, rank: int) -> list[int]:
+    """As ``DistributedSampler`` deals out a data set: in turn, with its beginning repeated until all have as many."""
+    padded = -(-size // WORLD_SIZE) * WORLD_SIZE
+    return [i % size for i in range(padded)][rank::WORLD_SIZE]
+
+
+def score_all(rank: int, model: str, data: Data) -> dict[Any, dict[str, Tensor]]:
+    warnings.filterwarnings("ignore", "1 candidate scored 0")
+    encoder = FrozenEncoder(model, num_layers=LAYERS, all_layers=True)
+    found: dict[Any, dict[str, Tensor]] = {}
+    for size, kind in product(SIZES, KINDS):
+        idf, several, all_layers = kind
+        for name, numbers, indexed in (
+            ("uneven", uneven(size, rank), False),
+            ("uneven, indexed", uneven(size, rank)[::-1], True),
+            ("sampled, indexed", as_sampled(size, rank), True),
+        ):
+            metric = BERTScore(encoder, reduction="none", idf=idf, layer=None if all_layers else LAYERS)
+            for start in range(0, len(numbers), 3):
+                batch = numbers[start : start + 3]
+                metric.update(*part(data[several], batch), indices=batch if indexed else None)
+            found[name, size, kind] = metric.compute()
+    return found
+
+
+@pytest.mark.slow
+def test_equals_one_process(minilm):
+    data = texts(max(SIZES))
+    reports = run_ranks(score_all, WORLD_SIZE, minilm, data, timeout_s=300)
+    for (name, size, kind), first in reports[0].items():
+        idf, several, all_layers = kind
+        order = list(chain(*(uneven(size, rank) for rank in range(WORLD_SIZE))))
+        assert sorted(order) == list(range(size))
+        encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers)
+        wanted = bert_score(*part(data[several], list(range(size))), encoder, idf=idf)
+        for score in SCORES:
+            values = wanted[score] if "indexed" in name else wanted[score][..., order]
+            torch.testing.assert_close(first[score], values, atol=TOLERANCE, rtol=0)
+            assert all(torch.equal(report[name, size, kind][score], first[score]) for report in reports)
+
+
+# --- what is sent
 
 
 class Counted:
-    """Counts what happens in a rank: encoded texts, calls of the tokenizer, and collectives with their sizes."""
+    """Counts what this rank does: texts that it encodes, calls of the tokenizer, and collectives with their bytes."""
 
     def __init__(self) -> None:
         self.encoded: list[str] = []
-        self.tokenized: list[int] = []
-        self.collectives: list[tuple[str, int]] = []
+        self.tokenized = 0
+        self.collectives: list[str] = []
+        self.bytes = 0
         encode, tokenize = FrozenEncoder.encode, TextTokenizer.__call__
 
-        def counted_encode(encoder, given, *args, **kwargs):
+        def counted_encode(encoder: FrozenEncoder, given: Any, *args: Any, **kwargs: Any) -> Any:
             self.encoded += list(given)
             return encode(encoder, given, *args, **kwargs)
 
-        def counted_tokenize(tokenizer, given):
-            self.tokenized.append(len(given))
+        def counted_tokenize(tokenizer: TextTokenizer, given: Any) -> Any:
+            self.tokenized += 1
             return tokenize(tokenizer, given)
 
         FrozenEncoder.encode, TextTokenizer.__call__ = counted_encode, counted_tokenize
-        for name in ("all_gather", "all_reduce", "barrier", "broadcast", "all_gather_into_tensor", "gather"):
-            setattr(torch.distributed, name, self._counted(name, getattr(torch.distributed, name)))
+        for name, position in (("all_gather", 1), ("all_reduce", 0)):
+            setattr(torch.distributed, name, self._counted(name, position))
+        for name in ("all_gather_into_tensor", "all_gather_object", "broadcast", "gather", "reduce", "send"):
+            setattr(torch.distributed, name, self._unexpected)
 
-    def _counted(self, name, function):
-        def counted(*args, **kwargs):
-            tensors = [value for value in args if isinstance(value, Tensor)]
-            self.collectives.append((name, max((value.numel() for value in tensors), default=0)))
+    def _counted(self, name: str, position: int) -> Callable[..., Any]:
+        function = getattr(torch.distributed, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.collectives.append(name)
+            self.bytes += args[position].numel() * args[position].element_size()
             return function(*args, **kwargs)
 
         return counted
 
-    def during(self, function) -> tuple[Any, list[tuple[str, int]]]:
-        """Call the function; it may neither encode nor tokenize. Return its value and its collectives."""
-        before = len(self.encoded), len(self.tokenized)
-        self.collectives = []
-        value = function()
-        assert (len(self.encoded), len(self.tokenized)) == before
-        return value, self.collectives
+    def _unexpected(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a collective that is not counted")
+
+    def by(self, metric: BERTScore, preds: list[str], target: list[Any], indices: list[int] | None) -> tuple[Any, ...]:
+        """Return the bytes and the collectives of ``compute``, and the texts that ``update`` encoded."""
+        self.encoded = []
+        metric.update(preds, target, indices=indices)
+        encoded, tokenized = list(self.encoded), self.tokenized
+        self.bytes, self.collectives = 0, []
+        metric.compute()
+        # What a rank holds after compute is its own share, of which nothing was encoded or tokenized again.
+        assert num_pairs(metric) == len(preds)
+        assert (self.encoded, self.tokenized) == (encoded, tokenized)
+        return self.bytes, self.collectives, encoded
 
 
-def score_all_kinds(rank: int, model: str, uneven: list[list[int]], both: dict[bool, Any]) -> dict[str, Any]:
-    """Several kinds of metrics, fed in two updates per rank."""
+def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict[Any, tuple[Any, ...]]:
     counted = Counted()
-    report: dict[str, Any] = {"plain": [], "collectives": [], "encoded": []}
-    mine = uneven[rank]
-    for idf, several, all_layers in KINDS:
-        data = both[several]
-        encoder = FrozenEncoder(model, num_layers=LAYERS, all_layers=all_layers)
-        counted.encoded.clear()
-        plain = BERTScore(encoder, reduction="none", idf=idf, cache_bytes=0)
-        for numbers in (mine[:2], mine[2:]):
-            plain.update(*part(data, numbers))
-        report["encoded"].append(list(counted.encoded))
-        found, collectives = counted.during(plain.compute)
-        report["plain"].append(found)
-        report["collectives"].append(collectives)
+    encoder = FrozenEncoder(model, num_layers=1)
+    options: dict[str, dict[str, Any]] = {
+        "mean": {},
+        "none": {"reduction": "none"},
+        "idf": {"idf": True},
+        "corpus": {"idf": pairs[1][:5]},
+        "confidence": {"confidence": 0.9},
+    }
+    found = {}
+    for (name, settings), count, long, indexed in product(options.items(), (10, 30), (False, True), (False, True)):
+        preds, target = ([text * (3 if long else 1) for text in side[:count]] for side in pairs)
+        # Two numbers in common, of which each is sent by both ranks before it is found to be the same.
+        indices = [rank * (count - 2) + i for i in range(count)] if indexed else None
+        metric = BERTScore(encoder, cache_bytes=0, **settings)
+        bytes_sent, collectives, encoded = counted.by(metric, preds, target, indices)
+        # Each text of this rank once, unless another metric has just had the same batch.
+        assert sorted(encoded) in ([], sorted({*preds, *target}))
+        found[name, count, long, indexed] = bytes_sent, collectives
+    return found
 
-        # What a rank holds after compute is still its own share.
-        assert num_pairs(plain) == len(mine)
-    return report
+
+def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
+    reports = run_ranks(count_all, 2, minilm, texts(30)[False])
+    vocabulary = FrozenEncoder(minilm, num_layers=1).tokenizer.vocab_size
+    per_score, per_index, per_token_id = 3 * 4, 8, 8
+    # Counts and settings: of a fixed size. Before each gathering the length of what is to come.
+    header, length = 8 * (4 + 8), 8
+    found = {key: bytes_sent for key, (bytes_sent, _) in reports[0].items()}
+    for (name, count, long, indexed), sent in found.items():
+        scores = length + per_score * count
+        indices = length + per_index * count if indexed else 0
+        frequencies = per_token_id * (vocabulary + 1) if name == "idf" else 0
+        # The second rank has the common pairs second, so that it sends two scores less, padded to the longest.
+        assert sent <= length + header + scores + indices + frequencies, (name, count, indexed)
+        assert sent >= header + frequencies + per_score * (count - 2)
+        assert found[name, count, True, indexed] == sent, "bytes do not depend on the number of tokens"
+        assert reports[1][name, count, long, indexed][1] == reports[0][name, count, long, indexed][1]
+    assert found["idf", 30, False, True] - found["idf", 10, False, True] == (per_score + per_index) * 20
+    assert found["mean", 30, False, False] == found["corpus", 30, False, False] == found["none", 30, True, False]
 
 
-@pytest.mark.slow
-def test_collectives_and_encodings(minilm):
-    world_size = 3
-    uneven = shares(world_size)
-    reports = run_ranks(
-        score_all_kinds, world_size, minilm, uneven, {several: texts(several) for several in (False, True)}, fresh=True
-    )
-    largest = 0.0
-    for number, kind in enumerate(KINDS):
-        encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=kind[2])
-        rank_by_rank = expected(kind, encoder, list(chain(*uneven)))
-        for report in reports:
-            largest = max(largest, deviation(report["plain"][number], rank_by_rank))
-            for name in SCORES:
-                assert torch.equal(report["plain"][number][name], reports[0]["plain"][number][name])
-        # Each rank encodes its own texts, each of them once per update.
-        data = texts(kind[1])
-        for report, numbers in zip(reports, uneven, strict=True):
-            wanted = []
-            for preds, target in (part(data, numbers[:2]), part(data, numbers[2:])):
-                wanted += {*preds, *chain(*([t] if isinstance(t, str) else t for t in target))}
-            assert sorted(report["encoded"][number]) == sorted(wanted)
-        # Everyone calls the same collectives; the largest tensor is the vocabulary's or has three numbers per pair.
-        names = [[name for name, _ in report["collectives"][number]] for report in reports]
-        assert all(calls == names[0] for calls in names)
-        assert len(names[0]) <= 20
-        vocabulary = 30522 + 1 if kind[0] else 0
-        sizes = sorted({size for report in reports for _, size in report["collectives"][number]})
-        per_pair = COUNT * 3 * (LAYERS + 1 if kind[2] else 1)
-        assert all(size <= per_pair or size == vocabulary for size in sizes), sizes
-    print(f"largest deviation over {world_size} processes: {largest:.1e}")
-    assert largest <= TOLERANCE
+# --- as in training
 
 
 def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]]) -> dict[str, Any]:
@@ -234,12 +278,20 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
     return report
 
 
+def expected(encoder: FrozenEncoder, idf: bool, numbers: list[int]) -> dict[str, Tensor]:
+    return bert_score(*part(texts(7)[False], numbers), encoder, idf=idf)
+
+
+def deviation(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    assert all(found[name].shape == wanted[name].shape for name in SCORES)
+    return max(float((found[name] - wanted[name]).abs().max()) for name in SCORES)
+
+
 @pytest.mark.slow
 def test_as_in_training(minilm):
-    reports = run_ranks(use_as_in_training, 2, minilm, texts(False))
+    reports = run_ranks(use_as_in_training, 2, minilm, texts(7)[False])
     encoder = FrozenEncoder(minilm, num_layers=LAYERS)
     for idf in (False, True):
-        kind = (idf, False, False)
         for rank, report in enumerate(reports):
             found = report[f"idf={idf}"]
             wanted = {
@@ -255,14 +307,16 @@ def test_as_in_training(minilm):
                 "repaired": [0, 2, 1, 3],
             }
             for name, numbers in wanted.items():
-                assert deviation(found[name], expected(kind, encoder, numbers)) <= TOLERANCE, (idf, rank, name)
+                assert deviation(found[name], expected(encoder, idf, numbers)) <= TOLERANCE, (idf, rank, name)
             for step, value in enumerate(found["steps"]):
-                assert deviation(value, expected(kind, encoder, [2 * step, 2 * step + 1])) <= TOLERANCE
+                assert deviation(value, expected(encoder, idf, [2 * step, 2 * step + 1])) <= TOLERANCE
     # Only the first rank speaks, with the counts of all.
     assert [text.split()[:2] for text in reports[0]["warnings"]] == [["2", "candidates"], ["2", "texts"]]
     assert reports[1]["warnings"] == []
     assert all(report["nothing"]["f1"] == 0 for report in reports)
 
+
+# --- calls by hand
 
 # Calls after an update, and sync_on_compute; "again" is another update.
 CALLS = [
@@ -299,8 +353,8 @@ def synchronise_by_hand(rank: int, model: str, data: tuple[list[str], list[Any]]
 
 
 def test_sync_and_compute_by_hand_as_in_torchmetrics(minilm):
-    reports = run_ranks(synchronise_by_hand, 2, minilm, texts(False))
-    wanted = expected((False, False, False), FrozenEncoder(minilm, num_layers=LAYERS), [0, 1, 2, 3])["f1"]
+    reports = run_ranks(synchronise_by_hand, 2, minilm, texts(7)[False])
+    wanted = expected(FrozenEncoder(minilm, num_layers=LAYERS), False, [0, 1, 2, 3])["f1"]
     for report in reports:
         for calls, (plain, ours) in report.items():
             for (name, sum_of_pairs), (_, scores) in zip(plain, ours, strict=True):

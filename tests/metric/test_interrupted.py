@@ -23,7 +23,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.functional import SCORES, bert_score
 from tests.support.lightning_modules import Steady, chooser, loader, trainer
-from tests.support.separate_ranks import run_separate_ranks
+from tests.support.ranks import run_separate_ranks
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.distributed
@@ -64,8 +64,6 @@ def compute_without_the_other_rank(
     metric.update(*([side[i] for i in SHARES[rank]] for side in pairs))
     # Lets both come this far, so that it is the metric's own collectives that fail.
     dist.barrier()
-    if (rank, other) == (1, "dies before compute"):
-        die()
     if (rank, other) == (1, "dies within compute"):
         # A gather of torchmetrics takes three: the first is complete, and the document frequencies are not.
         die_after_collectives(3)
@@ -84,11 +82,7 @@ def compute_without_the_other_rank(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("idf", "other"),
-    [
-        (False, "dies before compute"),
-        (True, "dies within compute"),
-        (True, "is silent"),
-    ],
+    [(False, "is silent"), (True, "dies within compute")],
 )
 def test_a_rank_without_the_other_ends_with_an_error_and_its_pairs(minilm, idf, other):
     pairs = real_pairs(7)
@@ -109,7 +103,7 @@ def test_a_rank_without_the_other_ends_with_an_error_and_its_pairs(minilm, idf, 
 
 EXAMPLES = 9
 # Each epoch takes two steps and then validates in three batches.
-EPOCHS = 4
+EPOCHS = 3
 DIES_AT = 4
 KINDS = ("metric_", "kept_", "val_bertscore_")
 
@@ -187,7 +181,7 @@ def test_run_killed_in_validation_resumes_with_equal_scores(minilm, tmp_path):
     uninterrupted = run_separate_ranks(train, 2, minilm, pairs, tmp_path / "uninterrupted", False)
     assert [rank.exit_code for rank in uninterrupted] == [0, 0]
     wanted = uninterrupted[0].report["scores"]
-    assert list(wanted) == [2, 4, 6, 8]
+    assert list(wanted) == [2, 4, 6]
     for kind in KINDS:
         # Each validation scores other texts than those before.
         assert len({scores[f"{kind}f1"] for scores in wanted.values()}) == EPOCHS
@@ -204,7 +198,7 @@ def test_run_killed_in_validation_resumes_with_equal_scores(minilm, tmp_path):
     for rank in resumed:
         assert rank.exit_code == 0
         # Lightning 2.6 does not repeat the validation that followed the checkpoint.
-        assert {6, 8} <= set(rank.report["scores"])
+        assert 6 in rank.report["scores"]
         for step, scores in rank.report["scores"].items():
             assert scores == pytest.approx(wanted[step], abs=1e-6)
         assert list(rank.report["middle"]["scores"].values()) == [pytest.approx(wanted[DIES_AT], abs=1e-6)]

@@ -1,24 +1,27 @@
-"""What the metric's options change: picked layers, single scores, read-only settings."""
+"""What the metric's options change: picked layers, intervals, and objects with a metric's own settings."""
 
 from __future__ import annotations
 
-import copy
-import pickle
+import math
 from typing import Any
 
 import bert_score as oracle
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.functional import bert_score
+from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.scoring.alignment import compute_alignment
+from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.statistics import mean_interval
 from tests.support.models import tiny_model
+from tests.support.ranks import run_ranks
 from tests.support.short_pairs import (
     CORPUS,
     COUNT,
+    INTERVAL,
     LAYERS,
     ONE,
     PREDS,
@@ -29,6 +32,7 @@ from tests.support.short_pairs import (
     mean,
     stacked,
     updated,
+    weights,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,20 +41,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # --- a layer of all
 
 
-@pytest.mark.parametrize(("layer", "idf"), [(0, True), (3, False), (-1, False), (-5, True)])
+@pytest.mark.parametrize(("layer", "idf"), [(0, True), (-5, False)])
 def test_a_picked_layer(minilm, every, layer, idf):
     number = layer if layer >= 0 else 7 + layer
-    picked = updated(BERTScore(every, layer=layer, idf=idf, reduction="none"), PREDS, SEVERAL)
-    average = updated(BERTScore(every, layer=layer, idf=idf), PREDS, SEVERAL)
-    found, averaged = picked.compute(), average.compute()
-    row = stacked(bert_score(PREDS, SEVERAL, every, idf=idf))[:, number]
-    assert_close(stacked(found), row)
-    assert_close(stacked(averaged), mean(row))
+    found = updated(BERTScore(every, layer=layer, idf=idf, reduction="none"), PREDS, SEVERAL).compute()
     # What it gives out has no dimension of layers.
     assert {value.shape for value in found.values()} == {(COUNT,)}
-    assert {value.shape for value in averaged.values()} == {()}
     # BERT has no norm after its last layer, so that a model cut there gives the same.
-    assert_close(stacked(bert_score(PREDS, SEVERAL, FrozenEncoder(minilm, num_layers=layer), idf=idf)), row)
+    cut = FrozenEncoder(minilm, num_layers=layer)
+    assert_close(stacked(found), stacked(bert_score(PREDS, SEVERAL, cut, idf=idf)))
     theirs = oracle.score(PREDS, SEVERAL, model_type=minilm, num_layers=number, idf=idf, **ONE)
     assert_close(stacked(found), torch.stack(theirs))
 
@@ -66,7 +65,7 @@ def test_a_picked_layer_of_a_model_with_a_final_norm(family):
         assert_close(stacked(updated(picked).compute()), stacked(bert_score(PREDS, TARGET, cut)))
 
 
-def test_negative_numbers_count_from_the_models_last_layer(minilm):
+def test_negative_numbers_count_from_the_models_last_layer(minilm, encoder):
     """Not from the last one that comes out."""
     some = FrozenEncoder(minilm, num_layers=4, all_layers=True)
     found = updated(BERTScore(some, layer=-4, reduction="none")).compute()
@@ -74,26 +73,8 @@ def test_negative_numbers_count_from_the_models_last_layer(minilm):
     for layer in (5, 6, 7, -1, -2, -8, 100):
         with pytest.raises(ValueError, match=f"={layer} is not one of the layers 0 to 4"):
             BERTScore(some, layer=layer)
-
-
-def test_one_layer_is_picked_from_all_layers_only(encoder):
     with pytest.raises(ValueError, match="layer=1 needs an encoder with all_layers=True"):
         BERTScore(encoder, layer=1)
-
-
-def test_rescaling_of_a_picked_layer(every, tmp_path):
-    table = baseline(tmp_path)
-    for layer in (0, 2, 5, -1):
-        number = layer % 7
-        options: dict[str, Any] = {"rescale": table}
-        raw = stacked(updated(BERTScore(every, layer=layer, reduction="none")).compute())
-        row = torch.tensor([0.1 + number / 20, 0.2 + number / 25, 0.15 + number / 30])[:, None]
-        for reduction in ("none", "mean"):
-            found = stacked(updated(BERTScore(every, layer=layer, reduction=reduction, **options)).compute())
-            expected = (raw - row) / (1 - row)
-            assert_close(found, expected if reduction == "none" else mean(expected), 2e-6)
-        rows = stacked(updated(BERTScore(every, reduction="none", **options)).compute())
-        assert_close(rows[:, number], (raw - row) / (1 - row), 2e-6)
 
 
 def test_signatures_and_states_differ_by_picked_layer(minilm, every):
@@ -104,91 +85,159 @@ def test_signatures_and_states_differ_by_picked_layer(minilm, every):
             table[0].merge_state(updated(metric))
     # A layer has the same vectors in every encoder.
     shallower = FrozenEncoder(minilm, num_layers=4, all_layers=True)
-    for metric in (
-        BERTScore(every, layer=-5),
-        BERTScore(FrozenEncoder(minilm, num_layers=2)),
-        BERTScore(shallower, layer=2),
-    ):
+    same = BERTScore(every, layer=-5)
+    for metric in (same, same.clone(), BERTScore(FrozenEncoder(minilm, num_layers=2)), BERTScore(shallower, layer=2)):
         assert metric.signature() == table[0].signature()
-    same = updated(BERTScore(every, layer=-5))
-    table[0].merge_state(same)
+    table[0].merge_state(updated(same))
     assert torch.equal(stacked(table[0].compute()), stacked(same.compute()))
-    for other in (copy.deepcopy(same), same.clone(), pickle.loads(pickle.dumps(same))):
-        assert other.signature() == same.signature()
-        assert torch.equal(stacked(updated(other).compute()), stacked(updated(same.clone()).compute()))
 
 
-# --- one score alone
+# --- intervals
 
 
 @pytest.mark.parametrize(
-    ("score", "reduction", "all_layers", "idf"),
-    [
-        ("precision", "mean", False, True),
-        ("precision", "none", True, False),
-        ("recall", "none", False, True),
-        ("recall", "mean", True, True),
-        ("f1", "mean", False, False),
-        ("f1", "none", True, True),
-    ],
+    ("kind", "reduction", "confidence"),
+    [("corpus", "mean", 0.95), ("all layers", "none", 0.5), ("all layers, rescaled", "mean", 0.5)],
 )
-def test_one_score(minilm, every, score, reduction, all_layers, idf):
-    encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers)
-    metric = updated(BERTScore(encoder, idf=idf, component=score, reduction=reduction))
-    expected = bert_score(PREDS, TARGET, encoder, idf=idf)[score]
-    layers = (LAYERS + 1,) if all_layers else ()
+def test_an_interval_is_that_of_the_pairs(minilm, every, tmp_path, kind, reduction, confidence):
+    options: dict[str, Any] = {"rescale": baseline(tmp_path)} if "rescaled" in kind else {}
+    if kind == "corpus":
+        options["idf"] = CORPUS
+    encoder = every if "layers" in kind else FrozenEncoder(minilm, num_layers=LAYERS)
+    found = updated(BERTScore(encoder, reduction=reduction, confidence=confidence, **options)).compute()
+    f1 = bert_score(PREDS, TARGET, encoder, **options)["f1"]
+    assert list(found) == [*SCORES, *INTERVAL]
+    for name, end in zip(INTERVAL, mean_interval(f1, confidence, bounds=(-math.inf, 1)), strict=True):
+        assert found[name].shape == f1.shape[:-1]
+        assert_close(found[name], end)
+    assert_close(found["f1"], f1 if reduction == "none" else mean(f1))
+    assert (found["f1_low"] < mean(f1)).all()
+    assert (mean(f1) < found["f1_high"]).all()
+
+
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_an_interval_has_the_range_of_scores_and_needs_two_pairs(encoder, tmp_path, rescaled):
+    options: dict[str, Any] = {"rescale": baseline(tmp_path)} if rescaled else {}
+    metric = BERTScore(encoder, reduction="none", confidence=0.999, **options)
+    metric.update([TARGET[0], TARGET[1], PREDS[2]], TARGET[:3])
     found = metric.compute()
-    assert isinstance(found, Tensor)
-    assert found.shape == ((*layers, COUNT) if reduction == "none" else layers)
-    assert_close(found, expected if reduction == "none" else mean(expected))
-    assert torch.equal(found, updated(BERTScore(encoder, idf=idf, reduction=reduction)).compute()[score])
+    low, high = mean_interval(found["f1"], 0.999)
+    b = metric._baseline.rows[2].item() if rescaled else 0.0
+    least = (-1 - b) / (1 - b)
+    assert high > 1
+    assert found["f1_high"] == 1
+    assert found["f1_low"].item() == pytest.approx(max(low.item(), least), abs=1e-5)
     one = metric(PREDS[0], TARGET[0])
-    assert one.shape == ((*layers, 1) if reduction == "none" else layers)
-    assert metric.compute().shape == ((*layers, COUNT + 1) if reduction == "none" else layers)
+    assert one["f1"].isfinite().all()
+    assert all(one[name].shape == () and one[name].isnan() for name in INTERVAL)
 
 
-def test_one_score_excludes_other_settings(encoder):
-    for score in ("F1", "f2", "hash", "", 1, ["f1"], True):
+@pytest.mark.parametrize("confidence", [0, 1.0, -0.1, 95, math.nan, math.inf])
+def test_impossible_confidence(encoder, confidence):
+    with pytest.raises(ValueError, match="confidence must be between 0 and 1, got"):
+        BERTScore(encoder, confidence=confidence)
+
+
+# --- other settings
+
+
+@pytest.mark.parametrize("options", [{}, {"idf": True}], ids=str)
+def test_states_on_the_cpu(encoder, options):
+    metric = BERTScore(encoder, compute_on_cpu=True, **options)
+    metric(PREDS[:3], TARGET[:3])
+    updated(metric, PREDS[3:], TARGET[3:])
+    assert all(part.device.type == "cpu" for name in metric._dtypes for part in getattr(metric, name))
+    assert_close(metric.compute()["f1"], mean(bert_score(PREDS, TARGET, encoder, **options)["f1"]))
+
+
+def test_impossible_settings(encoder):
+    with pytest.raises(ValueError, match="reduction='sum'"):
+        BERTScore(encoder, reduction="sum")
+    with pytest.raises(ValueError, match="Unexpected keyword"):
+        BERTScore(encoder, no_such_option=1)
+    for score in ("F1", "hash", "", 1, ["f1"], True):
         with pytest.raises(ValueError, match=r"component=.* is not one of 'precision', 'recall', 'f1'"):
             BERTScore(encoder, component=score)
     with pytest.raises(ValueError, match=r"component='recall' computes a single tensor.*confidence=0.9: remove one"):
         BERTScore(encoder, component="recall", confidence=0.9)
 
 
-# --- other settings
+@pytest.mark.parametrize("make", [BERTScore, SoftBERTScoreLoss])
+def test_impossible_cache_bytes(encoder, make):
+    with pytest.raises(ValueError, match="cache_bytes must be at least 0, got -1"):
+        make(encoder, cache_bytes=-1)
+    # Refused at once, as otherwise some of them fail only when a cache fills up.
+    for wrong in (1e6, "1GB", None, True):
+        with pytest.raises(TypeError, match=f"cache_bytes must be an integer, got {wrong!r}"):
+            make(encoder, cache_bytes=wrong)
+    made = make(encoder, cache_bytes=np.int64(5))
+    assert (type(made.cache_bytes), made.cache_bytes) == (int, 5)
 
 
-def test_impossible_cache_bytes(encoder):
-    for make in (BERTScore, SoftBERTScoreLoss):
-        for negative in (-1, -(2**30)):
-            with pytest.raises(ValueError, match=f"cache_bytes must be at least 0, got {negative}"):
-                make(encoder, cache_bytes=negative)
-        # Refused at once, as otherwise some of them fail only when a cache fills up.
-        for wrong in (1e6, 0.5, "1GB", None, True):
-            with pytest.raises(TypeError, match=f"cache_bytes must be an integer, got {wrong!r}"):
-                make(encoder, cache_bytes=wrong)
-        made = make(encoder, cache_bytes=np.int64(5))
-        assert (type(made.cache_bytes), made.cache_bytes) == (int, 5)
+# --- weights, pairs and alignments with a metric's own settings
 
 
-@pytest.mark.parametrize(
-    ("options", "reduction"),
-    [({}, "mean"), ({"idf": True}, "none"), ({"idf": CORPUS}, "none"), ({"confidence": 0.9}, "mean")],
-    ids=str,
-)
-def test_states_on_the_cpu(encoder, options, reduction):
-    metrics = [BERTScore(encoder, compute_on_cpu=flag, reduction=reduction, **options) for flag in (False, True)]
-    for metric in metrics:
-        metric(PREDS[:3], TARGET[:3])
-        updated(metric, PREDS[3:], TARGET[3:])
-        for name in metric._dtypes:
-            assert all(part.device.type == "cpu" for part in getattr(metric, name))
-    found = [metric.compute() for metric in metrics]
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-    assert_close(found[1]["f1"], (mean if reduction == "mean" else torch.clone)(wanted_f1(encoder, options)))
+def weights_on_a_rank(rank, folder):
+    metric = BERTScore(FrozenEncoder(folder, num_layers=LAYERS), idf=True)
+    # The last pair on both ranks, as a sampler would repeat it; the second rank has nothing else.
+    numbers = list(range(COUNT)) if rank == 0 else [COUNT - 1]
+    metric.update([PREDS[i] for i in numbers], [TARGET[i] for i in numbers], indices=numbers)
+    weights = metric.token_weights()
+    return weights.table, weights.source, metric.compute()["f1"]
 
 
-def wanted_f1(encoder: FrozenEncoder, options: dict[str, Any]) -> Tensor:
-    chosen = {name: value for name, value in options.items() if name != "confidence"}
-    f1: Tensor = bert_score(PREDS, TARGET, encoder, **chosen)["f1"]
-    return f1
+@pytest.mark.distributed
+def test_weights_for_a_loss_are_those_of_all_ranks(minilm):
+    encoder = FrozenEncoder(minilm, num_layers=LAYERS)
+    expected = BERTScore(encoder, idf=TARGET)
+    expected.update(PREDS, TARGET)
+    for table, source, f1 in run_ranks(weights_on_a_rank, 2, str(minilm)):
+        assert torch.equal(table, expected.token_weights().table)
+        assert source == expected.token_weights().source
+        assert f1.item() == pytest.approx(expected.compute()["f1"].item(), abs=1e-6)
+
+
+def test_weights_for_a_loss(encoder):
+    metric = BERTScore(encoder, idf=True)
+    with pytest.raises(ValueError, match="there are none yet: call update first"):
+        metric.token_weights()
+    metric.update(PREDS, TARGET)
+    before = {name: score.item() for name, score in metric.compute().items()}
+    table = metric.token_weights().table
+    references = encoder.tokenizer(TARGET).ids
+    for token in {i for row in references for i in row}:
+        count = sum(token in row for row in references)
+        assert table[token].item() == pytest.approx(math.log((COUNT + 1) / (count + 1)))
+    assert {name: score.item() for name, score in metric.compute().items()} == before
+    given = BERTScore(encoder, idf=weights()).token_weights().table
+    assert all(given[token].item() == pytest.approx(weight) for token, weight in weights().items())
+
+
+@pytest.mark.parametrize("options", [{"component": "f1", "idf": True}, {"confidence": 0.9, "idf": CORPUS}])
+def test_a_metric_of_the_same_settings_gives_pairs(encoder, options):
+    metric = BERTScore(encoder, **options)
+    metric.update(PREDS[:4], TARGET[:4])
+    twin = updated(metric.per_pair())
+    assert list(twin.compute()) == list(SCORES)
+    assert_close(stacked(twin.compute()), stacked(bert_score(PREDS, TARGET, encoder, idf=options["idf"])))
+    assert metric.update_count == 1  # its pairs are its own
+
+
+def test_a_metric_aligns_with_its_own_settings(minilm, every):
+    texts = "a cat sleeps", "the kitten is sleeping"
+    encoder = FrozenEncoder(minilm, num_layers=5)
+    sents = ["a cat", "the kitten", "the dog is sleeping"]
+    one = BERTScore(every, layer=5, idf=sents).align(*texts)
+    other = compute_alignment(*texts, encoder, token_weights(encoder, sents))
+    assert one.candidate.tokens == other.candidate.tokens
+    assert torch.allclose(one.similarity, other.similarity, atol=1e-6)
+    assert torch.allclose(one.candidate.shares, other.candidate.shares, atol=1e-6)
+    metric = BERTScore(every, layer=5, idf=True)
+    with pytest.raises(ValueError, match="there are none yet: call update first"):
+        metric.align(*texts)
+    metric.update(["x"] * 3, sents)
+    scores = bert_score([texts[0]], [texts[1]], encoder, idf=sents)
+    assert metric.align(*texts).f1 == pytest.approx(scores["f1"].item(), abs=1e-6)
+    assert metric.align(*texts).settings.endswith("layer 5, idf of 3 texts")
+    with pytest.raises(ValueError, match="an alignment needs a single layer"):
+        BERTScore(every).align(*texts)

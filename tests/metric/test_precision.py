@@ -1,4 +1,7 @@
-"""Sharded modules and mixed precision: the encoder stays whole and in float32, and the score is the same."""
+"""Metric, loss and callback in one LightningModule, of any precision, sharded or not.
+
+The encoder stays whole and in float32, training and checkpoints never see it, and the score is the same.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 from transformers import AutoModel
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.functional import bert_score
+from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_modules import trainer
-from tests.support.separate_ranks import run_separate_ranks
+from tests.support.ranks import run_separate_ranks
 from tests.support.texts import real_pairs
 
 VOCABULARY = 30522
@@ -81,10 +84,12 @@ class Training(pl.LightningModule):
         self.losses.append(loss.item())
         return loss
 
-    def validation_step(self, batch: list[int], batch_idx: int) -> None:
+    def validation_step(self, batch: list[int], batch_idx: int) -> dict[str, list[str]]:
         # Within the precision's context.
         self.log("val_loss", self.system(batch), batch_size=len(batch), sync_dist=True)
         self.system.update(batch)
+        preds, target = ([side[i] for i in batch] for side in self.system.pairs)
+        return {"preds": preds, "target": target}
 
     def on_validation_epoch_end(self) -> None:
         self.log_dict(self.system.compute(), sync_dist=True)
@@ -124,47 +129,7 @@ def expected(model: str, pairs: tuple[list[str], list[str]]) -> dict[str, float]
     for kind, idf in (("plain", False), ("idf", True)):
         for name, values in bert_score(*pairs, FrozenEncoder(model, num_layers=LAYERS), idf=idf).items():
             found[f"{kind}_{name}"] = values.mean().item()
-    return found
-
-
-def train_by_hand(rank: int, report: dict[str, Any], model: str, pairs: tuple[list[str], list[str]]) -> None:
-    mesh = init_device_mesh("cpu", (2,))
-    for name, policy in (("plain", {}), ("bf16", {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)})):
-        torch.manual_seed(0)
-        system = System(model, pairs)
-        before = whole(system)
-        system.shard(mesh=mesh, **policy)
-        assert isinstance(system, FSDPModule)
-        optimizer = torch.optim.SGD(system.parameters(), lr=0.1)
-        losses = []
-        for step in range(2):
-            loss = system([2 * step + rank])
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        after = whole(system)
-        assert all(isinstance(value, DTensor) for value in system.parameters())
-        assert all(not torch.equal(after[key], before[key]) for key in OWN)
-        # All ranks have number 0, which counts once.
-        system.update([0, *range(rank, COUNT, 2)])
-        report[name] = losses, {key: value.item() for key, value in system.compute().items()}
-        assert_encoder_untouched(system, model)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_fully_sharded_module(minilm):
-    pairs = real_pairs(COUNT)
-    ranks = run_separate_ranks(train_by_hand, 2, minilm, pairs)
-    assert [rank.exit_code for rank in ranks] == [0, 0]
-    wanted = expected(minilm, pairs)
-    for rank in ranks:
-        losses, scores = zip(*rank.report.values(), strict=True)
-        assert all(found == pytest.approx(wanted, abs=1e-6) for found in scores)
-        # The policy took effect: bfloat16 logits have another loss.
-        assert losses[0] != losses[1]
-        assert losses[0] == pytest.approx(losses[1], abs=0.01)
+    return found | {f"val_bertscore_{name}": found[f"plain_{name}"] for name in SCORES}
 
 
 def fit(folder: Path, model: str, pairs: tuple[list[str], list[str]], **options: Any) -> dict[str, Any]:
@@ -172,7 +137,8 @@ def fit(folder: Path, model: str, pairs: tuple[list[str], list[str]], **options:
     pl.seed_everything(0, verbose=False)
     module = Training(model, pairs)
     before = whole(module.system)
-    run = trainer(folder, max_epochs=1, **options)
+    callback = BERTScoreCallback(BERTScore(FrozenEncoder(model, num_layers=LAYERS)))
+    run = trainer(folder, callbacks=[callback], max_epochs=1, **options)
     run.fit(module)
     after = whole(module.system)
     assert all(not torch.equal(after[name], before[name].to(after[name].dtype)) for name in OWN)
@@ -199,6 +165,29 @@ def test_precision_in_one_process(minilm, tmp_path, one_thread):
     pairs = real_pairs(COUNT)
     runs = {precision: fit(tmp_path, minilm, pairs, precision=precision) for precision in PRECISIONS}
     assert_same_scores(runs, expected(minilm, pairs))
+
+
+def test_checkpoints_and_optimizers_never_see_the_encoder(minilm, tmp_path, one_thread):
+    pairs = real_pairs(COUNT)
+    module = Training(minilm, pairs)
+    callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYERS)))
+    run = trainer(tmp_path, callbacks=[callback], max_epochs=1)
+    # Validation comes first, in inference mode: the loss must still be able to train with the same encoder.
+    run.validate(module, verbose=False)
+    run.fit(module)
+    system = module.system
+    # One copy of the weights serves the metrics, the loss and the callback.
+    cpu = torch.device("cpu")
+    held = system.encoder.backbone(cpu)
+    assert all(one.backbone(cpu) is held for one in (system.loss_fn.encoder, callback.metric.encoder))
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    weights = sum(value.numel() * value.element_size() for value in system.parameters())
+    assert set(saved["state_dict"]) == {f"system.{name}" for name in OWN}
+    assert (tmp_path / "last.ckpt").stat().st_size < weights + 20_000
+    optimized = [value for group in run.optimizers[0].param_groups for value in group["params"]]
+    assert list(map(id, optimized)) == list(map(id, module.parameters()))
+    Training(minilm, pairs).load_state_dict(saved["state_dict"])
 
 
 STRATEGIES = {

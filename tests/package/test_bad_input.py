@@ -1,6 +1,5 @@
 """Whatever comes in as text: never NaN, never outside [-1, 1], identical texts score 1, or a clear error."""
 
-import itertools
 import re
 import warnings
 
@@ -84,7 +83,7 @@ def test_models_that_are_not_found_name_the_remedy(monkeypatch, name, remedy):
     assert remedy in str(caught.value)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), idf=st.booleans())
 def test_any_texts_have_a_score(any_encoder, data, idf):
     size = data.draw(st.integers(0, 6))
@@ -93,7 +92,7 @@ def test_any_texts_have_a_score(any_encoder, data, idf):
     check(bert_score(preds, target, any_encoder, idf=idf), size)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(corpus=st.lists(texts, min_size=1, max_size=6))
 @example(corpus=["\ud800", "a\udfffb", "\x00", "\u202eabc"])
 def test_identical_texts_score_one_or_have_no_text(any_encoder, corpus):
@@ -103,20 +102,9 @@ def test_identical_texts_score_one_or_have_no_text(any_encoder, corpus):
         assert scores[name].tolist() == pytest.approx([float(content) for content in has_content], abs=1e-6)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(corpus=st.lists(texts, min_size=1, max_size=6))
-def test_the_metric_takes_what_the_function_takes(any_encoder, corpus):
-    target = list(reversed(corpus))
-    metric = BERTScore(any_encoder, reduction="none")
-    for pred, reference in zip(corpus, target, strict=True):
-        metric.update([pred], [reference])
-    found, expected = metric.compute(), bert_score(corpus, target, any_encoder)
-    for name in SCORES:
-        torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("long_text", ["truncate", "window"])
-@pytest.mark.parametrize("character", ["a", "é", "漢", "👍", "\u0301", "\x01"])
+@pytest.mark.parametrize(
+    ("character", "long_text"), [("a", "window"), ("漢", "truncate"), ("漢", "window"), ("\u0301", "truncate")]
+)
 def test_a_word_of_a_megabyte(minilm, character, long_text):
     size = 1_000_000
     if character == "漢":  # every character is a token, and every window is encoded
@@ -128,64 +116,23 @@ def test_a_word_of_a_megabyte(minilm, character, long_text):
     check(scores, 2)
 
 
-def test_a_word_of_a_megabyte_in_byte_pairs():
-    model, tokenizer = tiny_model("roberta")
-    word = "ab" * 500_000
-    scores = bert_score([word], [word], FrozenEncoder(model, tokenizer, num_layers=1))
-    assert scores["f1"].item() == pytest.approx(1, abs=1e-6)
-
-
-def test_thousands_of_empty_texts(encoder):
-    with pytest.warns(UserWarning, match="5000 candidates scored 0"):
-        scores = bert_score([""] * 5000, [" "] * 5000, encoder)
-    assert all(scores[name].shape == (5000,) and not scores[name].any() for name in SCORES)
-    with pytest.warns(UserWarning, match="3000 candidates scored 0"):
-        scores = bert_score(["a"] + [""] * 3000, [["a", ""]] * 3001, encoder, idf=True)
-    check(scores, 3001)
-    metric = BERTScore(encoder)
-    metric.update([""] * 2000, [[""] * 3] * 2000)
-    with pytest.warns(UserWarning, match="2000 candidates scored 0"):
-        assert metric.compute()["f1"] == 0
-
-
 PREDS, TARGET = ["a cat", "the dog ran", "rain"], ["the cat", "a dog", "sun"]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        list,
-        tuple,
-        iter,
-        lambda texts: (text for text in texts),
-        lambda texts: itertools.chain(texts),
-        np.array,
-        lambda texts: np.array(texts, dtype=object),
-        pd.Series,
-        lambda texts: pd.Series(texts, dtype="string", index=[7, 5, 3]),
-        lambda texts: pd.DataFrame({"text": texts})["text"],
-        pd.Index,
-        pa.array,
-        lambda texts: pa.chunked_array([texts[:1], texts[1:]]),
-        lambda texts: pa.array(texts).dictionary_encode(),
-    ],
-    ids=[
-        "list",
-        "tuple",
-        "iterator",
-        "generator",
-        "chain",
-        "array",
-        "objects",
-        "series",
-        "strings",
-        "column",
-        "index",
-        "arrow",
-        "chunks",
-        "categories",
-    ],
-)
+MAKERS = {
+    "tuple": tuple,
+    "generator": lambda texts: (text for text in texts),
+    "array": np.array,
+    "objects": lambda texts: np.array(texts, dtype=object),
+    "strings": lambda texts: pd.Series(texts, dtype="string", index=[7, 5, 3]),
+    "column": lambda texts: pd.DataFrame({"text": texts})["text"],
+    "index": pd.Index,
+    "chunks": lambda texts: pa.chunked_array([texts[:1], texts[1:]]),
+    "categories": lambda texts: pa.array(texts).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_kinds_of_sequences(encoder, make):
     expected = bert_score(PREDS, TARGET, encoder)["f1"]
     assert torch.equal(bert_score(make(PREDS), make(TARGET), encoder)["f1"], expected)
@@ -209,17 +156,14 @@ def test_several_references_in_rows(encoder):
         (None, ["a"], TypeError, "preds must be a string or a sequence of strings, got None (NoneType)"),
         (["a"], 3, TypeError, "target must be a string or a sequence of strings, got 3 (int)"),
         ({"a": 1}, ["a"], TypeError, "preds must be a string or a sequence of strings, got {'a': 1} (dict)"),
-        ({"a"}, ["a"], TypeError, "preds must be a string or a sequence of strings, got {'a'} (set)"),
         (b"a", ["a"], TypeError, "a sequence of strings, got b'a' (bytes): decode bytes to a string first"),
         ([b"a"], ["a"], TypeError, "preds[0] must be a string, got b'a' (bytes): decode bytes to a string first"),
         (["a"], [bytearray(b"a")], TypeError, "got bytearray(b'a') (bytearray): decode bytes to a string first"),
         (np.array([b"a"]), ["a"], TypeError, "decode bytes to a string first, as with .decode('utf-8')"),
         (pa.array(["a", None]), ["a", "b"], TypeError, "preds[1] must be a string, got None (NoneType)"),
         (pa.array([7]), ["a"], TypeError, "preds[0] must be a string, got 7 (int): decode token ids"),
-        (pa.array([b"a"]), ["a"], TypeError, "preds[0] must be a string, got b'a' (bytes): decode bytes"),
         (pa.table({"x": ["a"]}), ["a"], TypeError, "preds must be a string or a sequence of strings, got pyarrow"),
         (["a", None], ["a", "b"], TypeError, "preds[1] must be a string, got None (NoneType)"),
-        (["a"], [float("nan")], TypeError, "target[0] must be a string or a sequence of strings, got nan (float)"),
         (["a"], [["a", float("nan")]], TypeError, "target[0][1] must be a string, got nan (float)"),
         (pd.Series(["a", None]), ["a", "b"], TypeError, "preds[1] must be a string, got"),
         (pd.Series(["a", pd.NA], dtype="string"), ["a", "b"], TypeError, "preds[1] must be a string, got"),

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import random
 import signal
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
-import torch.distributed as dist
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.cli import main
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.metric.test_interrupted import die, die_after_collectives
+from tests.metric.test_interrupted import die
 from tests.package.test_faults_files import PAIRS
 from tests.support.lightning_modules import Steady, chooser, trainer, weights
 from tests.support.models import save_tiny_model
-from tests.support.separate_ranks import run_separate_ranks
+from tests.support.ranks import run_separate_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,35 +61,6 @@ def test_command_killed_while_writing_keeps_the_old_file(tiny, tmp_path, capsys)
     assert target.read_text() == written
 
 
-def compute_with_one_that_dies(rank: int, report: dict[str, Any], model: str) -> None:
-    group = dist.new_group(timeout=timedelta(seconds=20))
-    metric = BERTScore(FrozenEncoder(model, num_layers=LAYER), process_group=group)
-    own = slice(4 * rank, 4 * rank + 4)
-    metric.update(PAIRS[0][own], PAIRS[1][own])
-    dist.barrier()
-    if rank == 1:
-        # The gather takes three collectives, so this rank's values never arrive.
-        die_after_collectives(1)
-    try:
-        metric.compute()
-    except RuntimeError as error:
-        report["notes"] = error.__notes__
-        alone = BERTScore(FrozenEncoder(model, num_layers=LAYER), sync_on_compute=False)
-        alone.merge_state(metric)
-        report["own"] = alone.compute()["f1"].item()
-
-
-@pytest.mark.distributed
-def test_remaining_rank_gets_an_error_and_keeps_its_pairs(tiny):
-    first, second = run_separate_ranks(compute_with_one_that_dies, 2, tiny)
-    assert (first.exit_code, second.exit_code) == (0, KILLED)
-    (note,) = first.report["notes"]
-    assert "another rank has ended or did not answer in time" in note
-    alone = BERTScore(FrozenEncoder(tiny, num_layers=LAYER))
-    alone.update(PAIRS[0][:4], PAIRS[1][:4])
-    assert first.report["own"] == pytest.approx(alone.compute()["f1"].item(), abs=1e-6)
-
-
 class ScoresOfSteps(pl.Callback):
     """Keeps the score of each validation by step."""
 
@@ -110,33 +79,6 @@ def fit(folder: Path, model: str, generate: Any = None, resume: bool = False) ->
     run = trainer(folder, callbacks, max_epochs=EPOCHS)
     run.fit(module, ckpt_path=folder / "last.ckpt" if resume else None)
     return record.scores, weights(module)
-
-
-def fit_and_die_while_saving(rank: int, report: dict[str, Any], folder: Path, model: str) -> None:
-    """Die when the checkpoint of the seventh step is written but not yet renamed."""
-    from fsspec.implementations.local import LocalFileOpener
-
-    commit, saved = LocalFileOpener.commit, []
-
-    def dying(self: LocalFileOpener) -> None:
-        saved.append(Path(self.path).name)
-        if saved.count("last.ckpt") == 7:
-            die()
-        commit(self)
-
-    LocalFileOpener.commit = dying
-    fit(folder, model)
-
-
-@pytest.mark.distributed
-def test_run_killed_while_saving_resumes_from_the_last_checkpoint(tiny, tmp_path):
-    scores, wanted = fit(tmp_path / "unbroken", tiny)
-    (ended,) = run_separate_ranks(fit_and_die_while_saving, 1, tmp_path / "killed", tiny)
-    assert ended.exit_code == KILLED
-    assert torch.load(tmp_path / "killed" / "last.ckpt", weights_only=True)["global_step"] == 6
-    found_scores, found = fit(tmp_path / "killed", tiny, resume=True)
-    assert torch.equal(found, wanted)
-    assert found_scores[9] == pytest.approx(scores[9], abs=1e-6)
 
 
 class Interrupted:

@@ -13,7 +13,7 @@ PAIR = ["a cat"], ["it rains"]
 
 
 # Of these models, transformers 5 makes a tokenizer without words: any two texts would score 1.
-@pytest.mark.parametrize("family", ["bert", "roberta", "t5", "mbart", "xlnet", "mpnet", "deberta-v2"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlnet"])
 def test_weights_without_their_tokenizer_are_refused(family, tmp_path):
     folder = save_tiny_model(family, tmp_path / "model")
     assert bert_score(*PAIR, FrozenEncoder(folder, num_layers=1))["f1"].item() < 1

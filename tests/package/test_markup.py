@@ -9,12 +9,11 @@ from typing import Any
 import markdown
 import matplotlib
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from bertscore_tm import FrozenEncoder, align
+from bertscore_tm import align
 from bertscore_tm.callbacks.samples.selection import Sample
 from bertscore_tm.callbacks.samples.writers import SampleTable, _write_tensorboard
+from tests.support.pictures import encoder_of_words
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,18 +39,8 @@ class Elements(HTMLParser):
         self.text += data
 
 
-def tokenizer_of_words(text: str) -> PreTrainedTokenizerFast:
-    """A tokenizer whose tokens are separated by spaces."""
-    words = {word: number for number, word in enumerate(dict.fromkeys(["[UNK]", *text.split()]))}
-    inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
-
-
 def test_texts_are_escaped_in_pages_and_pictures():
-    tokenizer = tokenizer_of_words(EVIL)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    encoder = FrozenEncoder(BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)), tokenizer, num_layers=1)
+    encoder = encoder_of_words(EVIL)
     encoder.name = "<script>alert(1)</script>"
     page = Elements(align(EVIL, EVIL, encoder, idf=["a", EVIL]).to_html())
     assert "mark" in page.elements

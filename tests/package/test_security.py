@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import os
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from bertscore_tm.callbacks import (
 )
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.losses import SoftBERTScoreLoss
+from tests.package.test_docstrings import MODULES
 from tests.support.lightning_modules import Chooser, generate, loader, trainer
 from tests.support.shell import ROOT, run_here
 
@@ -46,55 +47,6 @@ def parts(minilm, one_thread) -> Parts:
     """A small random model, and a real tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     return BertModel(BertConfig(vocab_size=len(tokenizer), **SIZES)).eval(), tokenizer
-
-
-# Sources
-
-
-OURS = ("bertscore_tm", "losses", "callbacks", "examples")
-# Modules of which every loader runs code that the data brings along, and functions that run text.
-RUN_CODE = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
-FORBIDDEN = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "read_pickle", "torch.hub.load"}
-
-
-def findings(source: str) -> list[str]:
-    """Calls in a source that could run code from data, by line."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            found += [f"{node.lineno}: imports {name}" for name in names if name.partition(".")[0] in RUN_CODE]
-        if not isinstance(node, ast.Call):
-            continue
-        name, last = ast.unparse(node.func), ast.unparse(node.func).rpartition(".")[2]
-        given = {word.arg: ast.unparse(word.value) for word in node.keywords}
-        bad = name in FORBIDDEN or last in FORBIDDEN - {"eval", "compile"}
-        bad |= name == "torch.load" and given.get("weights_only") != "True"
-        bad |= name.startswith("yaml.") and last in {"load", "load_all", "unsafe_load", "full_load"}
-        bad |= given.get("allow_pickle") == "True" or given.get("shell") == "True"
-        bad |= given.get("weights_only") == "False" or given.get("trust_remote_code") == "True"
-        found += [f"{node.lineno}: {ast.unparse(node)}"] if bad else []
-    return found
-
-
-def test_no_source_runs_code_from_data():
-    sources = [path for folder in OURS for path in sorted((ROOT / folder).rglob("*.py"))]
-    assert {path.relative_to(ROOT).parts[0] for path in sources} == {*OURS}
-    found = {str(path.relative_to(ROOT)): findings(path.read_text(encoding="utf-8")) for path in sources}
-    assert {path: lines for path, lines in found.items() if lines} == {}
-
-
-def test_such_sources_are_found():
-    for source in (
-        *("import pickle", "from joblib import load", "import os.path, dill", "eval(text)", "exec(text)"),
-        *("torch.load(path)", "torch.load(path, weights_only=False)", "yaml.load(text, yaml.Loader)"),
-        *("numpy.load(path, allow_pickle=True)", "subprocess.run(line, shell=True)", "os.system(line)"),
-        *("AutoModel.from_pretrained(name, trust_remote_code=True)", "pandas.read_pickle(path)"),
-        "trainer.test(ckpt_path=path, weights_only=False)",
-    ):
-        assert len(findings(source)) == 1, source
-    harmless = "model.eval(); torch.load(path, weights_only=True); yaml.safe_load(text); re.compile(text)"
-    assert findings(harmless) == []
 
 
 # Checkpoints
@@ -156,14 +108,6 @@ class Payload:
         return Path.touch, (self.path,)
 
 
-def write_zip(content: Any, path: Path) -> None:
-    torch.save(content, path)
-
-
-def write_old(content: Any, path: Path) -> None:
-    torch.save(content, path, _use_new_zipfile_serialization=False)
-
-
 def write_bare(content: Any, path: Path) -> None:
     path.write_bytes(pickle.dumps(content, protocol=2))
 
@@ -174,7 +118,7 @@ def save_parts(parts: Parts, folder: Path) -> None:
     parts[1].save_pretrained(folder)
 
 
-@pytest.mark.parametrize("write", [write_zip, write_old, write_bare])
+@pytest.mark.parametrize("write", [torch.save, write_bare])
 def test_a_pickle_among_weights_never_runs(write, parts, tmp_path):
     marker, folder = tmp_path / "it ran", tmp_path / "model"
     save_parts(parts, folder)
@@ -188,21 +132,9 @@ def test_a_pickle_among_weights_never_runs(write, parts, tmp_path):
     torch.testing.assert_close(FrozenEncoder(folder, num_layers=1).encode(TEXTS).vectors, expected)
     assert not marker.exists()
     # It does run where it may.
-    torch.load(folder / "pytorch_model.bin", weights_only=False) if write is not write_bare else pickle.loads(
-        (folder / "pytorch_model.bin").read_bytes()
-    )
+    load = partial(torch.load, weights_only=False) if write is torch.save else pickle.load
+    load((folder / "pytorch_model.bin").open("rb"))
     assert marker.exists()
-
-
-def test_weights_of_an_older_format_are_read_as_weights_alone(parts, tmp_path, monkeypatch):
-    save_parts(parts, tmp_path)
-    torch.save(parts[0].state_dict(), tmp_path / "pytorch_model.bin")
-    asked, load = [], torch.load
-    monkeypatch.setattr(torch, "load", lambda *args, **kwargs: asked.append(kwargs) or load(*args, **kwargs))
-    found = FrozenEncoder(tmp_path, num_layers=1).encode(TEXTS).vectors
-    torch.testing.assert_close(found, FrozenEncoder(*parts, num_layers=1).encode(TEXTS).vectors)
-    assert asked
-    assert all(kwargs["weights_only"] is True for kwargs in asked)
 
 
 def write_code(folder: Path, marker: Path, name: str, auto_map: dict[str, Any], **changed: Any) -> None:
@@ -294,12 +226,10 @@ def test_no_name_reads_a_file_outside_the_packaged_tables(opened):
         with pytest.raises(ValueError, match="no tuned layer is published"):
             catalog.tuned_layer(name)
     assert {path for path in opened if path != data and not path.startswith(f"{data}/")} == set()
-
-
-def test_names_that_are_not_models_raise_errors():
+    # A model's name may be a path, but not that of any file.
     for name in AWAY:
-        with pytest.raises((OSError, ValueError), match=r"could not load|no tuned layer") as caught:
-            FrozenEncoder(name, num_layers=None if "passwd" in name else 1)
+        with pytest.raises(OSError, match="could not load") as caught:
+            FrozenEncoder(name, num_layers=1)
         assert repr(name) in str(caught.value)
 
 
@@ -361,10 +291,7 @@ def test_nothing_is_downloaded_or_written_without_request(minilm, tmp_path):
     environment |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     # torchmetrics imports matplotlib, which would look for fonts anew.
     environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()
-    sources = [path.relative_to(ROOT).with_suffix("") for folder in OURS[:3] for path in (ROOT / folder).rglob("*.py")]
-    names = [".".join(("bertscore_tm", *path.parts)).replace("tm.bertscore_tm", "tm") for path in sources]
-    modules = sorted(name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
-    command = [sys.executable, "-c", GUARDED, minilm, *modules]
+    command = [sys.executable, "-c", GUARDED, minilm, *MODULES]
     done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     offline, attempts, error = json.loads(done.stdout.splitlines()[-1])

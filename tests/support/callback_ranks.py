@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from tests.support.separate_ranks import run_separate_ranks
+from tests.support.ranks import run_separate_ranks
 
 
 def on_ranks(function, *args, world_size=2):

@@ -64,6 +64,7 @@ KINDS = {
     "precision per pair, given weights": kind(component="precision", reduction="none", idf=MAPPING),
     "confidence, idf, indices": kind(confidence=0.8, idf=True, indexed=True),
     "rescaled, per pair, several": kind(rescale=True, reduction="none", several=True),
+    "rescaled, all layers, f1": kind(rescale=True, all_layers=True, component="f1"),
     "indices": kind(indexed=True),
     "indices, per pair, idf of a corpus": kind(indexed=True, reduction="none", idf=...),
     "picked layer, idf, f1": kind(layer=3, picked_from=4, idf=True, component="f1"),

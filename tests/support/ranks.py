@@ -1,33 +1,26 @@
-"""Gloo ranks: processes that stay alive for a whole test session and run one job after another."""
+"""Gloo ranks: processes for one job each, forked from a server that has imported what they need."""
 
 from __future__ import annotations
 
-import atexit
-import gc
 import multiprocessing
 import os
 import pickle
-import random
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, Pipe, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from lightning_utilities.core.rank_zero import rank_zero_only as lightning_rank_zero_only
-from torchmetrics.utilities.prints import rank_zero_only as torchmetrics_rank_zero_only
 
-# Imported once per session by the server from which all ranks are forked: these imports take longer than most jobs.
+# Imported once per session; these imports take longer than most jobs.
 RANK_IMPORTS = [
     "bertscore_tm.callbacks",
     "pytest",
@@ -36,108 +29,57 @@ RANK_IMPORTS = [
     "torch.distributed.fsdp",
     "transformers.models.bert.modeling_bert",
 ]
-# A job that neither returns nor raises by then fails. Far above what a job takes on a busy machine.
-JOB_LIMIT_S = 900
+# Turns a hang into a failure; far above what a job takes on a busy machine.
+HANGS_AFTER_S = 900
 ERROR_GRACE_S = 2
 
 
 class RankError(RuntimeError):
-    """A rank raised an exception, died or did not answer; the message holds its traceback."""
+    """A rank raised an exception, died or did not end; the message holds its traceback."""
 
 
-def run_ranks(
-    function: Callable[..., Any], world_size: int, *args: Any, timeout_s: int = 60, fresh: bool = False
-) -> list[Any]:
+@dataclass(frozen=True)
+class Ended:
+    """How a rank ended: its exit code (the negative signal number where a signal killed it), report and traceback."""
+
+    exit_code: int
+    report: Any
+    error: str
+
+
+def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout_s: int = 60) -> list[Any]:
     """Run ``function(rank, *args)`` in one gloo process per rank and return the results in rank order.
-
-    The ranks stay alive for later calls, with the caches and the imports of the jobs before.
 
     Args:
         function: importable (defined at the top of a module); its arguments and its result must be picklable.
         world_size: number of ranks in the default process group.
         *args: further arguments.
         timeout_s: limit of each collective in seconds.
-        fresh: use new processes and end them after the job, for functions that patch modules or classes.
 
     Raises:
-        RankError: a rank raised an exception or died. The ranks are killed; the next call starts new ones.
+        RankError: a rank raised an exception or died. The others are killed soon after.
     """
-    if not fresh:
-        return _session_pool.run(function, world_size, args, timeout_s)
-    pool = RankPool()
-    try:
-        return pool.run(function, world_size, args, timeout_s)
-    finally:
-        pool.close()
+    ranks = _run(_return_result, world_size, (function, *args), timeout_s, grace_s=ERROR_GRACE_S)
+    # One rank's error makes others fail, or be killed: all that is known is reported.
+    errors = [f"rank {rank} failed: {ended.error}" for rank, ended in enumerate(ranks) if ended.error]
+    if errors:
+        raise RankError("\n".join(errors))
+    return [ended.report["result"] for ended in ranks]
 
 
-class RankPool:
-    """Processes that run jobs as the ranks of a gloo group; started when a job first needs them."""
+def run_separate_ranks(
+    function: Callable[..., None], world_size: int, *args: Any, endless: tuple[int, ...] = ()
+) -> list[Ended]:
+    """Run ``function(rank, report, *args)`` in one gloo process per rank and return how each of them ended.
 
-    def __init__(self) -> None:
-        self._ranks: list[tuple[BaseProcess, Connection]] = []
-
-    def run(self, function: Callable[..., Any], world_size: int, args: tuple[Any, ...], timeout_s: int) -> list[Any]:
-        """Run a job on the first ``world_size`` ranks; see ``run_ranks``."""
-        if not all(process.is_alive() for process, _ in self._ranks):
-            self.close()
-        while len(self._ranks) < world_size:
-            self._start_rank()
-        with tempfile.TemporaryDirectory() as folder:
-            # Plain pickling: multiprocessing's own sends tensors as file descriptors, of which there are not enough.
-            job = pickle.dumps((function, args, world_size, f"file://{folder}/rendezvous", timeout_s))
-            try:
-                return self._results(job, world_size)
-            except BaseException:
-                self.close()
-                raise
-
-    def close(self) -> None:
-        """End all ranks."""
-        ranks, self._ranks = self._ranks, []
-        for process, connection in ranks:
-            connection.close()
-            process.kill()
-        for process, _ in ranks:
-            process.join()
-
-    def _start_rank(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(RANK_IMPORTS)
-        ours, theirs = Pipe()
-        process = context.Process(target=_run_jobs, args=(len(self._ranks), theirs))
-        process.start()
-        theirs.close()
-        self._ranks.append((process, ours))
-
-    def _results(self, job: bytes, world_size: int) -> list[Any]:
-        pending = {connection: rank for rank, (_, connection) in enumerate(self._ranks[:world_size])}
-        results: dict[int, Any] = {}
-        errors: dict[int, str] = {}
-        limit = time.monotonic() + JOB_LIMIT_S
-        for connection in pending:
-            connection.send_bytes(job)
-        while pending:
-            # One rank's error makes others fail, which may be heard of first: all of them are reported.
-            ready = wait(list(pending), ERROR_GRACE_S if errors else limit - time.monotonic())
-            if not ready:
-                break
-            for connection in ready:
-                assert isinstance(connection, Connection)
-                rank = pending.pop(connection)
-                try:
-                    returned, value = pickle.loads(connection.recv_bytes())
-                except (EOFError, ConnectionError):
-                    returned, value = False, "the process died"
-                (results if returned else errors)[rank] = value
-        if errors:
-            raise RankError("\n".join(f"rank {rank} failed: {text}" for rank, text in sorted(errors.items())))
-        if pending:
-            raise RankError(f"ranks {sorted(pending.values())} still run after {JOB_LIMIT_S} s")
-        return [results[rank] for rank in range(world_size)]
-
-
-_session_pool = RankPool()
+    Args:
+        function: importable; puts its findings into the dictionary ``report``, which arrives when it returns or raises,
+            and arrives empty when the process was killed.
+        world_size: number of ranks.
+        *args: further arguments.
+        endless: ranks that are killed when all others have ended.
+    """
+    return _run(function, world_size, args, 60, endless)
 
 
 def start_rank_server() -> None:
@@ -147,15 +89,6 @@ def start_rank_server() -> None:
     """
     forkserver.set_forkserver_preload(RANK_IMPORTS)
     forkserver.ensure_running()
-
-
-def close_session_pool() -> None:
-    """End the ranks of the session."""
-    _session_pool.close()
-
-
-# Ranks are not daemons, as their data loaders may have workers; left alive they would be waited for at exit.
-atexit.register(close_session_pool)
 
 
 @contextmanager
@@ -172,53 +105,63 @@ def gloo_group(rank: int, world_size: int, init_method: str, timeout_s: int) -> 
         dist.destroy_process_group()
 
 
-def _run_jobs(rank: int, connection: Connection) -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    gc.freeze()  # imported modules live to the end; collecting without them is fast
-    while True:
+def _return_result(rank: int, report: dict[str, Any], function: Callable[..., Any], *args: Any) -> None:
+    report["result"] = function(rank, *args)
+
+
+def _run(
+    function: Callable[..., None],
+    world_size: int,
+    args: tuple[Any, ...],
+    timeout_s: int,
+    endless: tuple[int, ...] = (),
+    grace_s: float | None = None,
+) -> list[Ended]:
+    """Run the ranks until all but the endless ones have ended, or until ``grace_s`` after the first that failed."""
+    start_rank_server()
+    context = multiprocessing.get_context("forkserver")
+    # Plain pickling: multiprocessing's own sends tensors as file descriptors, of which there are not enough.
+    job = pickle.dumps((function, args))
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            context.Process(target=_rank_main, args=(rank, world_size, folder, job, timeout_s))
+            for rank in range(world_size)
+        ]
+        for process in ranks:
+            process.start()
         try:
-            job = connection.recv_bytes()
-        except EOFError:
-            return
-        with _restored_state():
-            reply = _run_job(rank, job)
-        connection.send_bytes(reply)
-        del job, reply
-        gc.collect()
-
-
-def _run_job(rank: int, job: bytes) -> bytes:
-    try:
-        function, args, world_size, init_method, timeout_s = pickle.loads(job)
-        with gloo_group(rank, world_size, init_method, timeout_s):
-            return pickle.dumps((True, function(rank, *args)))
-    except BaseException:  # noqa: BLE001 - raised again by the caller
-        return pickle.dumps((False, traceback.format_exc()))
-
-
-@contextmanager
-def _restored_state() -> Iterator[None]:
-    """Undo what a job changes in the process: environment, random states, modes of torch, and filters of warnings."""
-    environment, folder = dict(os.environ), Path.cwd()
-    dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
-    ranks_zero = [
-        (function, getattr(function, "rank", None))
-        for function in (lightning_rank_zero_only, torchmetrics_rank_zero_only)
-    ]
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        stack.enter_context(torch.enable_grad())
-        try:
-            yield
+            limit = time.monotonic() + HANGS_AFTER_S
+            pending = [process for rank, process in enumerate(ranks) if rank not in endless]
+            while pending and wait([process.sentinel for process in pending], max(limit - time.monotonic(), 0)):
+                if grace_s is not None and any(process.exitcode for process in ranks):
+                    limit = min(limit, time.monotonic() + grace_s)
+                pending = [process for process in pending if process.is_alive()]
         finally:
-            os.environ.clear()
-            os.environ.update(environment)
-            os.chdir(folder)
-            torch.set_default_dtype(dtype)
-            torch.use_deterministic_algorithms(deterministic)
-            torch.set_rng_state(states[0])
-            random.setstate(states[1])
-            np.random.set_state(states[2])
-            for function, rank in ranks_zero:
-                function.rank = rank
+            for process in ranks:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+        assert not pending or grace_s is not None, f"ranks still ran after {HANGS_AFTER_S} s"
+        return [_ended(process.exitcode, Path(folder) / f"{rank}.pickle") for rank, process in enumerate(ranks)]
+
+
+def _ended(exit_code: int | None, path: Path) -> Ended:
+    assert exit_code is not None
+    report, error = pickle.loads(path.read_bytes()) if path.exists() else ({}, "the process died")
+    return Ended(exit_code, report, error)
+
+
+def _rank_main(rank: int, world_size: int, folder: str, job: bytes, timeout_s: int) -> None:
+    # How Lightning recognises a process that it has not started itself.
+    os.environ.update(LOCAL_RANK=str(rank), NODE_RANK="0")
+    report: dict[str, Any] = {}
+    error = ""
+    with gloo_group(rank, world_size, f"file://{folder}/rendezvous", timeout_s):
+        try:
+            function, args = pickle.loads(job)
+            function(rank, report, *args)
+        except BaseException:
+            error = traceback.format_exc()
+            raise
+        finally:
+            (Path(folder) / f"{rank}.pickle").write_bytes(pickle.dumps((report, error)))
