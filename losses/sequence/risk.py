@@ -89,8 +89,8 @@ class BERTScoreRisk(nn.Module):
         self.weight, self.balance_every = weight, balance_every
         self.risk = MinimumRiskLoss(alpha, normalize="length")
         # Running means of the norms of both gradients, cross-entropy's first; saved in checkpoints.
-        self.register_buffer("norms", torch.zeros(2))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("norms", torch.zeros(2, dtype=torch.float32, device="cpu"))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long, device="cpu"))
 
     def forward(
         self, model: PreTrainedModel, inputs: Mapping[str, Tensor], references: Sequence[str | Sequence[str]]
@@ -117,7 +117,9 @@ class BERTScoreRisk(nn.Module):
         texts = self.tokenizer.batch_decode(sampled.ids.flatten(0, 1), skip_special_tokens=True)
         found = self.reward(completions=texts, references=[one for one in several for _ in range(self.num_samples)])
         is_scored = torch.tensor([reward is not None for reward in found], device=sampled.mask.device)
-        rewards = torch.tensor([0.0 if reward is None else reward for reward in found], device=sampled.mask.device)
+        rewards = torch.tensor(
+            [0.0 if reward is None else reward for reward in found], dtype=torch.float32, device=sampled.mask.device
+        )
         shape = sampled.mask.shape[:2]
         mask = sampled.mask & (is_scored.view(shape) & ~_is_repeated(sampled.ids, sampled.mask))[..., None]
         risk: Tensor = self.risk(sampled.log_probs, rewards.view(shape), mask)
