@@ -15,17 +15,7 @@ Reduction = Literal["mean", "sum", "none"]
 def reduce_batch(values: Tensor, reduction: Reduction, included: Tensor | None = None) -> Tensor:
     """Reduce values over a batch as the losses of ``torch.nn`` do.
 
-    Args:
-        values: any shape.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
-        included: values to include, the same shape, bool; others become 0 and are left out of the mean. Default: all.
-
-    Returns:
-        A scalar, or the same shape with ``"none"``.
-
-    Example:
-        >>> reduce_batch(torch.tensor([2.0, 4.0, 9.0]), "mean", torch.tensor([True, True, False]))
-        tensor(3.)
+    Values that are not included, given by a mask of the same shape, become 0 and are left out of the mean.
     """
     if included is not None:
         values = torch.where(included, values, 0.0)

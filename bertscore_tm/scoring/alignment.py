@@ -209,34 +209,20 @@ def compute_alignment(
     layer: int | None = None,
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> Alignment:
-    r"""Match the tokens of two texts greedily, and divide the score among them.
+    r"""Match the tokens of two texts greedily, at one layer, and divide the score among them.
 
     With weights w and best similarities m, token i of the candidate adds
 
     .. math:: \frac{w_i}{\sum_k w_k} m_i, \quad \text{or rescaled} \quad \frac{w_i}{\sum_k w_k} \frac{m_i - b}{1 - b}
 
-    to the precision; likewise the tokens of the reference to the recall (Zhang et al. 2020, section 3). The scores are
-    those of :func:`bertscore_tm.functional.bert_score`: they include special tokens, which are not listed, unless the
-    encoder excludes them.
-
-    Args:
-        candidate: the candidate text.
-        reference: the reference text.
-        encoder: the encoder.
-        weights: weight of every token id. Default: 1, and 0 for the cls and sep tokens.
-        device: where to compute.
-        baseline: baseline of the compared layer, to rescale scores and shares, but not similarities.
-        layer: the layer to compare, if the encoder returns all layers.
-        f1: function of precision and recall.
-
-    Returns:
-        The alignment, on the CPU. If all weights of a text are 0, so are its shares.
+    to the precision; likewise the tokens of the reference to the recall (Zhang et al. 2020, section 3). Special tokens
+    count, unless the encoder excludes them, but are not listed. By default the weights are 1, and 0 for cls and sep.
+    Similarities are never rescaled. If all weights of a text are 0, so are its shares.
 
     Raises:
         TypeError: a text is not a string.
         ValueError: the encoder returns several layers and ``layer`` is not given, a text is empty, or a token has no
             weight.
-
     """
     texts = {"candidate": candidate, "reference": reference}
     for name, text in texts.items():

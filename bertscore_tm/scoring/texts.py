@@ -53,19 +53,12 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
         target: one text for one candidate; or a text, or a non-empty sequence of texts, per candidate. Each row of an
             array or data frame with several columns holds the references of one candidate.
 
-    Returns:
-        The texts.
-
     Warns:
         UserWarning: candidates begin or end with special tokens.
 
     Raises:
         TypeError: a text is not a string, or a single text is combined with a list.
         ValueError: the lengths differ, or a candidate has no reference.
-
-    Example:
-        >>> as_text_pairs(["a", "b"], ["c", ("d", "e")])
-        TextPairs(candidates=['a', 'b'], references=[['c'], ['d', 'e']])
     """
     if isinstance(preds, str) != isinstance(target, str):
         single, other = ("preds", "target") if isinstance(preds, str) else ("target", "preds")
@@ -121,19 +114,7 @@ def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
 
 
 def describe_given(value: Any, ids_remedy: str = _DECODE) -> str:
-    """Describe a value that is not a text, for an error message.
-
-    Args:
-        value: the value.
-        ids_remedy: what to do with token ids.
-
-    Returns:
-        The value, shortened, its type, and the remedy for bytes and token ids.
-
-    Example:
-        >>> describe_given(b"a cat")
-        "b'a cat' (bytes): decode bytes to a string first, as with .decode('utf-8')"
-    """
+    """Describe a value that is not a text for an error: shortened, with its type and what to do with it."""
     shown = repr(value)
     described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
     if isinstance(value, bytes | bytearray):
@@ -151,21 +132,10 @@ def _has_integers(value: Any) -> bool:
 
 
 def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:
-    """Check a list of texts, such as those that document frequencies come from.
-
-    Args:
-        idf_sents: a sequence of texts.
-        name: name of the argument, for error messages.
-
-    Returns:
-        The texts.
+    """Return a sequence of texts, such as those that document frequencies come from, as a list.
 
     Raises:
-        TypeError: ``idf_sents`` is a single text, or one of its elements is not a string.
-
-    Example:
-        >>> as_documents(("a", "b"))
-        ['a', 'b']
+        TypeError: it is a single text, or one of its elements is not a string; the error names the argument.
     """
     if isinstance(idf_sents, str):
         raise TypeError(f"{name} is a single string: pass a list of texts")

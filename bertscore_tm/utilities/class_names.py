@@ -6,18 +6,6 @@ __all__ = ["full_class_name"]
 
 
 def full_class_name(value: object) -> str:
-    """Return the name of a value's class with its module.
-
-    Args:
-        value: any object.
-
-    Returns:
-        The name; without the module for built-in classes.
-
-    Example:
-        >>> from collections import Counter
-        >>> full_class_name(Counter()), full_class_name("a")
-        ('collections.Counter', 'str')
-    """
+    """Return the name of an object's class with that of its package, such as ``torchmetrics.BERTScore``."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

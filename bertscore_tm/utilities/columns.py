@@ -11,20 +11,7 @@ __all__ = ["align_columns"]
 
 
 def align_columns(rows: Sequence[Sequence[str]], num_left: int = 1) -> str:
-    """Format the rows of a table as lines with columns of equal width.
-
-    Args:
-        rows: the cells, equally many per row; control characters are escaped.
-        num_left: number of left-aligned columns; the following ones are right-aligned.
-
-    Returns:
-        One line per row.
-
-    Example:
-        >>> print(align_columns([["layer", "F1"], ["3", "0.4150"]]), end="")
-        layer      F1
-        3      0.4150
-    """
+    """Format the rows of a table as lines with columns of equal width, the first ones aligned on the left."""
     rows = [[for_terminal(cell) for cell in row] for row in rows]
     widths = [max(map(_terminal_width, column)) for column in zip(*rows, strict=True)]
     lines = []

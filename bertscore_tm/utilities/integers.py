@@ -9,22 +9,10 @@ __all__ = ["as_integer"]
 
 
 def as_integer(name: str, value: SupportsIndex) -> int:
-    """Return an integer of any kind, such as one of NumPy, as an ``int``.
-
-    Args:
-        name: the argument, for the error message.
-        value: the integer.
-
-    Returns:
-        The same number.
+    """Return an argument that must be a whole number, such as an int, a number of NumPy or a tensor of one element.
 
     Raises:
-        TypeError: it is not an integer; a bool is not one either.
-
-    Example:
-        >>> import numpy as np
-        >>> as_integer("num_layers", np.int64(3))
-        3
+        TypeError: it is something else, or a bool.
     """
     if not isinstance(value, bool):
         try:

@@ -12,43 +12,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def require_choice(name: str, value: object, allowed: Any) -> None:
-    """Raise an error unless a setting is one of the allowed strings.
-
-    Args:
-        name: name of the setting.
-        value: its value.
-        allowed: the allowed strings, as a ``Literal``.
-
-    Raises:
-        ValueError: the value is not one of them.
-
-    Example:
-        >>> from typing import Literal
-        >>> require_choice("reduction", "mean", Literal["mean", "sum"])
-    """
+    """Raise a ValueError unless a setting is one of the strings of a ``Literal``."""
     choices = get_args(allowed)
     if value not in choices:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}")
 
 
 def resolve_callable(name: str, value: str | Function, named: Mapping[str, Function]) -> Function:
-    """Return the callable of a name, or the given callable.
-
-    Args:
-        name: name of the setting.
-        value: a key of ``named``, or a callable.
-        named: callables by name.
-
-    Returns:
-        The callable.
-
-    Raises:
-        ValueError: the name is unknown.
-
-    Example:
-        >>> resolve_callable("reduction", "max", {"max": max}) is max
-        True
-    """
+    """Return the callable of a name, or the given callable; a ValueError if the name is unknown."""
     if callable(value):
         return value
     if value not in named:
@@ -57,17 +28,6 @@ def resolve_callable(name: str, value: str | Function, named: Mapping[str, Funct
 
 
 def require_positive(name: str, value: float) -> None:
-    """Raise an error unless a setting is above 0.
-
-    Args:
-        name: name of the setting.
-        value: its value.
-
-    Raises:
-        ValueError: the value is 0, negative or NaN.
-
-    Example:
-        >>> require_positive("temperature", 0.1)
-    """
+    """Raise a ValueError unless a setting is above 0."""
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value}")

@@ -13,35 +13,13 @@ _FORMULA = re.compile("[\t\r]|\\s*[=+@\\-\uff0b\uff0d\uff1d\uff20]")
 
 
 def for_terminal(text: str, keep: str = "") -> str:
-    r"""Escape control characters, such as those that clear the screen or set a title.
+    r"""Escape control characters, such as those that clear the screen, except those to keep.
 
     The escapes are those of JSON, so that a JSON document keeps its meaning.
-
-    Args:
-        text: any text.
-        keep: control characters to leave, such as ``"\n\t"`` for a text of several lines.
-
-    Returns:
-        The text, with ``\u001b`` instead of the escape character.
-
-    Example:
-        >>> print(for_terminal("system \x1b[2J"))
-        system \u001b[2J
     """
     return _CONTROL.sub(lambda match: match[0] if match[0] in keep else f"\\u{ord(match[0]):04x}", text)
 
 
 def for_spreadsheet(text: str) -> str:
-    """Put an apostrophe before a text that a spreadsheet would compute as a formula.
-
-    Args:
-        text: the text of a cell. Pass numbers as they are.
-
-    Returns:
-        The text; with an apostrophe if it starts with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return.
-
-    Example:
-        >>> for_spreadsheet("=HYPERLINK(A1)"), for_spreadsheet("a cat")
-        ("'=HYPERLINK(A1)", 'a cat')
-    """
+    """Put an apostrophe before a text that a spreadsheet would compute as a formula; pass numbers as they are."""
     return f"'{text}" if _FORMULA.match(text) else text

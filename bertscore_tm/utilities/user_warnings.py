@@ -12,19 +12,7 @@ _SKIPPED_PACKAGES = frozenset({"bertscore_tm", "torch", "torchmetrics"})
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning at the first caller outside this package, torch and torchmetrics.
-
-    Args:
-        message: what happened, and what to do about it.
-        category: the warning's class.
-
-    Example:
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     warn_user("1 text was truncated to 512 tokens")
-        >>> str(caught[0].message)
-        '1 text was truncated to 512 tokens'
-    """
+    """Issue a warning at the first caller outside this package, torch and torchmetrics."""
     # skip_file_prefixes of warnings.warn needs Python 3.12.
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _SKIPPED_PACKAGES:
