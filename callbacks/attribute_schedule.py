@@ -9,8 +9,6 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 
-from bertscore_tm.callbacks.trainer import require_lightning_trainer
-
 __all__ = ["AttributeSchedule"]
 
 Shape = Literal["linear", "cosine", "exponential"]
@@ -86,7 +84,6 @@ class AttributeSchedule(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the module has the number to set, and start anew in a new trainer."""
-        require_lightning_trainer(trainer, self)
         if stage != "fit":
             return
         if trainer.global_step == 0:  # a checkpoint is loaded after this

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertscore_tm.callbacks.sample_numbers import has_random_order
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
-from bertscore_tm.callbacks.trainer import count_scored_loaders, has_validation_loaders, require_lightning_trainer
+from bertscore_tm.callbacks.trainer import count_scored_loaders, has_validation_loaders
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.statistics import mean_interval, scipy_stats
 
@@ -112,7 +112,6 @@ class BERTScoreEarlyStopping(EarlyStopping):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Choose when to check, and raise an error if the key can never be checked."""
-        require_lightning_trainer(trainer, self)
         if stage != "fit":
             return
         if self._check_on_train_epoch_end is None:

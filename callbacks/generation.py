@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, register_fsdp_forward_method
 from torch.nn.parallel import DistributedDataParallel
@@ -19,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.corpus_warnings import warn_once
+from bertscore_tm.callbacks.trainer import is_of_class
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional.ranking import Item, order_candidates, score_items
@@ -415,7 +415,7 @@ def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any,
     ``generate`` calls parts of the model directly, such as its encoder, so the root's forward hooks do not run.
     """
     trainer = pl_module._trainer
-    if trainer is not None and isinstance(trainer.strategy, DeepSpeedStrategy) and trainer.strategy.zero_stage_3:
+    if trainer is not None and is_of_class(trainer.strategy, "DeepSpeedStrategy") and trainer.strategy.zero_stage_3:
         raise MisconfigurationException(
             "generating with weights that DeepSpeed ZeRO stage 3 partitions is not tested, so it is refused: use stage "
             "2 or FSDP, or pass a function that calls the model's generate with synced_gpus=True as generate="

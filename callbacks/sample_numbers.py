@@ -10,7 +10,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import (
     BatchSampler,
@@ -23,7 +22,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from bertscore_tm.callbacks.trainer import gather_objects, get_dataloaders
+from bertscore_tm.callbacks.trainer import gather_objects, get_dataloaders, is_of_class
 
 __all__ = [
     "SampleOrder",
@@ -91,7 +90,7 @@ def _get_sample_order(dataloader: Iterable[Any], world_size: int) -> SampleOrder
     sampler = _get_sampler(dataloader)
     if type(sampler) in _LOCAL_SAMPLERS:
         return None
-    if type(sampler) not in (DistributedSampler, DistributedSamplerWrapper):
+    if type(sampler) is not DistributedSampler and not _is_wrapper(sampler):
         raise _unknown_order(type(sampler).__name__, world_size)
     # Lightning's wrapper of another sampler yields what that sampler yields at these positions; iterating over the
     # wrapper itself would draw from that sampler.
@@ -104,6 +103,11 @@ def _get_sample_order(dataloader: Iterable[Any], world_size: int) -> SampleOrder
 def _get_sampler(dataloader: DataLoader[Any]) -> Any:
     # A dataloader with a batch sampler of the user's own has another, unused sampler.
     return getattr(dataloader.batch_sampler, "sampler", dataloader.sampler)
+
+
+def _is_wrapper(sampler: Any) -> bool:
+    """Return whether Lightning has wrapped a sampler of the user's own, so that ranks divide what it yields."""
+    return is_of_class(sampler, "DistributedSamplerWrapper")
 
 
 def _unknown_order(name: str, world_size: int) -> MisconfigurationException:
@@ -119,7 +123,7 @@ def require_equal_orders(trainer: pl.Trainer) -> None:
     loaders = [one for one in get_dataloaders(trainer).flattened if isinstance(one, DataLoader)]
     samplers = [_get_sampler(one) for one in loaders]
     # Lightning keeps the examples that a sampler of the user's own yielded until it draws from it again.
-    kept: list[Any] = [one.dataset for one in samplers if type(one) is DistributedSamplerWrapper]
+    kept: list[Any] = [one.dataset for one in samplers if _is_wrapper(one)]
     yielded = [[one[i] for i in range(len(one))] for one in kept]
     digests = gather_objects(trainer, [sha256(repr(one).encode()).digest() for one in yielded]) if yielded else []
     if any(one != digests[0] for one in digests):

@@ -20,7 +20,6 @@ from bertscore_tm.callbacks.trainer import (
     count_scored_loaders,
     count_steps,
     gather_objects,
-    require_lightning_trainer,
 )
 from bertscore_tm.losses.sequence.sampling import isolate_random_state
 from bertscore_tm.metric import BERTScore
@@ -60,7 +59,6 @@ class TextCollector(TextListener):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback."""
-        require_lightning_trainer(trainer, self)
         self.find_scorer(trainer)
 
     @abstractmethod

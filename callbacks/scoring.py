@@ -29,7 +29,7 @@ from bertscore_tm.callbacks.sample_numbers import (
     read_indices,
     require_equal_orders,
 )
-from bertscore_tm.callbacks.trainer import count_scored_loaders, require_lightning_trainer
+from bertscore_tm.callbacks.trainer import count_scored_loaders
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -212,7 +212,6 @@ class BERTScoreCallback(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the run has batches to score and that no two callbacks log the same keys."""
-        require_lightning_trainer(trainer, self)
         if stage == "fit" and trainer.is_global_zero:
             warn_about_saved_objects(pl_module)
         self._warned = set()

@@ -6,7 +6,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 
@@ -16,18 +15,18 @@ __all__ = [
     "gather_objects",
     "get_dataloaders",
     "has_validation_loaders",
-    "require_lightning_trainer",
+    "is_of_class",
 ]
 
 
-def require_lightning_trainer(trainer: Any, callback: pl.Callback) -> None:
-    """Raise an error for a trainer of another package, such as ``pytorch_lightning``, whose classes differ."""
-    if not isinstance(trainer, pl.Trainer):
-        given = f"{type(trainer).__module__.split('.')[0]}.{type(trainer).__name__}"
-        raise MisconfigurationException(
-            f"{type(callback).__name__} needs a lightning.pytorch.Trainer, got a {given}: replace `import "
-            f"pytorch_lightning as pl` by `import lightning.pytorch as pl` for both the module and the trainer"
-        )
+# Lightning is published in two packages, with classes of their own, of which fabric is a third.
+_PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
+
+
+def is_of_class(value: object, name: str) -> bool:
+    """Return whether an object's class is, or is derived from, the one of this name in either package of Lightning."""
+    classes = ((one.__name__, one.__module__.partition(".")[0]) for one in type(value).__mro__)
+    return any(own == name and package in _PACKAGES for own, package in classes)
 
 
 def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:

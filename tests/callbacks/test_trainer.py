@@ -1,46 +1,66 @@
-"""Callbacks in the trainer of the package ``pytorch_lightning``."""
+"""Callbacks in the trainers of both packages of Lightning."""
 
+import lightning.pytorch
 import pytest
 import pytorch_lightning
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader
 
-from bertscore_tm import BERTScore
-from bertscore_tm.callbacks import (
-    AttributeSchedule,
-    BERTScoreCallback,
-    BERTScoreEarlyStopping,
-)
+from bertscore_tm import BERTScore, bert_score
+from bertscore_tm.callbacks import AttributeSchedule, BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger
+from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Module(pytorch_lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
+def run_in(package, encoder, folder):
+    """Train a module that gets worse in each epoch, with all callbacks, in the trainer of a package."""
+    preds, target = real_pairs(4)
 
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch).sum()
+    class Module(package.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.weight = 1.0
 
-    validation_step = training_step
+        def training_step(self, batch, batch_idx):
+            return self.weight * self.layer(torch.ones(1, 1)).sum()
 
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
+        def validation_step(self, batch, batch_idx):
+            cut = 5 - self.current_epoch
+            return {"preds": [" ".join(text.split()[:cut]) for text in batch[0]], "target": list(batch[1])}
 
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
 
-@pytest.mark.parametrize(
-    "kind",
-    [BERTScoreCallback, BERTScoreEarlyStopping, AttributeSchedule],
-)
-def test_other_lightning_package_is_an_error(encoder, kind):
-    arguments = {BERTScoreCallback: [BERTScore(encoder)], AttributeSchedule: ["bertscore_weight", 0.0, 1.0]}
-    callback = kind(*arguments.get(kind, ()))
-    trainer = pytorch_lightning.Trainer(
-        callbacks=[callback], max_epochs=1, logger=False, enable_checkpointing=False, accelerator="cpu"
+    best = package.callbacks.ModelCheckpoint(folder, monitor="val_bertscore_f1", mode="max")
+    module = Module()
+    trainer = package.Trainer(
+        callbacks=[
+            BERTScoreCallback(BERTScore(encoder)),
+            BERTScoreEarlyStopping(patience=2),
+            AttributeSchedule("weight", 1.0, 0.0, total_iters=4),
+            SampleLogger(num_samples=2),
+            best,
+        ],
+        max_epochs=5,
+        logger=package.loggers.CSVLogger(folder),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+        log_every_n_steps=1,
     )
-    data = DataLoader(torch.zeros(2, 1))
-    message = rf"{kind.__name__} needs a lightning\.pytorch\.Trainer, got a pytorch_lightning\.Trainer"
-    with pytest.raises(MisconfigurationException, match=message):
-        trainer.fit(Module(), data, data)
+    trainer.fit(module, DataLoader(torch.zeros(2, 1)), DataLoader(list(zip(preds, target, strict=True)), batch_size=2))
+    samples = sorted(path.name for path in folder.rglob("*") if "sample" in path.name)
+    return trainer.current_epoch, best.best_model_score.item(), module.weight, samples
+
+
+@pytest.mark.parametrize("package", [lightning.pytorch, pytorch_lightning], ids=["lightning", "pytorch_lightning"])
+def test_callbacks_work_in_both_packages(package, encoder, tmp_path):
+    epochs, best, weight, samples = run_in(package, encoder, tmp_path)
+    preds, target = real_pairs(4)
+    expected = bert_score([" ".join(text.split()[:5]) for text in preds], target, encoder)["f1"].mean()
+    assert epochs == 3
+    assert best == pytest.approx(expected.item(), abs=1e-6)
+    assert weight < 1
+    assert samples
