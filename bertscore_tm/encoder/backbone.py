@@ -123,15 +123,11 @@ class Backbone:
         """Run texts, which do not affect each other.
 
         Args:
-            ids: token ids of all texts, one after the other, shape (tokens,); or input embeddings, shape
-                (tokens, width).
+            ids: token ids of all texts, one after the other, shape (tokens,); or input embeddings, (tokens, width).
             lengths: tokens of each text, longest first.
 
         Returns:
             Hidden states in the order of the tokens, shape (layers, tokens, width).
-
-        Raises:
-            ValueError: the user's function returned another shape.
         """
         loaded = self._loaded(ids.device)
         parts, start = [], 0
@@ -142,14 +138,14 @@ class Backbone:
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
-        """Run texts of soft tokens, with a gradient.
+        """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
 
         Args:
             embeds: input embeddings, shape (batch, positions, width).
             mask: real positions, shape (batch, positions), bool.
 
         Returns:
-            Hidden states, of no meaning at padding, shape (layers, batch, positions, width).
+            Hidden states, shape (layers, batch, positions, width).
         """
         loaded = self._loaded(embeds.device)
         # Compiled code and accelerators would have to wait for the lengths.
@@ -390,9 +386,7 @@ def resolve_layer(
     all_layers: bool,
     forward_fn: ForwardFunction | None,
 ) -> int:
-    """Return the number of the encoder layer that is compared, counted from 0.
-
-    By default it is the model's tuned layer, or its last one with ``all_layers``.
+    """Return the number of the compared layer: by default the model's tuned one, or its last one with ``all_layers``.
 
     Raises:
         TypeError: ``num_layers`` is not an integer.

@@ -104,22 +104,11 @@ def run_encoder(
     kept: int,
     options: Collection[str],
 ) -> Tensor:
-    """Run an encoder on a batch, with autocast off.
+    """Run an encoder of so many layers ("kept") on a batch, with autocast off.
 
-    Args:
-        model: the encoder.
-        family: its family.
-        config: its configuration.
-        inputs: token ids, shape (batch, positions), or input embeddings, shape (batch, positions, width).
-        mask: real positions, shape (batch, positions), bool.
-        position_ids: of a packed row, shape (1, positions). Default: the model numbers them.
-        num_layers: the encoder layer whose output is returned.
-        all_layers: return the outputs of all layers up to it.
-        kept: number of layers of the model, or more than ``num_layers``.
-        options: output of :func:`accepted_options`.
-
-    Returns:
-        Hidden states, shape (layers, batch, positions, width).
+    Inputs are token ids, shape (batch, positions), or embeddings, shape (batch, positions, width); ``position_ids``
+    those of a packed row, shape (1, positions). Hidden states of one layer, or of all up to it, are returned in the
+    shape (layers, batch, positions, width).
 
     Raises:
         ValueError: the forward pass does not return the hidden states of the layers.
@@ -176,17 +165,10 @@ def find_batching(
     candidates: Sequence[Batching],
     dtype: torch.dtype,
 ) -> Batching | None:
-    """Find the first way in which texts get the same vectors together as alone.
+    """Find the first way in which texts, longest first, get the same vectors together as alone, or ``None``.
 
-    Args:
-        model: the model, which calls our attention afterwards if texts are packed.
-        run: returns the vectors of texts, shape (layers, tokens, width), as :func:`run_texts` does.
-        texts: token ids of texts of different lengths, longest first.
-        candidates: the ways to try.
-        dtype: precision of the model.
-
-    Returns:
-        The way; ``None`` if there is none.
+    ``run`` returns the vectors of texts as :func:`run_texts` does. If texts are packed, the model calls our attention
+    afterwards.
     """
     lengths = [len(text) for text in texts]
     alone = torch.cat([run(text, [len(text)], "equal") for text in texts], 1)

@@ -468,14 +468,7 @@ Encoder = FrozenEncoder | str | os.PathLike[str]
 
 
 def as_encoder(encoder: Encoder, *, single_layer: bool = False) -> FrozenEncoder:
-    """Return the encoder that an ``encoder`` argument names.
-
-    Args:
-        encoder: an encoder, or the hub name or local folder of a model, which stands for ``FrozenEncoder(encoder)``.
-        single_layer: whether the caller compares one layer.
-
-    Returns:
-        The encoder; ``encoder`` itself if it is one.
+    """Return the encoder that an ``encoder`` argument names; where one layer is compared, an encoder of one layer.
 
     Raises:
         TypeError: something else is given, such as a metric, a loss or a model.

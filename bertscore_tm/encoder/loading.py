@@ -85,14 +85,7 @@ def load_encoder(
     cut: Callable[[nn.Module], None],
     dtype: torch.dtype,
 ) -> nn.Module:
-    """Load the layers of an encoder that are needed, on the CPU.
-
-    Args:
-        source: a folder, or a model on the hub.
-        name: the model as the user calls it.
-        family: its family.
-        cut: drops what is not needed of the encoder, in place.
-        dtype: precision of the weights.
+    """Load an encoder on the CPU, and drop the layers that are not needed.
 
     Raises:
         OSError: it cannot be loaded, its folder has changed since the encoder was made, or the file lacks weights,

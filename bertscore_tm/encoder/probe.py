@@ -38,16 +38,7 @@ def probed_family(config: PretrainedConfig, layers_kept: int) -> Family | None:
 
 
 def cut_probed(encoder: nn.Module, config: PretrainedConfig, layers_kept: int, family: Family) -> Family:
-    """Probe an encoder and cut it in place.
-
-    Args:
-        encoder: the whole encoder, in float32.
-        config: its configuration.
-        layers_kept: number of layers to keep.
-        family: what the structure shows.
-
-    Returns:
-        The complete family.
+    """Probe a whole encoder in float32, cut it in place, and return its family, completed.
 
     Raises:
         ValueError: a probe fails.
