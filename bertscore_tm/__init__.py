@@ -8,6 +8,7 @@ matching the contextual vectors of their tokens greedily by cosine similarity.
 * ``bertscore_tm.rank_candidates``: the best of several candidates, against references or by consensus.
 * ``bertscore_tm.score_matrix``: the scores of all pairs of two lists of texts, such as for retrieval.
 * ``bertscore_tm.align``: which tokens of two texts match, to print or draw.
+* ``bertscore_tm.Report``: a web page of all pairs of one or several systems.
 * ``bertscore_tm.compat``: the interfaces of ``bert-score``, torchmetrics and Hugging Face's ``evaluate``.
 * ``bertscore_tm.losses``: differentiable BERTScore as a training loss.
 * ``bertscore_tm.callbacks``: validation scoring and early stopping for Lightning.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.functional import RankedCandidates, align, bert_score, rank_candidates, score_matrix
     from bertscore_tm.metric import BERTScore
+    from bertscore_tm.report import Report
     from bertscore_tm.scoring.alignment import Alignment
     from bertscore_tm.scoring.rescaling import Baseline
 
@@ -34,6 +36,7 @@ __all__ = [
     "Baseline",
     "FrozenEncoder",
     "RankedCandidates",
+    "Report",
     "__version__",
     "align",
     "bert_score",
@@ -54,6 +57,7 @@ _HOMES = {
     "Baseline": "bertscore_tm.scoring.rescaling",
     "FrozenEncoder": "bertscore_tm.encoder",
     "RankedCandidates": "bertscore_tm.functional",
+    "Report": "bertscore_tm.report",
     "align": "bertscore_tm.functional",
     "bert_score": "bertscore_tm.functional",
     "rank_candidates": "bertscore_tm.functional",

@@ -6,6 +6,7 @@ The only room that imports lightning. It may import any other room except cli, a
 from bertscore_tm.callbacks.attribute_schedule import AttributeSchedule
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
+from bertscore_tm.callbacks.report import BERTScoreReport
 from bertscore_tm.callbacks.samples.logger import SampleLogger
 from bertscore_tm.callbacks.samples.writers import SampleTable
 from bertscore_tm.callbacks.scored_texts import ScoredTextWriter
@@ -15,6 +16,7 @@ __all__ = [
     "AttributeSchedule",
     "BERTScoreCallback",
     "BERTScoreEarlyStopping",
+    "BERTScoreReport",
     "CausalGenerate",
     "SampleLogger",
     "SampleTable",

@@ -229,7 +229,8 @@ class Report:
         low = high = torch.full((3,), math.nan, device="cpu")
         if scores.shape[1] > 1:
             low, high = mean_interval(scores, bounds=self._bounds())
-        return _round(torch.stack([scores.mean(1), low, high], dim=1))
+        rounded: list[list[float | None]] = _round(torch.stack([scores.mean(1), low, high], dim=1))
+        return rounded
 
     def _compare(self, names: list[str]) -> list[dict[str, Any]]:
         """Compare each system with the first one; of a history, the last with the first and with the one before."""

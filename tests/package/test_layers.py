@@ -27,10 +27,11 @@ ALLOWED = {
     "layer_tuning": LOWER | {"functional"},
     "metric": LOWER,
     "plotting": LOWER,
+    "report": LOWER | {"functional"},
     "losses": LOWER | {"functional", "metric"},
     "compat": LOWER | {"functional", "metric", "plotting"},
-    "callbacks": LOWER | {"functional", "metric", "plotting", "losses"},
-    "cli": LOWER | {"functional", "plotting", "baselines", "layer_tuning"},
+    "callbacks": LOWER | {"functional", "metric", "plotting", "report", "losses"},
+    "cli": LOWER | {"functional", "plotting", "report", "baselines", "layer_tuning"},
 }
 # The package's `__init__` resolves the public names from their rooms; no room imports them from it.
 FACE = "bertscore_tm"

@@ -1,0 +1,179 @@
+"""The report has the scores of the function and of the metric, and its page is harmless and small."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from bertscore_tm import BERTScore, FrozenEncoder, Report, align, bert_score
+from bertscore_tm.statistics import compare_paired, holm, mean_interval
+from tests.support.pictures import Page
+from tests.support.report_pages import EVIL, TEXTS, read_data, scored_report
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SCORES = ("precision", "recall", "f1")
+
+
+@pytest.fixture(scope="module")
+def systems(pairs):
+    return {"base": pairs[0][:8], "next": [*pairs[1][:3], *pairs[0][3:7], pairs[1][20]], "same": pairs[1][:8]}
+
+
+@pytest.fixture(scope="module")
+def references(pairs):
+    return [[one, pairs[1][i + 8]] for i, one in enumerate(pairs[1][:8])]
+
+
+@pytest.fixture(scope="module")
+def report(systems, references, encoder):
+    return Report.from_texts(systems, references, encoder, idf=True, num_alignments=5)
+
+
+def test_scores_intervals_and_comparisons(report, systems, references, encoder):
+    data = read_data(report.to_html())
+    f1 = []
+    for number, (name, texts) in enumerate(systems.items()):
+        scores = bert_score(texts, references, encoder, idf=True)
+        stacked = torch.stack([scores[one] for one in SCORES])
+        low, high = mean_interval(stacked, bounds=(-1, 1))
+        assert data["names"][number] == name
+        assert torch.tensor(data["scores"][number]).allclose(stacked, atol=6e-5)
+        expected = torch.stack([stacked.double().mean(1), low, high], dim=1)
+        assert torch.tensor(data["summary"][number]).allclose(expected.float(), atol=6e-5)
+        f1.append(scores["f1"])
+    found = [compare_paired(f1[0], other, bounds=(-1, 1)) for other in f1[1:]]
+    for one, test, p in zip(data["comparisons"], found, holm([test.p_value for test in found]), strict=True):
+        assert (one["difference"], one["low"], one["high"], one["p"]) == (test.difference, test.low, test.high, p)
+    metric = BERTScore(encoder, idf=True)
+    metric.update(systems["base"], references)
+    metric.compute()
+    assert data["signature"] == metric.signature()
+
+
+def test_alignments_of_the_best_reference(report, systems, references, encoder):
+    data = read_data(report.to_html())
+    f1 = [torch.tensor(scores[2]) for scores in data["scores"]]
+    assert len(data["alignments"]) == 5
+    # The worst, the best, and the most different between the first and the last system.
+    chosen = {f1[2].argmin().item(), f1[2].argmax().item(), (f1[2] - f1[0]).abs().argmax().item()}
+    assert chosen <= {int(row) for row in data["alignments"]}
+    idf = [text for several in references for text in several]
+    for row, several in data["alignments"].items():
+        for number, found in several.items():
+            candidate = list(systems.values())[int(number)][int(row)]
+            aligned = [align(candidate, one, encoder, idf=idf) for one in references[int(row)]]
+            best = max(range(2), key=lambda i: aligned[i].f1)
+            assert found["reference"] == best
+            for side, expected in zip(found["sides"], (aligned[best].candidate, aligned[best].reference), strict=True):
+                assert [token.strip() for token in side["tokens"]] == expected.tokens
+                assert side["matches"] == expected.matches.tolist()
+                assert side["best"] == pytest.approx(expected.best.tolist(), abs=6e-4)
+                assert side["weights"] == pytest.approx(expected.weights.tolist(), abs=6e-4)
+
+
+def test_one_system_of_a_metric(pairs, encoder):
+    metric = BERTScore(encoder, reduction="none")
+    preds, target = pairs[0][:3], pairs[1][:3]
+    metric.update(preds, target)
+    results = metric.compute()
+    data = read_data(Report.from_metric(metric, preds, target, results, num_alignments=0).to_html())
+    assert data["names"] == ["candidates"]
+    assert data["scores"][0][2] == pytest.approx(results["f1"].tolist(), abs=6e-5)
+    assert data["alignments"] == {}
+    assert data["comparisons"] == []
+
+
+def test_truncated_and_empty_texts_are_listed(minilm):
+    encoder = FrozenEncoder(minilm, num_layers=1, max_length=6)
+    candidates = ["a cat", "", "a b c d e f g h", "x"]
+    with pytest.warns(UserWarning, match="1 candidate scored 0|were truncated|was truncated"):
+        report = Report.from_texts(candidates, ["a cat", "b", "c", ["d e f g h i j", ""]], encoder)
+    data = read_data(report.to_html())
+    assert data["empty"] == [[1]]
+    assert data["truncated"] == [[2, 3]]
+    assert sorted(data["alignments"]["3"]) == ["0"]
+    assert data["alignments"]["1"] == {}
+
+
+class Elements(HTMLParser):
+    """Elements and attributes of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.elements, self.names = [], set()
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(tag)
+        self.names |= {name for name, _ in attrs}
+
+
+def test_texts_and_names_are_no_markup(encoder):
+    texts = list(TEXTS.values())
+    count = len(texts)
+    scores = {name: torch.linspace(0, 1, count) for name in SCORES}
+    report = Report({EVIL: texts, "\u202eb": texts}, texts, {EVIL: scores, "\u202eb": scores}, signature=EVIL)
+    page = report.to_html()
+    elements = Elements(page)
+    assert elements.elements.count("script") == 2
+    assert "img" not in elements.elements
+    assert not [name for name in elements.names if name.startswith("on") or name in ("src", "href")]
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", page)
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+    assert "https://" not in page
+    data = read_data(page)
+    assert data["candidates"][0][0] == EVIL
+    assert data["candidates"][0][1] == r"user \u202egnp.exe\u2066 \u001b[2J end"
+    assert data["candidates"][0][2:4] == texts[2:4]
+    assert data["candidates"][0][4] == r"half \ud83d of one"
+    assert data["candidates"][0][5] == texts[5]
+    frame = Page(report._repr_html_())
+    assert [tag for tag, _ in frame.tags] == ["iframe"]
+    assert frame.tags[0][1]["sandbox"] == "allow-scripts"
+    assert Elements(frame.tags[0][1]["srcdoc"]).elements == elements.elements
+
+
+def test_a_large_report_is_small(pairs, encoder):
+    fixed = align(pairs[0][0], pairs[1][0], encoder)
+    page = scored_report(10_000, 25, align=lambda candidate, reference: fixed).to_html()
+    assert len(read_data(page)["alignments"]) == 200
+    assert len(page.encode()) < 5_000_000
+
+
+def test_a_file_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
+    path, report = tmp_path / "page.html", scored_report(3, 2)
+    report.save(path)
+    before = path.read_bytes()
+    assert read_data(before.decode())["references"] == report.references
+    monkeypatch.setattr("os.fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="keeps its old content"):
+        scored_report(4, 2).save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_unusual_scores(recwarn):
+    nan = {name: torch.tensor([float("nan"), 0.5]) for name in SCORES}
+    data = read_data(Report({"a": ["x", "y"], "b": ["x", "y"]}, ["x", "y"], {"a": nan, "b": nan}).to_html())
+    assert data["scores"][0][2] == [None, 0.5]
+    assert data["comparisons"] == []
+    single = {name: torch.tensor([0.5]) for name in SCORES}
+    assert read_data(Report(["x"], ["y"], single).to_html())["summary"] == [[[0.5, None, None]] * 3]
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (({"a": ["x"]}, ["y"], {"b": {}}), r"scores are of \['b'\], but systems of \['a'\]"),
+        ((["x"], ["y"], {key: [0.1, 0.2] for key in SCORES}), "one score per pair"),
+        (([], [], {key: [] for key in SCORES}), "references is empty"),
+        (({}, ["y"], {}), "systems is empty"),
+        ((["x", "z"], ["y"], {key: [0.1] for key in SCORES}), "must have equal lengths"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Report(*arguments)

@@ -1,0 +1,55 @@
+"""Reports to look at, and the data of a page."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+from base64 import b64decode
+from typing import Any
+
+import torch
+
+from bertscore_tm.report import Report
+
+EVIL = """</script><script>document.title = "hacked"</script><img src=x onerror="document.title='hacked'"> ' " & <!--"""
+TEXTS = {
+    "markup": EVIL,
+    "direction": "user \u202egnp.exe\u2066 \x1b[2J end",
+    "right to left": "السلام عليكم ورحمة الله",
+    "emoji": "a 👩‍👩‍👧 family 😀",
+    "surrogate": "half \ud83d of one",
+    "long": "word " * 20_000,
+}
+
+
+def read_data(page: str) -> dict[str, Any]:
+    """Return the data of a page."""
+    packed = re.search(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>', page)
+    assert packed is not None
+    found: dict[str, Any] = json.loads(gzip.decompress(b64decode(packed[1])))
+    return found
+
+
+def scored_report(count: int, words: int, num_systems: int = 2, **options: Any) -> Report:
+    """Return a report of random words with random scores."""
+    generator = torch.Generator().manual_seed(1)
+    vocabulary = [f"{'bcdfgklmnprstvz'[i % 15]}{'aeiou'[i % 5]}{i:x}" for i in range(5_000)]
+
+    def texts() -> list[str]:
+        drawn = torch.randint(len(vocabulary), (count, words), generator=generator).tolist()
+        return [" ".join(vocabulary[i] for i in row) for row in drawn]
+
+    def scores() -> dict[str, torch.Tensor]:
+        return {name: torch.rand(count, generator=generator) for name in ("precision", "recall", "f1")}
+
+    names = [f"system {number}" for number in range(num_systems)]
+    return Report({name: texts() for name in names}, texts(), {name: scores() for name in names}, **options)
+
+
+def find_chromium() -> str | None:
+    """Return the system's Chromium, if it has one."""
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
