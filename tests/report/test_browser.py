@@ -1,0 +1,180 @@
+"""The page in headless Chromium: sort, search, filter, open a pair, see a match; no error and no request."""
+
+import pytest
+import torch
+
+from bertscore_tm.report import Report
+from tests.support.report_pages import EVIL, TEXTS, find_chromium, scored_report
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = find_chromium()
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+    pytest.mark.usefixtures("one_thread"),
+]
+
+CANDIDATES = {
+    "base": ["a cat sleeps", "it is raining now", "he works late", "", "the market is closed", "the dog barked"],
+    "next": ["a kitten sleeps", "it rains", "she works late", "a letter", "the market opens at ten", "a dog barks"],
+}
+REFERENCES = [
+    ["no cat at all", "the kitten is sleeping"],
+    ["it is raining"],
+    ["she works late today"],
+    ["she wrote a letter"],
+    ["the market opens at nine"],
+    ["the dog was barking"],
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Function that opens a report; afterwards no page may have had an error or made a request."""
+    wrong, pages = [], []
+
+    def open_report(report, **options):
+        path = tmp_path / "report.html"
+        report.save(path)
+        page = browser.new_page(**options)
+        pages.append(page)
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+    yield open_report
+    for page in pages:
+        page.close()
+    assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def report(encoder):
+    with pytest.warns(UserWarning, match="1 candidate scored 0"):
+        return Report.from_texts(CANDIDATES, REFERENCES, encoder, idf=["a cat", "the dog"])
+
+
+def column(page, number):
+    return [cell.inner_text() for cell in page.locator(f"#pairs tr.row td:nth-child({number})").all()]
+
+
+def expect_rows(page, count):
+    sync_api.expect(page.locator("#pairs tr.row")).to_have_count(count)
+
+
+def test_sort_search_and_filter(show, report):
+    page = show(report)
+    differences = [float(cell.replace("−", "-")) for cell in column(page, 4)]
+    assert differences == sorted(differences)
+    assert len(differences) == 6
+    f1 = report.scores["base"][2]
+    for order in (f1.argsort(), f1.argsort(descending=True)):
+        page.click("#sort-a")
+        assert column(page, 1) == [str(row + 1) for row in order.tolist()]
+    assert page.get_attribute("th:has(#sort-a)", "aria-sort") == "descending"
+    page.click("#sort-candidate")
+    assert column(page, 6) == sorted(CANDIDATES["next"])
+    page.fill("#search", "SHE W")
+    expect_rows(page, 2)
+    assert sorted(column(page, 1)) == ["3", "4"]
+    page.fill("#search", "")
+    expect_rows(page, 6)
+    difference = report.scores["next"][2] - f1
+    better = {"empty": [4], "a": [i + 1 for i in range(6) if difference[i] < 0]}
+    better["b"] = [i for i in range(1, 7) if i not in better["a"]]
+    for name, rows in better.items():
+        page.select_option("#filter", name)
+        assert sorted(map(int, column(page, 1))) == rows
+    page.select_option("#a", "1")
+    assert column(page, 4) == []
+
+
+def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
+    page = show(report)
+    page.focus("#pair-1")
+    page.keyboard.press("Enter")
+    assert page.get_attribute("#pair-1", "aria-expanded") == "true"
+    base, other = page.locator(".pair").all()
+    assert base.locator("h2").first.inner_text().startswith("base: P ")
+    marks = base.locator("mark")
+    # The second reference is the better one.
+    assert marks.all_inner_texts() == ["a", "cat", "sleeps", "the", "kitten", "is", "sleeping"]
+    marks.nth(2).hover()
+    assert base.locator("mark.on").all_inner_texts() == ["sleeps"]
+    assert base.locator("mark.match").all_inner_texts() == ["sleeping"]
+    assert base.locator(".link line").count() == 1
+    said = base.locator("output").inner_text()
+    assert said.startswith("sleeps matches sleeping: similarity 0.")
+    assert ", weight " in said
+    # Arrow keys move between the tokens of a text.
+    marks.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    assert base.locator("mark.on").all_inner_texts() == ["cat"]
+    assert other.locator("mark.on").count() == 0
+    page.click("#pair-1")
+    assert page.locator(".pair").count() == 0
+
+
+def test_dark_mode_print_and_narrow_windows(show, report):
+    colours = []
+    for scheme in ("light", "dark"):
+        page = show(report, color_scheme=scheme, viewport={"width": 390, "height": 800})
+        page.click("#pair-2")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        style = "(element => [getComputedStyle(element).backgroundColor, getComputedStyle(element).color])"
+        colours.append(page.evaluate(f"{style}(document.body)"))
+    assert colours[0] != colours[1]
+    page.emulate_media(media="print")
+    assert not page.is_visible("#controls")
+    assert page.is_visible(".pair")
+    assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_texts_are_shown_as_they_are(show):
+    texts = list(TEXTS.values())
+    scores = {name: torch.linspace(0, 1, len(texts)) for name in ("precision", "recall", "f1")}
+    page = show(Report({EVIL: texts, "b": texts}, texts, {EVIL: scores, "b": scores}))
+    for row in range(1, len(texts) + 1):
+        page.click(f"#pair-{row}")
+    assert page.title() == f"BERTScore: {EVIL}, b".replace("  ", " ")
+    assert page.locator("img").count() == 0
+    shown = [part.text_content() for part in page.locator(".pair .words").all()]
+    assert shown.count(EVIL) == 4
+    assert shown.count(texts[5]) == 4
+    assert len([text for text in column(page, 6) if len(text) > 310]) == 0
+    arabic = page.locator(".pair .words", has_text="السلام").first
+    assert arabic.evaluate("element => getComputedStyle(element).direction") == "rtl"
+
+
+def test_a_history_shows_its_course(show):
+    report = scored_report(60, 5, num_systems=4, is_history=True)
+    page = show(report)
+    assert page.locator("#charts h2").first.inner_text() == "F1 over the training"
+    assert page.locator("#charts figure").first.locator("circle").count() == 4
+    page.select_option("#a", "2")
+    difference = (report.scores["system 3"] - report.scores["system 2"])[2]
+    assert column(page, 1)[0] == str(difference.argmin().item() + 1)
+    assert len(column(page, 1)) == 50
+    page.click("#next")
+    assert len(column(page, 1)) == 10
+    page.click("#pairs tr.row >> nth=0")
+    assert page.locator("tr.detail figure circle").count() == 4
+
+
+def test_many_pairs_and_a_notebook(show, browser):
+    page = show(scored_report(50_000, 25))
+    page.click("#sort-length")
+    page.fill("#search", page.locator("#pairs tr.row td.text").first.inner_text()[:20])
+    expect_rows(page, 1)
+    notebook = browser.new_page()
+    notebook.set_content(f"<p>cell</p>{scored_report(3, 2)._repr_html_()}")
+    notebook.frame_locator("iframe").locator("#pair-3").click()
+    assert notebook.frame_locator("iframe").locator(".pair").count() == 2
