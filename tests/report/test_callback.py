@@ -1,0 +1,135 @@
+"""The callback that writes the page of a training."""
+
+import os
+import socket
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
+from bertscore_tm.callbacks import report as report_module
+from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer, weights
+from tests.support.ranks import run_ranks
+from tests.support.report_pages import read_data
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COUNT = 7
+
+
+def read(path):
+    return read_data(path.read_text(encoding="utf-8"))
+
+
+def scorer(encoder, **options):
+    return BERTScoreCallback(BERTScore(encoder), **options)
+
+
+def test_every_validation_is_added(pairs, encoder, tmp_path):
+    page, record = tmp_path / "pages" / "report.html", Record()
+    module = chooser(pairs, [3, 1, 6], kind=Quality)
+    callbacks = [BERTScoreReport(page, num_alignments=3), scorer(encoder), record]
+    trainer(tmp_path, callbacks, max_epochs=3, num_sanity_val_steps=1).fit(module)
+    data = read(page)
+    assert data["names"] == ["step 2", "step 5", "step 8"]
+    assert data["isHistory"]
+    assert [means[2][0] for means in data["summary"]] == pytest.approx(record.scores, abs=6e-5)
+    assert data["references"] == [[text] for text in pairs[1][:COUNT]]
+    for right, texts in zip([3, 1, 6], data["candidates"], strict=True):
+        assert texts == pairs[1][:right] + [pairs[0][8]] * (COUNT - right)
+    assert len(data["alignments"]) == 3
+    assert [(one["a"], one["b"]) for one in data["comparisons"]] == [(0, 2), (1, 2)]
+    assert list(page.parent.iterdir()) == [page]
+    # Test runs add nothing, a repeated validation replaces its first result.
+    before = page.read_bytes()
+    run = trainer(tmp_path, callbacks, max_epochs=3)
+    run.test(module, verbose=False)
+    assert page.read_bytes() == before
+    run.validate(module, verbose=False)
+    run.validate(module, verbose=False)
+    assert read(page)["names"] == ["step 2", "step 5", "step 8", "step 0"]
+
+
+def test_a_resumed_training_goes_on_with_its_history(pairs, encoder, tmp_path):
+    pages, ended = [], []
+    for name in ("whole", "parts"):
+        page = tmp_path / name / "report.html"
+        last = None
+        for epochs in (4,) if name == "whole" else (2, 4):
+            module = chooser(pairs, kind=Steady, lr=0.05)
+            checkpoint = ModelCheckpoint(tmp_path / name, save_last=True)
+            callbacks = [scorer(encoder), BERTScoreReport(page, name="bertscore"), checkpoint]
+            # The path of the page is part of the state's key.
+            trainer(tmp_path, callbacks, max_epochs=epochs).fit(module, ckpt_path=last)
+            last = str(tmp_path / name / "last.ckpt")
+        pages.append(read(page))
+        ended.append(weights(module))
+    assert pages[0] == pages[1]
+    assert len(pages[0]["names"]) == 4
+    assert ended[0].equal(ended[1])
+
+
+def test_training_is_unchanged_and_unwritable_pages_are_warned_of(pairs, encoder, tmp_path):
+    (tmp_path / "file").touch()
+    ended = []
+    for extra in ([], [BERTScoreReport(tmp_path / "report.html")], [BERTScoreReport(tmp_path / "file" / "x.html")]):
+        module = chooser(pairs)
+        run = trainer(tmp_path, [scorer(encoder), *extra])
+        if len(ended) == 2:
+            with pytest.warns(UserWarning, match=r"BERTScoreReport could not write .*x\.html"):
+                run.fit(module)
+        else:
+            run.fit(module)
+        ended.append((weights(module), torch.get_rng_state()))
+    for found in ended[1:]:
+        assert found[0].equal(ended[0][0])
+        assert found[1].equal(ended[0][1])
+
+
+def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(report_module, "_MOST_CHARACTERS", 0)
+    module = chooser(pairs, val_sizes=(4, 3))
+    callbacks = [scorer(encoder, loader_names=["news", "books"]), BERTScoreReport(tmp_path / "r.html")]
+    trainer(tmp_path, callbacks, max_epochs=4).fit(module)
+    assert sorted(path.name for path in tmp_path.glob("*.html")) == ["r_books.html", "r_news.html"]
+    data = read(tmp_path / "r_news.html")
+    means = [mean[2][0] for mean in data["summary"]]
+    kept = [number for number, texts in enumerate(data["candidates"]) if texts is not None]
+    assert kept == sorted({0, means.index(max(means)), 3})
+    assert len(data["references"]) == 4
+
+
+def test_other_references_start_a_new_history(pairs, encoder, tmp_path):
+    page = BERTScoreReport(tmp_path / "r.html")
+    for first in (0, 1):
+        module = chooser(tuple(side[first:] for side in pairs))
+        trainer(tmp_path, [scorer(encoder), page], max_epochs=1).fit(module)
+    assert len(read(tmp_path / "r.html")["names"]) == 1
+
+
+def rank_main(rank, pairs, minilm, folder, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), NODE_RANK="0")
+    metric = BERTScore(FrozenEncoder(minilm, num_layers=5), idf=True)
+    callbacks = [BERTScoreCallback(metric), BERTScoreReport(folder / "report.html", num_alignments=2)]
+    strategy = DDPStrategy(process_group_backend="gloo", broadcast_buffers=False)
+    trainer(folder, callbacks, devices=2, strategy=strategy).fit(chooser(pairs))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_the_page_has_the_texts_of_all_ranks(pairs, minilm, encoder, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    few = tuple(side[:9] for side in pairs)
+    run_ranks(rank_main, 2, few, minilm, tmp_path, port)
+    data = read(tmp_path / "report.html")
+    assert len(data["names"]) == 2
+    assert data["references"] == [[text] for text in pairs[1][:COUNT]]
+    metric = BERTScore(encoder, idf=True)
+    metric.update(data["candidates"][1], data["references"])
+    assert data["summary"][1][2][0] == pytest.approx(metric.compute()["f1"].item(), abs=6e-5)
+    assert len(data["alignments"]) == 2
