@@ -46,6 +46,8 @@
     { key: "candidate", label: isSingle ? "candidate" : "candidate of B", value: candidate, isText: true },
     { key: "reference", label: "reference", value: (row) => data.references[row][0], isText: true, wide: true },
   ];
+  const narrow = matchMedia("(max-width: 48rem)");
+  const columns = () => COLUMNS.filter((column) => !(column.wide && narrow.matches));
   const FILTERS = {
     all: ["all pairs", () => true],
     worst: ["worst tenth by F1", (row) => score(state.b, row) <= worstLimit],
@@ -218,7 +220,7 @@
     return container;
   }
   function detail(row) {
-    const cell = html("td", { colspan: COLUMNS.length });
+    const cell = html("td", { colspan: columns().length });
     for (const system of new Set([state.a, state.b])) cell.append(pairOf(system, row));
     if (data.isHistory && !isSingle) {
       const course = data.names.map((_, system) => score(system, row));
@@ -251,12 +253,12 @@
     return html("th", { scope: "col", class: classOf(column), "aria-sort": isSorted ? (state.down ? "descending" : "ascending") : "none" },
       html("button", { type: "button", id: `sort-${column.key}`, onclick: sort }, column.label + arrow));
   }
-  const classOf = (column) => [column.isText ? "text" : "", column.wide ? "wide" : ""].join(" ").trim();
+  const classOf = (column) => column.isText && "text";
   const shorten = (text) => (text.length > CHARACTERS_IN_TABLE ? `${text.slice(0, CHARACTERS_IN_TABLE)}…` : text);
   function line(row) {
     const isOpen = opened.has(row), id = `pair-${row + 1}`;
     const toggle = () => { if (!opened.delete(row)) opened.add(row); drawTable(id); };
-    const cells = COLUMNS.slice(1).map((column) => html("td", { class: classOf(column), dir: column.isText && "auto" },
+    const cells = columns().slice(1).map((column) => html("td", { class: classOf(column), dir: column.isText && "auto" },
       column.isText ? shorten(column.value(row)) : column.show ? column.show(column.value(row)) : String(column.value(row))));
     const button = html("button", { type: "button", id, "aria-expanded": String(isOpen), "aria-label": `pair ${row + 1}` }, String(row + 1));
     return html("tr", { class: "row", onclick: toggle }, html("td", {}, button), ...cells);
@@ -270,7 +272,7 @@
     const caption = `${found.length} of ${count} pairs, page ${state.page + 1} of ${pages}`;
     document.getElementById("pairs").replaceChildren(
       html("table", { class: "pairs" }, html("caption", { "aria-live": "polite" }, caption),
-        html("thead", {}, html("tr", {}, ...COLUMNS.map(heading))),
+        html("thead", {}, html("tr", {}, ...columns().map(heading))),
         html("tbody", {}, ...shown.flatMap((row) => (opened.has(row) ? [line(row), detail(row)] : [line(row)])))),
       html("p", { class: "pager", hidden: pages === 1 }, turn("previous", "Previous", -1), " ", turn("next", "Next", 1)));
     if (focused) document.getElementById(focused)?.focus();
@@ -296,5 +298,6 @@
   controls();
   drawCharts();
   drawTable();
+  narrow.addEventListener("change", () => drawTable());
   document.body.dataset.ready = "true";
 })();
