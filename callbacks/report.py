@@ -12,9 +12,9 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from torch import Tensor
 
+from bertscore_tm.callbacks.scored_texts import ExampleTexts, TextCollector, gather_texts
 from bertscore_tm.callbacks.scoring import ScoredLoader
-from bertscore_tm.callbacks.text_collector import ExampleTexts, TextCollector, gather_texts
-from bertscore_tm.callbacks.trainer import count_steps, require_lightning_trainer
+from bertscore_tm.callbacks.trainer import count_steps
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.report import Report
 from bertscore_tm.scoring.corpus import SCORES
@@ -67,9 +67,8 @@ class BERTScoreReport(TextCollector):
         self._histories: dict[str, dict[str, Any]] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Check that the trainer has a BERTScoreCallback."""
-        require_lightning_trainer(trainer, self)
-        self.find_scorer(trainer)
+        """Check that the trainer has a BERTScoreCallback, and that scipy is installed."""
+        super().setup(trainer, pl_module, stage)
         scipy_stats()
 
     @property

@@ -176,7 +176,8 @@
       const match = marks[1 - s][side.matches[i]];
       const weight = side.weights ? `, weight ${format(side.weights[i], 3)}` : "";
       output.replaceChildren(html("bdi", {}, mark.textContent), " matches ",
-        match ? html("bdi", {}, match.textContent) : "a special token", `: similarity ${format(side.best[i], 3)}${weight}`);
+        match ? html("bdi", {}, match.textContent) : "a special token",
+        `: similarity ${format(side.best[i], 3)}${weight}, adds ${format(side.shares[i])} to ${"PR"[s]}`);
       shown = match ? [mark, match] : [mark];
       mark.classList.add("on");
       if (!match) return;
@@ -208,9 +209,13 @@
     const words = (label, children) => container.append(html("h2", {}, label),
       html("p", { class: "words", dir: "auto", lang: "" }, ...children));
     const pair = data.alignments[row]?.[system], found = pair && alignedWords(pair, container, output);
-    words("candidate", found ? found.words[0] : [texts === null ? "The texts of this validation are not kept." : texts[row]]);
-    data.references[row].forEach((text, i) =>
-      words(data.references[row].length > 1 ? `reference ${i + 1}` : "reference", found && pair.reference === i ? found.words[1] : [text]));
+    const named = (label, s) => found && Math.abs(pair.sides[s].special) >= 5e-4
+      ? `${label} (special tokens add ${format(pair.sides[s].special)} to ${"PR"[s]})` : label;
+    words(named("candidate", 0), found ? found.words[0] : [texts === null ? "The texts of this validation are not kept." : texts[row]]);
+    data.references[row].forEach((text, i) => {
+      const label = data.references[row].length > 1 ? `reference ${i + 1}` : "reference", isAligned = found && pair.reference === i;
+      words(isAligned ? named(label, 1) : label, isAligned ? found.words[1] : [text]);
+    });
     if (found) {
       output.append(`Point at a token, or use Tab and the arrow keys, to see its match. Shades: similarity ${format(lowest, 2)} to 1.`);
       container.append(output, found.link);

@@ -176,6 +176,22 @@ class Report:
         own = {"align": align, "encoder": metric.encoder, "signature": metric.signature()}
         return cls(systems, references, scores, **own, is_history=is_history, num_alignments=num_alignments)  # type: ignore[arg-type]
 
+    @classmethod
+    def from_alignment(cls, alignment: Alignment) -> Report:
+        """Report a single pair.
+
+        Args:
+            alignment: the alignment of the pair.
+
+        Returns:
+            The report.
+        """
+        candidate, reference = (
+            "".join(_space_tokens(side)).lstrip(" ") for side in (alignment.candidate, alignment.reference)
+        )
+        scores = {name: [getattr(alignment, name)] for name in SCORES}
+        return cls([candidate], [reference], scores, align=lambda *_: alignment, signature=alignment.settings)
+
     def to_html(self) -> str:
         """Return the page.
 
@@ -330,9 +346,14 @@ def _stack_scores(name: str, results: Results, count: int) -> Tensor:
 
 
 def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
-    tokens = [("" if joined else " ") + visible(token) for joined, token in zip(side.joined, side.tokens, strict=True)]
-    described = {"tokens": tokens, "best": _round(side.best, 3), "matches": side.matches.tolist()}
+    numbers = {"best": _round(side.best, 3), "matches": side.matches.tolist(), "shares": _round(side.shares)}
+    described = {"tokens": list(map(visible, _space_tokens(side))), **numbers, "special": _round(side.special_share)}
     return {**described, "weights": _round(side.weights, 3)} if is_weighted else described
+
+
+def _space_tokens(side: AlignedText) -> list[str]:
+    """Return the tokens, with the spaces between them."""
+    return [token if joined else f" {token}" for joined, token in zip(side.joined, side.tokens, strict=True)]
 
 
 def _round(values: Any, digits: int = 4) -> Any:

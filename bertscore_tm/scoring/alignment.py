@@ -72,7 +72,7 @@ class AlignedText:
 
 @dataclass(frozen=True, repr=False)
 class Alignment:
-    """Two texts, token by token; a prompt shows a table of the tokens, a notebook their shares of the score.
+    """Two texts, token by token; a prompt shows a table of the tokens, a notebook a page.
 
     Made by :func:`bertscore_tm.align` and :meth:`bertscore_tm.BERTScore.align`.
 
@@ -110,7 +110,7 @@ class Alignment:
     settings: str
     is_weighted: bool
 
-    # The one import upwards between rooms, made when a method is called: plotting reads attributes only.
+    # The imports upwards between rooms, made when a method is called: plotting and report read attributes only.
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Draw the similarities of all tokens and mark each token's best match.
@@ -143,16 +143,10 @@ class Alignment:
         return draw_alignment(self, ax)
 
     def to_html(self) -> str:
-        """Return a web page with each token shaded by its share of the score.
+        """Return the page of a :class:`bertscore_tm.Report` with this pair alone.
 
-        As in figure 2 of Zhang et al. (2020). The candidate's shares sum to the precision and the reference's to the
-        recall. The darkest shade is the share that the token of the largest weight would have with similarity 1, so
-        that without idf the shade is the token's best similarity. Shares below 0, which occur with rescaling, are
-        orange. Models whose similarities are all close to 1, such as RoBERTa, show more contrast when the scores are
-        rescaled.
-
-        The page needs neither matplotlib nor other files, shows every script that the browser can show, follows the
-        browser's light or dark mode, and shows a token's numbers when the pointer is on it.
+        Each token is shaded by its best similarity; pointing at it, or moving to it with the keyboard, shows its match
+        and its share of the score. The page needs no other file.
 
         Returns:
             The page; write it with ``encoding="utf-8"``.
@@ -162,12 +156,12 @@ class Alignment:
             >>> from bertscore_tm import FrozenEncoder, align
             >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
             >>> page = align("a cat sleeps", "the kitten is sleeping", encoder).to_html()
-            >>> page.count("<mark"), "P 0.851" in page
-            (7, True)
+            >>> "<td>0.8510</td>" in page
+            True
         """
-        from bertscore_tm.plotting.html_page import write_page
+        from bertscore_tm.report import Report
 
-        return write_page(self)
+        return Report.from_alignment(self).to_html()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores and the tokens of both texts as lists, for JSON.
@@ -193,9 +187,9 @@ class Alignment:
         return format_alignment(self).removesuffix("\n")
 
     def _repr_html_(self) -> str:
-        from bertscore_tm.plotting.html_page import write_fragment
+        from bertscore_tm.report import Report
 
-        return write_fragment(self)
+        return Report.from_alignment(self)._repr_html_()
 
 
 def compute_alignment(

@@ -37,8 +37,8 @@ ALLOWED = {
 FACE = "bertscore_tm"
 # Rooms that import a library; the callbacks score other text metrics of torchmetrics, too.
 LIBRARIES = {"torchmetrics": {"metric", "callbacks"}, "lightning": {"callbacks"}}
-# An alignment is drawn by its methods, the one import upwards; drawing reads its attributes.
-UPWARDS = ("bertscore_tm/scoring/alignment.py", "plotting")
+# An alignment is drawn by its methods, the only imports upwards; drawing reads its attributes.
+UPWARDS = {("bertscore_tm/scoring/alignment.py", "plotting"), ("bertscore_tm/scoring/alignment.py", "report")}
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def crossings() -> list[Import]:
     """Return the imports of one room by another."""
     own = [one for one in imports() if one.target.split(".")[0] == FACE]
     crossing = [one for one in own if one.room not in (FACE, one.target_room)]
-    return [one for one in crossing if (one.place.partition(":")[0], one.target_room) != UPWARDS]
+    return [one for one in crossing if (one.place.partition(":")[0], one.target_room) not in UPWARDS]
 
 
 def test_every_module_belongs_to_a_room():

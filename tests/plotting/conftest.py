@@ -37,11 +37,3 @@ def alignment(encoder, settings):
     from tests.support.pictures import CANDIDATE, REFERENCE
 
     return align(CANDIDATE, REFERENCE, encoder, **settings)
-
-
-@pytest.fixture(scope="module")
-def page(alignment):
-    """The HTML page of the alignment."""
-    from tests.support.pictures import Page
-
-    return Page(alignment.to_html())

