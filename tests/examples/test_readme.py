@@ -19,7 +19,7 @@ COMMANDS = [line for block in BLOCKS if block.language == "console" for line in 
 
 
 def test_installing_comes_first_then_the_two_commands():
-    assert [block.language for block in BLOCKS] == ["console"] * 2 + ["python", "text"] + ["python"] * 3
+    assert [block.language for block in BLOCKS] == ["console"] * 2 + ["python", "text"] + ["python"] * 4
     assert BLOCKS[0].content.startswith("python3 -m pip install ")
     assert BLOCKS[1].content.split("\n")[:2] == ["make demo", "make test"]
 
