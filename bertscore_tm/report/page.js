@@ -7,7 +7,8 @@
   const count = data.references.length, last = data.names.length - 1, isSingle = last === 0;
   const state = { a: 0, b: last, sort: isSingle ? "f1" : "difference", down: false, filter: "all", query: "", page: 0 };
   const opened = new Set(count === 1 ? [0] : []);
-  const sets = { truncated: data.truncated.map((rows) => new Set(rows)), empty: data.empty.map((rows) => new Set(rows)) };
+  const asSets = (lists) => lists.map((rows) => new Set(rows));
+  const sets = { truncated: asSets(data.truncated), empty: asSets(data.empty) };
   const sides = Object.values(data.alignments).flatMap((row) => Object.values(row)).flatMap((pair) => pair.sides);
   const lowest = sides.reduce((least, side) => side.best.reduce((a, b) => Math.min(a, b), least), 0.9);
 
@@ -23,6 +24,8 @@
   }
   const html = (tag, attributes = {}, ...children) => create("http://www.w3.org/1999/xhtml", tag, attributes, children);
   const svg = (tag, attributes = {}, ...children) => create("http://www.w3.org/2000/svg", tag, attributes, children);
+  const box = (attributes, left, right, bottom, top) =>
+    svg("rect", { ...attributes, x: left, width: right - left, y: top, height: bottom - top });
 
   const format = (x, digits = 4) => (x === null || Number.isNaN(x) ? "–" : x.toFixed(digits));
   const signed = (x) => (x > 0 ? "+" : "") + format(x);
@@ -91,13 +94,16 @@
     const most = Math.max(1, ...counts.flat());
     const label = series.map((one) => `${one.name}: ${describe(one.values)}`).join("; ");
     return chart(title, label, { range: limits, name }, { range: [0, most], name: "pairs" }, (right, up) =>
-      counts.flatMap((bins, s) => bins.map((n, i) => svg("rect", {
-        class: `bar ${series[s].style}`, x: right(limits[0] + i * width), width: right(limits[0] + width) - right(limits[0]),
-        y: up(n), height: up(0) - up(n) }))));
+      counts.flatMap((bins, s) => bins.map((n, i) => {
+        const left = limits[0] + i * width;
+        return box({ class: `bar ${series[s].style}` }, right(left), right(left + width), up(0), up(n));
+      })));
   }
   function density(title, xs, ys, xName, yName, square = false) {
     const both = range([...xs, ...ys]), [xRange, yRange] = square ? [both, both] : [range(xs), range(ys)];
-    const cells = new Map(), place = (v, [low, high]) => Math.min(BINS - 1, Math.floor(((v - low) / (high - low)) * BINS));
+    const place = (v, [low, high]) => Math.min(BINS - 1, Math.floor(((v - low) / (high - low)) * BINS));
+    const at = (index, [low, high]) => low + (index / BINS) * (high - low);
+    const cells = new Map();
     xs.forEach((x, i) => {
       if (!Number.isFinite(x) || !Number.isFinite(ys[i])) return;
       const key = place(x, xRange) * BINS + place(ys[i], yRange);
@@ -107,11 +113,11 @@
     const label = `${xName}: ${describe(xs)}; ${yName}: ${describe(ys)}`;
     return chart(title, label, { range: xRange, name: xName }, { range: yRange, name: yName }, (right, up) => [
       ...[...cells].map(([key, n]) => {
-        const at = (index, [low, high]) => low + (index / BINS) * (high - low), i = Math.floor(key / BINS), j = key % BINS;
-        return svg("rect", { class: "cell a", x: right(at(i, xRange)), width: right(at(i + 1, xRange)) - right(at(i, xRange)),
-          y: up(at(j + 1, yRange)), height: up(at(j, yRange)) - up(at(j + 1, yRange)), opacity: 0.3 + (0.7 * Math.log1p(n)) / most });
+        const i = Math.floor(key / BINS), j = key % BINS;
+        const style = { class: "cell a", opacity: 0.3 + (0.7 * Math.log1p(n)) / most };
+        return box(style, right(at(i, xRange)), right(at(i + 1, xRange)), up(at(j, yRange)), up(at(j + 1, yRange)));
       }),
-      ...(square ? [svg("line", { class: "axis", x1: right(both[0]), y1: up(both[0]), x2: right(both[1]), y2: up(both[1]) })] : []),
+      ...(square ? [svg("path", { class: "axis", d: `M${both.map((v) => `${right(v)},${up(v)}`).join("L")}` })] : []),
     ]);
   }
   function curve(title, values, ends = null) {
@@ -119,7 +125,8 @@
     const x = { range: [0, Math.max(1, last)], name: "validation", ends: [data.names[0], data.names[last]] };
     const label = values.map((v, i) => `${data.names[i]}: ${format(v)}`).join("; ");
     return chart(title, label, x, { range: limits, name: "F1" }, (right, up) => [
-      svg("polyline", { class: "line a", points: values.map((v, i) => (Number.isFinite(v) ? `${right(i)},${up(v)}` : "")).join(" ") }),
+      svg("polyline", { class: "line a",
+        points: values.map((v, i) => (Number.isFinite(v) ? `${right(i)},${up(v)}` : "")).join(" ") }),
       ...(ends ?? []).flatMap(([low, high], i) => low === null ? []
         : [svg("line", { class: "line a", x1: right(i), x2: right(i), y1: up(low), y2: up(high) })]),
       ...values.map((v, i) => Number.isFinite(v) ? svg("circle", { class: "cell a", cx: right(i), cy: up(v), r: 2.5 },
@@ -127,7 +134,8 @@
     ]);
   }
   function describe(values) {
-    const sorted = finite(values).sort((a, b) => a - b), at = (q) => format(sorted[Math.floor(q * (sorted.length - 1))] ?? NaN);
+    const sorted = finite(values).sort((a, b) => a - b);
+    const at = (q) => format(sorted[Math.floor(q * (sorted.length - 1))] ?? NaN);
     return `median ${at(0.5)}, from ${at(0)} to ${at(1)}`;
   }
   function drawCharts() {
@@ -135,21 +143,23 @@
     const f1 = (system) => rows.map((row) => score(system, row));
     const a = { name: data.names[state.a], values: f1(state.a), style: "a" };
     const b = { name: data.names[state.b], values: f1(state.b), style: "b" };
-    const key = html("p", {}, ...[a, b].map((one, i) => html("span", { class: `key ${one.style}` }, `${"AB"[i]}: ${one.name}`)));
+    const label = (one) => html("span", { class: `key ${one.style}` }, `${one.style.toUpperCase()}: ${one.name}`);
     const figures = [histogram("Distribution of F1", "F1", isSingle ? [a] : [a, b])];
     if (textsOf(state.b) !== null)
       figures.push(density("F1 against length", rows.map(lengthOf), b.values, "characters of the candidate", "F1"));
     if (!isSingle) {
-      figures[0].append(key);
-      const differences = rows.map(difference), better = (sign) => differences.filter((d) => sign * d > 0).length;
-      const counts = `B better: ${better(1)}, A better: ${better(-1)}, mean ${signed(finite(differences).reduce((s, d) => s + d, 0) / count)}`;
-      const compared = histogram("Difference of F1, B − A", "difference", [{ name: "B − A", values: differences, style: "a" }]);
+      figures[0].append(html("p", {}, label(a), label(b)));
+      const values = rows.map(difference), better = (sign) => values.filter((d) => sign * d > 0).length;
+      const mean = signed(finite(values).reduce((sum, d) => sum + d, 0) / count);
+      const counts = `B better: ${better(1)}, A better: ${better(-1)}, mean ${mean}`;
+      const compared = histogram("Difference of F1, B − A", "difference", [{ name: "B − A", values, style: "a" }]);
       compared.append(html("p", { id: "difference" }, html("small", {}, counts)));
       figures.push(compared, density("A against B", a.values, b.values, "F1 of A", "F1 of B", true));
     }
     if (data.isHistory) {
       const means = data.summary.map((one) => one[2]);
-      figures.unshift(curve("F1 over the training", means.map((one) => one[0] ?? NaN), means.map((one) => one.slice(1))));
+      const ends = means.map((one) => one.slice(1));
+      figures.unshift(curve("F1 over the training", means.map((one) => one[0] ?? NaN), ends));
     }
     document.getElementById("charts").replaceChildren(...figures);
   }
@@ -196,31 +206,37 @@
       next.tabIndex = 0;
       next.focus();
     }
-    for (const [type, listener] of [["pointerover", show], ["focusin", show], ["pointerleave", clear], ["focusout", clear], ["keydown", move]])
-      container.addEventListener(type, listener);
-    const spaced = (s) => marks[s].flatMap((mark, i) => (i && pair.sides[s].tokens[i].startsWith(" ") ? [" ", mark] : [mark]));
+    for (const type of ["pointerover", "focusin"]) container.addEventListener(type, show);
+    for (const type of ["pointerleave", "focusout"]) container.addEventListener(type, clear);
+    container.addEventListener("keydown", move);
+    const hasSpace = (s, i) => i > 0 && pair.sides[s].tokens[i].startsWith(" ");
+    const spaced = (s) => marks[s].flatMap((mark, i) => (hasSpace(s, i) ? [" ", mark] : [mark]));
     return { words: [spaced(0), spaced(1)], link };
   }
   function pairOf(system, row) {
-    const texts = data.candidates[system], numbers = [0, 1, 2].map((number) => score(system, row, number));
+    const texts = data.candidates[system], references = data.references[row];
+    const numbers = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}`).join("  ");
     const container = html("div", { class: "pair" }), output = html("output", { "aria-live": "polite" });
-    const title = `${isSingle ? "" : `${data.names[system]}: `}P ${format(numbers[0])}  R ${format(numbers[1])}  F1 ${format(numbers[2])}`;
-    container.append(html("h2", {}, title));
+    container.append(html("h2", {}, isSingle ? numbers : `${data.names[system]}: ${numbers}`));
     const words = (label, children) => container.append(html("h2", {}, label),
       html("p", { class: "words", dir: "auto", lang: "" }, ...children));
     const pair = data.alignments[row]?.[system], found = pair && alignedWords(pair, container, output);
     const named = (label, s) => found && Math.abs(pair.sides[s].special) >= 5e-4
       ? `${label} (special tokens add ${format(pair.sides[s].special)} to ${"PR"[s]})` : label;
-    words(named("candidate", 0), found ? found.words[0] : [texts === null ? "The texts of this validation are not kept." : texts[row]]);
-    data.references[row].forEach((text, i) => {
-      const label = data.references[row].length > 1 ? `reference ${i + 1}` : "reference", isAligned = found && pair.reference === i;
+    const plain = texts === null ? "The texts of this validation are not kept." : texts[row];
+    words(named("candidate", 0), found ? found.words[0] : [plain]);
+    references.forEach((text, i) => {
+      const label = references.length > 1 ? `reference ${i + 1}` : "reference";
+      const isAligned = found && pair.reference === i;
       words(isAligned ? named(label, 1) : label, isAligned ? found.words[1] : [text]);
     });
     if (found) {
-      output.append(`Point at a token, or use Tab and the arrow keys, to see its match. Shades: similarity ${format(lowest, 2)} to 1.`);
+      output.append("Point at a token, or use Tab and the arrow keys, to see its match. ",
+        `Shades: similarity ${format(lowest, 2)} to 1.`);
       container.append(output, found.link);
     } else if (texts !== null) {
-      container.append(html("p", {}, html("small", {}, "This pair has no stored alignment: raise num_alignments, or align the two texts with bertscore_tm.align.")));
+      const advice = "This pair has no stored alignment: raise num_alignments, or call bertscore_tm.align.";
+      container.append(html("p", {}, html("small", {}, advice)));
     }
     return container;
   }
@@ -242,7 +258,8 @@
     }
     let found = rows.filter(FILTERS[state.filter][1]);
     if (state.query) {
-      searched ??= rows.map((row) => [...data.candidates.map((texts) => texts?.[row] ?? ""), ...data.references[row]].join("\n").toLowerCase());
+      const texts = (row) => [...data.candidates.map((one) => one?.[row] ?? ""), ...data.references[row]];
+      searched ??= rows.map((row) => texts(row).join("\n").toLowerCase());
       const query = state.query.toLowerCase();
       found = found.filter((row) => searched[row].includes(query));
     }
@@ -254,39 +271,48 @@
   }
   function heading(column) {
     const isSorted = state.sort === column.key, arrow = isSorted ? (state.down ? " ▼" : " ▲") : "";
-    const sort = () => { state.down = isSorted && !state.down; state.sort = column.key; state.page = 0; drawTable(`sort-${column.key}`); };
-    return html("th", { scope: "col", class: classOf(column), "aria-sort": isSorted ? (state.down ? "descending" : "ascending") : "none" },
-      html("button", { type: "button", id: `sort-${column.key}`, onclick: sort }, column.label + arrow));
+    const id = `sort-${column.key}`, order = isSorted ? (state.down ? "descending" : "ascending") : "none";
+    const sort = () => {
+      Object.assign(state, { down: isSorted && !state.down, sort: column.key, page: 0 });
+      drawTable(id);
+    };
+    return html("th", { scope: "col", class: classOf(column), "aria-sort": order },
+      html("button", { type: "button", id, onclick: sort }, column.label + arrow));
   }
   const classOf = (column) => column.isText && "text";
   const shorten = (text) => (text.length > CHARACTERS_IN_TABLE ? `${text.slice(0, CHARACTERS_IN_TABLE)}…` : text);
   function line(row) {
     const isOpen = opened.has(row), id = `pair-${row + 1}`;
     const toggle = () => { if (!opened.delete(row)) opened.add(row); drawTable(id); };
-    const cells = columns().slice(1).map((column) => html("td", { class: classOf(column), dir: column.isText && "auto" },
-      column.isText ? shorten(column.value(row)) : column.show ? column.show(column.value(row)) : String(column.value(row))));
-    const button = html("button", { type: "button", id, "aria-expanded": String(isOpen), "aria-label": `pair ${row + 1}` }, String(row + 1));
+    const cells = columns().slice(1).map(({ value, isText, show = isText ? shorten : String }) =>
+      html("td", { class: classOf({ isText }), dir: isText && "auto" }, show(value(row))));
+    const named = { "aria-expanded": String(isOpen), "aria-label": `pair ${row + 1}` };
+    const button = html("button", { type: "button", id, ...named }, String(row + 1));
     return html("tr", { class: "row", onclick: toggle }, html("td", {}, button), ...cells);
   }
   function drawTable(focused = null) {
     const found = select(), pages = Math.max(1, Math.ceil(found.length / ROWS_PER_PAGE));
     state.page = Math.min(state.page, pages - 1);
     const shown = found.slice(state.page * ROWS_PER_PAGE, (state.page + 1) * ROWS_PER_PAGE);
-    const turn = (id, label, step) => html("button", { type: "button", id, disabled: state.page + step < 0 || state.page + step >= pages,
-      onclick: () => { state.page += step; drawTable(id); } }, label);
+    const turn = (id, label, step) => {
+      const disabled = state.page + step < 0 || state.page + step >= pages;
+      const onclick = () => { state.page += step; drawTable(id); };
+      return html("button", { type: "button", id, disabled, onclick }, label);
+    };
     const caption = `${found.length} of ${count} pairs, page ${state.page + 1} of ${pages}`;
     document.getElementById("pairs").replaceChildren(
       html("table", { class: "pairs" }, html("caption", { "aria-live": "polite" }, caption),
         html("thead", {}, html("tr", {}, ...columns().map(heading))),
         html("tbody", {}, ...shown.flatMap((row) => (opened.has(row) ? [line(row), detail(row)] : [line(row)])))),
-      html("p", { class: "pager", hidden: pages === 1 }, turn("previous", "Previous", -1), " ", turn("next", "Next", 1)));
+      html("p", { class: "pager", hidden: pages === 1 },
+        turn("previous", "Previous", -1), " ", turn("next", "Next", 1)));
     if (focused) document.getElementById(focused)?.focus();
   }
   function controls() {
     const form = document.getElementById("controls");
     const choose = (id, label, options, chosen, act) => html("label", {}, `${label} `,
       html("select", { id, onchange: (event) => { act(event.target.value); state.page = 0; drawTable(); } },
-        ...options.map(([value, text]) => html("option", { value, selected: String(value) === String(chosen) }, text))));
+        ...options.map(([value, text]) => html("option", { value, selected: value === chosen }, text))));
     if (!isSingle)
       for (const side of ["a", "b"])
         form.append(choose(side, side.toUpperCase(), data.names.map((name, i) => [i, name]), state[side],
@@ -294,8 +320,10 @@
     form.append(choose("filter", "show", Object.entries(FILTERS).map(([key, [text]]) => [key, text]), state.filter,
       (value) => { state.filter = value; }));
     let timer = 0;
-    form.append(html("input", { id: "search", type: "search", placeholder: "search in texts", "aria-label": "search in texts",
-      oninput: (event) => { clearTimeout(timer); timer = setTimeout(() => { state.query = event.target.value; state.page = 0; drawTable(); }, 150); } }));
+    const search = (query) => { Object.assign(state, { query, page: 0 }); drawTable(); };
+    const oninput = (event) => { clearTimeout(timer); timer = setTimeout(search, 150, event.target.value); };
+    const label = "search in texts";
+    form.append(html("input", { id: "search", type: "search", placeholder: label, "aria-label": label, oninput }));
     form.addEventListener("submit", (event) => event.preventDefault());
     form.hidden = count === 1;
   }

@@ -15,7 +15,6 @@ from torch import Tensor
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.functional.corpus_scores import bert_score
 from bertscore_tm.report.page import write_frame, write_page
-from bertscore_tm.report.visible_text import visible
 from bertscore_tm.scoring.alignment import AlignedText, Alignment, compute_alignment
 from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
@@ -24,6 +23,7 @@ from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
 from bertscore_tm.statistics import MIN_COMPARED, compare_paired, holm, mean_interval
 from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.untrusted_text import for_page
 
 __all__ = ["Report"]
 
@@ -221,15 +221,15 @@ class Report:
         names = list(self.scores)
         flags = [self._flag_texts(name) for name in names]
         return {
-            "signature": visible(self.signature),
+            "signature": for_page(self.signature),
             "isHistory": self.is_history,
-            "names": [visible(name) for name in names],
+            "names": [for_page(name) for name in names],
             "summary": [self._summarize(name) for name in names],
             "comparisons": self._compare(names),
             "scores": [_round(self.scores[name]) for name in names],
-            "references": [[visible(text) for text in several] for several in self.references],
+            "references": [[for_page(text) for text in several] for several in self.references],
             "candidates": [
-                None if texts is None else [visible(text) for text in texts] for texts in self.candidates.values()
+                None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],
             "truncated": [truncated for truncated, _ in flags],
             "empty": [empty for _, empty in flags],
@@ -347,7 +347,7 @@ def _stack_scores(name: str, results: Results, count: int) -> Tensor:
 
 def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
     numbers = {"best": _round(side.best, 3), "matches": side.matches.tolist(), "shares": _round(side.shares)}
-    described = {"tokens": list(map(visible, _space_tokens(side))), **numbers, "special": _round(side.special_share)}
+    described = {"tokens": list(map(for_page, _space_tokens(side))), **numbers, "special": _round(side.special_share)}
     return {**described, "weights": _round(side.weights, 3)} if is_weighted else described
 
 
