@@ -15,6 +15,7 @@ Examples::
     bertscore-tm compare baseline.txt new.txt -r refs.txt --language en
     bertscore-tm compare a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs --json
     bertscore-tm compare a.txt b.txt -r refs.txt --names "before" "after" --output table.tex
+    bertscore-tm compare a.txt b.txt -r refs.txt --report comparison.html
     bertscore-tm compare outputs.jsonl --system-column system --document-column article
 """
 
@@ -72,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
     options.add_document_argument(group)
     options.add_confidence_argument(group)
-    report.add_output_arguments(parser, _SUFFIXES)
+    report.add_report_argument(report.add_output_arguments(parser, _SUFFIXES))
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.candidates = [*arguments.files, *(arguments.candidates or ())]
     files = (*arguments.candidates, *(arguments.references or ()), options.idf_file(arguments))
     suffix = report.choose_format(arguments, _SUFFIXES, *files)
+    report.choose_format(arguments, (".html",), *files, option="report")
     with join_ranks() as ranks:
         systems, references, groups, idf_texts = ranks.run_on_first(lambda: _read(arguments))
 
@@ -93,6 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         document = _compare(scored, list(systems), references, groups, arguments)
         content = report.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         report.write_output(content, arguments.output)
+        report.write_report(arguments.report, systems, references, scored, groups)
         remove_shards(arguments)
 
 

@@ -10,13 +10,16 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
 from bertscore_tm.cli.inputs import STDIN
 from bertscore_tm.utilities.columns import align_columns
 from bertscore_tm.utilities.files import is_special, write_atomically
 from bertscore_tm.utilities.untrusted_text import for_terminal
+
+if TYPE_CHECKING:
+    from bertscore_tm.cli.scored_corpus import ScoredCorpus
 
 SCORES = ("precision", "recall", "f1")
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
@@ -50,7 +53,15 @@ def add_output_arguments(parser: argparse.ArgumentParser, suffixes: Sequence[str
     return group
 
 
-def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *inputs: str | None) -> str:
+def add_report_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the web page."""
+    help = "also write a web page of all pairs, their scores and token matches to this .html file"
+    group.add_argument("--report", metavar="FILE", help=help)
+
+
+def choose_format(
+    arguments: argparse.Namespace, suffixes: Sequence[str], *inputs: str | None, option: str = "output"
+) -> str:
     """Choose a format by the output's suffix, and check, before scores are computed, that it can be written.
 
     The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. Files that
@@ -58,29 +69,29 @@ def choose_format(arguments: argparse.Namespace, suffixes: Sequence[str], *input
     """
     if inputs.count(STDIN) > 1:
         raise CommandError("standard input (-) can be read only once: put the other texts into a file")
-    if arguments.output == "-":
+    if getattr(arguments, option) == "-":
         if len(suffixes) == 1:
-            raise CommandError("argument --output: the summary is printed on standard output: give a file, not -")
+            raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
         arguments.output = None
-    path, default = arguments.output, ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
+    path, default = getattr(arguments, option), ".json" if arguments.json and len(suffixes) > 1 else suffixes[0]
     if path is None:
         return default
     target = Path(path)
     folder = target.resolve().parent
     if target.is_dir():
-        raise CommandError(f"argument --output: {path} is a folder")
+        raise CommandError(f"argument --{option}: {path} is a folder")
     if not folder.is_dir():
-        raise CommandError(f"argument --output: the folder {folder} does not exist")
+        raise CommandError(f"argument --{option}: the folder {folder} does not exist")
     if not os.access(target if is_special(target) else folder, os.W_OK):
-        raise CommandError(f"argument --output: no permission to write {path}")
+        raise CommandError(f"argument --{option}: no permission to write {path}")
     if is_special(target):
         return default
     if any(one is not None and Path(one).resolve() == target.resolve() for one in inputs):
-        raise CommandError(f"argument --output: {path} is read, and would be replaced")
+        raise CommandError(f"argument --{option}: {path} is read, and would be replaced")
     suffix = target.suffix.lower()
     if suffix not in suffixes:
         allowed = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        raise CommandError(f"argument --output: {path} must end with {allowed}, which selects the format")
+        raise CommandError(f"argument --{option}: {path} must end with {allowed}, which selects the format")
     if default == ".json" != suffix:
         raise CommandError(f"--json and --output {path} exclude each other: name the file .json, or remove --json")
     return suffix
@@ -110,6 +121,24 @@ def write_output(content: str | bytes, path: str | None) -> None:
         if isinstance(content, str):
             write_output(content, None)
         raise CommandError(str(error), FAILED) from error
+
+
+def write_report(
+    path: str | None,
+    systems: dict[str, list[str]],
+    references: list[list[str]],
+    scored: ScoredCorpus,
+    groups: Sequence[str] | None,
+) -> None:
+    """Write the web page, if one is requested, of systems whose texts for each reference follow each other."""
+    if path is None:
+        return
+    from bertscore_tm.report import Report
+
+    scores = scored.scores[:, 0].reshape(len(SCORES), -1, len(systems))
+    results = {name: dict(zip(SCORES, scores[..., number], strict=True)) for number, name in enumerate(systems)}
+    settings: dict[str, Any] = {"encoder": scored.encoder, "signature": scored.signature, "groups": groups}
+    write_output(Report(systems, references, results, align=scored.align, **settings).to_html().encode(), path)
 
 
 def to_json(document: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ Examples::
     bertscore-tm score hyps.txt refs.txt --language en
     bertscore-tm score -c hyps.txt -r refs.txt refs2.txt --idf --rescale --per-segment
     bertscore-tm score pairs.jsonl --json --output scores.json
+    bertscore-tm score hyps.txt refs.txt --report scores.html
     torchrun --nproc-per-node 4 -m bertscore_tm.cli score hyps.txt refs.txt
 """
 
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = report.add_output_arguments(parser, _SUFFIXES)
     help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
     group.add_argument("--per-segment", action="store_true", help=help)
+    report.add_report_argument(group)
     options.add_confidence_argument(group, None)
     options.add_document_argument(group)
     help = "show the progress on standard error even if it is not a terminal"
@@ -76,7 +78,9 @@ def run(arguments: argparse.Namespace) -> None:
         warn_user(f"{', '.join(unused)}: no effect here (see bertscore-tm score --help)")
     if arguments.rescale is True:
         arguments.rescale = getattr(arguments, "baseline_path", True)
-    suffix = report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
+    files = options.take_files(arguments)
+    suffix = report.choose_format(arguments, _SUFFIXES, *files)
+    report.choose_format(arguments, (".html",), *files, option="report")
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     with join_ranks() as ranks:
@@ -97,12 +101,14 @@ def run(arguments: argparse.Namespace) -> None:
     if suffix == ".csv":
         report.write_output(_format_table(scored, document, ","), arguments.output)
     report.write_output(summary, None if suffix == ".csv" else arguments.output)
+    name = arguments.candidates or "candidates"
+    report.write_report(arguments.report, {name: texts.candidates}, texts.references, scored, documents)
     remove_shards(arguments)
 
 
 def _read(arguments: argparse.Namespace) -> tuple[TextPairs, list[str] | None, list[str] | None]:
     """Return the pairs, the document of each, and the texts for idf."""
-    if arguments.confidence is not None:
+    if arguments.confidence is not None or arguments.report is not None:
         from bertscore_tm.statistics import scipy_stats
 
         scipy_stats()

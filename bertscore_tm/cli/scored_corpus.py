@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertscore_tm.encoder import FrozenEncoder
+    from bertscore_tm.scoring.alignment import Alignment
     from bertscore_tm.scoring.corpus import CorpusScores
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
@@ -33,6 +34,7 @@ class ScoredCorpus:
 
     ``scores`` are precision, recall and F1, rescaled if requested, shape (3, layers, candidates), ``bounds`` the least
     and largest possible ones, shape (3, layers), and ``best_reference`` is by F1, shape (layers, candidates).
+    ``align`` matches the tokens of a pair.
     """
 
     scores: Tensor
@@ -40,6 +42,7 @@ class ScoredCorpus:
     bounds: tuple[Tensor, Tensor]
     encoder: FrozenEncoder
     signature: str
+    align: Callable[[str, str], Alignment]
 
 
 def score_across_ranks(
@@ -64,6 +67,7 @@ def score_across_ranks(
     Returns:
         The scores on rank 0, ``None`` on all other ranks.
     """
+    from bertscore_tm.scoring.alignment import compute_alignment
     from bertscore_tm.scoring.messages import count_zero, list_warnings
     from bertscore_tm.scoring.rescaling import rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
@@ -91,6 +95,7 @@ def score_across_ranks(
         bounds=score_range(scored.scores.shape[1], baseline),
         encoder=encoder,
         signature=score_signature(encoder, weights.source, baseline),
+        align=partial(compute_alignment, encoder=encoder, weights=weights, device=device, baseline=baseline),
     )
 
 

@@ -62,7 +62,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Show pairs of texts."""
     suffix = report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
     if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
-        raise CommandError(f"{arguments.output} can show one pair: give a single --row, or --worst 1")
+        raise CommandError(
+            f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
+        )
     texts = _read(arguments)
     idf_texts = options.read_idf_texts(arguments)
 

@@ -65,6 +65,7 @@ class Report:
         is_history: whether the systems are the validations of one training, in order.
         num_alignments: number of pairs that open to their alignment: in turn the worst, the best, the most different
             between the first and the last system, and random ones.
+        groups: label of each pair's document, if these depend on each other. Default: all are independent.
 
     Raises:
         TypeError: a text is not a string.
@@ -92,6 +93,7 @@ class Report:
         signature: str = "",
         is_history: bool = False,
         num_alignments: int = 200,
+        groups: Sequence[str] | None = None,
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
@@ -103,6 +105,7 @@ class Report:
         self.signature = signature
         self.is_history = is_history
         self.num_alignments = num_alignments
+        self.groups = groups
 
     @classmethod
     def from_texts(
@@ -236,6 +239,10 @@ class Report:
             "alignments": self._align_rows(names, [set(empty) for _, empty in flags]),
         }
 
+    @property
+    def _num_independent(self) -> int:
+        return len(self.references) if self.groups is None else len(set(self.groups))
+
     def _bounds(self) -> tuple[float, float]:
         return (-1.0, 1.0) if "|rescale:no|" in self.signature else (-math.inf, math.inf)
 
@@ -243,8 +250,8 @@ class Report:
         """Return mean, lower and upper end of precision, recall and F1."""
         scores = self.scores[name].double()
         low = high = torch.full((3,), math.nan, device="cpu")
-        if scores.shape[1] > 1:
-            low, high = mean_interval(scores, bounds=self._bounds())
+        if self._num_independent > 1:
+            low, high = mean_interval(scores, bounds=self._bounds(), groups=self.groups)
         rounded: list[list[float | None]] = _round(torch.stack([scores.mean(1), low, high], dim=1))
         return rounded
 
@@ -255,9 +262,9 @@ class Report:
             pairs = sorted({(0, len(names) - 1), (len(names) - 2, len(names) - 1)}) if len(names) > 1 else []
         f1 = [self.scores[name][2] for name in names]
         pairs = [(a, b) for a, b in pairs if f1[a].isfinite().all() and f1[b].isfinite().all()]
-        if len(self.references) < MIN_COMPARED or not pairs:
+        if self._num_independent < MIN_COMPARED or not pairs:
             return []
-        found = [compare_paired(f1[a], f1[b], bounds=self._bounds()) for a, b in pairs]
+        found = [compare_paired(f1[a], f1[b], bounds=self._bounds(), groups=self.groups) for a, b in pairs]
         adjusted = holm([one.p_value for one in found])
         return [
             {"a": a, "b": b, "difference": one.difference, "low": one.low, "high": one.high, "p": p}

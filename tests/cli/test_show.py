@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.cli import main
 from bertscore_tm.functional import bert_score
+from tests.support.report_pages import read_data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -109,7 +110,7 @@ def test_pictures_and_pages(command, tmp_path):
         assert path.read_bytes()[: len(head)].lower() == head.lower()
     groups = {element.get("id") for element in ElementTree.parse(tmp_path / "shown.svg").iter()}
     assert "precision-matches" in groups
-    assert "sleeping" in (tmp_path / "shown.html").read_text(encoding="utf-8")
+    assert "sleeping" in str(read_data((tmp_path / "shown.html").read_text(encoding="utf-8"))["alignments"])
     if "matplotlib.pyplot" in sys.modules:
         assert sys.modules["matplotlib.pyplot"].get_fignums() == []
 
@@ -177,7 +178,7 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
     printed = command("-c", "pairs.jsonl", "--worst", "2").out
     assert printed.startswith("row 2\na text has no tokens, so the score is 0\n\nrow ")
     command("-c", "pairs.jsonl", "--row", "3", "-o", "row.html")
-    assert "tomorrow" in (tmp_path / "row.html").read_text()
+    assert "tomorrow" in str(read_data((tmp_path / "row.html").read_text())["alignments"])
     error = command("-c", "pairs.jsonl", "--row", "5", exit_code=2).err
     assert "--row: 5 does not exist: pairs.jsonl has the rows 1 to 4" in error
 

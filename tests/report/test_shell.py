@@ -1,0 +1,60 @@
+"""Pages that the shell writes."""
+
+import json
+
+import pytest
+
+from bertscore_tm import Report, bert_score
+from bertscore_tm.cli import main
+from tests.support.report_pages import read_data
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def command(pairs, minilm, tmp_path, monkeypatch, capsys):
+    """Function that runs a command in a folder with texts, and returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+    for name, texts in {"a": pairs[0][:7], "b": [*pairs[1][:3], *pairs[0][3:7]], "refs": pairs[1][:7]}.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    documents = [{"candidate": a, "reference": b, "doc": i // 2} for i, (a, b) in enumerate(zip(*pairs, strict=True))]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents[:7]), encoding="utf-8")
+
+    def run(*arguments):
+        code = main([*arguments, "--model", minilm, "--num-layers", "5"])
+        return code, capsys.readouterr()
+
+    return run
+
+
+def test_score_and_compare_write_the_page_of_the_report(command, pairs, encoder, tmp_path):
+    assert command("score", "a.txt", "refs.txt", "--idf", "--report", "page.html")[0] == 0
+    data = read_data((tmp_path / "page.html").read_text(encoding="utf-8"))
+    expected = Report.from_texts({"a.txt": pairs[0][:7]}, pairs[1][:7], encoder, idf=True)
+    assert data == read_data(expected.to_html())
+    code, printed = command("compare", "a.txt", "b.txt", "-r", "refs.txt", "--report", "page.html", "--json")
+    assert code == 0
+    data = read_data((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert data["names"] == ["a.txt", "b.txt"]
+    assert data["scores"][1][2] == pytest.approx(
+        bert_score(data["candidates"][1], pairs[1][:7], encoder)["f1"].tolist(), abs=6e-5
+    )
+    (test,) = json.loads(printed.out)["differences"]
+    for name, other in (("difference", "difference"), ("low", "low"), ("high", "high"), ("p_value_holm", "p")):
+        assert data["comparisons"][0][other] == pytest.approx(test[name], abs=2e-6)
+
+
+def test_intervals_are_those_of_documents(command, tmp_path):
+    options = ("--confidence", "0.95", "--document-column", "doc", "--json", "--report", "page.html")
+    _, printed = command("score", "pairs.jsonl", *options)
+    found, data = json.loads(printed.out), read_data((tmp_path / "page.html").read_text(encoding="utf-8"))
+    expected = [found["f1"], found["f1_low"], found["f1_high"]]
+    assert data["summary"][0][2] == pytest.approx(expected, abs=6e-5)
+
+
+def test_files_are_checked_first(command):
+    for path, message in (("page.txt", "must end with .html"), ("none/page.html", "does not exist"), ("-", "not -")):
+        code, printed = command("score", "a.txt", "refs.txt", "--report", path)
+        assert code == 2
+        assert "argument --report: " in printed.err
+        assert message in printed.err
