@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from datetime import datetime
+from datetime import date
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -41,7 +41,7 @@ def write_page(data: dict[str, Any]) -> str:
         script=script,
         # The one script that the browser runs, whatever else a text might smuggle in.
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
-        date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        date=date.today().isoformat(),
         version=__version__,
     )
 

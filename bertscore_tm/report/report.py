@@ -249,7 +249,7 @@ class Report:
     def _summarize(self, name: str) -> list[list[float | None]]:
         """Return mean, lower and upper end of precision, recall and F1."""
         scores = self.scores[name].double()
-        low = high = torch.full((3,), math.nan, device="cpu")
+        low = high = scores.new_full((3,), math.nan)
         if self._num_independent > 1:
             low, high = mean_interval(scores, bounds=self._bounds(), groups=self.groups)
         rounded: list[list[float | None]] = _round(torch.stack([scores.mean(1), low, high], dim=1))
@@ -294,8 +294,12 @@ class Report:
         if self.align is None:
             return {}
         first, last = (self.scores[names[number]][2].nan_to_num() for number in (0, -1))
-        generator = torch.Generator().manual_seed(0)
-        orders = [last.argsort(), last.argsort(descending=True), torch.randperm(len(last), generator=generator)]
+        generator = torch.Generator("cpu").manual_seed(0)
+        orders = [
+            last.argsort(),
+            last.argsort(descending=True),
+            torch.randperm(len(last), generator=generator, device="cpu"),
+        ]
         if len(names) > 1:
             orders.append((last - first).abs().argsort(descending=True))
         found: dict[int, dict[int, Any]] = {}
@@ -343,13 +347,13 @@ def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[
 
 
 def _stack_scores(name: str, results: Results, count: int) -> Tensor:
-    stacked = torch.stack([torch.as_tensor(results[score], device="cpu").detach().float() for score in SCORES])
+    stacked = torch.stack([torch.as_tensor(results[score], dtype=torch.float32, device="cpu") for score in SCORES])
     if stacked.shape != (3, count):
         raise ValueError(
             f"scores of {name!r} have shape {tuple(stacked.shape[1:])} for {count} pairs: pass one score per pair, as "
             f"of a metric with reduction='none'"
         )
-    return stacked
+    return stacked.detach()
 
 
 def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
