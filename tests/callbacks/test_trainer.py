@@ -7,7 +7,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, bert_score
-from bertscore_tm.callbacks import AttributeSchedule, BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger
+from bertscore_tm.callbacks import (
+    AttributeSchedule,
+    BERTScoreCallback,
+    BERTScoreEarlyStopping,
+    BERTScoreReport,
+    SampleLogger,
+)
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,6 +47,7 @@ def run_in(package, encoder, folder):
             BERTScoreEarlyStopping(patience=2),
             AttributeSchedule("weight", 1.0, 0.0, total_iters=4),
             SampleLogger(num_samples=2),
+            BERTScoreReport(folder / "report.html"),
             best,
         ],
         max_epochs=5,
@@ -64,3 +71,4 @@ def test_callbacks_work_in_both_packages(package, encoder, tmp_path):
     assert best == pytest.approx(expected.item(), abs=1e-6)
     assert weight < 1
     assert samples
+    assert (tmp_path / "report.html").exists()
