@@ -271,23 +271,20 @@ class Report:
             for (a, b), one, p in zip(pairs, found, adjusted, strict=True)
         ]
 
-    def _flag_texts(self, name: str) -> tuple[list[int], list[int]]:
-        """Return the rows with a truncated text, and those whose candidate or all of whose references are empty."""
+    def _flag_texts(self, name: str) -> tuple[list[int] | None, list[int]]:
+        """Return the rows with truncated texts, if the encoder is known, and those without a text or references."""
         texts = self.candidates[name]
         if texts is None or (self.is_history and name != next(reversed(self.scores))):
             return [], []
         distinct = list(dict.fromkeys(chain(texts, *self.references)))
-        if self.encoder is None:
-            truncated, full = set[str](), {text for text in distinct if text.strip()}
-        else:
-            tokenized = self.encoder.tokenizer(distinct)
-            truncated = {text for text, is_cut in zip(distinct, tokenized.truncated, strict=True) if is_cut}
-            full = {text for text, has_content in zip(distinct, tokenized.has_content, strict=True) if has_content}
         rows = list(enumerate(zip(texts, self.references, strict=True)))
-        return (
-            [row for row, (text, several) in rows if not truncated.isdisjoint([text, *several])],
-            [row for row, (text, several) in rows if text not in full or full.isdisjoint(several)],
-        )
+        truncated, full = None, {text for text in distinct if text.strip()}
+        if self.encoder is not None:
+            tokenized = self.encoder.tokenizer(distinct)
+            cut = {text for text, is_cut in zip(distinct, tokenized.truncated, strict=True) if is_cut}
+            truncated = [row for row, (text, several) in rows if not cut.isdisjoint([text, *several])]
+            full = {text for text, has_content in zip(distinct, tokenized.has_content, strict=True) if has_content}
+        return truncated, [row for row, (text, several) in rows if text not in full or full.isdisjoint(several)]
 
     def _align_rows(self, names: list[str], empty: list[set[int]]) -> dict[int, dict[int, Any]]:
         """Return the alignments of the chosen rows by the number of the system."""

@@ -91,6 +91,7 @@ def test_a_single_alignment_shows_its_shares(minilm, pairs, tmp_path):
     page = alignment.to_html()
     data = read_data(page)
     assert data["signature"] == alignment.settings
+    assert (data["truncated"], data["empty"]) == ([None], [[]])
     assert (data["candidates"], data["references"]) == ([["a cat sleeps"]], [["the kitten is sleeping"]])
     assert data["scores"] == [[[round(alignment.precision, 4)], [round(alignment.recall, 4)], [round(alignment.f1, 4)]]]
     for side, score in zip(data["alignments"]["0"]["0"]["sides"], data["scores"][0], strict=False):
