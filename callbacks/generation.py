@@ -415,7 +415,8 @@ def _gather_weights(pl_module: pl.LightningModule, model: Any) -> Generator[Any,
     ``generate`` calls parts of the model directly, such as its encoder, so the root's forward hooks do not run.
     """
     trainer = pl_module._trainer
-    if trainer is not None and is_of_class(trainer.strategy, "DeepSpeedStrategy") and trainer.strategy.zero_stage_3:
+    strategy: Any = None if trainer is None else trainer.strategy
+    if is_of_class(strategy, "DeepSpeedStrategy") and strategy.zero_stage_3:
         raise MisconfigurationException(
             "generating with weights that DeepSpeed ZeRO stage 3 partitions is not tested, so it is refused: use stage "
             "2 or FSDP, or pass a function that calls the model's generate with synced_gpus=True as generate="

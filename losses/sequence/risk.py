@@ -139,7 +139,7 @@ class BERTScoreRisk(nn.Module):
         mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in tensors], batch_first=True).bool()[:, None]
         ids = nn.utils.rnn.pad_sequence(tensors, batch_first=True)[:, None]
         cross_entropy = -sequence_log_probs(model, inputs, ids, mask).sum() / mask.sum()
-        output: nn.Module = model.get_output_embeddings()
+        output: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         # Without a trained output layer, as with adapters, all parameters are compared.
         trained = [one for one in output.parameters() if one.requires_grad]
         trained = trained or [one for one in model.parameters() if one.requires_grad]
