@@ -7,7 +7,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,7 +37,8 @@ def is_special(path: str | os.PathLike[str]) -> bool:
 def _descriptor(path: str | os.PathLike[str]) -> int | None:
     """Return the number of the open file of this process that a path such as ``/dev/stdout`` names."""
     name = Path(path).absolute()
-    while name.parent.resolve() != Path("/proc/self/fd").resolve():
+    # On Linux a link to /proc/self/fd.
+    while name.parent.resolve() != Path("/dev/fd").resolve():
         if not name.is_symlink():
             return None
         name = name.parent / name.readlink()
@@ -138,8 +139,9 @@ def _copy_access(old: Path, new: Path) -> None:
     with suppress(OSError):
         found = old.lstat()
         if stat.S_ISREG(found.st_mode):
-            with suppress(PermissionError):
-                os.chown(new, found.st_uid, found.st_gid)
+            if hasattr(os, "chown"):
+                with suppress(PermissionError):
+                    os.chown(new, found.st_uid, found.st_gid)
             new.chmod(stat.S_IMODE(found.st_mode))
 
 
@@ -184,8 +186,8 @@ def _exists(path: str, filesystem: Any) -> bool:
 def open_unfinished(path: Path, settings: str) -> Generator[bool, None, None]:
     """Make the folder of an unfinished output, or open that of an interrupted run.
 
-    During the block other processes are refused, such as ranks that outlive a killed ``torchrun``, where the system has
-    advisory locks. Links and folders of other users are refused, and only this user may write in a new folder, so that
+    During the block other processes are refused, such as ranks that outlive a killed ``torchrun``, where the file
+    system has locks. Links and folders of other users are refused, and only this user may write in a new folder, so that
     nobody else can choose which files are written.
 
     Args:
@@ -216,34 +218,32 @@ def open_unfinished(path: Path, settings: str) -> Generator[bool, None, None]:
     is_own = not hasattr(os, "geteuid") or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
     if not stat.S_ISDIR(found.st_mode) or not is_own:
         raise OSError(f"{path} is not a folder that only this user may write: delete it, or name another output")
-    kept = path / "settings.json"
-    if not kept.exists() and any(path.iterdir()):
+    kept, lock = path / "settings.json", path / "lock"
+    if not kept.exists() and any(entry != lock for entry in path.iterdir()):
         yield False
         return
-    with kept.open("a+", encoding="utf-8") as file:
-        _lock(file, path)
-        file.seek(0)
-        line, written = f"{settings}\n", file.read()
+    with _locked(lock, path):
+        line, written = f"{settings}\n", kept.read_text(encoding="utf-8") if kept.exists() else ""
         if not line.startswith(written):
             yield False
             return
         # A new file, or one that was cut off.
-        file.write(line[len(written) :])
-        file.flush()
-        os.fsync(file.fileno())
+        if line != written:
+            with kept.open("w", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
         yield True
 
 
-def _lock(file: IO[Any], path: Path) -> None:
-    """Lock a file until it is closed, also by the end of the process."""
+def _locked(lock: Path, path: Path) -> AbstractContextManager[Any]:
+    """Lock a folder until the block, or the process, ends."""
+    from filelock import FileLock, Timeout  # takes as long to import as all else here
+
     try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-    except ImportError:
-        return
-    try:
-        flock(file, LOCK_EX | LOCK_NB)
-    except BlockingIOError as error:
+        return FileLock(lock).acquire(timeout=0)
+    except Timeout as error:
         raise OSError(f"another run is writing {path}: wait until it ends, or stop it") from error
-    except OSError:
+    except (OSError, NotImplementedError):
         # A file system without locks.
-        return
+        return nullcontext()
