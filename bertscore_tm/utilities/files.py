@@ -186,8 +186,8 @@ def _exists(path: str, filesystem: Any) -> bool:
 def open_unfinished(path: Path, settings: str) -> Generator[bool, None, None]:
     """Make the folder of an unfinished output, or open that of an interrupted run.
 
-    During the block other processes are refused, such as ranks that outlive a killed ``torchrun``, where the file
-    system has locks. Links and folders of other users are refused, and only this user may write in a new folder, so that
+    During the block other processes are refused, where the file system has locks: such as ranks that outlive a killed
+    ``torchrun``. Links and folders of other users are refused, and only this user may write in a new folder, so that
     nobody else can choose which files are written.
 
     Args:
