@@ -8,19 +8,22 @@ import sys
 import tarfile
 import tomllib
 import venv
+from email import message_from_bytes
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
-import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
+from readme_renderer import markdown
 
 import bertscore_tm
 from tests.package.test_docstrings import CALLED
+from tests.support.markdown_blocks import ROOT, anchors, blocks
 
-ROOT = Path(__file__).resolve().parents[2]
+DEPENDENCIES = [path for path in sys.path if path.endswith("site-packages")]
 IMPORTS = """
 import bertscore_tm, bertscore_tm.losses, bertscore_tm.callbacks
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
@@ -51,7 +54,7 @@ def run(python, code, folder):
 
 def test_from_the_checkouts_root_and_from_elsewhere(tmp_path):
     assert run(sys.executable, SEARCH, ROOT) == ROOT / "bertscore_tm/__init__.py"
-    assert run(sys.executable, SEARCH, tmp_path).name == "__init__.py"
+    run(sys.executable, SEARCH, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -106,27 +109,72 @@ def test_the_sdist_holds_what_its_tests_need(unpacked):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture
+def install(tmp_path):
+    """Return a function that installs the package in a fresh environment, and returns its Python and site-packages."""
+
+    def install(*options: str | Path) -> tuple[Path, Path]:
+        environment = tmp_path / "environment"
+        venv.create(environment, with_pip=False)
+        python = environment / "bin/python"
+        (site_packages,) = environment.glob("lib/*/site-packages")
+        # A folder named in a .pth file brings its modules (the dependencies) but not its own .pth files (the editable
+        # install), so that the package comes from this environment.
+        (site_packages / "dependencies.pth").write_text("\n".join(DEPENDENCIES))
+        command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", *options]
+        subprocess.run(command, check=True)
+        return python, site_packages
+
+    return install
+
+
 @pytest.mark.slow
-def test_wheel_in_a_fresh_environment(built, tmp_path):
-    environment = tmp_path / "environment"
-    venv.create(environment, with_pip=False)
-    python = environment / "bin/python"
-    (site_packages,) = environment.glob("lib/*/site-packages")
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", built[".whl"]]
-    subprocess.run(install, check=True)
+def test_wheel_in_a_fresh_environment(built, install, tmp_path):
+    python, site_packages = install(built[".whl"])
     # No top-level `losses`, `tests` or `examples` that could collide with a user's own.
     information = f"bertscore_tm-{bertscore_tm.__version__}.dist-info"
-    assert {path.name for path in site_packages.iterdir()} == {"bertscore_tm", information}
-    # A folder named in a .pth file brings its modules (the dependencies) but not its own .pth files (the editable
-    # install), so that the package comes from the wheel.
-    (site_packages / "dependencies.pth").write_text(str(Path(torch.__file__).parent.parent))
-
+    assert {path.name for path in site_packages.iterdir()} == {"bertscore_tm", "dependencies.pth", information}
     installed = site_packages / "bertscore_tm"
     assert run(python, IMPORTS, tmp_path) == installed / "__init__.py"
     assert run(python, SEARCH, ROOT) == ROOT / "bertscore_tm/__init__.py"
     assert (installed / "py.typed").is_file()
     assert (installed / "data/SOURCE.md").is_file()
     assert len(list((installed / "data/baselines").rglob("*.csv"))) == 72
+
+
+@pytest.mark.slow
+def test_an_editable_install_adds_one_name(install, tmp_path):
+    python, _ = install("--no-build-isolation", "--editable", ROOT)
+    assert run(python, IMPORTS, tmp_path) == ROOT / "bertscore_tm/__init__.py"
+    assert run(python, SEARCH, ROOT) == ROOT / "bertscore_tm/__init__.py"
+    on_path = f"import sys\n(path,) = [path for path in sys.path if path.startswith({str(ROOT)!r})]\nprint(path)"
+    assert run(python, on_path, tmp_path) == ROOT / ".editable"
+    assert [path.name for path in (ROOT / ".editable").glob("*.py")] == ["bertscore_tm.py"]
+
+
+@pytest.mark.slow
+def test_links_of_the_description_lead_into_the_repository(built):
+    with ZipFile(built[".whl"]) as wheel:
+        metadata_file = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
+        message = message_from_bytes(wheel.read(metadata_file))
+    assert message["Description-Content-Type"] == "text/markdown"
+    description = message.get_payload(decode=True).decode()
+    for block in blocks(ROOT / "README.md"):
+        assert block.content in description
+    rendered = markdown.render(description, stream=sys.stderr)
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    raw = urls["Source"].replace("https://github.com", "https://raw.githubusercontent.com")
+    inside = {"href": f"{urls['Source']}/blob/", "src": f"{raw}/"}
+    found = re.findall(r'(href|src)="([^#"][^"]*)"', rendered)
+    assert {kind for kind, _ in found} == {"href", "src"}
+    for kind, link in found:
+        assert link.startswith("https://"), link
+        if link.startswith(inside[kind]):
+            tag, _, path = link.removeprefix(inside[kind]).partition("/")
+            file, _, anchor = path.partition("#")
+            assert tag == f"v{bertscore_tm.__version__}"
+            assert (ROOT / file).is_file(), link
+            assert not anchor or anchor in anchors(ROOT / file), link
 
 
 def pinned(path: Path) -> dict[str, Version]:
@@ -155,8 +203,8 @@ def test_dependencies():
     (lightning,) = (requirement for requirement in project["dependencies"] if requirement.startswith("lightning"))
     assert "!=2.6.2" in lightning
     assert "!=2.6.3" in lightning
-    # The wheel's metadata holds the build tool's version.
-    assert set(pinned(ROOT / "constraints.txt")) == names | {"hatchling"}
+    # The wheel's metadata holds the build tool's version, and the description that its plugin made.
+    assert set(pinned(ROOT / "constraints.txt")) == names | {"hatchling", "hatch-fancy-pypi-readme"}
 
 
 def test_the_reference_has_every_public_name():
