@@ -1,16 +1,19 @@
 # `make demo` and `make test` need only Python 3.11 or later and make; the rest is set up in .venv.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+SCRIPTS := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+BIN := $(VENV)/$(SCRIPTS)
+# Versions that are installed. Empty: the newest ones.
+CONSTRAINTS ?= --constraint constraints.txt
 # uv, where it is installed, sets the environments up faster than pip.
 UV := $(shell command -v uv)
 # Checks in environments of their own import little of what is installed there: compiling all would take longer.
 ifdef UV
 create = $(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(1)
-install = $(UV) pip install --quiet --python $(1)/bin/python
+install = $(UV) pip install --quiet --python $(1)/$(SCRIPTS)/python
 else
 create = $(PYTHON) -m venv $(1)
-install = $(1)/bin/python -m pip install --quiet
+install = $(1)/$(SCRIPTS)/python -m pip install --quiet
 endif
 DEMO_ARGS ?=
 TEST_ARGS ?=
@@ -19,6 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCHMARK_ARGS ?=
 # Names of mutants: the thirteenth of each function that has as many, about 180.
 MUTANTS ?= *__mutmut_13
+MODEL ?= roberta-large
 QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/plotting/test_alignment.py \
 	tests/functional/test_functional.py tests/metric/test_states.py tests/metric/test_shared_batch.py \
 	tests/losses/test_soft_matching.py tests/callbacks/test_several.py tests/callbacks/test_trainer.py \
@@ -26,7 +30,7 @@ QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/pl
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_scoring_errors.py
 
-.PHONY: demo test quick mutants benchmark lint dist types lowest docs check clean
+.PHONY: demo test quick mutants benchmark parity lint dist release types lowest newest docs docs-serve check clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -52,6 +56,10 @@ mutants: $(VENV)/ready
 benchmark: $(VENV)/ready
 	$(BIN)/python -m examples.benchmarks $(BENCHMARK_ARGS)
 
+# Compared with bert-score on the same encoder: make parity MODEL=roberta-large, or a folder.
+parity: $(VENV)/ready
+	$(BIN)/python -m examples.parity $(MODEL)
+
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,25 +69,38 @@ dist: $(VENV)/ready
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 
+# The files of a release, if its tag TAG agrees with the version and with a date in the changelog.
+release: dist
+	test -f "dist/bertscore_tm-$(TAG:v%=%).tar.gz"
+	grep "^## \[$(TAG:v%=%)\] - 20" CHANGELOG.md
+
 # The package as users get it: a wheel in an environment of its own, imported from another folder and type-checked.
 types: dist
 	rm -rf .venv-wheel
 	$(call create,.venv-wheel)
-	$(call install,.venv-wheel) --no-compile --constraint constraints.txt torch
-	$(call install,.venv-wheel) --no-compile --constraint constraints.txt dist/*.whl
-	cd dist && ../.venv-wheel/bin/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; from bertscore_tm import BERTScore, bert_score; print('imported from', bertscore_tm.__file__)"
-	.venv-wheel/bin/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; print('imported from the checkout')"
-	$(call install,.venv-wheel) --no-compile --constraint constraints.txt "$$(echo dist/*.whl)[plot,cli]" mypy
-	cd dist && ../.venv-wheel/bin/python -m mypy --config-file ../pyproject.toml -p bertscore_tm
+	$(call install,.venv-wheel) --no-compile $(CONSTRAINTS) torch
+	$(call install,.venv-wheel) --no-compile $(CONSTRAINTS) dist/*.whl
+	cd dist && ../.venv-wheel/$(SCRIPTS)/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; from bertscore_tm import BERTScore, bert_score; print('imported from', bertscore_tm.__file__)"
+	.venv-wheel/$(SCRIPTS)/python -c "import bertscore_tm.losses, bertscore_tm.callbacks; print('imported from the checkout')"
+	$(call install,.venv-wheel) --no-compile $(CONSTRAINTS) "$$(echo dist/*.whl)[plot,cli]" mypy
+	cd dist && ../.venv-wheel/$(SCRIPTS)/python -m mypy --config-file ../pyproject.toml -p bertscore_tm
 
 # With the lowest versions that pyproject.toml allows: every example of the docstrings, and runs of the Trainer.
 lowest: .venv-lowest/ready
-	.venv-lowest/bin/python -m pytest -q -m "not slow and not distributed" $(LOWEST_TESTS)
+	.venv-lowest/$(SCRIPTS)/python -m pytest -q -m "not slow and not distributed" $(LOWEST_TESTS)
 
-# One site from the README, the pages and the docstrings: open site/index.html.
+# With the newest versions, in an environment that is set up anew.
+newest:
+	rm -rf .venv-newest
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=
+
+# One site from the README, the pages and the docstrings. Its search needs a server: make docs-serve.
 docs: $(VENV)/ready
 	rm -rf site
 	$(BIN)/python -m sphinx -W --keep-going --quiet -c examples/site . site
+
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
 
 check: lint test types lowest docs
 
@@ -87,13 +108,13 @@ check: lint test types lowest docs
 $(VENV)/demo-ready: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV): one to five minutes, most of it torch ..."
 	$(call create,$(VENV))
-	$(call install,$(VENV)) --constraint constraints.txt torch
-	$(call install,$(VENV)) --constraint constraints.txt --editable ".[plot,demo]"
+	$(call install,$(VENV)) $(CONSTRAINTS) torch
+	$(call install,$(VENV)) $(CONSTRAINTS) --editable ".[plot,demo]"
 	touch $@
 
 $(VENV)/ready: $(VENV)/demo-ready
 	@echo "Adding the tools of development to $(VENV): about a minute ..."
-	$(call install,$(VENV)) --constraint constraints.txt --editable ".[plot,cli,demo,dev,docs]"
+	$(call install,$(VENV)) $(CONSTRAINTS) --editable ".[plot,cli,demo,dev,docs]"
 	touch $@
 
 .venv-lowest/ready: pyproject.toml constraints.txt tests/lowest.txt
@@ -103,4 +124,4 @@ $(VENV)/ready: $(VENV)/demo-ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-wheel .venv-lowest .mutants dist site outputs *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-wheel .venv-lowest .mutants dist site outputs *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -60,7 +60,7 @@ def same_output(expected: str, printed: str) -> bool:
 
 def markdown_files() -> list[Path]:
     """Return the project's Markdown files."""
-    folders = ("bertscore_tm", "callbacks", "examples", "losses", "tests")
+    folders = (".github", "bertscore_tm", "callbacks", "examples", "losses", "tests")
     return sorted([*ROOT.glob("*.md"), *(path for folder in folders for path in (ROOT / folder).rglob("*.md"))])
 
 

@@ -1,0 +1,45 @@
+"""The workflows call make targets only, and the version and its date are the same everywhere."""
+
+import re
+import shlex
+
+import pytest
+import yaml
+
+import bertscore_tm
+from tests.support.markdown_blocks import ROOT
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_call_make_with_few_rights(path):
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        for step in job.get("steps", ()):
+            if "run" not in step:
+                assert re.fullmatch(r"[\w-]+/[\w-]+@[\w./]+", step["uses"])
+                continue
+            command, target, *options = shlex.split(re.sub(r"\$\{\{ matrix\.(\w+) \}\}", r"matrix.\1", step["run"]))
+            _, _, variable = target.partition("matrix.")
+            targets = set(job["strategy"]["matrix"][variable]) if variable else {target}
+            assert command == "make"
+            assert targets <= TARGETS
+            assert all(re.match(r"[A-Z]+=", option) for option in options)
+
+
+def test_all_checks_run_in_a_workflow():
+    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
+    (check,) = re.findall(r"^check: (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(check.split()) <= {*ci["checks"]["strategy"]["matrix"]["target"], "test"}
+    assert set(ci["tests"]["strategy"]["matrix"]["python"]) == {"3.11", "3.12", "3.13", "3.14"}
+
+
+def test_the_release_is_dated():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, date = re.findall(r"^## \[([\d.]+)\] - (\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)[0]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (version, version) == (bertscore_tm.__version__, citation["version"])
+    assert date == str(citation["date-released"])
