@@ -1,31 +1,42 @@
 """Every block of the README runs unchanged and in order, and the README stays short."""
 
-import os
+import json
+import re
 import shlex
 import subprocess
 import sys
+import warnings
 
+import bert_score as oracle
 import lightning.pytorch as pl
 import pytest
 import torch
+import transformers
+from matplotlib.pyplot import imread
 from torch.utils.data import DataLoader
+from torchmetrics.functional.text import bert_score as torchmetrics_score
 from transformers import AutoTokenizer, BertConfig, EncoderDecoderConfig, EncoderDecoderModel
 
-from tests.support.markdown_blocks import ROOT, blocks, same_output
+from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm.cli import main
+from tests.support.markdown_blocks import ROOT, blocks
+from tests.support.models import save_tiny_model
 from tests.support.texts import real_pairs
 
 BLOCKS = blocks(ROOT / "README.md")
+EXPECTED = {"precision": 0.883, "recall": 0.793, "f1": 0.832}
 COMMANDS = [line for block in BLOCKS if block.language == "console" for line in block.content.splitlines()]
 
 
-def test_installing_comes_first_then_the_two_commands():
-    assert [block.language for block in BLOCKS] == ["console"] * 2 + ["python", "text"] + ["python"] * 4
-    assert BLOCKS[0].content.startswith("python3 -m pip install ")
-    assert BLOCKS[1].content.split("\n")[:2] == ["make demo", "make test"]
+def test_installing_comes_first():
+    assert [block.language for block in BLOCKS] == ["console", "python", "console"] + ["python"] * 4
+    (drop_in,) = re.findall(r"`(from bertscore_tm.compat[^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    exec(drop_in, {})
+    assert COMMANDS == ["python3 -m pip install bertscore-tm", "bertscore-tm score hyps.txt refs.txt --language en"]
 
 
 def test_it_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 def tiny_generator(minilm):
@@ -74,31 +85,65 @@ def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch):
     model, tokenizer, loader = tiny_generator(minilm)
     names = {"model": model, "tokenizer": tokenizer, "train_loader": loader, "val_loader": loader}
     names["module"] = Module(model)
+    # Stands for the model on the hub.
+    monkeypatch.setattr(FrozenEncoder, "for_language", lambda language: FrozenEncoder(minilm, num_layers=5))
     for block in BLOCKS:
         if block.language == "python":
-            printed = block.run(names)
-            assert block.output is None or same_output(block.output, printed)
+            block.run(names)
+    assert {name: round(score.item(), 3) for name, score in names["scores"].items()} == EXPECTED
     metrics = names["trainer"].callback_metrics
     assert {"val_bertscore_precision", "val_bertscore_recall", "val_bertscore_f1"} <= metrics.keys()
     assert names["best"] == ["a cat sat down"]
     assert len(list(tmp_path.rglob("*.ckpt"))) == 1
+    shown, drawn = (imread(folder / "alignment.png") for folder in (ROOT / "examples/pictures", tmp_path))
+    assert shown.shape == drawn.shape
+    assert abs(shown - drawn).mean() < 0.01
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_console_commands_run(command):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    if command == "make test":
-        # This very run; tried on one small file, so that it does not call itself, and without further processes.
-        arguments = [*shlex.split(command), "TEST_ARGS=--numprocesses 0 tests/leaves/test_files.py"]
-    elif command == "make demo":
-        # test_demo.py runs it.
-        arguments = [*shlex.split(command), "DEMO_ARGS=--help"]
-    else:
-        # Resolved and built for real, but not put over the environment that the tests run in.
-        assert command.startswith("python3 -m pip install ")
-        arguments = [sys.executable, *shlex.split(command)[1:], "--dry-run"]
-    done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def test_the_package_installs():
+    # Resolved and built for real, but not put over the environment that the tests run in.
+    command = [sys.executable, *shlex.split(COMMANDS[0].replace("bertscore-tm", "."))[1:], "--dry-run"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    if command == "make demo":
-        assert "usage: python -m examples.demo" in done.stdout
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_shell_scores_files(minilm, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("hyps.txt", "refs.txt"):
+        (tmp_path / name).write_text("it rains\n", encoding="utf-8")
+    assert main([*shlex.split(COMMANDS[1])[1:], "--model", minilm, "--num-layers", "5"]) == 0
+    assert "F1 1.0000" in capsys.readouterr().out
+
+
+# What the table says of other packages.
+
+
+def test_special_tokens_and_long_texts_in_other_packages(minilm):
+    pair = ["a cat sat"], ["the cat sat down"]
+    excluded = bert_score(*pair, FrozenEncoder(minilm, num_layers=5, exclude_special_tokens=True))["f1"].item()
+    assert torchmetrics_score(*pair, minilm, num_layers=5)["f1"].item() == pytest.approx(excluded, abs=1e-6)
+    assert excluded != pytest.approx(bert_score(*pair, FrozenEncoder(minilm, num_layers=5))["f1"].item(), abs=1e-3)
+    with pytest.raises(RuntimeError, match="must match the existing size"):
+        torchmetrics_score(["word " * 600], ["a cat"], minilm, num_layers=5)
+    with warnings.catch_warnings(action="error"):
+        whole, cut = (oracle.score(["word " * n], ["a cat"], model_type=minilm, num_layers=5)[2] for n in (600, 510))
+    assert torch.equal(whole, cut)
+
+
+@pytest.mark.skipif(transformers.__version__ < "5", reason="transformers 4 gives texts the space")
+def test_empty_texts_and_spaces_in_other_packages(minilm, tmp_path):
+    with pytest.raises(AttributeError):
+        oracle.score([""], ["a cat"], model_type=minilm, num_layers=5)
+    assert torchmetrics_score(["", "a"], ["a cat", "a"], minilm, num_layers=5)["precision"][0].isnan()
+    folder = save_tiny_model("roberta", tmp_path / "model")
+    settings = tmp_path / "model/tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "RobertaTokenizer"}))
+    pair = ["cats sat on mats"], ["a cat sat on mats"]
+    found = oracle.score(*pair, model_type=str(folder), num_layers=2)[2].item()
+    spaced, plain = (
+        bert_score(*pair, FrozenEncoder(folder, num_layers=2, prefix_space=space))["f1"].item()
+        for space in (None, False)
+    )
+    assert found == pytest.approx(plain, abs=1e-6) != pytest.approx(spaced, abs=1e-3)
