@@ -17,9 +17,17 @@ author = "The bertscore-tm developers"
 copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
-include_patterns = ["README.md", "CHANGELOG.md", "examples/**.md", "bertscore_tm/data/SOURCE.md"]
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "examples/**.md",
+    "examples/tour.ipynb",
+    "bertscore_tm/data/SOURCE.md",
+]
+# The notebook keeps its outputs, which a test compares.
+nb_execution_mode = "off"
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["dollarmath"]
@@ -27,7 +35,9 @@ suppress_warnings = ["myst.header"]
 
 autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 80
 napoleon_use_rtype = False
 add_module_names = False
 
@@ -46,6 +56,7 @@ _CONTENTS = """
 ```{toctree}
 :hidden:
 :caption: Metric
+examples/tour
 examples/metric
 examples/callbacks
 examples/distributed
@@ -82,6 +93,7 @@ examples/benchmarks/RESULTS
 examples/site/api/index
 examples/README
 bertscore_tm/data/SOURCE
+examples/site/contributing
 CHANGELOG
 ```
 """
@@ -101,7 +113,8 @@ def setup(app: Any) -> None:
 def _add_contents(app: Any, name: str, source: list[str]) -> None:
     """Append the contents to the first page, where a code host would show them as text."""
     if name == root_doc:
-        source[0] += _CONTENTS
+        # Hosts of sites leave out folders that start with a dot.
+        source[0] = source[0].replace("(.github/CONTRIBUTING.md)", "(examples/site/contributing.md)") + _CONTENTS
 
 
 def _name_public_bases(app: Any, name: str, cls: type, options: Any, bases: list[Any]) -> None:
