@@ -17,7 +17,6 @@ from zipfile import ZipFile
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
-from readme_renderer import markdown
 
 import bertscore_tm
 from tests.package.test_docstrings import CALLED
@@ -154,6 +153,8 @@ def test_an_editable_install_adds_one_name(install, tmp_path):
 
 @pytest.mark.slow
 def test_links_of_the_description_lead_into_the_repository(built):
+    from readme_renderer import markdown
+
     with ZipFile(built[".whl"]) as wheel:
         metadata_file = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
         message = message_from_bytes(wheel.read(metadata_file))
