@@ -120,7 +120,7 @@ $(VENV)/ready: $(VENV)/demo-ready
 .venv-lowest/ready: pyproject.toml constraints.txt tests/lowest.txt
 	$(call create,.venv-lowest)
 	$(call install,.venv-lowest) --no-compile --constraint tests/lowest.txt torch
-	$(call install,.venv-lowest) --no-compile --constraint tests/lowest.txt --editable ".[plot,cli,demo]" pytest
+	$(call install,.venv-lowest) --no-compile --constraint tests/lowest.txt --editable ".[plot,report,cli,demo]" pytest
 	touch $@
 
 clean:

@@ -12,7 +12,6 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import transformers
-from matplotlib.pyplot import imread
 from torch.utils.data import DataLoader
 from torchmetrics.functional.text import bert_score as torchmetrics_score
 from transformers import AutoTokenizer, BertConfig, EncoderDecoderConfig, EncoderDecoderModel
@@ -85,6 +84,8 @@ def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch):
     model, tokenizer, loader = tiny_generator(minilm)
     names = {"model": model, "tokenizer": tokenizer, "train_loader": loader, "val_loader": loader}
     names["module"] = Module(model)
+    names["summaries"], names["references"] = real_pairs(4)
+    names["leads"] = [" ".join(text.split()[:8]) for text in names["references"]]
     # Stands for the model on the hub.
     monkeypatch.setattr(FrozenEncoder, "for_language", lambda language: FrozenEncoder(minilm, num_layers=5))
     for block in BLOCKS:
@@ -95,9 +96,7 @@ def test_python_blocks_run_in_order(minilm, tmp_path, monkeypatch):
     assert {"val_bertscore_precision", "val_bertscore_recall", "val_bertscore_f1"} <= metrics.keys()
     assert names["best"] == ["a cat sat down"]
     assert len(list(tmp_path.rglob("*.ckpt"))) == 1
-    shown, drawn = (imread(folder / "alignment.png") for folder in (ROOT / "examples/pictures", tmp_path))
-    assert shown.shape == drawn.shape
-    assert abs(shown - drawn).mean() < 0.01
+    assert "<td>summary</td>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -188,7 +188,9 @@ def test_the_lowest_versions_are_those_declared():
     extras = project["optional-dependencies"]
     declared = {
         requirement.name: min(Version(one.version) for one in requirement.specifier if one.operator == ">=")
-        for requirement in map(Requirement, [*project["dependencies"], *extras["plot"], *extras["cli"]])
+        for requirement in map(
+            Requirement, [*project["dependencies"], *extras["plot"], *extras["cli"], *extras["report"]]
+        )
     }
     lowest = pinned(ROOT / "tests/lowest.txt")
     assert lowest.pop("pytorch-lightning") == lowest["lightning"]
