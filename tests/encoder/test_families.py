@@ -139,12 +139,6 @@ UNLIMITED = {"deberta", "deberta-v2", "mt5", "t5", "umt5", "xlnet"}
 TAKE_MORE = {"modernbert", "prophetnet", *DECODERS} - {"gpt2", "opt"}
 
 
-@pytest.mark.parametrize("family", sorted(UNLIMITED))
-def test_families_without_a_length_limit(family):
-    config = tiny_config(family)
-    assert family_of(config).max_positions(config) is None
-
-
 @pytest.mark.parametrize("family", [name for name in EVERY_FAMILY if name not in UNLIMITED])
 def test_the_length_limit_is_the_number_of_positions(family):
     model, tokenizer = tiny_model(family)
