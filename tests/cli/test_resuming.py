@@ -13,7 +13,7 @@ from bertscore_tm.cli import main, scored_corpus, shards
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.encoder import FrozenEncoder
 from tests.support.models import save_tiny_model
-from tests.support.separate_ranks import run_separate_ranks
+from tests.support.ranks import run_separate_ranks
 from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
