@@ -140,7 +140,7 @@ def test_impossible_settings(minilm, options, message):
 
 
 def test_bfloat16_is_close_and_returns_float32(minilm, encoder, pairs):
-    candidates, references = (side[::4] for side in pairs)
+    candidates, references = (side[::6] for side in pairs)
     exact = bert_score(candidates, references, encoder)["f1"]
     half = FrozenEncoder(minilm, num_layers=5, dtype="bfloat16")
     fast = bert_score(candidates, references, half)["f1"]
