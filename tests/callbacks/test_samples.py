@@ -1,6 +1,8 @@
 """SampleLogger: the selected examples, next to other callbacks and on several processes."""
 
+import csv
 import pickle
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -152,9 +154,12 @@ def test_the_closest_reference_is_not_chosen_by_the_pole(minilm, idf):
 def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
     samples = SampleLogger(1, 0, follow=[4, 77, 2])
     with pytest.warns(UserWarning, match=r"this run did not score the examples \[77\]"):
-        run_with(tmp_path, chooser(pairs, val_sizes=(COUNT,)), encoder, samples, "fit", max_epochs=2)
+        run = run_with(tmp_path, chooser(pairs, val_sizes=(COUNT,)), encoder, samples, "fit", max_epochs=2)
     tables = [name for name in files(tmp_path) if name.endswith(".csv")]
-    assert len(tables) == 2
+    with (Path(run.logger.log_dir) / "metrics.csv").open() as file:
+        steps = [row["step"] for row in csv.DictReader(file) if row["val_bertscore_f1"]]
+    assert steps == ["2", "5"]
+    assert tables == [f"val_samples_step_{step}.csv" for step in steps]
     for name in tables:
         rows = table(tmp_path, name.removesuffix(".csv"))
         assert [row["example"] for row in rows if row["kind"] == "followed"] == ["4", "2"]

@@ -108,6 +108,7 @@ def require_separate(make: Callable[[int], BERTScore], agreeing: list[str], diff
             metric.update(texts, PAIRS[1])
     alone = {name: metric.compute() for name, metric in metrics.items()}
     assert abs(alone["one"] - alone["other"]) > 1e-3
+    assert metrics["one"].encoder.cache(CPU) is not metrics["other"].encoder.cache(CPU)
     assert collection.compute() == alone
 
 

@@ -30,7 +30,6 @@ from tests.support.cached_texts import (
     PREDS,
     TARGET,
     TOLERANCE,
-    assert_close,
     assert_same,
     bytes_of,
     candidates_alone,
@@ -45,7 +44,6 @@ from tests.support.cached_texts import (
     taken,
 )
 from tests.support.lightning_modules import Chooser, chooser, loader, trainer
-from tests.support.models import tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -134,31 +132,6 @@ def test_other_settings_have_another_cache(tiny):
     encoders = [FrozenEncoder(tiny, **{"num_layers": 2} | options) for options in settings]
     assert len({id(encoder.cache(CPU)) for encoder in encoders}) == len(encoders)
     assert FrozenEncoder(tiny, num_layers=2).cache("cpu") is encoders[0].cache(CPU)
-
-
-def last_layer(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    return model(**inputs).last_hidden_state
-
-
-def rolled_layer(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    hidden: Tensor = model(**inputs).last_hidden_state
-    return hidden.roll(1, dims=-1) + hidden
-
-
-def test_ready_models_share_a_cache_by_object_and_forward_function():
-    """Two models of one class, and a model and its copy, have different caches."""
-    model, tokenizer = tiny_model("bert")
-    model, other = copy.deepcopy(model), copy.deepcopy(model)
-    functions = (last_layer, rolled_layer)
-    encoders = [FrozenEncoder(one, tokenizer, num_layers=2) for one in (model, other)]
-    encoders += [FrozenEncoder(model, tokenizer, forward_fn=function) for function in functions]
-    assert len({id(encoder.cache(CPU)) for encoder in encoders}) == len(encoders)
-    # Each encoder copies a ready model, which may be trained between them.
-    assert FrozenEncoder(model, tokenizer, num_layers=2).cache(CPU) is not encoders[0].cache(CPU)
-    for encoder in encoders[2:]:
-        metric = BERTScore(encoder, reduction="none")
-        assert_same(epoch(metric), epoch(metric))
-        assert_close(epoch(metric), of_function(encoder, *BATCHES))
 
 
 def test_a_collection_encodes_each_batch_once_in_every_epoch(tiny, encoded):
