@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -348,8 +347,8 @@ class FrozenEncoder:
         packs = not windows.lengths or self._backbone.packs(device)
         on_cpu = _TOKENS_PER_BATCH["cpu"] if packs else _PADDED_TOKENS_PER_BATCH
         budget = self._budgets.get(device) or (on_cpu if device.type == "cpu" else _TOKENS_PER_BATCH_ACCELERATOR)
-        # transformers tells, for example, that Longformer pads texts.
-        with torch.no_grad(), nullcontext() if packs else quiet_transformers():
+        # transformers warns, for example, that Longformer and BigBird pad texts.
+        with torch.no_grad(), quiet_transformers():
             while done < len(windows.lengths):
                 longest = windows.lengths[done]
                 advice = (

@@ -6,7 +6,6 @@ Every check sees a newly logged value, so the two must not differ.
 from __future__ import annotations
 
 import copy
-import math
 import pickle
 
 import lightning.pytorch as pl
@@ -212,19 +211,6 @@ def test_several_at_once(tmp_path, order, patience, on_training):
     lightnings, ours = found
     assert ours == lightnings
     assert ours[0]["epochs"] == (3 if patience == 2 else 5)
-
-
-@pytest.mark.parametrize(
-    ("options", "on_training"),
-    [({}, True), ({"val_check_interval": 2}, False), ({"check_val_every_n_epoch": 2}, False)],
-    ids=str,
-)
-def test_automatic_choice_equals_that_of_lightning(tmp_path, options, on_training):
-    for kind in KINDS:
-        stopping = kind("key", **PLAIN)
-        run_of(tmp_path, [stopping], [5, 4], STEP, max_epochs=2, **options)
-        assert stopping._check_on_train_epoch_end is on_training
-        assert math.isfinite(stopping.best_score)
 
 
 # Copies and subclasses

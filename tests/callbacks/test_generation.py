@@ -80,7 +80,7 @@ def test_encoder_decoders(family, texts_as_target):
     batch = {"input_ids": ids, "attention_mask": (ids != tokenizer.pad_token_id).long(), "index": torch.arange(4)}
     batch |= {"labels": labels_of(tokenizer), "decoder_input_ids": torch.zeros(4, 3, dtype=torch.long)}
     batch["summary"] = [[text, "another"] for text in REFERENCES]
-    options = {"target_key": "summary"} if texts_as_target else {}
+    options = {"target_key": "summary", "return_dict_in_generate": True} if texts_as_target else {}
     generate = Seq2SeqGenerate(tokenizer, max_new_tokens=6, num_beams=1, do_sample=False, **options)
     preds, target = generate(Module(model), batch)
     expected = one_by_one(model, rows, max_new_tokens=6, num_beams=1)
@@ -120,7 +120,7 @@ def test_decoders(family, kind):
         options["target_key"] = "answer" if kind == "answers as texts" else "labels"
     else:
         batch = {**inputs_of(rows, side=kind), "labels": labels_of(tokenizer)}
-        options["prompt_key"] = "input_ids"
+        options |= {"prompt_key": "input_ids", "return_dict_in_generate": kind == "left"}
     generate = CausalGenerate(tokenizer, **options)
     preds, target = generate(Module(model), batch)
     prompts = TEXTS if kind == "texts" else tokenizer.batch_decode(rows, skip_special_tokens=True)
@@ -240,23 +240,6 @@ def test_models_without_named_inputs_get_every_tensor_but_the_target():
     assert preds == tokenizer.batch_decode([[12, 11, 3]], skip_special_tokens=True)
 
 
-def test_models_that_do_not_take_the_input_are_an_error():
-    batch = {"input_ids": torch.tensor([[9, 8]]), "labels": torch.tensor([[5, 6]])}
-    said = r"forward of TakesPixels has the parameters \['pixel_values'\] and not 'input_ids'"
-    with pytest.raises(MisconfigurationException, match=said):
-        Seq2SeqGenerate(tokenizer_of("bart"))(Module(TakesPixels()), batch)
-
-
-@pytest.mark.parametrize(("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "gpt2")])
-def test_outputs_as_a_dictionary_are_decoded(kind, family):
-    tokenizer, model = tokenizer_of(family), model_of(family)
-    rows = tokenizer(TEXTS)["input_ids"]
-    batch = {**inputs_of(rows), "labels": labels_of(tokenizer)}
-    options = {"max_new_tokens": 3, "do_sample": False} | PROMPTS_ALONE[kind]
-    expected = kind(tokenizer, **options)(Module(model), batch)
-    assert kind(tokenizer, return_dict_in_generate=True, **options)(Module(model), batch) == expected
-
-
 # In the callback
 
 
@@ -361,33 +344,39 @@ def test_models_are_found_by_path_and_unwrapped():
     assert Seq2SeqGenerate(tokenizer, model="parts.writer", max_new_tokens=3)(holder, batch) == expected
 
 
+IDS = torch.tensor([[9, 8]])
+PIXELS = {"input_ids": IDS, "labels": ["a"], "pixel_values": torch.rand(1, 3, 8, 8)}
+
+
 @pytest.mark.parametrize(
-    ("generate", "batch", "said"),
+    ("generate", "model", "batch", "said"),
     [
+        (Seq2SeqGenerate, "bart", {"input_ids": IDS}, r"no 'labels' in the batch, which has \['input_ids'\]: pass ano"),
+        (CausalGenerate, "bart", {"labels": ["a"], "text": ["b"]}, "no 'input_ids' in the batch.*another prompt_key="),
+        (Seq2SeqGenerate, "bart", {"labels": ["a"]}, "no 'input_ids' in the batch.*inputs 'input_ids'"),
+        (Seq2SeqGenerate, "bart", (IDS, IDS), "needs a batch that is a mapping.*got a tuple"),
         (
             Seq2SeqGenerate,
-            {"input_ids": torch.zeros(1, 2)},
-            r"no 'labels' in the batch, which has \['input_ids'\]: pass another target_key=",
+            None,
+            {"input_ids": IDS, "labels": ["a"]},
+            "pl_module.model, which is not a Hugging Face mod",
         ),
-        (CausalGenerate, {"labels": ["a"], "text": ["b"]}, r"no 'input_ids' in the batch.*another prompt_key="),
+        (Seq2SeqGenerate, nn.Linear(1, 1), {"input_ids": IDS, "labels": ["a"]}, "which is not a Hugging Face model"),
         (
             Seq2SeqGenerate,
-            {"labels": ["a"]},
-            r"no 'input_ids' in the batch.*inputs 'input_ids'",
+            TakesPixels(),
+            {"input_ids": IDS, "labels": IDS},
+            r"forward of TakesPixels has the parameters \['pixel_values'\] and not 'input_ids'",
         ),
-        (Seq2SeqGenerate, (torch.zeros(1, 2), torch.zeros(1)), "needs a batch that is a mapping.*got a tuple"),
+        (CausalGenerate, TakesPixels(), PIXELS, "passes the prompts' tokens alone to the model, not pixel_val"),
     ],
 )
-def test_unusable_batches_are_an_error(generate, batch, said):
+def test_unusable_batches_and_models_are_an_error(generate, model, batch, said):
+    model = model_of(model) if isinstance(model, str) else model
+    module = pl.LightningModule() if model is None else Module(model)
+    options = {"prompt_key": "input_ids"} if generate is CausalGenerate and batch is PIXELS else {}
     with pytest.raises(MisconfigurationException, match=said):
-        generate(tokenizer_of("bart"))(Module(model_of("bart")), batch)
-
-
-def test_modules_without_a_model_are_an_error():
-    batch = {"input_ids": torch.tensor([[0, 2]]), "labels": ["a"]}
-    for module in (pl.LightningModule(), Module(nn.Linear(1, 1))):
-        with pytest.raises(MisconfigurationException, match=r"pl_module\.model, which is not a Hugging Face model"):
-            Seq2SeqGenerate(tokenizer_of("bart"))(module, batch)
+        generate(tokenizer_of("bart"), **options)(module, batch)
 
 
 # Padding without a mask
@@ -458,13 +447,6 @@ def test_end_tokens_that_the_text_has_stay_in_the_prompt():
     tokenizer = tokenizer_of("gpt2")
     (row,) = CausalGenerate(tokenizer)._tokenize(["a cat<|endoftext|>"], model_of("gpt2"))
     assert row[-1] == tokenizer.eos_token_id
-
-
-def test_inputs_that_would_be_left_out_are_an_error():
-    batch = {"input_ids": torch.ones(1, 2, dtype=torch.long), "labels": ["a"], "pixel_values": torch.rand(1, 3, 8, 8)}
-    generate = CausalGenerate(tokenizer_of("gpt2"), **OPTIONS)
-    with pytest.raises(MisconfigurationException, match="passes the prompts' tokens alone to the model, not pixel_val"):
-        generate(Module(TakesPixels()), batch)
 
 
 def prompts_next_to_inputs(tokenizer):

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-from pathlib import Path
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
@@ -141,15 +140,6 @@ def test_weights_and_biases_gets_the_table_and_the_pictures(pairs, encoder, tmp_
     assert rows == table(tmp_path)
     names = sorted(path.name.partition("_1_")[0] for path in media.glob("images/val_samples/*.png"))
     assert names == ["best", "median", "worst"]
-
-
-def test_csv_files_have_the_steps_of_the_metrics(pairs, encoder, tmp_path):
-    module = chooser(pairs, val_sizes=(COUNT,))
-    run = run_with(tmp_path, module, encoder, SampleLogger(1, 0), call="fit", max_epochs=2)
-    with (Path(run.logger.log_dir) / "metrics.csv").open() as file:
-        steps = [row["step"] for row in csv.DictReader(file) if row["val_bertscore_f1"]]
-    assert files(tmp_path) == [f"val_samples_step_{step}.csv" for step in steps]
-    assert steps == ["2", "5"]
 
 
 def test_a_writer_gets_each_logger_and_the_table(pairs, encoder, tmp_path):

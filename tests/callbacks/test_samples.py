@@ -1,6 +1,8 @@
 """SampleLogger: the selected examples, next to other callbacks and on several processes."""
 
+import csv
 import pickle
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -36,9 +38,11 @@ from tests.support.sample_tables import (
     shown,
     table,
 )
-from tests.support.texts import several_references
+from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+REFERENCES = [" ".join(text.split()[:8]) for text in real_pairs(60)[1]]
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +54,21 @@ def pairs(pairs):
 # What is shown
 
 
-@pytest.mark.parametrize(("stage", "several", "idf"), [("validate", False, False), ("test", True, True)])
-def test_the_table_shows_the_worst_the_median_and_the_best(pairs, encoder, tmp_path, stage, several, idf):
+@pytest.mark.parametrize(
+    ("stage", "several", "idf", "layers"),
+    [("validate", False, False, False), ("test", True, True, False), ("validate", False, REFERENCES, True)],
+)
+def test_the_table_shows_the_worst_the_median_and_the_best(
+    pairs, encoder, minilm, tmp_path, stage, several, idf, layers
+):
     few = pairs[1][:COUNT]
     references = several_references(few) if several else None
     module = mixed(pairs, references=references)
     samples = pickle.loads(pickle.dumps(SampleLogger(2, 0, inputs=inputs_of)))
-    run_with(tmp_path, module, encoder, samples, call=stage, metric=BERTScore(encoder, idf=idf))
+    metric = BERTScore(encoder, idf=idf)
+    if layers:
+        metric = BERTScore(FrozenEncoder(minilm, num_layers=6, all_layers=True), layer=5, idf=idf)
+    run_with(tmp_path, module, encoder, samples, call=stage, metric=metric)
     rows = table(tmp_path, f"{'val' if stage == 'validate' else 'test'}_samples_step_0")
     preds, target = module.choose(torch.arange(COUNT))
     assert shown(rows) == approximately(expected_rows(preds, target, encoder, 2, idf=idf))
@@ -65,15 +77,6 @@ def test_the_table_shows_the_worst_the_median_and_the_best(pairs, encoder, tmp_p
         wanted = target[number] if several else [target[number]]
         assert (row["input"], row["prediction"]) == (f"input {number}", preds[number])
         assert row["reference"] == "\n".join(wanted)
-
-
-def test_the_numbers_are_those_of_a_metric_with_other_settings(pairs, minilm, tmp_path):
-    layers = FrozenEncoder(minilm, num_layers=6, all_layers=True)
-    module = mixed(pairs)
-    run_with(tmp_path, module, None, metric=BERTScore(layers, layer=3, idf=pairs[1][:60]))
-    preds, target = module.choose(torch.arange(COUNT))
-    single = FrozenEncoder(minilm, num_layers=3)
-    assert shown(table(tmp_path)) == approximately(expected_rows(preds, target, single, 2, idf=pairs[1][:60]))
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=30), st.integers(1, 6))
@@ -151,9 +154,12 @@ def test_the_closest_reference_is_not_chosen_by_the_pole(minilm, idf):
 def test_followed_examples_are_shown_every_time(pairs, encoder, tmp_path):
     samples = SampleLogger(1, 0, follow=[4, 77, 2])
     with pytest.warns(UserWarning, match=r"this run did not score the examples \[77\]"):
-        run_with(tmp_path, chooser(pairs, val_sizes=(COUNT,)), encoder, samples, "fit", max_epochs=2)
+        run = run_with(tmp_path, chooser(pairs, val_sizes=(COUNT,)), encoder, samples, "fit", max_epochs=2)
     tables = [name for name in files(tmp_path) if name.endswith(".csv")]
-    assert len(tables) == 2
+    with (Path(run.logger.log_dir) / "metrics.csv").open() as file:
+        steps = [row["step"] for row in csv.DictReader(file) if row["val_bertscore_f1"]]
+    assert steps == ["2", "5"]
+    assert tables == [f"val_samples_step_{step}.csv" for step in steps]
     for name in tables:
         rows = table(tmp_path, name.removesuffix(".csv"))
         assert [row["example"] for row in rows if row["kind"] == "followed"] == ["4", "2"]
@@ -243,12 +249,6 @@ class ReturnsQuestions(Mixed):
     validation_step = evaluation_step
 
 
-def test_inputs_from_what_the_step_returns(pairs, encoder, tmp_path):
-    module = chooser(pairs, count=COUNT, kind=ReturnsQuestions, val_sizes=(COUNT,))
-    run_with(tmp_path, module, encoder, SampleLogger(1, 0, inputs="asked"))
-    assert all(row["input"] == f"input {row['example']}" for row in table(tmp_path))
-
-
 class WithModel(pl.LightningModule):
     def __init__(self, model):
         super().__init__()
@@ -278,19 +278,21 @@ def test_hugging_face_generators_provide_inputs(encoder, tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (
-            "question",
-            r"no inputs='question' in the batch or in the step's outputs, which have the keys \['asked', 'pre",
-        ),
+        ("asked", None),
+        ("question", r"no inputs='question' in the batch or in the step's outputs, which have the keys \['asked', 'pr"),
         (lambda batch: batch[:, None], "must be a list of 3 texts, one per prediction, got 'tensor"),
         (lambda batch: ["one"], "must be a list of 3 texts, one per prediction"),
         (lambda batch: "abc", "must be a list of 3 texts, one per prediction, got 'abc'"),
         (lambda batch: [1, 2, 3], "must be a list of 3 texts, one per prediction"),
     ],
-    ids=["no key", "ids", "too few", "a text", "no texts"],
+    ids=["a key", "no key", "ids", "too few", "a text", "no texts"],
 )
-def test_unusable_inputs_are_an_error(pairs, encoder, tmp_path, inputs, message):
+def test_inputs_are_texts_from_what_the_step_returns_or_an_error(pairs, encoder, tmp_path, inputs, message):
     module = chooser(pairs, count=COUNT, kind=ReturnsQuestions, val_sizes=(COUNT,))
+    if message is None:
+        run_with(tmp_path, module, encoder, SampleLogger(1, 0, inputs=inputs))
+        assert all(row["input"] == f"input {row['example']}" for row in table(tmp_path))
+        return
     with pytest.raises(MisconfigurationException, match=message):
         run_with(tmp_path, module, encoder, SampleLogger(inputs=inputs))
 

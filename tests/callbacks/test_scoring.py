@@ -53,7 +53,9 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, several, idf)
     names = ("said", "wanted") if source == "keys" else ("preds", "target")
     module = chooser(pairs, references=references, kind=Silent if source == "generate" else Chooser, keys=names)
     options = {"generate": generate} if source == "generate" else {"preds_key": names[0], "target_key": names[1]}
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder, idf=idf), **options)])
+    data = pickle.dumps(BERTScoreCallback(BERTScore(encoder, idf=idf), **options))
+    assert len(data) < 5_000_000  # the tokenizer; the weights alone are 70 MB
+    run = trainer(tmp_path, [pickle.loads(data)])
     for stage, call in (("val", run.validate), ("test", run.test)):
         [result] = call(module, verbose=False)
         if source == "generate":
@@ -126,16 +128,6 @@ def test_empty_texts_are_warned_of_once_and_not_in_the_sanity_check(pairs, encod
     assert said() == ["3"]
 
 
-@pytest.mark.filterwarnings("error:The ``compute`` method")
-def test_a_loader_without_batches_has_no_score(pairs, encoder, tmp_path):
-    module = chooser(pairs)
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
-    run.validate(module, [loader(0), loader(6)], verbose=False)
-    assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
-    assert logged_of(run.callback_metrics, suffix="_dataloader_idx_1") == logged_of(run.callback_metrics)
-    assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
-
-
 class CombinedLoaders(Chooser):
     """Gets the batches of two loaders at once."""
 
@@ -146,9 +138,15 @@ class CombinedLoaders(Chooser):
         return CombinedLoader({"a": loader(6), "b": loader(3, first=6)}, "max_size_cycle")
 
 
-def test_combined_loaders_have_one_score(pairs, encoder, tmp_path):
-    module = chooser(pairs, kind=CombinedLoaders)
+@pytest.mark.filterwarnings("error:The ``compute`` method")
+def test_a_loader_without_batches_has_no_score_and_combined_loaders_have_one(pairs, encoder, tmp_path):
+    module = chooser(pairs)
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
+    run.validate(module, [loader(0), loader(6)], verbose=False)
+    assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
+    assert logged_of(run.callback_metrics, suffix="_dataloader_idx_1") == logged_of(run.callback_metrics)
+    assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
+    module = chooser(pairs, kind=CombinedLoaders)
     run.validate(module, verbose=False)
     assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
     assert len(run.callback_metrics) == 3
@@ -194,14 +192,6 @@ def test_progress_bar_counts_scored_batches_and_shows_f1(pairs, encoder, tmp_pat
     shown = bars.get_metrics(run, run.lightning_module)
     assert shown["val_bertscore_f1"] == pytest.approx(run.callback_metrics["val_bertscore_f1"].item(), abs=1e-6)
     assert "val_bertscore_precision" not in shown
-
-
-def test_the_callback_pickles_without_the_encoders_weights(encoder, pairs, tmp_path):
-    callback = pickle.loads(pickle.dumps(BERTScoreCallback(BERTScore(encoder), generate, name="x")))
-    assert len(pickle.dumps(callback)) < 5_000_000  # the tokenizer; the weights alone are 70 MB
-    run = trainer(tmp_path, [callback])
-    run.validate(chooser(pairs), verbose=False)
-    assert "val_x_f1" in run.callback_metrics
 
 
 # Errors and warnings

@@ -54,25 +54,21 @@ def test_names_with_slashes_are_an_error(encoder, name):
         BERTScoreCallback(BERTScore(encoder), name=name)
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [(Chooser, {"limit_val_batches": 0}), (None, {})])
-def test_no_validation_loop_is_an_error_before_training(pairs, encoder, tmp_path, kind, arguments):
-    module = chooser(pairs, kind=kind or Chooser)
-    if kind is None:
+@pytest.mark.parametrize("has_loader", [True, False])
+def test_runs_without_batches_are_an_error_before_training(pairs, encoder, tmp_path, has_loader):
+    module, before = chooser(pairs), weights(chooser(pairs))
+    callbacks = [BERTScoreCallback(BERTScore(encoder))]
+    if has_loader:
+        for stage, argument, limit in (("validate", "limit_val_batches", 0), ("test", "limit_test_batches", 0.0)):
+            run = trainer(tmp_path, callbacks, **{argument: limit})
+            with pytest.raises(MisconfigurationException, match=f"no batches to score with {argument}=0: raise it"):
+                getattr(run, stage)(module)
+    else:
         module.val_dataloader = super(Chooser, module).val_dataloader
-    before = weights(module)
-    with pytest.raises(
-        MisconfigurationException, match=r"this run has no validation: define validation_step.*limit_val_batches"
-    ):
-        trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **arguments).fit(module)
+    said = r"this run has no validation: define validation_step.*limit_val_batches"
+    with pytest.raises(MisconfigurationException, match=said):
+        trainer(tmp_path, callbacks, **({"limit_val_batches": 0} if has_loader else {})).fit(module)
     assert torch.equal(weights(module), before)
-
-
-@pytest.mark.parametrize(("stage", "limit"), [("validate", 0), ("test", 0.0)])
-def test_runs_without_batches_are_an_error(pairs, encoder, tmp_path, stage, limit):
-    argument = "limit_val_batches" if stage == "validate" else "limit_test_batches"
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))], **{argument: limit})
-    with pytest.raises(MisconfigurationException, match=f"no batches to score with {argument}=0: raise it"):
-        getattr(run, stage)(chooser(pairs))
 
 
 NO_TEXTS = "return {'preds': [...], 'target': [...]} with one text per example"

@@ -93,7 +93,8 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
             found.extend(loaders)
 
     monkeypatch.setattr(FrozenEncoder, "encode", record)
-    metrics = {name: BERTScore(shallow, idf=name == "idf", cache_bytes=0) for name in ("plain", "idf")}
+    settings = {"plain": {}, "idf": {"idf": True}, "pairs": {"reduction": "none"}}
+    metrics = {name: BERTScore(shallow, cache_bytes=0, **options) for name, options in settings.items()}
     module = chooser(pairs, val_sizes=(9, 5))
     callback = BERTScoreCallback(metrics | {"cer": CountsBatches()}, max_batches=2, loader_names=["news", "books"])
     run = trainer(tmp_path, [KeepsScores(), callback])
@@ -103,6 +104,8 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
         ("test", 0, "_news"),
         ("test", 1, "_books"),
     ]
+    # Pairs are kept where the metric keeps them.
+    assert callback.pairs.keys() == {"test_pairs_f1_news", "test_pairs_f1_books"}
     for part in found:
         seen = [batch for batch in module.seen if batch[0] == part.dataloader_idx][:2]
         preds, target = ([text for batch in seen for text in batch[side]] for side in (1, 2))
@@ -112,6 +115,7 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
                 assert torch.allclose(part.scores[name][score], expected, rtol=0, atol=1e-6)
                 logged = run.callback_metrics[f"test_{name}_{score}{part.suffix}"]
                 assert logged.item() == pytest.approx(expected.mean().item(), abs=1e-6)
+        assert torch.equal(callback.pairs[f"test_pairs_f1{part.suffix}"], part.scores["pairs"]["f1"])
 
 
 class Empty(Silent):
@@ -150,18 +154,3 @@ def test_metric_with_several_numbers_is_an_error(pairs, encoder, tmp_path):
     callback = BERTScoreCallback({"edits": EditDistance(reduction="none")})
     with pytest.raises(MisconfigurationException, match=r"edits returns a tensor of shape \(7,\)"):
         trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
-
-
-def test_pairs_are_kept_where_the_metric_keeps_them(pairs, encoder, tmp_path):
-    module = chooser(pairs)
-    callback = BERTScoreCallback({"bertscore": BERTScore(encoder, reduction="none"), "mean": BERTScore(encoder)})
-    run = trainer(tmp_path, [callback])
-    run.validate(module, verbose=False)
-    preds = [text for _, texts, _ in module.seen for text in texts]
-    target = [text for _, _, texts in module.seen for text in texts]
-    assert callback.pairs.keys() == {"val_bertscore_f1"}
-    expected = bert_score(preds, target, encoder)["f1"]
-    assert torch.allclose(callback.pairs["val_bertscore_f1"], expected, atol=1e-6)
-    for score in ("precision", "recall", "f1"):
-        both = [run.callback_metrics[f"val_{name}_{score}"].item() for name in ("bertscore", "mean")]
-        assert both[0] == pytest.approx(both[1], abs=1e-6)

@@ -121,11 +121,7 @@ def fitted(pairs, folder, way, precision, callbacks):
 
 
 MATRIX = [("plain", precision) for precision in PRECISIONS]
-MATRIX += [
-    ("accumulated", "bf16-mixed"),
-    ("manual", "bf16-true"),
-    ("compiled", "bf16-mixed"),
-]
+MATRIX += [("accumulated", "bf16-mixed"), ("manual", "bf16-true"), ("compiled", "bf16-mixed")]
 
 
 @pytest.mark.parametrize(("way", "precision"), MATRIX)
@@ -135,7 +131,7 @@ def test_training_is_bitwise_equal_to_a_run_without_the_callback(pairs, shallow,
     assert len(plain["optimizers"]) == (2 if way == "manual" else 1)
     assert False in plain["flags"]
     drawn = []
-    for generate in (None, write_wildly):
+    for generate in (write_wildly,) if way == "compiled" else (None, write_wildly):
         callback = BERTScoreCallback(BERTScore(shallow, idf=True), generate)
         torch.compiler.reset()
         others = [SampleLogger(1, 0, writer=lambda *_: drawn.append(torch.rand(1))), ScoredTextWriter()]

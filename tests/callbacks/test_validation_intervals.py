@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-import lightning.pytorch as pl
-import numpy as np
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_runs import COUNT, History, logged, means, texts_of, write_wildly
+from tests.support.callback_runs import COUNT, History, means, texts_of, write_wildly
 from tests.support.lightning_modules import Chooser, chooser, loader, trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -23,21 +21,14 @@ INTERVALS = {
     "across epochs": ({"val_check_interval": 2, "check_val_every_n_epoch": None, "max_epochs": 3}, [2, 4, 6, 8], 7),
     "beyond an epoch": ({"val_check_interval": 4, "check_val_every_n_epoch": None, "max_epochs": 3}, [4, 8], 7),
     "short epochs": ({"limit_train_batches": 2}, [2, 4], 7),
+    "seconds": (
+        {"val_check_interval": timedelta(seconds=2), "check_val_every_n_epoch": None, "max_epochs": 3},
+        [2, 4, 6, 8],
+        7,
+    ),
     "fast_dev_run": ({"fast_dev_run": 2}, [2], 6),
     "overfit_batches": ({"overfit_batches": 2}, [2, 4], 6),
 }
-
-
-@pytest.mark.parametrize(("interval", "limit"), [*((name, None) for name in INTERVALS), ("across epochs", 1)])
-def test_every_validation_is_scored(pairs, shallow, tmp_path, interval, limit):
-    arguments, steps, examples = INTERVALS[interval]
-    module, history = chooser(pairs, count=COUNT), History()
-    callback = BERTScoreCallback(BERTScore(shallow), max_batches=limit)
-    trainer(tmp_path, [callback, history], **arguments).fit(module)
-    assert [step for step, _, _ in history.seen] == steps
-    for _, scores, seen in history.seen:
-        assert texts_of(seen)[1] == pairs[1][:examples]
-        assert scores == pytest.approx(means(*texts_of(seen[:limit]), shallow), abs=1e-6)
 
 
 class Slow(Chooser):
@@ -50,40 +41,20 @@ class Slow(Chooser):
         return super().training_step(batch, batch_idx)
 
 
-def test_validation_every_so_many_seconds(pairs, shallow, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("interval", "limit"), [*((name, None) for name in INTERVALS), ("across epochs", 1)])
+def test_every_validation_is_scored(pairs, shallow, tmp_path, monkeypatch, interval, limit):
+    arguments, steps, examples = INTERVALS[interval]
     monkeypatch.setattr(Slow, "now", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: Slow.now)
     module, history = chooser(pairs, kind=Slow, count=COUNT), History()
     checkpoint = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max")
-    callbacks = [BERTScoreCallback(BERTScore(shallow)), history, checkpoint]
-    trainer(
-        tmp_path, callbacks, val_check_interval=timedelta(seconds=2), check_val_every_n_epoch=None, max_epochs=3
-    ).fit(module)
-    assert [step for step, _, _ in history.seen] == [2, 4, 6, 8]
+    callbacks = [BERTScoreCallback(BERTScore(shallow), max_batches=limit), history, checkpoint]
+    trainer(tmp_path, callbacks, **arguments).fit(module)
+    assert interval == "fast_dev_run" or checkpoint.best_model_score.item() == max(history.scores)
+    assert [step for step, _, _ in history.seen] == steps
     for _, scores, seen in history.seen:
-        assert scores == pytest.approx(means(*texts_of(seen), shallow), abs=1e-6)
-    assert checkpoint.best_model_score.item() == max(history.scores)
-
-
-def test_several_loaders_and_the_sanity_check(pairs, shallow, tmp_path):
-    module, sanity = chooser(pairs, val_sizes=(9, 2, 4), count=COUNT), []
-
-    class Watch(pl.Callback):
-        def on_validation_end(self, trainer, pl_module):
-            if trainer.sanity_checking:
-                sanity.append((dict(trainer.callback_metrics), list(pl_module.seen)))
-
-    callback = BERTScoreCallback(BERTScore(shallow), max_batches=2)
-    run = trainer(tmp_path, [callback, Watch()], num_sanity_val_steps=-1)
-    run.fit(module)
-    assert len(sanity) == 1
-    for metrics, seen in [*sanity, (run.callback_metrics, module.seen)]:
-        parts = []
-        for number in range(3):
-            own = [batch for batch in seen if batch[0] == number]
-            parts.append(means(*texts_of(own[:2]), shallow))
-            assert logged(metrics, suffix=f"_dataloader_idx_{number}") == pytest.approx(parts[-1], abs=1e-6)
-        assert logged(metrics) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
+        assert texts_of(seen)[1] == pairs[1][:examples]
+        assert scores == pytest.approx(means(*texts_of(seen[:limit]), shallow), abs=1e-6)
 
 
 def test_prediction_is_not_scored(pairs, shallow, tmp_path):

@@ -60,20 +60,18 @@ def test_two_ranks_print_what_one_process_prints(folder, monkeypatch, capsys):
 
 
 @pytest.mark.distributed
-def test_bad_input_ends_all_ranks_with_one_line(folder):
-    first, second = run_on_ranks(folder, *[["score", "-c", "no.txt", "-r", "no.txt"]] * 2)
-    assert first == (2, "", "bertscore-tm: error: no.txt: No such file or directory\n")
-    assert second == (2, "", "")
-
-
-@pytest.mark.distributed
-def test_a_model_that_one_rank_lacks_ends_all_ranks_with_one_line(folder):
+def test_bad_input_of_all_ranks_or_of_one_ends_all_with_one_line(folder):
+    files = ["score", "-c", "no.txt", "-r", "no.txt"]
     lacking = ["no-model" if argument == "model" else argument for argument in ARGUMENTS]
-    first, second = run_on_ranks(folder, ARGUMENTS, lacking)
-    assert (first.exit_code, first.out) == (2, "")
-    (line,) = first.err.splitlines()
-    assert line.startswith("bertscore-tm: error: could not load the configuration of 'no-model'")
-    assert second == (2, "", "")
+    for arguments, others, message in (
+        (files, files, "no.txt: No such file or directory\n"),
+        (ARGUMENTS, lacking, "could not load the configuration of 'no-model'"),
+    ):
+        first, second = run_on_ranks(folder, arguments, others)
+        assert (first.exit_code, first.out) == (2, "")
+        (line,) = first.err.splitlines(keepends=True)
+        assert line.startswith(f"bertscore-tm: error: {message}")
+        assert second == (2, "", "")
 
 
 def run_and_crash(rank, report, folder):

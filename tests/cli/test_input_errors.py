@@ -14,6 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 GOOD = b"a cat\na dog\n"
 # A file of candidates and references, its content, and the error message after the file's name.
+ROW = b'{"candidate": "a", "reference": "b"}\n'
 BAD_FILES = [
     ("c.tsv", b"cand\tref\na\tb\n", "1: no column is named 'candidate'; the header has 'cand', 'ref'"),
     (
@@ -22,28 +23,16 @@ BAD_FILES = [
         "1: more than one column is named 'candidate'; the header has 'candidate', 'candidate'",
     ),
     ("c.tsv", b"candidate\treference\na\tb\na\tb\tc\n", "3: 3 columns, but the first line has 2"),
+    ("c.jsonl", ROW + b'{"candidate": "a"\n', "2: not valid JSON: Expecting ',' delimiter at column 18"),
+    ("c.jsonl", ROW + b'\n{"candidate": "a", "reference": "b"}\n', "2: not valid JSON: Expecting value at column 1"),
     (
         "c.jsonl",
-        b'{"candidate": "a", "reference": "b"}\n{"candidate": "a"\n',
-        "2: not valid JSON: Expecting ',' delimiter at column 18",
-    ),
-    (
-        "c.jsonl",
-        b'{"candidate": "a", "reference": "b"}\n\n{"candidate": "a", "reference": "b"}\n',
-        "2: not valid JSON: Expecting value at column 1",
-    ),
-    (
-        "c.jsonl",
-        b'{"candidate": "a", "reference": "b"}\n{"candidate": "a", "reference": ' + b"7" * 5000 + b"}\n",
+        ROW + b'{"candidate": "a", "reference": ' + b"7" * 5000 + b"}\n",
         "2: a number has more than 4300 digits",
     ),
     ("c.jsonl", b'["a", "b"]\n', "1: the line must be a JSON object, got an array"),
-    ("c.jsonl", b'{"candidate": "a"}\n' + b"[" * 100000, "2: the JSON value is nested too deeply"),
-    (
-        "c.jsonl",
-        b'{"candidate": "a", "reference": "b"}\n{"candidate": "a", "ref": "b"}\n',
-        "2: no key 'reference'; the object has 'candidate', 'ref'",
-    ),
+    ("c.jsonl", ROW + b"[" * 100000, "2: the JSON value is nested too deeply"),
+    ("c.jsonl", ROW + b'{"candidate": "a", "ref": "b"}\n', "2: no key 'reference'; the object has 'candidate', 'ref'"),
     ("c.jsonl", b'{"candidate": null, "reference": "b"}\n', "1: 'candidate' must be a string, got null"),
     ("c.jsonl", b'{"candidate": ["a"], "reference": "b"}\n', "1: 'candidate' must be a string, got an array"),
     ("c.jsonl", b'{"candidate": "a", "references": ["b", 7]}\n', "1: 'references[1]' must be a string, got a number"),
@@ -56,11 +45,7 @@ BAD_FILES = [
     ("c.csv", b'candidate,reference\n"a\nb",c\na,b,c\n', "4: 3 columns, but the first line has 2"),
     ("c.csv", b'candidate,reference\n"a",b\n"a"b,c\n', "3: not valid CSV: ',' expected after '\"'"),
     ("c.csv", b"candidate,reference\na,b\n\na,b\n", "3: 0 columns, but the first line has 2"),
-    (
-        "c.json",
-        b'{"candidate": "a", "reference": "b"}\n{"candidate": "a", "reference": "b"}\n',
-        "2: not valid JSON: Extra data at column 1; for one object per line give --format jsonl",
-    ),
+    ("c.json", ROW * 2, "2: not valid JSON: Extra data at column 1; for one object per line give --format jsonl"),
     (
         "c.json",
         b'{"candidate": ["a"], "reference": ["b"]}',
@@ -69,7 +54,7 @@ BAD_FILES = [
     ("c.json", b'[{"candidate": "a", "reference": "b"}, 7]', " row 2: the element must be a JSON object, got a number"),
     (
         "c.jsonl",
-        b'{"candidate": "a", "reference": "b"}\n{"candidate": "a", "reference": "b", "references": ["c"]}\n',
+        ROW + b'{"candidate": "a", "reference": "b", "references": ["c"]}\n',
         "2: the columns 'reference' and 'references' both exist: choose with --reference-column",
     ),
     (
@@ -171,10 +156,6 @@ def test_standard_input_is_named(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("bertscore-tm: error: standard input:2: not valid UTF-8: byte 1 of")
 
 
-def test_error_messages_are_joined_to_one_line():
-    assert str(CommandError("a\n  b\tc")) == "a b c"
-
-
 @pytest.mark.parametrize(
     ("message", "printed"),
     [
@@ -188,3 +169,4 @@ def test_error_messages_are_joined_to_one_line():
 )
 def test_argument_names_are_replaced_with_options(message, printed):
     assert use_option_names(message).strip() == printed.strip()
+    assert str(CommandError(f"{message}\n  b\tc")) == f"{message} b c"

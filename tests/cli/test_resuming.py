@@ -1,19 +1,20 @@
 """Runs in parts: a killed one resumes without repeating what is finished, and ranks share them."""
 
 import json
+import os
 import re
 import signal
-import subprocess
-import sys
+from contextlib import chdir
 
 import pytest
 import torch
 
-from bertscore_tm.cli import scored_corpus, shards
+from bertscore_tm.cli import main, scored_corpus, shards
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.encoder import FrozenEncoder
 from tests.support.models import save_tiny_model
-from tests.support.shell import ROOT, run_here, run_on_ranks, write_lines, write_records
+from tests.support.ranks import run_separate_ranks
+from tests.support.shell import run_here, run_on_ranks, write_lines, write_records
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -23,8 +24,9 @@ CANDIDATES, REFERENCES = ([" ".join(text.split()[:8]) for text in texts] for tex
 FILES = ["-c", "hyps.txt", "-r", "refs.txt"]
 LAYER = ["-l", "2"]
 NUMBER = r"\d\.\d{4,6}"
-# Items of a part.
+# Items of a part, and where it is set.
 SIZE = 4
+SIZES = ((shards, "SMALLEST"), (shards, "LARGEST"), (scored_corpus, "TEXTS_PER_BLOCK"))
 # Arguments of a command, its output, and of its parts the name, the number of items, and how many are kept.
 KILLED = {
     "score while it counts": (["score", *FILES, *LAYER, "--idf", "-s"], "out.tsv", "reference", COUNT, 3),
@@ -32,31 +34,30 @@ KILLED = {
     "rank": (["rank", "samples.jsonl", *LAYER], "out.jsonl", "line", 7, 1),
     "baseline": (["baseline", "-t", "refs.txt", "--pairs", "24"], "out.csv", "pair", 24, 4),
 }
-# The process ends as by a power failure after it has kept so many parts of a name.
-PROGRAM = f"""
-import os, signal, sys
-from bertscore_tm.cli import main, scored_corpus, shards
 
-name, count = sys.argv[1], int(sys.argv[2])
-shards.SMALLEST = shards.LARGEST = scored_corpus.TEXTS_PER_BLOCK = {SIZE}
-keep, kept = shards.Shards._keep, []
 
-def keep_and_die(self, *part):
-    keep(self, *part)
-    kept.append(part[0])
-    if kept.count(name) == count:
-        os.kill(os.getpid(), signal.SIGKILL)
+def die_after(rank, report, folder, name, count, arguments):
+    """Run the command, and end as by a power failure after it has kept so many parts of a name."""
+    for module, constant in SIZES:
+        setattr(module, constant, SIZE)
+    keep, kept = shards.Shards._keep, []
 
-shards.Shards._keep = keep_and_die
-main(sys.argv[3:])
-"""
+    def keep_and_die(self, *part):
+        keep(self, *part)
+        kept.append(part[0])
+        if kept.count(name) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    shards.Shards._keep = keep_and_die
+    with chdir(folder):
+        main(arguments)
 
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
     """Run a command in a folder with texts, in parts of four items; returns what it printed."""
     monkeypatch.chdir(tmp_path)
-    for module, name in ((shards, "SMALLEST"), (shards, "LARGEST"), (scored_corpus, "TEXTS_PER_BLOCK")):
+    for module, name in SIZES:
         monkeypatch.setattr(module, name, SIZE)
     save_tiny_model("bert", tmp_path / "model")
     write_lines(tmp_path / "hyps.txt", CANDIDATES)
@@ -92,9 +93,9 @@ def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
     printed = command(*options)
     expected = (tmp_path / output).read_bytes()
     (tmp_path / output).unlink()
-    killing = [sys.executable, "-c", PROGRAM, name, str(num_kept), *options, "-m", "model", "--device", "cpu"]
-    ended = subprocess.run(killing, env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    words = [*options, "-m", "model", "--device", "cpu"]
+    (ended,) = run_separate_ranks(die_after, 1, str(tmp_path), name, num_kept, words)
+    assert ended.exit_code == -signal.SIGKILL
     assert not (tmp_path / output).exists()
     folder = shards.partial_path(output)
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -144,14 +145,11 @@ def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, 
         assert command(*arguments, exit_code=130).err == "bertscore-tm: interrupted; the same command resumes\n"
     write_lines(tmp_path / "refs.txt", [*REFERENCES[:-1], "another text"])
     assert "belongs to a run with other files" in command(*arguments, exit_code=2).err
-
-
-def test_a_folder_of_other_files_is_left_alone(command, tmp_path):
-    (tmp_path / "out.txt.partial").mkdir()
-    (tmp_path / "out.txt.partial" / "mine").write_text("")
-    error = command("score", *FILES, *LAYER, "-o", "out.txt", exit_code=2).err
-    assert "belongs to a run with other files" in error
-    assert [path.name for path in (tmp_path / "out.txt.partial").iterdir()] == ["mine"]
+    # Nor does it touch a folder with files of others.
+    (tmp_path / "new.txt.partial").mkdir()
+    (tmp_path / "new.txt.partial" / "mine").write_text("")
+    assert "belongs to a run with other files" in command(*arguments[:-1], "new.txt", exit_code=2).err
+    assert [path.name for path in (tmp_path / "new.txt.partial").iterdir()] == ["mine"]
 
 
 def test_a_second_run_is_refused_while_one_writes(command, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from functools import partial
 from xml.etree import ElementTree
 
 import pytest
@@ -10,9 +11,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.cli import main
 from bertscore_tm.functional import bert_score
 from tests.support.report_pages import read_data
+from tests.support.shell import run_here
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,12 +23,7 @@ CANDIDATE, REFERENCE = "A cat sleeps on the mat.", "The kitten is sleeping, on t
 
 @pytest.fixture
 def command(minilm, capsys):
-    def run(*arguments, exit_code=0):
-        capsys.readouterr()
-        assert main(["show", "-m", minilm, "-l", str(LAYER), "--device", "cpu", *arguments]) == exit_code
-        return capsys.readouterr()
-
-    return run
+    return partial(run_here, capsys, "show", "-m", minilm, "-l", LAYER, "--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +91,17 @@ def test_weights_and_baseline(command, tmp_path, minilm):
     assert next(line for line in first.splitlines() if " cat " in line).split()[-2] == "0.5108"
 
 
-def test_columns_are_aligned_in_every_script(command):
+def test_columns_are_aligned_in_every_script_and_truncation_is_warned_about(command):
     first = command("今天 very nice e\u0301", "昨天 was nice").out.split("\n\n")[1]
     widths = {"今": 2, "天": 2, "昨": 2, "\u0301": 0}
     ends = {sum(widths.get(c, 1) for c in line) for line in first.splitlines()}
     assert len(ends) == 1
+    printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
+    assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
+    assert printed.err == (
+        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text 'window' aligns "
+        "whole texts\n"
+    )
 
 
 def test_pictures_and_pages(command, tmp_path):
@@ -115,36 +117,25 @@ def test_pictures_and_pages(command, tmp_path):
         assert sys.modules["matplotlib.pyplot"].get_fignums() == []
 
 
-def test_truncation_is_warned_about(command):
-    printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
-    assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
-    assert printed.err == (
-        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text 'window' aligns "
-        "whole texts\n"
-    )
-
-
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
+    ("arguments", "message"),
     [
-        ((" ", "a"), 2, "the candidate is empty"),
-        (("a", ""), 2, "the reference is empty"),
-        (("a", "\u200b"), 2, "reference='\\u200b' has no tokens except special ones"),
-        (("a", "b", "-o", "picture.gif"), 2, "argument --output: picture.gif must end with .txt, .json, .png"),
-        (("a", "b", "-o", "no/picture.png"), 2, "argument --output: the folder "),
-        (("a", "b", "--rescale"), 2, "no baseline for language 'en'"),
-        (("a", "b", "--rescale", "no.csv", "-o", "picture.png"), 2, "no.csv: No such file or directory"),
-        (("a",), 2, "no reference: give two texts, or -c FILE with --row or --worst"),
-        (("a", "b", "--worst", "2"), 2, "-r, --row and --worst choose from files: give -c FILE too"),
-        (("a", "b", "-c", "c.txt"), 2, "give two texts or files (-c, -r), not both"),
-        (("-c", "c.txt", "-r", "c.txt"), 2, "give either --row N or --worst N"),
-        (("-c", "c.txt", "--worst", "2", "-o", "a.png"), 2, "a.png can show one pair"),
-        (("a", "b", "--json", "-o", "a.png"), 2, "--json and --output a.png exclude each other"),
+        ((" ", "a"), "the candidate is empty"),
+        (("a", ""), "the reference is empty"),
+        (("a", "\u200b"), "reference='\\u200b' has no tokens except special ones"),
+        (("a", "b", "-o", "picture.gif"), "argument --output: picture.gif must end with .txt, .json, .png"),
+        (("a", "b", "--rescale"), "no baseline for language 'en'"),
+        (("a", "b", "--rescale", "no.csv", "-o", "picture.png"), "no.csv: No such file or directory"),
+        (("a",), "no reference: give two texts, or -c FILE with --row or --worst"),
+        (("a", "b", "--worst", "2"), "-r, --row and --worst choose from files: give -c FILE too"),
+        (("a", "b", "-c", "c.txt"), "give two texts or files (-c, -r), not both"),
+        (("-c", "c.txt", "-r", "c.txt"), "give either --row N or --worst N"),
+        (("-c", "c.txt", "--worst", "2", "-o", "a.png"), "a.png can show one pair"),
     ],
 )
-def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, exit_code, message):
+def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
-    printed = command(*arguments, exit_code=exit_code)
+    printed = command(*arguments, exit_code=2)
     assert printed.out == ""
     (line,) = printed.err.splitlines()
     assert line.startswith(f"bertscore-tm: error: {message}")
@@ -168,12 +159,8 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
         assert sum(side["shares"]) + side["special_share"] == pytest.approx(expected[score].item(), abs=1e-5)
         assert len(side["tokens"]) == len(side["matches"]) == len(side["best"]) == 3
     worst = json.loads(command("-c", "pairs.jsonl", "--worst", "3", "--json").out)["pairs"]
-    by_score = (
-        bert_score(candidates, references, FrozenEncoder(minilm, num_layers=LAYER, device="cpu"))["f1"]
-        .argsort()
-        .tolist()
-    )
-    assert [pair["row"] for pair in worst] == [i + 1 for i in by_score[:3]]
+    scores = bert_score(candidates, references, FrozenEncoder(minilm, num_layers=LAYER, device="cpu"))["f1"]
+    assert [pair["row"] for pair in worst] == [i + 1 for i in scores.argsort().tolist()[:3]]
     assert worst[0]["alignment"] is None  # the empty text
     printed = command("-c", "pairs.jsonl", "--worst", "2").out
     assert printed.startswith("row 2\na text has no tokens, so the score is 0\n\nrow ")

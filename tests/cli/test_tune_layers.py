@@ -106,14 +106,14 @@ def test_systems(command, model):
 
 
 def test_preferences(command, model):
+    few = json.loads(command("--darr", "darr.jsonl", "--json", "-l", "1").out)
+    assert sorted(layer["layer"] for layer in few["rankings"]["f1"]) == [0, 1]
     found = json.loads(command("--darr", "darr.jsonl", "--json", "--idf").out)
     # Each preference's reference counts once.
     better = bert_score(CANDIDATES, REFERENCES, model, idf=REFERENCES)
     worse = bert_score(CANDIDATES[1:] + CANDIDATES[:1], REFERENCES, model, idf=REFERENCES)
     check_document(found, [rank_layers_by_preference(better[name], worse[name]) for name in SCORES])
     assert (found["coefficient"], found["num_judged"]) == ("darr", COUNT)
-    lines = command("--darr", "darr.jsonl", "--idf", "-o", "table.txt").out
-    assert lines == ""
 
 
 def test_table(command, folder):
@@ -143,11 +143,6 @@ def test_table(command, folder):
     assert preferences[5].startswith(f"F1 and {COUNT} preferences: share of concordant minus share of discordant")
 
 
-def test_layers_up_to_one(command):
-    found = json.loads(command("--darr", "darr.jsonl", "--json", "-l", "1").out)
-    assert sorted(layer["layer"] for layer in found["rankings"]["f1"]) == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -159,32 +154,17 @@ def test_layers_up_to_one(command):
         (["-c", "broken.jsonl"], r"broken\.jsonl:3: 'human' must be a finite number, got None"),
         (["-c", "underscore.jsonl"], r"underscore\.jsonl:2: 'human' must be a finite number, got '1_0'"),
         (["-c", "judged.tsv", "--reference-column", "1", *KINDS], r"judged\.tsv: give all columns by name, or"),
-        (
-            ["-c", "judged.tsv", "--reference-column", "first", *KINDS, "--system-column", "1"],
-            r"judged\.tsv: give all columns by name, or",
-        ),
         (["-c", "infinite.jsonl"], r"infinite\.jsonl:1: 'human' must be a finite number, got nan"),
         (["-c", "huge.jsonl"], r"huge\.jsonl:1: 'human' must be a finite number, got 1000"),
         (["-c", "constant.jsonl"], "judgements 'human': all values of x are 3.0"),
         (["-c", "few.jsonl"], "judgements 'human': .* at least 5 texts, got 3"),
-        (
-            ["-c", "judged.jsonl", *KINDS, "--system-column", "adequacy"],
-            r"judged\.jsonl:1: 'adequacy' must be a string, got a number",
-        ),
+        (["-c", "judged.jsonl", *KINDS, "--system-column", "adequacy"], "1: 'adequacy' must be a string, got a number"),
         (["-c", "hyps.txt", "-r", "refs0.txt"], "judgements need a file with columns"),
         (["-c", "few.jsonl", "-r", "refs0.txt"], r"few\.jsonl:3: the file ends here"),
-        (["-c", "-", "-r", "-"], "can be read only once"),
-        (
-            ["--darr", "darr.jsonl", "-r", "refs0.txt", "--human-column", "a"],
-            "remove -r, --human-column, --system-column",
-        ),
+        (["--darr", "darr.jsonl", "-r", "refs0.txt", "--human-column", "a"], "remove -r, --human-column, --system-col"),
         (["--darr", "hyps.txt"], "--darr needs a file with columns"),
         (["--darr", "judged.jsonl"], r"judged\.jsonl:1: no key 'better'"),
         (["--darr", "single.jsonl"], "at least two preferences, got 1"),
-        (
-            ["-c", "judged.jsonl", *KINDS, "--confidence", "1"],
-            "--confidence: must be a number between 0 and 1, .* got '1'",
-        ),
     ],
 )
 def test_bad_input(command, folder, arguments, message):

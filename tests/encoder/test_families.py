@@ -97,52 +97,24 @@ def test_only_needed_layers_are_in_memory(family, number, all_layers):
 
 # Length limits.
 
-
-@pytest.mark.parametrize(
-    ("family", "options", "limit"),
-    [
-        ("bert", {"max_position_embeddings": 512}, 512),
-        ("distilbert", {"max_position_embeddings": 512}, 512),
-        ("roberta", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
-        ("camembert", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
-        ("xlm-roberta", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
-        ("xlm-roberta-xl", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
-        ("mpnet", {"max_position_embeddings": 514, "pad_token_id": 1}, 512),
-        ("longformer", {"max_position_embeddings": 4098, "pad_token_id": 1}, 4096),
-        ("deberta", {"relative_attention": True, "position_biased_input": False}, None),
-        ("deberta-v2", {"relative_attention": True, "position_biased_input": False}, None),
-        ("deberta", {"relative_attention": True, "position_biased_input": True}, 512),
-        ("t5", {}, None),
-        ("mt5", {}, None),
-        ("umt5", {}, None),
-        ("xlnet", {}, None),
-        ("xlm", {"max_position_embeddings": 512}, 512),
-        ("bart", {"max_position_embeddings": 1024}, 1024),
-        ("mbart", {"max_position_embeddings": 1024}, 1024),
-        ("pegasus", {"max_position_embeddings": 512}, 512),
-        ("led", {"max_encoder_position_embeddings": 16384}, 16384),
-        ("big_bird", {"max_position_embeddings": 4096}, 4096),
-        ("modernbert", {"max_position_embeddings": 8192}, 8192),
-        ("gpt2", {"n_positions": 1024}, 1024),
-        ("opt", {"max_position_embeddings": 2048}, 2048),
-        ("llama", {"max_position_embeddings": 4096}, 4096),
-    ],
-)
-def test_number_of_positions(family, options, limit):
-    config = AutoConfig.for_model(family, **options)
-    assert family_of(config).max_positions(config) == limit
-
-
 # Relative positions; those of DeBERTa depend on the configuration.
 UNLIMITED = {"deberta", "deberta-v2", "mt5", "t5", "umt5", "xlnet"}
 # Rotary positions have no limit; ProphetNet gives all further tokens its last position.
 TAKE_MORE = {"modernbert", "prophetnet", *DECODERS} - {"gpt2", "opt"}
 
 
-@pytest.mark.parametrize("family", sorted(UNLIMITED))
-def test_families_without_a_length_limit(family):
-    config = tiny_config(family)
-    assert family_of(config).max_positions(config) is None
+@pytest.mark.parametrize(
+    ("family", "options", "limit"),
+    [
+        ("deberta", {"relative_attention": True, "position_biased_input": True}, 512),
+        ("modernbert", {"max_position_embeddings": 8192}, 8192),
+        ("llama", {"max_position_embeddings": 4096}, 4096),
+        *((family, {"relative_attention": True, "position_biased_input": False}, None) for family in sorted(UNLIMITED)),
+    ],
+)
+def test_number_of_positions(family, options, limit):
+    config = AutoConfig.for_model(family, **options)
+    assert family_of(config).max_positions(config) == limit
 
 
 @pytest.mark.parametrize("family", [name for name in EVERY_FAMILY if name not in UNLIMITED])

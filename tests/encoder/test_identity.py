@@ -42,52 +42,40 @@ def change(model: PreTrainedModel) -> None:
 # Contents.
 
 
-def test_a_trained_model_scores_with_its_new_weights_while_the_old_ones_are_in_use():
+@pytest.mark.parametrize("source", ["ready model", "folder"])
+def test_a_model_that_changes_scores_with_its_new_weights_while_the_old_ones_are_in_use(tmp_path, source):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
-    before = FrozenEncoder(model, tokenizer, num_layers=2)
-    first = score(before)
+    model.train()
+    is_folder = source == "folder"
+
+    def encoder() -> FrozenEncoder:
+        return FrozenEncoder(*([save(model, tmp_path / "model")] if is_folder else [model, tokenizer]), num_layers=2)
+
+    before = encoder()
+    first, signature = score(before), before.signature()
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert len(model.encoder.layer) == 3
     change(model)
-    after = FrozenEncoder(model, tokenizer, num_layers=2)
+    after = encoder()
     expected = score(FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2))
     assert torch.equal(score(after), expected)
     assert not torch.allclose(expected, first, atol=1e-3)
     assert torch.equal(score(before), first)
-    assert before.signature() != after.signature()
+    assert after.signature() != signature
+    if is_folder:
+        with pytest.raises(OSError, match=r"contents of .*model.* changed.*create the encoder again"):
+            before.signature()
+        return
     # Both copies keep their weights in other processes.
-    for encoder in (before, after):
-        assert torch.equal(score(pickle.loads(pickle.dumps(encoder))), score(encoder))
-
-
-def test_a_model_with_another_configuration_is_another_model():
-    model, tokenizer = copy.deepcopy(tiny_model("bert"))
-    before = FrozenEncoder(model, tokenizer, num_layers=2)
-    model.config.num_attention_heads = 2
-    after = FrozenEncoder(model, tokenizer, num_layers=2)
-    assert before.signature() != after.signature()
-    assert before.cache(CPU) is not after.cache(CPU)
+    for one in (before, after):
+        assert torch.equal(score(pickle.loads(pickle.dumps(one))), score(one))
 
 
 def save(model: PreTrainedModel, folder: Path) -> str:
     model.save_pretrained(folder)
     tiny_model("bert")[1].save_pretrained(folder)
     return str(folder)
-
-
-def test_a_folder_that_is_saved_again_scores_with_its_new_weights_while_the_old_ones_are_in_use(tmp_path):
-    model = copy.deepcopy(tiny_model("bert")[0])
-    folder = save(model, tmp_path / "model")
-    before = FrozenEncoder(folder, num_layers=2)
-    first = score(before)
-    change(model)
-    save(model, tmp_path / "model")
-    after = FrozenEncoder(folder, num_layers=2)
-    expected = score(FrozenEncoder(save(model, tmp_path / "other"), num_layers=2))
-    assert torch.equal(score(after), expected)
-    assert not torch.allclose(expected, first, atol=1e-3)
-    assert torch.equal(score(before), first)
-    assert after.signature()
-    with pytest.raises(OSError, match=r"contents of .*model.* changed.*create the encoder again"):
-        before.signature()
 
 
 @pytest.mark.parametrize("use", [FrozenEncoder.backbone, lambda encoder, device: encoder.tokenizer])
@@ -120,6 +108,7 @@ def require_separate(make: Callable[[int], BERTScore], agreeing: list[str], diff
             metric.update(texts, PAIRS[1])
     alone = {name: metric.compute() for name, metric in metrics.items()}
     assert abs(alone["one"] - alone["other"]) > 1e-3
+    assert metrics["one"].encoder.cache(CPU) is not metrics["other"].encoder.cache(CPU)
     assert collection.compute() == alone
 
 
@@ -134,31 +123,24 @@ def test_a_collection_keeps_tokenizers_of_one_vocabulary_apart(minilm, encoder):
     )
 
 
-def left_truncation(tokenizer: PreTrainedTokenizerFast) -> None:
-    tokenizer.truncation_side = "left"
+EDITS: dict[str, Callable[[PreTrainedModel, PreTrainedTokenizerFast], Any]] = {
+    "truncation": lambda model, tokenizer: setattr(tokenizer, "truncation_side", "left"),
+    "limit": lambda model, tokenizer: setattr(tokenizer, "model_max_length", 9),
+    "separator": lambda model, tokenizer: setattr(tokenizer, "sep_token", "[UNK]"),
+    "new token": lambda model, tokenizer: tokenizer.add_tokens(["mat"]),
+    "configuration": lambda model, tokenizer: setattr(model.config, "num_attention_heads", 2),
+}
 
 
-def other_limit(tokenizer: PreTrainedTokenizerFast) -> None:
-    tokenizer.model_max_length = 9
-
-
-def other_separator(tokenizer: PreTrainedTokenizerFast) -> None:
-    tokenizer.sep_token = "[UNK]"
-
-
-def new_token(tokenizer: PreTrainedTokenizerFast) -> None:
-    tokenizer.add_tokens(["mat"])
-
-
-@pytest.mark.parametrize("edit", [left_truncation, other_limit, other_separator, new_token])
-def test_a_changed_tokenizer_has_another_signature_and_cache(edit):
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_changed_tokenizer_or_configuration_has_another_signature_and_cache(edit):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     before = FrozenEncoder(model, tokenizer, num_layers=2)
     signature, cache = before.signature(), before.cache(CPU)
     # Its use changes nothing: calls leave their limits in the tokenizer.
     tokenizer(["a cat"], truncation=True, max_length=5, padding="max_length")
     assert FrozenEncoder(model, tokenizer, num_layers=2).signature() == signature
-    edit(tokenizer)
+    EDITS[edit](model, tokenizer)
     after = FrozenEncoder(model, tokenizer, num_layers=2)
     assert after.signature() != signature
     assert after.cache(CPU) is not cache
@@ -277,17 +259,10 @@ def test_a_folder_that_is_called_as_a_model_on_the_hub(tmp_path, monkeypatch, ca
     (line,) = run_here(capsys, "score", "-m", name, *texts).err.splitlines()
     assert line == f"bertscore-tm: warning: {caught[0].message}"
     assert f"|model:{Path(name).name}#" in f"|{encoder.signature()}"
+    others = ["model", "my/other", "my/deep/model", "-odd--name-"]
+    for other in others:
+        save_tiny_model("bert", tmp_path / other)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        FrozenEncoder(str(tmp_path / name), num_layers=2)
-        FrozenEncoder(f"./{name}", num_layers=2)
-
-
-def test_folders_with_other_names_give_no_warning(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    for name in ("model", "my/model", "my/deep/model", "-odd--name-"):
-        save_tiny_model("bert", tmp_path / name)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            FrozenEncoder(name, num_layers=2)
+        for other in (str(tmp_path / name), f"./{name}", *others):
+            FrozenEncoder(other, num_layers=2)

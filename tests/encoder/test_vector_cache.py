@@ -53,13 +53,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mean": ({}, {}),
-    "per pair": ({}, {"reduction": "none"}),
-    "idf": ({}, {"idf": True}),
     "idf per pair": ({}, {"idf": True, "reduction": "none"}),
     "idf of a corpus": ({}, {"idf": TARGET[3:]}),
     "all layers, idf": ({"all_layers": True}, {"idf": True, "reduction": "none"}),
     "a layer of all": ({"all_layers": True}, {"layer": 1, "reduction": "none"}),
-    "windows": ({"long_text": "window", "max_length": 14}, {"reduction": "none"}),
     "windows, all layers": ({"long_text": "window", "max_length": 10, "stride": 3, "all_layers": True}, {}),
     "small batches": ({"batch_size": 2}, {"reduction": "none"}),
     "confidence": ({}, {"confidence": 0.9}),
@@ -67,7 +64,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "several"), [(kind, number % 2 > 0) for number, kind in enumerate(KINDS)] + [("mean", True), ("idf", True)]
+    ("kind", "several"), [(kind, number % 2 > 0) for number, kind in enumerate(KINDS)] + [("mean", True)]
 )
 def test_later_epochs_encode_candidates_only_and_score_the_same(tiny, encoded, kind, several):
     of_encoder, options = KINDS[kind]
@@ -105,20 +102,18 @@ def test_new_candidates_of_later_epochs(tiny, encoded, how, idf):
         metric.reset()
 
 
-def test_texts_tokenized_alike_are_different_texts(tiny, encoded):
-    metric = BERTScore(FrozenEncoder(tiny, num_layers=2), reduction="none")
-    batch = ([PREDS[0]] * 3, [TARGET[0], f" {TARGET[0]}\n", TARGET[0].upper()])
-    assert_same(epoch(metric, [batch]), epoch(metric, [batch]))
-    assert_close(epoch(metric, [batch]), of_function(metric.encoder, batch))
-
-
 @pytest.mark.filterwarnings("ignore:.* candidates? score:UserWarning")
-def test_empty_texts(tiny, encoded):
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [([PREDS[0]] * 3, [TARGET[0], f" {TARGET[0]}\n", TARGET[0].upper()])],
+        [(["", PREDS[0], " "], [TARGET[0], "", "\n"]), ([PREDS[1]], [["", TARGET[1]]])],
+    ],
+)
+def test_texts_tokenized_alike_and_empty_texts(tiny, batches):
     metric = BERTScore(FrozenEncoder(tiny, num_layers=2), reduction="none")
-    batches = [(["", PREDS[0], " "], [TARGET[0], "", "\n"]), ([PREDS[1]], [["", TARGET[1]]])]
-    expected = of_function(metric.encoder, *batches)
     first = epoch(metric, batches)
-    assert_close(first, expected)
+    assert_close(first, of_function(metric.encoder, *batches))
     assert_same(epoch(metric, batches), first)
 
 
@@ -200,20 +195,28 @@ def test_nothing_is_evicted(encoded):
     assert all(encoded[row] for row in ids(encoder, dropped))
 
 
-def test_a_budget_of_zero_keeps_nothing(only_new, encoded):
+@pytest.mark.parametrize("user", ["metric", "function", "function with idf", "function with the idf of a corpus"])
+def test_a_budget_of_zero_and_the_function_keep_nothing(only_new, encoded, user):
     encoder = own_encoder()
     metric = BERTScore(encoder, cache_bytes=0)
-    epoch(metric)
-    before = live_bytes()
+    idf = {"function with idf": True, "function with the idf of a corpus": TARGET}.get(user, False)
+
+    def use() -> None:
+        epoch(metric) if user == "metric" else of_function(encoder, *BATCHES, idf=idf)
+
+    together = [(flat(p for p, _ in BATCHES), flat(t for _, t in BATCHES))]
+    expected = everything(encoder, BATCHES if user == "metric" else together)
+    use()
+    before = live_bytes(), len(live_vectors())
     encoded.clear()
-    epoch(metric, LATER)
-    assert encoded == everything(encoder, LATER)
-    assert live_bytes() == before
-    # Nor does it read what others keep.
+    use()
+    assert encoded == expected
+    assert (live_bytes(), len(live_vectors())) == before
+    # Nor do they read what others keep.
     epoch(BERTScore(encoder))
     encoded.clear()
-    epoch(metric)
-    assert encoded == everything(encoder, BATCHES)
+    use()
+    assert encoded == expected
 
 
 def test_metrics_with_different_budgets(encoded):
@@ -237,24 +240,6 @@ def test_metrics_with_different_budgets(encoded):
         assert taken(encoded) == candidates_alone(encoder, batches)
     assert_close(epoch(small, third), mean(of_function(encoder, *third)))
     assert bytes_within(encoder.cache(CPU)) == held
-
-
-def test_the_function_keeps_no_vectors(only_new, tiny, encoded):
-    encoder = FrozenEncoder(tiny, num_layers=2)
-    of_function(encoder, *BATCHES)
-    before, vectors = live_bytes(), len(live_vectors())
-    encoded.clear()
-    for options in ({}, {"idf": True}, {"idf": TARGET}):
-        of_function(encoder, *BATCHES, **options)
-        assert len(live_vectors()) == vectors
-        assert live_bytes() == before
-    bert_score(*BATCHES[0], FrozenEncoder(tiny, num_layers=3, device="cpu"))
-    assert live_bytes() == before
-    # It reads nothing either: its texts are encoded even if a metric has kept their vectors.
-    epoch(BERTScore(encoder))
-    encoded.clear()
-    of_function(encoder, *BATCHES)
-    assert encoded == everything(encoder, [(flat(p for p, _ in BATCHES), flat(t for _, t in BATCHES))])
 
 
 # Threads.
