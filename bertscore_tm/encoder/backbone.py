@@ -105,9 +105,9 @@ class Backbone:
         """Return the model on a device, loaded if it is not in memory, frozen and in evaluation mode."""
         return self._loaded(device).model
 
-    def packs(self, device: torch.device) -> bool:
-        """Return whether texts of different lengths share a forward pass without padding."""
-        return self._loaded(device).batching != "padded"
+    def batching(self, device: torch.device) -> Batching:
+        """Return how texts of different lengths share a forward pass."""
+        return self._loaded(device).batching
 
     def copy_ready(self, model: nn.Module) -> None:
         """Take a frozen copy of the ready model, on its device, so that training it later changes no score."""

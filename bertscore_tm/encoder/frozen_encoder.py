@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -344,11 +345,12 @@ class FrozenEncoder:
                 vectors = found.new_empty(self.num_outputs, windows.num_tokens, found.shape[-1])
             vectors.index_copy_(1, places, found)
 
-        packs = not windows.lengths or self._backbone.packs(device)
-        on_cpu = _TOKENS_PER_BATCH["cpu"] if packs else _PADDED_TOKENS_PER_BATCH
+        batching = self._backbone.batching(device) if windows.lengths else "packed"
+        is_padded = batching == "padded"
+        on_cpu = _PADDED_TOKENS_PER_BATCH if is_padded else _TOKENS_PER_BATCH["cpu"]
         budget = self._budgets.get(device) or (on_cpu if device.type == "cpu" else _TOKENS_PER_BATCH_ACCELERATOR)
-        # transformers warns, for example, that Longformer and BigBird pad texts.
-        with torch.no_grad(), quiet_transformers():
+        # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
+        with torch.no_grad(), nullcontext() if batching == "packed" else quiet_transformers():
             while done < len(windows.lengths):
                 longest = windows.lengths[done]
                 advice = (
@@ -356,7 +358,7 @@ class FrozenEncoder:
                     f"fewer texts at a time, a smaller max_length, long_text='window', dtype='bfloat16', or another "
                     f"device"
                 )
-                fitting = bisect_right(ends, ends[done] + budget) - 1 - done if packs else budget // longest
+                fitting = budget // longest if is_padded else bisect_right(ends, ends[done] + budget) - 1 - done
                 count = max(1, min(fitting, self.batch_size or fitting, len(windows.lengths) - done))
                 _, fitting = halve_until_it_fits(encode_next, count, 1, device, advice)
                 done += fitting
@@ -365,7 +367,8 @@ class FrozenEncoder:
                         f"out of memory on {device} with {count} texts of up to {longest} tokens; continuing with "
                         f"batches of {fitting} (scores are unaffected); batch_size={fitting} avoids the failed attempts"
                     )
-                    budget = self._budgets[device] = ends[done] - ends[done - fitting] if packs else fitting * longest
+                    budget = fitting * longest if is_padded else ends[done] - ends[done - fitting]
+                    self._budgets[device] = budget
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
