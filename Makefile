@@ -17,6 +17,8 @@ install = $(1)/$(SCRIPTS)/python -m pip install --quiet
 endif
 DEMO_ARGS ?=
 TEST_ARGS ?=
+# Of a torch that is at hand for a processor alone; others come with gigabytes for accelerators.
+LOWEST_TORCH ?= $(shell sed -n "s/^torch==//p" tests/lowest.txt)
 # Every worker, and every process that tests start, would compile all files again.
 unexport PYTHONDONTWRITEBYTECODE
 BENCHMARK_ARGS ?=
@@ -119,8 +121,9 @@ $(VENV)/ready: $(VENV)/demo-ready
 
 .venv-lowest/ready: pyproject.toml constraints.txt tests/lowest.txt
 	$(call create,.venv-lowest)
-	$(call install,.venv-lowest) --no-compile --constraint tests/lowest.txt torch
-	$(call install,.venv-lowest) --no-compile --constraint tests/lowest.txt --editable ".[plot,report,cli,demo]" pytest
+	sed "s/^torch==.*/torch==$(LOWEST_TORCH)/" tests/lowest.txt > .venv-lowest/lowest.txt
+	$(call install,.venv-lowest) --no-compile --constraint .venv-lowest/lowest.txt torch
+	$(call install,.venv-lowest) --no-compile --constraint .venv-lowest/lowest.txt --editable ".[plot,report,cli,demo]" pytest
 	touch $@
 
 clean:
