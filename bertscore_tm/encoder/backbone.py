@@ -347,7 +347,9 @@ def has_native_bfloat16(device: torch.device) -> bool:
     """Return whether a device computes bfloat16 in hardware; unknown devices do not."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())
+    # Private: a version of torch without it computes in float32.
+    check: Callable[[], bool] = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)
+    return device.type == "cpu" and check()
 
 
 def ready_encoder(model: nn.Module) -> nn.Module:
