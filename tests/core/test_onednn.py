@@ -137,10 +137,11 @@ def test_gradients_of_a_trained_weight_and_after_inference_mode():
 @torch.no_grad()
 def test_copies_pack_their_own_weight(copied):
     packed, x = layers()[1], matrix(3, 24)
-    first, other = packed(x), copied(packed)
+    first, own, other = packed(x), packed._packed, copied(packed)
     assert torch.equal(other(x), first)
     other.weight.data.zero_()
     assert torch.equal(packed(x), first)
+    assert packed._packed is own
     assert torch.equal(copied(other)(x), packed.bias.expand(3, -1))
 
 
@@ -160,6 +161,7 @@ def test_encoders_are_packed_and_the_switch_changes_rounding_only(monkeypatch, s
     assert sizes
     sizes.clear()
     monkeypatch.setenv("BERTSCORE_TM_ONEDNN", "0")
+    assert type(layers()[1]) is nn.Linear
     # Also with layers that are packed already, and where oneDNN computed the forward pass.
     torch.testing.assert_close(bert_score(texts, texts[::-1], encoder), expected, atol=1e-6, rtol=0)
     for value in (output, layer(x).square().sum()):

@@ -106,15 +106,15 @@ def test_words_attached_to_others_in_encoders_that_mark_spaces(family):
 
 
 def test_numbers_with_gaps(encoder):
-    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "<pad>": 1, "cat": 4, "handcuffed": 7}, "<unk>"))
+    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "<unk>": 1, "<pad>": 4, "handcuffed": 7}, "<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     wrapped_tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
     assert len(wrapped_tokenizer) == 4
     bridge = VocabularyBridge(wrapped_tokenizer, encoder)
     assert bridge.vocab_size == 8
-    assert bridge.control_ids == [0, 1, 2, 3, 5, 6]
+    assert bridge.control_ids == [1, 2, 3, 4, 5, 6]
     assert_certain_value_of_the_text(bridge, ["cat handcuffed cat"])
-    assert bridge.decode([[4, 7, 3, 8]]) == ["cat handcuffed"]
+    assert bridge.decode([[0, 7, 3, 8]]) == ["cat handcuffed"]
 
 
 def test_slow_tokenizers(encoder):

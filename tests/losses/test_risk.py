@@ -165,5 +165,6 @@ def test_wrong_numbers_are_errors(minilm, tokenizer):
     encoder = FrozenEncoder(minilm, num_layers=1)
     with pytest.raises(ValueError, match="num_samples must be at least 2, got 1"):
         BERTScoreRisk(encoder, tokenizer, num_samples=1)
+    assert BERTScoreRisk(encoder, tokenizer, num_samples=2, balance_every=1).num_samples == 2
     with pytest.raises(ValueError, match="references of 2 inputs for 3 inputs"):
         BERTScoreRisk(encoder, tokenizer)(make_model("t5"), batch_of("right"), ["a", "b"])
