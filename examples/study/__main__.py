@@ -1,4 +1,4 @@
-"""Continue training from the plateau of cross-entropy with and without the BERTScore loss, over several seeds.
+"""Compare rules that choose checkpoints, and minimum risk with cross-entropy, over several seeds.
 
 An interrupted study resumes where it stopped; a larger --seeds extends it. --tables prints a finished study instead.
 
@@ -11,31 +11,24 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bertscore_tm.utilities.files import write_atomically
-from examples.docstrings import DocstringPair, positive, quieten
-from examples.study.manual_pages import collect_pages, split_pages
-from examples.study.results import BASELINE, compare, spreads, tables
-from examples.study.training import (
-    HELD_OUT_LAYERS,
-    LAYER,
-    Generator,
-    Settings,
-    make_generator,
-    make_loss,
-    measure,
-    seconds_per_step,
-    train,
-    train_to_plateau,
-)
+import torch
 
-START, LONGER, SOFT = "start", "cross-entropy, wall time", "soft"
-ARMS = (BASELINE, LONGER, SOFT)
-"""Cross-entropy; the same for as many steps as fit into the time of the dearest arm; and the BERTScore loss added."""
+from bertscore_tm.utilities.files import write_atomically
+from examples.docstrings import positive, quieten
+from examples.study import training
+from examples.study.results import draw, summarize_arms, summarize_rules, tables
+from examples.study.rules import Choice, apply_rules
+from examples.study.training import ARMS, CROSS_ENTROPY, REGIMES, RISK, WALL_TIME, Settings, run_arm, run_checkpoints
+
+TASKS = ("manual pages", "docstrings")
+ARM_TASK, ARM_STEPS = TASKS[0], (300, 1000)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -43,91 +36,78 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         prog="python -m examples.study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=positive, default=10, help="runs of each arm from each checkpoint")
-    parser.add_argument("--checkpoints", type=positive, default=2)
+    parser.add_argument("--seeds", type=positive, default=10, help="runs of each condition and arm")
+    parser.add_argument("--jobs", type=positive, default=2, help="processes, each with one thread")
+    parser.add_argument("--parts", nargs="+", choices=("rules", "arms"), default=("rules", "arms"))
+    parser.add_argument("--arm-steps", nargs="+", type=positive, default=ARM_STEPS, help="training steps of the arms")
     parser.add_argument("--output", type=Path, default=Path("outputs/study"))
     parser.add_argument("--tables", type=Path, metavar="RESULTS", help="print the tables of a results.json, and stop")
-    for one in fields(Settings):
-        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
     options = parser.parse_args(arguments)
     if options.tables is not None:
-        results: dict[str, Any] = json.loads(options.tables.read_text(encoding="utf-8"))
-        print(*tables(results), sep="\n\n")
-        return results
-    settings = Settings(**{one.name: getattr(options, one.name) for one in fields(Settings)})
+        stored: dict[str, Any] = json.loads(options.tables.read_text(encoding="utf-8"))
+        print(*tables(stored), sep="\n\n")
+        return stored
     options.output.mkdir(parents=True, exist_ok=True)
-    known = _stored(options.output / "settings.json", lambda: asdict(settings))
-    if known != asdict(settings):
-        other = ", ".join(f"{key} {known[key]}" for key, value in asdict(settings).items() if known[key] != value)
-        parser.error(f"--output {options.output} contains a study with {other}: pass another folder or these settings")
-
-    quieten()
-    pages = _stored(options.output / "texts.json", lambda: [asdict(page) for page in collect_pages()])
-    corpus = split_pages([DocstringPair(**page) for page in pages])
-    counts = ", ".join(f"{len(pairs)} {side}" for side, pairs in corpus._asdict().items())
-    if len(corpus.test) < settings.held_out_pairs or not corpus.train or not corpus.validation:
-        parser.error(
-            f"--held-out-pairs {settings.held_out_pairs} exceeds what this machine's manual pages give ({counts}): "
-            f"install more manual pages, or pass a smaller number"
-        )
-    pairs = corpus.train[: settings.train_pairs or None]
-    # The frozen half is the same for all seeds.
-    first = make_generator(pairs, settings, 0)
-    sides = map(first.encode, (pairs, corpus.validation, corpus.test[: settings.held_out_pairs]))
-    examples, validation, held_out = sides
-    arm_examples, references = examples[: settings.arm_pairs or None], [summary for _, summary in held_out]
-
-    def run_start(folder: Path, number: int) -> list[dict[str, float]]:
-        generator = make_generator(pairs, settings, number)
-        return train_to_plateau(generator, examples, validation, settings, number, lambda: generator.save(folder))
-
-    def time_steps() -> dict[str, float]:
-        generator = Generator.load(options.output / "checkpoint0")
-        losses = {BASELINE: None, SOFT: make_loss(generator, examples)}
-        found = seconds_per_step(generator, examples, losses, settings, rounds=15)
-        return {BASELINE: found[BASELINE], LONGER: found[BASELINE], SOFT: found[SOFT]}
-
-    def run_arm(folder: Path, arm: str, seed: int) -> dict[str, Any]:
-        generator = Generator.load(folder)
-        if arm != START:
-            loss = make_loss(generator, examples) if arm == SOFT else None
-            train(generator, arm_examples, loss, settings, steps[arm], seed)
-        summaries = generator.summarize(held_out)
-        return {"measured": measure(summaries, references), "summaries": summaries}
-
-    folders = [options.output / f"checkpoint{number}" for number in range(options.checkpoints)]
-    checkpoints = []
-    for number, folder in enumerate(folders):
-        folder.mkdir(exist_ok=True)
-        curve = _stored(folder / "curve.json", lambda folder=folder, number=number: run_start(folder, number))
-        checkpoints.append({"curve": curve, "kept_epoch": 1 + max(range(len(curve)), key=lambda i: curve[i]["f1"])})
-    seconds = _stored(options.output / "seconds_per_step.json", time_steps)
-    steps = dict.fromkeys(ARMS, settings.steps)
-    steps[LONGER] = round(settings.steps * max(seconds.values()) / seconds[BASELINE])
-    # Seeds in the outer loop, so that an interrupted study has complete seeds.
-    keys = [(START, number, 0) for number in range(len(folders))]
-    keys += [(arm, number, seed) for seed, number, arm in product(range(options.seeds), range(len(folders)), ARMS)]
-    runs = {}
-    for arm, number, seed in keys:
-        path = folders[number] / f"{arm.replace(', ', '_').replace(' ', '_')}.seed{seed}.json"
-        found = _stored(path, lambda arm=arm, number=number, seed=seed: run_arm(folders[number], arm, seed))
-        runs[arm, number, seed] = found["measured"]
-        print(f"{path.stem}, checkpoint {number}: done", flush=True)
-
-    measures = [*(f"layer{layer}_f1" for layer in (LAYER, *HELD_OUT_LAYERS)), "rougeL", "repetition"]
-    results = {
-        "settings": asdict(settings) | {"layer": LAYER, "held_out_layers": list(HELD_OUT_LAYERS)},
-        "checkpoints": checkpoints,
-        "seeds": options.seeds,
-        "seconds_per_step": seconds,
-        "steps": steps,
-        "arms": spreads(runs),
-        "comparisons": compare({key: run for key, run in runs.items() if key[0] != START}, measures),
-    }
+    results: dict[str, Any] = {"settings": asdict(Settings()), "seeds": options.seeds}
+    settings = _stored(options.output / "settings.json", partial(dict, asdict(Settings())))
+    if settings != results["settings"]:
+        parser.error(f"--output {options.output} contains a study with other settings: pass another folder")
+    with ProcessPoolExecutor(options.jobs, initializer=_prepare) as pool:
+        # Seeds in the outer loop, so that an interrupted study has complete seeds.
+        keys = list(product(range(options.seeds), TASKS, REGIMES))
+        runs = list(pool.map(_run, *zip(*((options.output, *key) for key in keys), strict=True)))
+        if "rules" in options.parts:
+            found = {(task, regime, seed): run for (seed, task, regime), (run, _) in zip(keys, runs, strict=True)}
+            choices = {(task, regime, seed): one for (seed, task, regime), (_, one) in zip(keys, runs, strict=True)}
+            results["rules"] = summarize_rules(found, choices)
+        if "arms" in options.parts:
+            start = _folder(options.output, ARM_TASK, 0)
+            make_times = partial(training.time_steps, start, ARM_TASK, Settings())
+            seconds = _stored(options.output / "seconds_per_step.json", partial(pool.submit(make_times).result))
+            plan = [(steps, seed, arm) for steps in options.arm_steps for seed in range(options.seeds) for arm in ARMS]
+            plan += [(0, seed, "start") for seed in range(options.seeds)]
+            ratio = seconds[RISK] / seconds[CROSS_ENTROPY]
+            rows = ((options.output, *one, round(one[0] * ratio) if one[2] == WALL_TIME else one[0]) for one in plan)
+            arms = pool.map(_run_arm, *zip(*rows, strict=True))
+            results["arms"] = summarize_arms(
+                {(arm, steps, seed): one for (steps, seed, arm), one in zip(plan, arms, strict=True)}, seconds
+            )
     with write_atomically(options.output / "results.json") as file:
-        file.write(json.dumps(results, indent=2) + "\n")
+        file.write(json.dumps(results, indent=1) + "\n")
+    if "rules" in results:
+        draw(results, options.output / "figure.png")
     print(*tables(results), f"Written: {options.output / 'results.json'}", sep="\n\n")
     return results
+
+
+def _prepare() -> None:
+    torch.set_num_threads(1)
+    quieten()
+
+
+def _folder(output: Path, task: str, seed: int) -> Path:
+    return output / f"{task.replace(' ', '_')}.seed{seed}"
+
+
+def _run(output: Path, seed: int, task: str, regime: str) -> tuple[dict[str, Any], dict[str, list[Choice]]]:
+    """Train and store one run, and apply the rules to it."""
+    keep = _folder(output, task, seed) if regime == "all pairs" else None
+    name = f"{task} {regime} seed{seed}".replace(",", "").replace(" ", "_")
+    make = partial(run_checkpoints, task, regime, seed, Settings(), keep)
+    run = _stored(output / f"{name}.json", make)
+    found = _stored(output / f"{name}.rules.json", lambda: apply_rules(run))
+    print(f"{name}: done", flush=True)
+    return run, {rule: [Choice(*one) for one in choices] for rule, choices in found.items()}
+
+
+def _run_arm(output: Path, steps: int, seed: int, arm: str, arm_steps: int) -> dict[str, Any]:
+    """Train and store one arm."""
+    name = f"arm {arm} {steps} seed{seed}".replace(",", "").replace(" ", "_")
+    start = _folder(output, ARM_TASK, seed)
+    make = partial(run_arm, start, ARM_TASK, arm, arm_steps, seed, Settings())
+    found: dict[str, Any] = _stored(output / f"{name}.json", make)
+    print(f"{name}: done", flush=True)
+    return found
 
 
 def _stored(path: Path, make: Callable[[], Any]) -> Any:

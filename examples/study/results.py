@@ -1,148 +1,263 @@
-"""Comparison of the study's arms: means, differences over seeds and texts, and tables."""
+"""Comparison of the study's rules and arms: differences over seeds and texts, tables and a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from itertools import product
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import spearmanr, ttest_1samp
 
-from bertscore_tm.statistics import holm
+from bertscore_tm.statistics import holm, mean_interval
+from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, PATIENCES, SUBSETS, Choice, mean_loss
+from examples.study.training import CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME
 
-__all__ = ["BASELINE", "bootstrap_seeds_and_texts", "compare", "spreads", "tables"]
+MEASURES = {"layer5": "F1 layer 5", "layer3": "layer 3", "layer6": "layer 6", "rougeL": "ROUGE-L", "bleu": "BLEU"}
+_OTHERS = ("largest val ROUGE-L", "largest val BLEU", "largest mean rank", LAST, BEST)
+_STEPS = "share of steps"
 
-BASELINE = "cross-entropy"
-"""The arm that the others are compared with."""
+Runs = Mapping[tuple[str, str, int], Mapping[str, Any]]
+"""Stored runs by task, regime and seed."""
 
-TESTED = ("layer6_f1", "rougeL")
-"""Measures whose differences are tested; those of all others are reported with their intervals only."""
-
-_TITLES = {"rougeL": "ROUGE-L", "repetition": "repeated"}
-
-Runs = Mapping[tuple[str, int, int], Mapping[str, Sequence[float]]]
-"""Values of each text by measure, by arm, checkpoint and seed."""
-
-
-def spreads(runs: Runs) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return mean and sample standard deviation over runs of every measure, and of the length ratio, by arm."""
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
-    for arm in dict.fromkeys(arm for arm, _, _ in runs):
-        means = [
-            {key: fmean(values) for key, values in run.items()} for (name, _, _), run in runs.items() if name == arm
-        ]
-        means = [one | {"length_ratio": one["words"] / one["reference_words"]} for one in means]
-        columns = {key: [one[key] for one in means] for key in means[0]}
-        found[arm] = {
-            key: {"mean": fmean(column), "deviation": stdev(column) if len(column) > 1 else None}
-            for key, column in columns.items()
-        }
-    return found
+Array = npt.NDArray[np.float64]
 
 
-def compare(runs: Runs, measures: Sequence[str]) -> list[dict[str, Any]]:
-    """Compare every arm with the baseline, and adjust the p-values of the tested measures together (Holm).
+def summarize_rules(
+    runs: Runs, choices: Mapping[tuple[str, str, int], Mapping[str, Sequence[Choice]]]
+) -> dict[str, Any]:
+    """Return every rule's gain over the smallest validation loss, over all conditions and by condition, and tests.
 
-    All arms need the same seeds for every checkpoint. ``low`` and ``high`` are the ends of the 95% interval.
+    A seed's gain is its mean over the conditions, so that intervals over seeds allow for what conditions share.
     """
-    arms = list(dict.fromkeys(arm for arm, _, _ in runs))
-    checkpoints, seeds = (sorted({key[place] for key in runs}) for place in (1, 2))
-    compared = []
-    for measure in measures:
-        values = {arm: np.array([[runs[arm, i, j][measure] for j in seeds] for i in checkpoints]) for arm in arms}
-        for arm in (arm for arm in arms if arm != BASELINE):
-            differences = values[arm] - values[BASELINE]
-            low, high, p_value = bootstrap_seeds_and_texts(differences)
-            compared.append(
+    conditions = list(dict.fromkeys(key[:2] for key in runs))
+    seeds = sorted({key[2] for key in runs})
+    reached = {key: [_means(one["test"]) for one in run["checkpoints"]] for key, run in runs.items()}
+
+    def value(key: tuple[str, str, int], rule: str, measure: str) -> float:
+        count = len(reached[key])
+        found = choices[key][rule]
+        if measure == _STEPS:
+            return fmean((one.stop + 1) / count for one in found)
+        return fmean(reached[key][one.checkpoint][measure] for one in found)
+
+    gains: dict[str, Any] = {}
+    for rule in next(iter(choices.values())):
+        gains[rule] = {_STEPS: fmean(value(key, rule, _STEPS) for key in runs)}
+        for measure in MEASURES:
+            table = np.array(
+                [
+                    [value((*one, seed), rule, measure) - value((*one, seed), BASELINE, measure) for seed in seeds]
+                    for one in conditions
+                ]
+            )
+            by_condition = {" / ".join(one): interval(row) for one, row in zip(conditions, table, strict=True)}
+            gains[rule][measure] = interval(table.mean(0)) | {
+                "by_seed": table.mean(0).tolist(), "runs_above": int((table > 0).sum()), "runs": table.size, "by_condition": by_condition,
+            }  # fmt: skip
+    tests = []
+    for minus, measure in product((BASELINE, LAST), ("layer3", "layer6", "rougeL", "bleu")):
+        paired = np.array(gains[LARGEST_F1][measure]["by_seed"]) - np.array(gains[minus][measure]["by_seed"])
+        tests.append({"minus": minus, "measure": measure, **interval(paired)})
+    for one, adjusted in zip(tests, holm([one["p_value"] for one in tests]), strict=True):
+        one["p_adjusted"] = adjusted
+    return {
+        "gains": gains,
+        "tests": tests,
+        "seeds_and_texts": {measure: _seeds_and_texts(runs, choices, measure) for measure in ("layer3", "layer6", "rougeL")},
+        "correlations": _correlations(runs, reached),
+        "cost": fmean(run["seconds"]["decoding and scoring"] / run["seconds"]["training"] for run in runs.values()),
+        "curves": [
+            {
+                "condition": " / ".join(key[:2]), "seed": key[2],
+                "steps": [one["step"] for one in run["checkpoints"]],
+                "val_loss": [mean_loss(one) for one in run["checkpoints"]],
+                "val_f1": [fmean(one["f1"]) for one in run["checkpoints"]],
+                **{f"test_{measure}": [one[measure] for one in reached[key]] for measure in (*MEASURES, "length")},
+                "chosen": {rule: found[0]._asdict() for rule, found in choices[key].items() if "texts" not in rule},
+            }
+            for key, run in runs.items()
+        ],
+    }  # fmt: skip
+
+
+def summarize_arms(
+    found: Mapping[tuple[str, int, int], Mapping[str, Any]], seconds: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return means of every arm and differences between arms, by number of steps; keys are arm, steps and seed."""
+    tested, tests, means = ("layer5", "layer6"), [], []
+    for steps in sorted({key[1] for key in found if key[1]}):
+        seeds = sorted({key[2] for key in found if key[1] == steps})
+        values = {
+            (arm, measure): np.array([_means(found[arm, count, seed]["test"])[measure] for seed in seeds])
+            for arm, count in (("start", 0), *product((CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME), [steps]))
+            for measure in (*MEASURES, "length")
+        }
+        means += [
+            {"arm": arm, "steps": steps, "measure": measure, "mean": row.mean()}
+            for (arm, measure), row in values.items()
+        ]
+        pairs = [
+            (RISK, CROSS_ENTROPY),
+            (RISK, WALL_TIME),
+            (RISK, SHUFFLED),
+            (SHUFFLED, CROSS_ENTROPY),
+            (WALL_TIME, CROSS_ENTROPY),
+        ]
+        for (arm, minus), measure in product(pairs, (*MEASURES, "length")):
+            paired = values[arm, measure] - values[minus, measure]
+            tests.append(
                 {
                     "arm": arm,
-                    "minus": BASELINE,
+                    "minus": minus,
+                    "steps": steps,
                     "measure": measure,
-                    "difference": float(differences.mean()),
-                    "low": low,
-                    "high": high,
-                    "p_value": p_value,
-                    "p_adjusted": None,
-                    "by_checkpoint": differences.mean((1, 2)).tolist(),
-                    "by_seed": differences.mean(2).tolist(),
+                    "seeds": len(seeds),
+                    **interval(paired),
                 }
             )
-    tested = [one for one in compared if one["measure"] in TESTED]
-    for one, adjusted in zip(tested, holm([one["p_value"] for one in tested]), strict=True):
+    primary = [one for one in tests if one["arm"] == RISK and one["measure"] in tested]
+    for one, adjusted in zip(primary, holm([one["p_value"] for one in primary]), strict=True):
         one["p_adjusted"] = adjusted
-    return compared
+    return {"means": means, "differences": tests, "seconds_per_step": dict(seconds)}
 
 
-def bootstrap_seeds_and_texts(
-    differences: npt.NDArray[np.float64], *, num_resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float, float]:
-    """Return the interval and the p-value of a mean difference, by resampling seeds and texts together.
+def interval(differences: Array) -> dict[str, float]:
+    """Return mean, 95% interval of Student's t and two-sided p-value of paired differences."""
+    low, high = mean_interval(differences)
+    p_value = float(ttest_1samp(differences, 0).pvalue) if np.ptp(differences) > 0 else 1.0
+    return {"difference": float(differences.mean()), "low": float(low), "high": float(high), "p_value": p_value}
 
-    Each resample draws the seeds of each checkpoint and, independently, the texts, both with replacement, and takes the
-    mean of all drawn pairs of a seed and a text. The interval covers the choice of seeds and of texts, not that of the
-    checkpoints. It is conservative, since noise of single pairs counts for the seeds, for the texts and for itself
-    (Owen, Annals of Applied Statistics 2007).
 
-    Args:
-        differences: paired differences, shape (checkpoints, seeds, texts).
-        num_resamples: number of resamples.
-        seed: seed of the draws.
+def _means(test: Mapping[str, Any]) -> dict[str, float]:
+    return {measure: fmean(values) if isinstance(values, list) else values for measure, values in test.items()}
 
-    Returns:
-        Lower and upper end of the 95% interval (percentiles), and the two-sided p-value.
+
+def _seeds_and_texts(runs: Runs, choices: Mapping[Any, Any], measure: str, resamples: int = 4000) -> list[float]:
+    """Return the interval of the largest F1's gain when seeds and test texts are drawn anew, both with replacement.
+
+    Seeds are the same in all conditions, texts in the conditions of a task.
     """
-    draw = np.random.default_rng(seed)
-    checkpoints, seeds, texts = differences.shape
-    weights = draw.multinomial(seeds, np.full(seeds, 1 / seeds), (num_resamples, checkpoints)) / (seeds * checkpoints)
-    text_weights = draw.multinomial(texts, np.full(texts, 1 / texts), num_resamples) / texts
-    means = np.einsum("rt,rt->r", np.einsum("rcs,cst->rt", weights, differences, optimize=True), text_weights)
-    low, high = np.quantile(means, [0.025, 0.975])
-    tail = min((means <= 0).sum(), (means >= 0).sum())
-    return float(low), float(high), min(1.0, 2 * (int(tail) + 1) / (num_resamples + 1))
+    seeds, tasks = sorted({key[2] for key in runs}), list(dict.fromkeys(key[0] for key in runs))
+
+    def gain(key: tuple[str, str, int]) -> Array:
+        chosen = (choices[key][rule][0].checkpoint for rule in (LARGEST_F1, BASELINE))
+        ours, baseline = (np.array(runs[key]["checkpoints"][one]["test"][measure]) for one in chosen)
+        return ours - baseline
+
+    regimes = list(dict.fromkeys(key[1] for key in runs))
+    gains = [np.array([np.mean([gain((task, one, seed)) for one in regimes], 0) for seed in seeds]) for task in tasks]
+    draw = np.random.default_rng(0)
+    weights = draw.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), resamples) / len(seeds)
+    texts = [
+        draw.multinomial(one.shape[1], np.full(one.shape[1], 1 / one.shape[1]), resamples) / one.shape[1]
+        for one in gains
+    ]
+    means = np.mean(
+        [np.einsum("rs,st,rt->r", weights, one, drawn, optimize=True) for one, drawn in zip(gains, texts, strict=True)],
+        0,
+    )
+    return [float(one) for one in np.quantile(means, [0.025, 0.975])]
 
 
-def tables(results: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the page's tables of ``results.json``: validation curves, means and differences, scores times 100."""
-    compared = results["comparisons"]
-    measures = list(dict.fromkeys(one["measure"] for one in compared))
-    titles = [_title(measure) for measure in measures]
-
-    curves = [["checkpoint", "cross-entropy", "F1, layer 6", "kept"]]
-    for number, one in enumerate(results["checkpoints"]):
-        losses = " ".join(f"{epoch['cross_entropy']:.2f}" for epoch in one["curve"])
-        scores = " ".join(f"{100 * epoch['f1']:.1f}" for epoch in one["curve"])
-        curves.append([str(number), losses, scores, str(one["kept_epoch"])])
-
-    seconds = {arm: steps * results["seconds_per_step"][arm] for arm, steps in results["steps"].items()}
-    means = [["arm", *titles, "length", "time"]]
-    for arm, found in results["arms"].items():
-        cells = [_spread(found[measure], 100) for measure in measures]
-        time = f"{seconds[arm] / seconds[BASELINE]:.1f}" if arm in seconds else ""
-        means.append([arm, *cells, _spread(found["length_ratio"], 1), time])
-
-    differences = [["arm", "minus", *titles]]
-    for arm, minus in dict.fromkeys((one["arm"], one["minus"]) for one in compared):
-        cells = [_difference(one) for one in compared if (one["arm"], one["minus"]) == (arm, minus)]
-        differences.append([arm, minus, *cells])
-    return _markdown(curves), _markdown(means), _markdown(differences)
+def _correlations(runs: Runs, reached: Mapping[Any, Sequence[Mapping[str, float]]]) -> dict[str, float]:
+    """Return the mean Spearman correlation of F1 and loss of validation texts with F1 of test texts, from the sixth on."""
+    found: dict[str, list[float]] = {"val_f1": [], "val_loss": []}
+    for key, run in runs.items():
+        test = [one["layer5"] for one in reached[key][5:]]
+        found["val_f1"].append(spearmanr([fmean(one["f1"]) for one in run["checkpoints"][5:]], test).statistic)
+        found["val_loss"].append(spearmanr([mean_loss(one) for one in run["checkpoints"][5:]], test).statistic)
+    return {name: float(np.nanmean(values)) for name, values in found.items()}
 
 
-def _title(measure: str) -> str:
-    shown = _TITLES.get(measure, measure.replace("layer", "F1, layer ").removesuffix("_f1"))
-    return f"**{shown}**" if measure in TESTED else shown
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """Return the page's tables of ``results.json``, scores times 100."""
+    shown = []
+    if "rules" in results:
+        gains = results["rules"]["gains"]
+        names = [LARGEST_F1, *_OTHERS]
+        names += [f"early stopping on {what}" for what in _stopping_names()]
+        names += [f"early stopping on F1, patience {patience}, weights at the stop" for patience in (3, 5)]
+        names += [f"F1 of {count} texts" for count in SUBSETS]
+        rows = [["rule", *MEASURES.values(), "steps"]]
+        rows += [[name, *(_cell(gains[name][one]) for one in MEASURES), f"{gains[name][_STEPS]:.0%}"] for name in names]
+        conditions = [["largest val F1, by condition", *MEASURES.values()]]
+        for one in gains[LARGEST_F1]["layer5"]["by_condition"]:
+            conditions.append([one, *(_cell(gains[LARGEST_F1][measure]["by_condition"][one]) for measure in MEASURES)])
+        shown += [_markdown(rows), _markdown(conditions), _markdown(_test_rows(results["rules"]["tests"]))]
+    if "arms" in results:
+        found = results["arms"]["differences"]
+        rows = [["steps, seeds", "arm", "minus", *MEASURES.values(), "length"]]
+        for steps, arm, minus in dict.fromkeys((one["steps"], one["arm"], one["minus"]) for one in found):
+            cells = [one for one in found if (one["steps"], one["arm"], one["minus"]) == (steps, arm, minus)]
+            rows.append([f"{steps}, {cells[0]['seeds']}", arm, minus, *map(_cell, cells)])
+        shown.append(_markdown(rows))
+    return shown
 
 
-def _spread(spread: Mapping[str, float | None], scale: float) -> str:
-    mean, deviation = spread["mean"], spread["deviation"]
-    return f"{scale * (mean or 0):.2f}" + ("" if deviation is None else f" ± {scale * deviation:.2f}")
+def _stopping_names() -> list[str]:
+    kinds = [("val_loss", ""), ("F1", ""), ("F1", ", significance 0.05")]
+    return [f"{what}, patience {patience}{level}" for what, level in kinds for patience in PATIENCES]
 
 
-def _difference(one: Mapping[str, Any]) -> str:
-    tested = "" if one["p_adjusted"] is None else f"; p {one['p_adjusted']:.3f}"
+def _test_rows(tests: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    head = ["largest val F1 minus", "measure", "difference", "p (Holm)"]
+    return [head] + [[one["minus"], MEASURES[one["measure"]], _cell(one), f"{one['p_adjusted']:.3f}"] for one in tests]
+
+
+def _cell(one: Mapping[str, float]) -> str:
+    tested = f"; p {one['p_adjusted']:.3f}" if "p_adjusted" in one and "arm" in one else ""
     return f"{100 * one['difference']:+.2f} ({100 * one['low']:+.2f} to {100 * one['high']:+.2f}{tested})"
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join([head, "|---" * len(rows[0]) + "|", *body])
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """Draw one run's loss and score with the chosen checkpoints, and the gain of each rule with its interval."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1.1, 1])
+    run = next(one for one in results["rules"]["curves"] if one["condition"] == "manual pages / all pairs")
+    left.plot(run["steps"], run["val_loss"], color="tab:gray", label="validation loss")
+    left.set(xlabel="training step", ylabel="validation loss", title="One run: manual pages, all pairs")
+    scores = left.twinx()
+    scores.plot(run["steps"], run["val_f1"], color="tab:blue", label="validation F1, layer 5")
+    scores.plot(run["steps"], run["test_layer5"], color="tab:blue", linestyle=":", label="test F1, layer 5")
+    for rule, mark in ((BASELINE, "v"), (LARGEST_F1, "^")):
+        place = run["chosen"][rule]["checkpoint"]
+        scores.plot(
+            run["steps"][place], run["test_layer5"][place], mark, color="black", markersize=9, label=f"chosen: {rule}"
+        )
+    scores.set_ylabel("F1")
+    handles = [*left.get_lines(), *scores.get_lines()]
+    scores.legend(handles, [str(one.get_label()) for one in handles], fontsize="small", loc="best")
+    names = [
+        LARGEST_F1,
+        *(f"early stopping on F1, patience {one}" for one in (1, 2, 3, 5)),
+        "largest val ROUGE-L",
+        "largest val BLEU",
+        "largest mean rank",
+        LAST,
+        BEST,
+    ]
+    for offset, (measure, color) in enumerate((("layer3", "tab:orange"), ("layer6", "tab:blue"))):
+        found = [results["rules"]["gains"][name][measure] for name in names]
+        centers = [100 * one["difference"] for one in found]
+        spread = [[100 * abs(one[end] - one["difference"]) for one in found] for end in ("low", "high")]
+        heights = [-i - 0.25 * offset for i in range(len(names))]
+        right.errorbar(centers, heights, xerr=spread, fmt="o", color=color, label=f"F1, {MEASURES[measure]} (held out)")
+    right.axvline(0, color="tab:gray", linewidth=0.8)
+    right.set_yticks([-i - 0.125 for i in range(len(names))], names)
+    right.set(
+        xlabel="points more than with the smallest validation loss",
+        title="Test texts, all runs, 95% intervals over seeds",
+    )
+    right.legend(fontsize="small")
+    figure.savefig(path, dpi=110)

