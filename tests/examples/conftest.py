@@ -1,6 +1,7 @@
 """The docstrings that programs read, collected once, and checks of what programs and pages do."""
 
 import inspect
+from functools import cache
 
 import bert_score as oracle
 import pytest
@@ -28,13 +29,13 @@ def corpus(docstring_pairs, monkeypatch):
 @pytest.fixture(scope="session")
 def bert_score_f1(minilm):
     """F1 of candidates and references by bert-score, one number per candidate; 0 for empty ones, where it raises."""
-    scorer = oracle.BERTScorer(model_type=minilm, num_layers=5)
+    make_scorer = cache(lambda num_layers: oracle.BERTScorer(model_type=minilm, num_layers=num_layers))
 
-    def f1(candidates, references):
+    def f1(candidates, references, num_layers=5):
         rows = [i for i, text in enumerate(candidates) if text.strip()]
         scores = torch.zeros(len(candidates))
         if rows:
-            scores[rows] = scorer.score([candidates[i] for i in rows], [references[i] for i in rows])[2]
+            scores[rows] = make_scorer(num_layers).score([candidates[i] for i in rows], [references[i] for i in rows])[2]
         return scores
 
     return f1
