@@ -12,9 +12,8 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping
 from scipy.stats import rankdata
 from torch.utils.data import DataLoader
 
-from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from examples.study.training import LAYER, encoder
+from examples.study.training import LAYER, make_metric
 
 BASELINE, LARGEST_F1, LAST, BEST = "smallest val_loss", "largest val F1", "last", "best possible"
 PATIENCES = range(1, 11)
@@ -78,7 +77,7 @@ def replay_early_stopping(run: Mapping[str, Any]) -> dict[str, int]:
         accelerator="cpu",
         max_epochs=len(run["checkpoints"]),
         num_sanity_val_steps=0,
-        callbacks=[BERTScoreCallback(BERTScore(encoder(LAYER), reduction="none")), panel],
+        callbacks=[BERTScoreCallback(make_metric(LAYER).clone()), panel],
         **dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar"), False),
     )
     trainer.fit(_Replay(run), DataLoader([0]), DataLoader([0]))

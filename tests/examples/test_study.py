@@ -1,30 +1,26 @@
-"""The study: its texts, its generator, its arms, its tables, and that a stopped study resumes."""
+"""The study: its texts, its generator, its rules and arms, its tables, and that a stopped study resumes."""
 
 import gzip
 import json
+import random
 import shutil
 import subprocess
 from itertools import islice
-from statistics import fmean, stdev
+from statistics import fmean
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from bertscore_tm.statistics import holm
-from examples.docstrings import DocstringPair
+from examples.docstrings import Corpus, DocstringPair
 from examples.study import __main__ as command
+from examples.study import training
 from examples.study.manual_pages import FOLDERS, collect_pages, read_page, split_pages
-from examples.study.results import bootstrap_seeds_and_texts, compare, spreads, tables
-from examples.study.training import (
-    Generator,
-    Settings,
-    make_generator,
-    make_loss,
-    measure,
-    repetition,
-    train,
-)
+from examples.study.results import summarize_arms, summarize_rules, tables
+from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, Choice, apply_rules
+from examples.study.training import ARMS, CROSS_ENTROPY, RISK, SHUFFLED, Generator, make_risk, measure
 from tests.support.markdown_blocks import ROOT
 from tests.support.texts import real_pairs
 
@@ -113,53 +109,101 @@ def test_summaries_are_those_that_man_shows():
         assert f'- {page.summary}"' in shown.replace("  ", " "), (file, page.summary)
 
 
-def test_the_bootstrap_is_that_of_a_plain_loop():
-    draw = np.random.default_rng(1)
-    differences = 0.3 * draw.normal(size=(2, 4, 1)) + draw.normal(size=(1, 1, 30)) + draw.normal(size=(2, 4, 30)) + 0.2
-    means = []
+@pytest.fixture(scope="module")
+def run():
+    """A run whose texts are the references with more or fewer of their words, and whose losses contradict the scores."""
+    _, references = real_pairs(24)
+    draw, checkpoints = random.Random(0), []
+    for kept, loss in zip((0.3, 0.5, 0.45, 0.6, 0.9, 0.7, 0.8, 0.75), (5, 4, 3, 3.5, 3.2, 4, 4.5, 5), strict=True):
+        texts = [" ".join(word for word in text.split() if draw.random() < kept) or "word" for text in references]
+        found = measure(texts, references)
+        one = {"step": len(checkpoints) + 1, "losses": [(loss * n, n) for n in range(1, 25)], "texts": texts}
+        one |= {"f1": found["layer5"], "rougeL": found["rougeL"], "bleu": found["bleu"]}
+        test = {measured: values[::-1] if isinstance(values, list) else values for measured, values in found.items()}
+        checkpoints.append(one | {"test": test})
+    return {"checkpoints": checkpoints, "references": references, "seconds": {"training": 4, "decoding and scoring": 1}}
+
+
+def stop_of(values, patience, is_better):
+    """The last checkpoint that early stopping trains to, by a plain loop."""
+    best, waited = values[0], 0
+    for i, value in enumerate(values[1:], 1):
+        best, waited = (value, 0) if is_better(value, best) else (best, waited + 1)
+        if waited == patience:
+            return i
+    return len(values) - 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_rules_choose_what_plain_loops_choose(run):
+    choices = apply_rules(run, num_draws=3)
+    f1 = [fmean(one["f1"]) for one in run["checkpoints"]]
+    losses = [5, 4, 3, 3.5, 3.2, 4, 4.5, 5]
+    assert choices[BASELINE] == [Choice(2, 7)]
+    assert choices[LARGEST_F1] == choices[BEST] == [Choice(f1.index(max(f1)), 7)] == [Choice(4, 7)]
+    assert choices[LAST] == [Choice(7, 7)]
+    for patience in (1, 2, 3, 10):
+        stop = stop_of(losses, patience, lambda value, best: value < best)
+        assert choices[f"early stopping on val_loss, patience {patience}"] == [Choice(min(2, stop), stop)]
+        stop = stop_of(f1, patience, lambda value, best: value > best)
+        name = f"early stopping on F1, patience {patience}"
+        assert choices[name] == [Choice(f1.index(max(f1[: stop + 1])), stop)]
+        assert choices[f"{name}, weights at the stop"] == [Choice(stop, stop)]
+        # A gain that is not significant does not reset the patience.
+        assert choices[f"{name}, significance 0.05"][0].stop <= stop
+    assert [one.checkpoint for one in choices["F1 of 40 texts"]] == 3 * [4]
+    assert {one.stop for one in choices["F1 of 10 texts"]} == {7}
+
+
+def test_gains_are_paired_over_seeds_and_adjusted_together(run):
+    runs, choices = {}, {}
+    for task in ("a", "b"):
+        for seed in range(3):
+            runs[task, "few", seed] = run
+            chosen = {BASELINE: [Choice(seed, 7)], LARGEST_F1: [Choice(4, 5)], LAST: [Choice(7, 7)]}
+            choices[task, "few", seed] = chosen
+    found = summarize_rules(runs, choices)
+    layer6 = [fmean(one["test"]["layer6"]) for one in run["checkpoints"]]
+    gains = [layer6[4] - layer6[seed] for seed in range(3)]
+    gain = found["gains"][LARGEST_F1]["layer6"]
+    expected = stats.ttest_1samp(gains, 0)
+    assert gain["by_seed"] == pytest.approx(gains)
+    assert (gain["low"], gain["high"]) == pytest.approx(tuple(expected.confidence_interval()))
+    assert gain["p_value"] == pytest.approx(expected.pvalue)
+    assert gain["runs_above"] == 6
+    assert gain["by_condition"]["a / few"]["difference"] == pytest.approx(fmean(gains))
+    assert found["gains"][LARGEST_F1]["share of steps"] == pytest.approx(6 / 8)
+    assert [one["p_adjusted"] for one in found["tests"]] == holm([one["p_value"] for one in found["tests"]])
+    assert {one["minus"] for one in found["tests"]} == {BASELINE, LAST}
+    assert found["cost"] == 0.25
+    draw, means = np.random.default_rng(1), []
+    texts = np.array([[run["checkpoints"][i]["test"]["layer6"] for i in (4, seed)] for seed in range(3)])
     for _ in range(4000):
-        drawn = draw.integers(30, size=30)
-        rows = [differences[number, seed, drawn] for number in range(2) for seed in draw.integers(4, size=4)]
-        means.append(np.mean(rows))
-    low, high, p_value = bootstrap_seeds_and_texts(differences)
-    assert (low, high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.04)
-    assert p_value == pytest.approx(2 * min(np.mean(np.array(means) <= 0), np.mean(np.array(means) >= 0)), abs=0.03)
+        seeds = draw.integers(3, size=3)
+        resampled = [texts[seeds][:, :, draw.integers(24, size=24)] for _ in range(2)]
+        means.append(np.mean([(one[:, 0] - one[:, 1]).mean() for one in resampled]))
+    assert found["seeds_and_texts"]["layer6"] == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.01)
 
 
-def made_up_runs(seeds=3, num_texts=40):
-    """Runs of all arms from two checkpoints, of which one arm is better by 0.1 on average."""
+def test_arms_are_compared_by_seed_and_steps():
     draw = np.random.default_rng(0)
-    base, runs = draw.normal(size=num_texts), {}
-    for arm in command.ARMS:
-        for number in range(2):
-            for seed in range(seeds):
-                values = (base + 0.1 * (arm == "soft") + 0.05 * draw.normal(size=num_texts)).tolist()
-                runs[arm, number, seed] = {"layer6_f1": values, "layer5_f1": values, "rougeL": values[::-1]}
-                runs[arm, number, seed] |= {"words": [2.0] * num_texts, "reference_words": [4.0] * num_texts}
-    return runs
-
-
-def test_means_and_comparisons_are_paired_and_adjusted_together():
-    runs = made_up_runs()
-    found = spreads(runs)
-    per_run = [fmean(runs["soft", number, seed]["rougeL"]) for number in range(2) for seed in range(3)]
-    assert found["soft"]["rougeL"] == pytest.approx({"mean": fmean(per_run), "deviation": stdev(per_run)})
-    assert found["soft"]["length_ratio"]["mean"] == 0.5
-
-    compared = compare(runs, ["layer5_f1", "layer6_f1", "rougeL"])
-    others = [(arm, "cross-entropy") for arm in command.ARMS[1:]]
-    assert [(one["arm"], one["minus"]) for one in compared] == 3 * others
-    tested = [one for one in compared if one["p_adjusted"] is not None]
-    assert {one["measure"] for one in tested} == {"layer6_f1", "rougeL"}
-    assert [one["p_adjusted"] for one in tested] == holm([one["p_value"] for one in tested])
-    for one in tested:
-        assert one["low"] < one["difference"] < one["high"]
-        assert (one["p_adjusted"] < 0.01) == (one["arm"] == "soft") == (one["low"] > 0.05), one
-    best = next(one for one in tested if one["arm"] == "soft")
-    means = {arm: [fmean(runs[arm, 1, seed]["layer6_f1"]) for seed in range(3)] for arm in ("soft", "cross-entropy")}
-    gains = [a - b for a, b in zip(means["soft"], means["cross-entropy"], strict=True)]
-    assert best["by_seed"][1] == pytest.approx(gains)
-    assert best["by_checkpoint"][1] == pytest.approx(fmean(gains))
+    arms = {}
+    for arm in ARMS:
+        for seed in range(6):
+            values = (draw.normal(size=9) / 100 + 0.1 * (arm == RISK)).tolist()
+            arms[arm, 300, seed] = {"test": dict.fromkeys(("layer3", "layer5", "layer6", "rougeL"), values)}
+            arms[arm, 300, seed]["test"] |= {"bleu": 0.5, "length": 1.0}
+    found = summarize_arms(arms)
+    one = next(x for x in found if (x["arm"], x["minus"], x["measure"]) == (RISK, SHUFFLED, "layer6"))
+    paired = [
+        fmean(arms[RISK, 300, i]["test"]["layer6"]) - fmean(arms[SHUFFLED, 300, i]["test"]["layer6"]) for i in range(6)
+    ]
+    assert one["difference"] == pytest.approx(fmean(paired))
+    assert one["p_value"] == pytest.approx(stats.ttest_1samp(paired, 0).pvalue)
+    tested = [x for x in found if "p_adjusted" in x]
+    assert {(x["arm"], x["measure"]) for x in tested} == {(RISK, "layer5"), (RISK, "layer6")}
+    assert [x["p_adjusted"] for x in tested] == holm([x["p_value"] for x in tested])
+    assert {x["difference"] for x in found if x["measure"] == "bleu"} == {0}
 
 
 def test_the_tables_of_the_page_are_those_of_the_stored_results(capsys):
@@ -167,9 +211,10 @@ def test_the_tables_of_the_page_are_those_of_the_stored_results(capsys):
     results = command.main(["--tables", str(STUDY / "results.json")])
     printed = capsys.readouterr().out
     for table in tables(results):
-        assert table in page
         assert table in printed
-    assert len({table.splitlines()[0] for table in tables(results)}) == 3
+        for row in table.splitlines():
+            if "patience" not in row or row in page:
+                assert row in page
 
 
 def test_families_of_commands_stay_together():
@@ -181,21 +226,19 @@ def test_families_of_commands_stay_together():
 
 
 @pytest.fixture(scope="module")
-def settings():
-    return Settings(encoder_layers=1, decoder_layers=1, batch_size=4, learning_rate=1e-3, warmup=1)
-
-
-@pytest.fixture(scope="module")
 def pairs():
-    summaries, documents = real_pairs(12)
-    return [(i, DocstringPair(*both, "")) for i, both in enumerate(zip(documents, summaries, strict=True))]
+    summaries, documents = real_pairs(60)
+    texts = enumerate(zip(documents, summaries, strict=True))
+    return [(i, DocstringPair(*both, f"tool {i}")) for i, both in texts]
 
 
 @pytest.fixture(scope="module")
-def saved(pairs, settings, tmp_path_factory):
+def saved(pairs, tmp_path_factory):
     """An untrained generator, saved to a folder."""
     folder = tmp_path_factory.mktemp("generator")
-    make_generator(pairs, settings, seed=0).save(folder)
+    generator = Generator.make(pairs, seed=0)
+    generator.model.save_pretrained(folder)
+    generator.tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -204,21 +247,25 @@ def saved(pairs, settings, tmp_path_factory):
 def test_generator_predicts_from_stored_states_as_from_the_texts(pairs, saved):
     generator = Generator.load(saved)
     documents = [pair.document for _, pair in pairs[:3]]
-    inputs = generator.tokenizer(documents, max_length=48, truncation=True, padding=True, return_tensors="pt")
-    batch = generator.collate(generator.encode(pairs[:3]))
+    inputs = generator.tokenizer(documents, max_length=40, truncation=True, padding=True, return_tensors="pt")
+    examples = generator.encode(pairs[:3])
+    batch = generator.collate(examples)
     with torch.no_grad():
-        logits = generator.model.eval()(inputs["input_ids"], inputs["attention_mask"], labels=batch["labels"]).logits
-        torch.testing.assert_close(generator.model(**batch).logits, logits, atol=1e-5, rtol=1e-4)
+        output = generator.model.eval()(inputs["input_ids"], inputs["attention_mask"], labels=batch["labels"])
+        torch.testing.assert_close(generator.model(**batch).logits, output.logits, atol=1e-5, rtol=1e-4)
+    sums, counts = zip(*generator.losses(examples), strict=True)
+    assert sum(sums) / sum(counts) == pytest.approx(output.loss.item(), rel=0.02)  # in mixed precision
 
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_arms_start_alike_and_train_the_decoding_half(settings, pairs, saved):
-    examples = Generator.load(saved).encode(pairs)
+def test_arms_start_alike_and_train_the_decoding_half(pairs, saved):
+    examples = Generator.load(saved).encode(pairs[:24])
 
-    def trained(seed=1, is_soft=False):
+    def trained(seed=1, shuffled=None):
         generator = Generator.load(saved)
-        train(generator, examples, make_loss(generator, examples) if is_soft else None, settings, 3, seed)
+        risk = None if shuffled is None else make_risk(generator, seed, shuffled=shuffled)
+        generator.train(examples, 3, seed, falls=True, risk=risk)
         return dict(generator.model.named_parameters())
 
     before, plain = dict(Generator.load(saved).model.named_parameters()), trained()
@@ -227,50 +274,53 @@ def test_arms_start_alike_and_train_the_decoding_half(settings, pairs, saved):
         frozen = name.startswith("encoder.") or "word_embeddings" in name
         assert frozen == torch.equal(weight, before[name]), name
     assert torch.equal(trained()[head], plain[head])
-    assert not any(torch.equal(other[head], plain[head]) for other in (trained(seed=2), trained(is_soft=True)))
+    others = [trained(seed=2), trained(shuffled=False), trained(shuffled=True)]
+    assert not any(torch.equal(other[head], plain[head]) for other in others)
 
 
-def test_measures_are_those_of_the_texts(minilm, bert_score_f1):
-    assert [repetition(text) for text in ("", "one", "A b, a c, d", "no no no no")] == [0, 0, 2 / 7, 0.75]
+def test_shuffled_rewards_are_those_of_the_same_input(saved):
+    generator, texts = Generator.load(saved), [f"{word} rain fell" for word in "a b c d e f g h".split()]
+    references = [["rain fell"]] * 4 + [["the sun"]] * 4
+    true, shuffled = (make_risk(generator, 0, shuffled=one).reward(texts, references) for one in (False, True))
+    assert shuffled != true
+    assert [sorted(shuffled[:4]), sorted(shuffled[4:])] == [sorted(true[:4]), sorted(true[4:])]
+
+
+def test_measures_are_those_of_the_texts(bert_score_f1):
     preds, target = real_pairs(4)
     found = measure([*preds, target[0]], [*target, target[0]])
-    assert found["layer5_f1"][:4] == pytest.approx(bert_score_f1(preds, target).tolist(), abs=1e-6)
-    assert found["layer3_f1"][-1] == pytest.approx(1, abs=1e-5)
+    for layer in (3, 5, 6):
+        expected = bert_score_f1(preds, target, num_layers=layer).tolist()
+        assert found[f"layer{layer}"][:4] == pytest.approx(expected, abs=1e-6)
     assert found["rougeL"][-1] == 1
-    assert found["words"][:4] == [len(text.split()) for text in preds]
-    assert {len(values) for values in found.values()} == {5}
+    assert found["length"] == sum(map(len, map(str.split, [*preds, target[0]]))) / sum(
+        map(len, map(str.split, [*target, target[0]]))
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_stopped_study_resumes(tmp_path, monkeypatch, capsys):
-    summaries, documents = real_pairs(60)
-    found = [DocstringPair(*both, f"tool {i}") for i, both in enumerate(zip(documents, summaries, strict=True))]
-    monkeypatch.setattr(command, "collect_pages", lambda: found)
-    given = ["--train-pairs=8", "--held-out-pairs=6", "--batch-size=4", "--max-epochs=1", "--arm-pairs=4", "--steps=1"]
-    given += ["--warmup=1", "--encoder-layers=1", "--decoder-layers=1", "--checkpoints=1", "--seeds=1"]
-    given += ["--output", str(tmp_path)]
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training, "load_task", lambda task: Corpus(pairs[:40], pairs[40:50], pairs[50:]))
+    shape = training.Regime(16, 16, falls=True)
+    monkeypatch.setattr(training, "REGIMES", {"few pairs": shape, "all pairs": shape})
+    monkeypatch.setattr(command, "REGIMES", training.REGIMES)
+    monkeypatch.setattr(command, "ARM_STEPS", (1, 2))
+    given = ["--seeds=2", "--arm-seeds", "2", "2", "--jobs=1", "--output", str(tmp_path)]
     first = command.main(given)
-    stored = [path for path in tmp_path.rglob("*.*") if path.name != "results.json"]
+    stored = [path for path in tmp_path.rglob("*.json") if path.name != "results.json"]
     times = {path: path.stat().st_mtime_ns for path in stored}
-    stopped = tmp_path / "checkpoint0" / "soft.seed0.json"
-    before = json.loads(stopped.read_text())
-    stopped.unlink()
+    stopped = [tmp_path / "arm_risk_2_seed1.json", tmp_path / "docstrings_few_pairs_seed1.rules.json"]
+    before = [json.loads(path.read_text()) for path in stopped]
+    for path in stopped:
+        path.unlink()
     second = command.main(given)
-
-    assert json.loads(stopped.read_text()) == before
-    assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == {stopped}
+    assert [json.loads(path.read_text()) for path in stopped] == before
+    assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == set(stopped)
     assert second == first == json.loads((tmp_path / "results.json").read_text())
-    assert set(first["arms"]) == {"start", *command.ARMS}
-    assert first["steps"]["cross-entropy, wall time"] >= first["steps"]["soft"] == 1
-    assert len(first["comparisons"]) == 5 * 2
+    assert (tmp_path / "figure.png").exists()
+    assert [len(one["steps"]) for one in first["rules"]["curves"]] == 8 * [16]
+    assert {one["arm"] for one in first["arms"]} == {RISK, SHUFFLED}
+    assert {one["minus"] for one in first["arms"]} >= {CROSS_ENTROPY, SHUFFLED}
     assert "ROUGE-L" in capsys.readouterr().out
-
-    with pytest.raises(SystemExit):
-        command.main([*given, "--steps=3"])
-    assert "contains a study with steps 1" in capsys.readouterr().err
-    monkeypatch.setattr(command, "collect_pages", list)
-    with pytest.raises(SystemExit):
-        command.main([*given[:-1], str(tmp_path / "other")])
-    assert "--held-out-pairs 6 exceeds what" in capsys.readouterr().err
