@@ -67,7 +67,9 @@ def replay_early_stopping(run: Mapping[str, Any]) -> dict[str, int]:
     """
     stopping: dict[str, EarlyStopping] = {}
     for patience in PATIENCES:
-        stopping[f"early stopping on val_loss, patience {patience}"] = EarlyStopping("val_loss", patience=patience)
+        stopping[f"early stopping on val_loss, patience {patience}"] = EarlyStopping(
+            "val_loss", patience=patience, check_on_train_epoch_end=False
+        )
         for level in (None, 0.05):
             ours = BERTScoreEarlyStopping(patience=patience, significance=level)
             with_level = f", significance {level}" if level else ""
