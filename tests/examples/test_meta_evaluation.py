@@ -265,7 +265,9 @@ def test_areas_of_made_pairs(tmp_path, monkeypatch, minilm, capsys):
     assert in_qqp == in_paws[: len(in_qqp)]
     assert in_qqp[0] == "3 paraphrases and 3 others"
     parts = [f"{part}, layer {layer}{idf}" for idf in ("", ", idf") for part in ("P", "R", "F1") for layer in (2, 5)]
-    assert in_qqp[4:] == [f"| {name} | 0.0000 | 0.0000 to 0.0000 |" for name in parts]
+    assert [line.split(" | ")[0] for line in in_qqp[4:]] == [f"| {name}" for name in parts]
+    # Without idf, two words of seven never score higher than all words, of which two changed places.
+    assert all(line.endswith("| 0.0000 | 0.0000 to 0.0000 |") for line in in_qqp[4:10])
     path.write_text("id\tsentence1\n")
     with pytest.raises(SystemExit):
         command.main(arguments)
