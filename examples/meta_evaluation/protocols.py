@@ -110,11 +110,17 @@ def average(draws: Sequence[Figures]) -> tuple[Figures, Figures]:
     return means, {name: list(of_draws.std(0, ddof=1).tolist()) for name, of_draws in values.items()}
 
 
-def paraphrase_auc(scores: Scores, labels: Sequence[float]) -> Figures:
-    """Return the area under the ROC curve: how often a paraphrase scores higher than another pair; ties count half."""
-    positive = np.asarray(labels) == 1
-    wins = [stats.mannwhitneyu(row[positive], row[~positive]).statistic for row in rank_with_ties(scores)]
-    return {"auc": [float(count / (positive.sum() * (~positive).sum())) for count in wins]}
+def area_under_curve(scores: Scores, labels: Sequence[float], seed: int, resamples: int = 1000) -> Scores:
+    """Return the area under the ROC curve and the ends of its 95% interval, shape (3, settings); ties count half.
+
+    The interval is of samples of the pairs with label 1 and of those with label 0, with replacement.
+    """
+    ranks, random = rank_with_ties(scores), np.random.default_rng(seed)
+    groups = [np.flatnonzero(np.asarray(labels) == label) for label in (1, 0)]
+    samples = [groups, *([random.choice(group, len(group)) for group in groups] for _ in range(resamples))]
+    wins = [stats.mannwhitneyu(ranks[:, ones], ranks[:, zeros], axis=1).statistic for ones, zeros in samples]
+    areas = np.stack(wins) / (len(groups[0]) * len(groups[1]))
+    return np.stack([areas[0], *np.quantile(areas[1:], (0.025, 0.975), axis=0)])
 
 
 def _pearson(x: NDArray[np.float64], y: Sequence[float] | NDArray[np.float64]) -> float:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 _FEWEST_ROWS = 5  # for a correlation
-# Kinds of files by the key that only they have.
-_KINDS = {"better": "ranked", "human": "rated", "label": "labelled"}
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class Judged:
 
     Args:
         kind: ``"ranked"``, pairs of candidates of which annotators preferred one; ``"rated"``, candidates with numeric
-            ratings, larger is better; or ``"labelled"``, paraphrases and other pairs.
+            ratings, larger is better; or ``"labelled"``, paraphrases and other pairs (see ``paraphrases.py``).
         candidates: the texts to score; of ranked pairs first all better, then all worse ones.
         references: the references of each candidate.
         idf_texts: the references of every row, as often as they occur, from which both packages with ``idf=True`` and
@@ -54,22 +52,21 @@ def read(path: Path, num_references: int | None = None) -> Judged:
     rows = list(_rows(path))
     if len(rows) < _FEWEST_ROWS:
         raise ValueError(f"{path}: {len(rows)} rows; statistics require at least {_FEWEST_ROWS}")
-    key = next((key for key in _KINDS if key in rows[0].values), None)
-    if key is None:
-        raise rows[0].error("requires 'better' (ranked pairs), 'human' (ratings) or 'label' (paraphrases)")
     references = [row.references()[:num_references] for row in rows]
     idf_texts = [text for several in references for text in several]
-    if key == "better":
+    if "better" in rows[0].values:
         candidates = [row.text(name) for name in ("better", "worse") for row in rows]
-        return Judged(_KINDS[key], candidates, references * 2, idf_texts)
-    values = [row.label() if key == "label" else row.ratings() for row in rows]
+        return Judged("ranked", candidates, references * 2, idf_texts)
+    if "human" not in rows[0].values:
+        raise rows[0].error("requires 'better' (ranked pairs) or 'human' (ratings)")
+    values = [row.ratings() for row in rows]
     names = list(values[0])
     for row, value in zip(rows, values, strict=True):
         if sorted(value) != sorted(names):
             raise row.error(f"ratings {sorted(value)} differ from those of the first row, {sorted(names)}")
     ratings = {name: [float(value[name]) for value in values] for name in names}
     groups = [[row.text(name) for row in rows] if name in rows[0].values else None for name in ("system", "document")]
-    judged = Judged(_KINDS[key], [row.text("candidate") for row in rows], references, idf_texts, ratings, *groups)
+    judged = Judged("rated", [row.text("candidate") for row in rows], references, idf_texts, ratings, *groups)
     for name, column in ratings.items():
         if len(set(column)) == 1:
             raise ValueError(f"{path}: all values of {name!r} are {column[0]}: judgements must differ")
@@ -100,12 +97,6 @@ class _Row:
         if not isinstance(several, list) or not several or not all(isinstance(text, str) for text in several):
             raise self.error(f"'references' must be a list of at least one string, got {several!r}")
         return several
-
-    def label(self) -> dict[str, float]:
-        label = self.values.get("label")
-        if label not in (0, 1):
-            raise self.error(f"'label' must be 1 (paraphrase) or 0, got {label!r}")
-        return {"label": label}
 
     def ratings(self) -> dict[str, float]:
         human = self.values.get("human")

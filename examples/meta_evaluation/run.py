@@ -14,7 +14,7 @@ from examples.meta_evaluation import protocols
 from examples.meta_evaluation.protocols import Figures
 from examples.meta_evaluation.readers import Judged
 
-PROTOCOLS = ("ranked", "segment", "system", "selection", "paraphrase")
+PROTOCOLS = ("ranked", "segment", "system", "selection")
 # Figures that differ by less agree to four decimals.
 TOLERANCE = 5e-5
 _FEWEST_SYSTEMS = 5  # for a correlation
@@ -23,22 +23,12 @@ _POOL = 100  # hybrid systems per choice, as in the paper
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling of hybrid systems.
+    """Sampling of hybrid systems."""
 
-    Args:
-        hybrids: number of hybrid systems in a draw.
-        repeats: number of choices of the best of 100 hybrids in a draw.
-        draws: number of draws of hybrids, over which figures are averaged.
-        seed: seed of all draws, which are the same for all scores and ratings.
-
-    Raises:
-        ValueError: there are too few hybrids, repeats or draws.
-    """
-
-    hybrids: int = 10_000
-    repeats: int = 10_000
-    draws: int = 10
-    seed: int = 0
+    hybrids: int = 10_000  # in a draw
+    repeats: int = 10_000  # choices of the best of 100 hybrids in a draw
+    draws: int = 10  # averaged over
+    seed: int = 0  # of all draws, which are the same for all scores and ratings
 
     def __post_init__(self) -> None:
         # A pool of hybrids; a choice; and draws that have a spread.
@@ -56,27 +46,19 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """Figures of one protocol.
+    """Figures of one protocol."""
 
-    Args:
-        protocol: one of ``PROTOCOLS``.
-        rating: name of the human rating; ``None`` for a file without ratings.
-        size: number and kind of the compared items, as text.
-        figures: values of each figure, one per setting, by name; means over draws where there are several.
-        spreads: standard deviation of each figure over the draws; empty for protocols without draws.
-    """
-
-    protocol: str
-    rating: str | None
-    size: str
-    figures: Figures
-    spreads: Figures = field(default_factory=dict)
+    protocol: str  # one of PROTOCOLS
+    rating: str | None  # name of the human rating; None for a file without ratings
+    size: str  # number and kind of the compared items
+    figures: Figures  # by name, one value per setting; means over draws where there are several
+    spreads: Figures = field(default_factory=dict)  # standard deviations over the draws; empty without draws
 
 
 def possible(judged: Judged) -> list[str]:
     """Return the protocols that apply to a file."""
-    if judged.kind != "rated":
-        return ["ranked" if judged.kind == "ranked" else "paraphrase"]
+    if judged.kind == "ranked":
+        return ["ranked"]
     names = ["segment"]
     if judged.systems is not None and len(set(judged.systems)) >= _FEWEST_SYSTEMS:
         names.append("system")
@@ -94,10 +76,6 @@ def evaluate(
         if protocol == "ranked":
             figures = protocols.ranked_pairs(scores[:, : count // 2], scores[:, count // 2 :])
             results.append(Result(protocol, None, f"{count // 2} judgements", figures))
-        elif protocol == "paraphrase":
-            labels = judged.ratings["label"]
-            size = f"{labels.count(1)} paraphrases and {labels.count(0)} others"
-            results.append(Result(protocol, None, size, protocols.paraphrase_auc(scores, labels)))
         elif protocol == "selection":
             results += _select(judged, scores, sampling or Sampling())
         else:

