@@ -133,12 +133,13 @@ def rate_like_paper(
     }
     sacrebleu = load_sacrebleu()
     if sacrebleu is not None:
-        calls["SacreBLEU"] = partial(sacrebleu, *texts)
+        baseline = f"SacreBLEU, in turn with {', '.join(encoders)}"
+        calls[baseline] = partial(sacrebleu, *texts)
     seconds = in_turn(calls, rounds or options.rounds)
     for name in calls:
         yield Figure(f"{pairs:,} pairs like the paper's: {name}", [pairs / time for time in seconds[name]], "pairs/s")
         if sacrebleu is not None and name in encoders:
-            slower = ratios(seconds[name], seconds["SacreBLEU"])
+            slower = ratios(seconds[name], seconds[baseline])
             yield Figure(f"{pairs:,} pairs like the paper's: {name}, time by SacreBLEU's", slower, "times")
 
 
