@@ -16,8 +16,12 @@ from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import count_scored_loaders, has_validation_loaders
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.statistics import mean_interval, scipy_stats
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreEarlyStopping"]
+
+# Fewer scores without improvement are often a dip from which the score recovers.
+_MIN_PATIENCE = 3
 
 
 class BERTScoreEarlyStopping(EarlyStopping):
@@ -39,7 +43,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
     Args:
         monitor: the logged key.
         min_delta: smallest change that counts as an improvement; with ``significance`` both conditions must hold.
-        patience: number of scores without improvement after which training stops.
+        patience: number of scores without improvement after which training stops. Early in training the score of
+            generated texts often falls for a few validations before it rises; below 3 a warning is issued.
         verbose: log every decision.
         mode: ``"max"``, since a higher BERTScore is better; or ``"min"`` for other keys.
         strict: raise an error if the key is not logged. Set it to ``False`` if the first validations compute no score.
@@ -64,15 +69,16 @@ class BERTScoreEarlyStopping(EarlyStopping):
         ImportError: ``significance`` is set, but scipy is not installed.
 
     Example:
-        >>> BERTScoreEarlyStopping(patience=2).monitor
-        'val_bertscore_f1'
+        >>> stopping = BERTScoreEarlyStopping()
+        >>> stopping.monitor, stopping.patience
+        ('val_bertscore_f1', 5)
     """
 
     def __init__(
         self,
         monitor: str = "val_bertscore_f1",
         min_delta: float = 0.0,
-        patience: int = 3,
+        patience: int = 5,
         verbose: bool = False,
         mode: str = "max",
         strict: bool = True,
@@ -92,6 +98,12 @@ class BERTScoreEarlyStopping(EarlyStopping):
             if min_delta < 0:
                 raise ValueError(f"with significance, min_delta must be at least 0, got {min_delta}")
             scipy_stats()
+        if patience < _MIN_PATIENCE and "bertscore" in monitor:
+            warn_user(
+                f"patience={patience} tends to stop too early: the F1 of generated texts often falls for a few "
+                f"validations before it rises. Use patience=5, and keep the best model with "
+                f"ModelCheckpoint(monitor={monitor!r}, mode={mode!r})"
+            )
         super().__init__(
             monitor=monitor,
             min_delta=min_delta,
