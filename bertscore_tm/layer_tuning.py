@@ -97,7 +97,7 @@ def rank_layers(
             except ValueError as error:
                 raise ValueError(f"layer {layer} (x) and {name!r} (y): {error}") from error
         ranked.append(LayerAgreement(layer, agreement))
-    return _sort_by_mean(ranked)
+    return sorted(ranked, key=lambda one: -one.mean)
 
 
 def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: float = 0.95) -> list[LayerAgreement]:
@@ -126,12 +126,11 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
             f"better and worse must both have shape (layers, pairs), got shapes {tuple(better.shape)} and "
             f"{tuple(worse.shape)}: score both with all_layers=True"
         )
-    return _sort_by_mean(
-        [
-            LayerAgreement(layer, {"darr": darr_kendall(*rows, confidence=confidence)})
-            for layer, rows in enumerate(zip(better, worse, strict=True))
-        ]
-    )
+    ranked = [
+        LayerAgreement(layer, {"darr": darr_kendall(*rows, confidence=confidence)})
+        for layer, rows in enumerate(zip(better, worse, strict=True))
+    ]
+    return sorted(ranked, key=lambda one: -one.mean)
 
 
 def compare_neighbours(
@@ -273,8 +272,3 @@ def rank_with_ties(values: ArrayLike) -> NDArray[np.float64]:
                 lowest, rank = rows[place][index], rank + 1
             ranks[place][index] = rank
     return ranks
-
-
-def _sort_by_mean(layers: list[LayerAgreement]) -> list[LayerAgreement]:
-    # sorted is stable, so layers with equal means keep their order.
-    return sorted(layers, key=lambda layer: -layer.mean)

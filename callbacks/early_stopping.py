@@ -16,6 +16,7 @@ from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import count_scored_loaders, has_validation_loaders
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.statistics import mean_interval, scipy_stats
+from bertscore_tm.utilities.settings import require_between
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreEarlyStopping"]
@@ -69,9 +70,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
         ImportError: ``significance`` is set, but scipy is not installed.
 
     Example:
-        >>> stopping = BERTScoreEarlyStopping()
-        >>> stopping.monitor, stopping.patience
-        ('val_bertscore_f1', 5)
+        >>> BERTScoreEarlyStopping(significance=0.05).monitor
+        'val_bertscore_f1'
     """
 
     def __init__(
@@ -91,8 +91,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
         significance: float | None = None,
     ) -> None:
         if significance is not None:
-            if not 0 < significance < 0.5:
-                raise ValueError(f"significance must be between 0 and 0.5, got {significance}")
+            require_between("significance", significance, 0, 0.5)
             if mode != "max":
                 raise ValueError(f"significance needs mode='max', got mode={mode!r}")
             if min_delta < 0:
