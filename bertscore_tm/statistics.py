@@ -1,4 +1,7 @@
-"""Statistics of scores that ``scipy.stats`` lacks; the first call imports it from the extra ``cli``."""
+"""Confidence intervals and paired comparisons of scores, and tests of metrics that scipy lacks.
+
+scipy is installed with the extra ``cli`` and imported by the first call, which raises an ImportError without it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ __all__ = [
     "Estimate",
     "PairedComparison",
     "Scores",
-    "as_paired_values",
     "compare_paired",
     "darr_kendall",
     "holm",
@@ -100,7 +102,8 @@ def mean_interval(
         return mean * math.nan, mean * math.nan
     error = (residuals.square().sum(-1) * count / (count - 1)).sqrt() / values.shape[-1]
     margin = error * float(scipy_stats().t.ppf((1 + confidence) / 2, count - 1))
-    return (mean - margin).clamp(min=bounds[0]), (mean + margin).clamp(max=bounds[1])
+    least, largest = (torch.as_tensor(bound, dtype=torch.float64, device="cpu") for bound in bounds)
+    return torch.maximum(mean - margin, least), torch.minimum(mean + margin, largest)
 
 
 def compare_paired(

@@ -45,7 +45,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
         monitor: the logged key.
         min_delta: smallest change that counts as an improvement; with ``significance`` both conditions must hold.
         patience: number of scores without improvement after which training stops. Early in training the score of
-            generated texts often falls for a few validations before it rises; below 3 a warning is issued.
+            generated texts often falls for a few validations before it rises, so fewer than 3 warn for a BERTScore.
         verbose: log every decision.
         mode: ``"max"``, since a higher BERTScore is better; or ``"min"`` for other keys.
         strict: raise an error if the key is not logged. Set it to ``False`` if the first validations compute no score.
