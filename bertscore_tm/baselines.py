@@ -23,11 +23,10 @@ from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import WeightSource, token_weights
 from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = ["MeasuredBaseline", "Sums", "make_baseline"]
 
-# Keys of a state file.
-_STATE_KEYS = {"settings", "num_pairs", "sums", "squares"}
 # Number of texts whose token ids are in memory at a time.
 _TEXTS_PER_STEP = 10_000
 
@@ -69,23 +68,11 @@ class MeasuredBaseline:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over the pairs that have been scored.
-
-    Args:
-        num_pairs: number of the pairs.
-        sums: sum of precision, recall and F1, shape (3, layers), float64.
-        squares: sum of their squares, the same shape.
-    """
+    """Sums of the scores of the pairs so far, and of their squares, shape (3, layers) each, float64."""
 
     num_pairs: int
     sums: Tensor
     squares: Tensor
-
-    @classmethod
-    def zero(cls, layers: int) -> Sums:
-        """Return the sums over an empty set of pairs."""
-        zeros = torch.zeros(3, layers, dtype=torch.float64, device="cpu")
-        return cls(0, zeros, zeros)
 
     def add(self, scored: CorpusScores) -> Sums:
         """Return the sums with more pairs included."""
@@ -162,10 +149,8 @@ def make_baseline(
     """
     if not getattr(encoder, "all_layers", False):
         raise ValueError("a baseline table has one row per layer: pass FrozenEncoder(model, all_layers=True)")
-    if num_pairs < 2:
-        raise ValueError(f"num_pairs must be at least 2, got {num_pairs}")
-    if save_every < 1:
-        raise ValueError(f"save_every must be at least 1, got {save_every}")
+    require_at_least("num_pairs", num_pairs, 2)
+    require_at_least("save_every", save_every, 1)
     distinct, num_truncated = _distinct_texts(texts, encoder)
     if len(distinct) < 2:
         raise ValueError(f"texts must have at least 2 distinct texts that are not blank, got {len(distinct)}")
@@ -233,13 +218,14 @@ def _draw_pairs(num_texts: int, num_pairs: int, seed: int) -> Tensor:
 
 def _load_state(path: Path | None, settings: dict[str, Any], layers: int) -> Sums:
     if path is None or not path.exists():
-        return Sums.zero(layers)
+        zeros = torch.zeros(3, layers, dtype=torch.float64, device="cpu")
+        return Sums(0, zeros, zeros)
     remedy = "delete the file to start again, or use another one"
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not the state of an unfinished baseline ({error}): {remedy}") from error
-    if not isinstance(state, dict) or state.keys() != _STATE_KEYS:
+    if not isinstance(state, dict) or state.keys() != {"settings", "num_pairs", "sums", "squares"}:
         raise ValueError(f"{path} is not the state of an unfinished baseline: {remedy}")
     for name, value in settings.items():
         if state["settings"].get(name) != value:

@@ -168,14 +168,7 @@ def _find_entry(model: str, quantity: str, remedy: str) -> dict[str, Any]:
 
 
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return known names that are similar to a name, or to the last part of a path.
-
-    Args:
-        name: hub name or path.
-        known: the names to choose from, such as :func:`models`.
-
-    Returns:
-        At most three names, the most similar first.
+    """Return at most three known names that are similar to a name, or to the last part of a path, best first.
 
     Example:
         >>> similar_names("roberta-lage", models())[0]

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bertscore_tm.statistics import (
-    Coefficient,
-    Estimate,
-    Scores,
-    correlation,
-    darr_kendall,
-    rank_with_ties,
-    scipy_stats,
-    williams_test,
-)
+from bertscore_tm.statistics import Estimate, Scores, as_paired_values, darr_kendall, scipy_stats, williams_test
+from bertscore_tm.utilities.settings import require_between, require_choice
 
-__all__ = ["LayerAgreement", "compare_neighbours", "rank_layers", "rank_layers_by_preference", "system_means"]
+__all__ = [
+    "Coefficient",
+    "LayerAgreement",
+    "compare_neighbours",
+    "correlation",
+    "rank_layers",
+    "rank_layers_by_preference",
+    "rank_with_ties",
+    "system_means",
+]
 
+Coefficient = Literal["pearson", "spearman", "kendall"]
 
 # Of correlations of float32 scores.
 _ROUNDING = 1e-11
+# Scores that differ by less are equal up to rounding in float32.
+_TIE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ def rank_layers(
             except ValueError as error:
                 raise ValueError(f"layer {layer} (x) and {name!r} (y): {error}") from error
         ranked.append(LayerAgreement(layer, agreement))
-    return _sort_by_mean(ranked)
+    return sorted(ranked, key=lambda one: -one.mean)
 
 
 def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: float = 0.95) -> list[LayerAgreement]:
@@ -118,12 +126,11 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
             f"better and worse must both have shape (layers, pairs), got shapes {tuple(better.shape)} and "
             f"{tuple(worse.shape)}: score both with all_layers=True"
         )
-    return _sort_by_mean(
-        [
-            LayerAgreement(layer, {"darr": darr_kendall(*rows, confidence=confidence)})
-            for layer, rows in enumerate(zip(better, worse, strict=True))
-        ]
-    )
+    ranked = [
+        LayerAgreement(layer, {"darr": darr_kendall(*rows, confidence=confidence)})
+        for layer, rows in enumerate(zip(better, worse, strict=True))
+    ]
+    return sorted(ranked, key=lambda one: -one.mean)
 
 
 def compare_neighbours(
@@ -172,7 +179,7 @@ def compare_neighbours(
             if r[0, 1] > 1 - _ROUNDING:
                 p_values[name] = 1.0
                 continue
-            one_sided = williams_test(r[0, 2].item(), r[1, 2].item(), r[0, 1].item(), rows.shape[1]).p_value
+            _, one_sided = williams_test(r[0, 2].item(), r[1, 2].item(), r[0, 1].item(), rows.shape[1])
             p_values[name] = min(1.0, 2 * min(one_sided, 1 - one_sided))
         found.append(p_values)
     return found
@@ -203,6 +210,65 @@ def system_means(values: Tensor, systems: Sequence[str]) -> Tensor:
     return sums.index_add(-1, system_of_text, values.double()) / torch.bincount(system_of_text)
 
 
-def _sort_by_mean(layers: list[LayerAgreement]) -> list[LayerAgreement]:
-    # sorted is stable, so layers with equal means keep their order.
-    return sorted(layers, key=lambda layer: -layer.mean)
+def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidence: float = 0.95) -> Estimate:
+    r"""Return the correlation of two lists of values with its confidence interval.
+
+    The interval is normal after Fisher's transformation, :math:`\tanh(\mathrm{artanh}(r) \pm z\, \sigma)`, with
+    :math:`\sigma^2 = 1/(n-3)` for Pearson's, :math:`(1+r^2/2)/(n-3)` for Spearman's and :math:`0.437/(n-4)` for
+    Kendall's coefficient (Bonett & Wright, Psychometrika 2000). It assumes that the n texts are independent.
+
+    Args:
+        x: one value per text, such as scores, shape (texts,).
+        y: the other value of each text, such as human judgements, shape (texts,).
+        how: the coefficient: ``"pearson"``, ``"spearman"`` or ``"kendall"`` (tau-b, which corrects for ties). The last
+            two rank values by :func:`rank_with_ties`.
+        confidence: coverage of the interval, between 0 and 1.
+
+    Returns:
+        Coefficient and interval.
+
+    Raises:
+        ValueError: the shapes differ, there are fewer than five texts, a value is not finite, all values of ``x`` or
+            all of ``y`` are equal, or an argument is out of range.
+
+    Example:
+        >>> found = correlation([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [1, 3, 2, 4, 6, 5], "spearman")
+        >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
+        (0.886, 0.066, 0.992)
+    """
+    require_choice("how", how, Coefficient)
+    require_between("confidence", confidence, 0, 1)
+    stats, paired = scipy_stats(), np.stack(as_paired_values(x, y, ("x", "y")))
+    count = paired.shape[1]
+    if count < 5:  # Fisher's interval of Kendall's coefficient divides by n - 4
+        raise ValueError(f"a correlation needs at least 5 texts, got {count}")
+    ranked = paired if how == "pearson" else rank_with_ties(paired)
+    for name, values, compared in zip(("x", "y"), paired, ranked, strict=True):
+        if np.ptp(compared) == 0:
+            raise ValueError(f"all values of {name} are {values[0]}: the correlation is undefined")
+    functions = {"pearson": stats.pearsonr, "spearman": stats.spearmanr, "kendall": stats.kendalltau}
+    value = float(functions[how](*ranked).statistic)
+    variance = 0.437 / (count - 4) if how == "kendall" else 1 / (count - 3)
+    if how == "spearman":
+        variance *= 1 + value**2 / 2
+    margin = stats.norm.ppf((1 + confidence) / 2) * math.sqrt(variance)
+    centre = torch.tensor(value, dtype=torch.float64, device="cpu").atanh()
+    return Estimate(value, (centre - margin).tanh().item(), (centre + margin).tanh().item())
+
+
+def rank_with_ties(values: ArrayLike) -> NDArray[np.float64]:
+    """Rank values of shape (..., n) from 0, with equal ranks for values within 1e-6, as of rounding, of the lowest.
+
+    Example:
+        >>> rank_with_ties([0.5, 1.0, 0.9999999, 0.7])
+        array([0., 2., 2., 1.])
+    """
+    rows = np.asarray(values, dtype=np.float64)
+    ranks = np.empty(rows.shape)
+    for place in np.ndindex(rows.shape[:-1]):
+        lowest, rank = -math.inf, -1
+        for index in rows[place].argsort().tolist():
+            if rows[place][index] - lowest >= _TIE:
+                lowest, rank = rows[place][index], rank + 1
+            ranks[place][index] = rank
+    return ranks

@@ -1,4 +1,4 @@
-"""Confidence intervals and paired comparisons of scores, and correlations with human judgements, on scipy.stats.
+"""Confidence intervals and paired comparisons of scores, and tests of metrics that scipy lacks.
 
 scipy is installed with the extra ``cli`` and imported by the first call, which raises an ImportError without it.
 """
@@ -9,37 +9,31 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from bertscore_tm.utilities.settings import require_between
+
 __all__ = [
     "MIN_COMPARED",
-    "Coefficient",
     "Estimate",
     "PairedComparison",
     "Scores",
-    "WilliamsTest",
     "compare_paired",
-    "correlation",
     "darr_kendall",
     "holm",
     "mean_interval",
-    "rank_with_ties",
     "williams_test",
 ]
 
 Scores = Tensor | Sequence[float]
-Coefficient = Literal["pearson", "spearman", "kendall"]
-Bounds = tuple[Tensor | float, Tensor | float]
 
 # With fewer texts, no choice of signs has a p-value below 0.05.
 MIN_COMPARED = 6
-# Fisher's interval of Kendall's coefficient divides by n - 4.
-_MIN_CORRELATED = 5
 # Scores that differ by less are equal up to rounding in float32.
 _TIE = 1e-6
 # Up to 13 texts have fewer permutations, which are all counted.
@@ -67,19 +61,11 @@ class PairedComparison:
     p_value: float
 
 
-@dataclass(frozen=True)
-class WilliamsTest:
-    """Student's t with n - 3 degrees of freedom, and the one-sided probability of a t at least as large."""
-
-    statistic: float
-    p_value: float
-
-
 def mean_interval(
     scores: Scores,
     confidence: float = 0.95,
     *,
-    bounds: Bounds = (-math.inf, math.inf),
+    bounds: tuple[Tensor | float, Tensor | float] = (-math.inf, math.inf),
     groups: ArrayLike | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Return Student's t interval of the mean.
@@ -107,9 +93,10 @@ def mean_interval(
         >>> round(low.item(), 3), round(high.item(), 3)
         (0.309, 0.891)
     """
-    _check_confidence(confidence)
+    require_between("confidence", confidence, 0, 1)
     values = torch.as_tensor(scores, dtype=torch.float64, device="cpu").detach()
-    mean, residuals = values.mean(-1), _sum_groups(values - values.mean(-1, keepdim=True), groups)
+    mean = values.mean(-1)
+    residuals = _sum_groups(values - mean[..., None], groups)
     count = residuals.shape[-1]
     if count < 2:
         return mean * math.nan, mean * math.nan
@@ -153,7 +140,7 @@ def compare_paired(
         >>> round(found.difference, 3), round(found.low, 3), round(found.high, 3), round(found.p_value, 4)
         (0.1, 0.1, 0.1, 0.0312)
     """
-    first, second = _as_paired_values(a, b, ("a", "b"))
+    first, second = as_paired_values(a, b, ("a", "b"))
     # Sums of integers are exact, so that equal ones are counted as equal.
     steps = _sum_groups(((second - first) / _TIE).round(), groups).numpy()
     if len(steps) < MIN_COMPARED:
@@ -162,77 +149,6 @@ def compare_paired(
     span = bounds[1] - bounds[0]
     low, high = mean_interval(second - first, confidence, bounds=(-span, span), groups=groups)
     return PairedComparison((second - first).mean().item(), low.item(), high.item(), _permutation_p_value(steps))
-
-
-def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidence: float = 0.95) -> Estimate:
-    r"""Return the correlation of two lists of values with its confidence interval.
-
-    The interval is normal after Fisher's transformation, :math:`\tanh(\mathrm{artanh}(r) \pm z\, \sigma)`, with
-    :math:`\sigma^2 = 1/(n-3)` for Pearson's, :math:`(1+r^2/2)/(n-3)` for Spearman's and :math:`0.437/(n-4)` for
-    Kendall's coefficient (Bonett & Wright, Psychometrika 2000). It assumes that the n texts are independent.
-
-    Args:
-        x: one value per text, such as scores, shape (texts,).
-        y: the other value of each text, such as human judgements, shape (texts,).
-        how: the coefficient: ``"pearson"``, ``"spearman"`` or ``"kendall"`` (tau-b, which corrects for ties). The last
-            two rank values by :func:`rank_with_ties`.
-        confidence: coverage of the interval, between 0 and 1.
-
-    Returns:
-        Coefficient and interval.
-
-    Raises:
-        ValueError: the shapes differ, there are fewer than five texts, a value is not finite, all values of ``x`` or
-            all of ``y`` are equal, or an argument is out of range.
-
-    Example:
-        >>> found = correlation([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [1, 3, 2, 4, 6, 5], "spearman")
-        >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
-        (0.886, 0.066, 0.992)
-    """
-    if how not in get_args(Coefficient):
-        raise ValueError(f"how must be 'pearson', 'spearman' or 'kendall', got {how!r}")
-    _check_confidence(confidence)
-    stats, paired = scipy_stats(), np.stack(_as_paired_values(x, y, ("x", "y")))
-    count = paired.shape[1]
-    if count < _MIN_CORRELATED:
-        raise ValueError(f"a correlation needs at least {_MIN_CORRELATED} texts, got {count}")
-    ranked = paired if how == "pearson" else rank_with_ties(paired)
-    for name, values, compared in zip(("x", "y"), paired, ranked, strict=True):
-        if np.ptp(compared) == 0:
-            raise ValueError(f"all values of {name} are {values[0]}: the correlation is undefined")
-    function = stats.kendalltau if how == "kendall" else getattr(stats, f"{how}r")
-    value = float(function(*ranked).statistic)
-    variance = 0.437 / (count - 4) if how == "kendall" else 1 / (count - 3)
-    if how == "spearman":
-        variance *= 1 + value**2 / 2
-    margin = stats.norm.ppf((1 + confidence) / 2) * math.sqrt(variance)
-    centre = torch.tensor(value, dtype=torch.float64, device="cpu").atanh()
-    return Estimate(value, (centre - margin).tanh().item(), (centre + margin).tanh().item())
-
-
-def rank_with_ties(values: ArrayLike) -> NDArray[np.float64]:
-    """Rank values, with equal ranks for values less than 1e-6, as by rounding, above the lowest of their rank.
-
-    Args:
-        values: shape (..., n).
-
-    Returns:
-        Whole numbers from 0, of the same shape.
-
-    Example:
-        >>> rank_with_ties([0.5, 1.0, 0.9999999, 0.7])
-        array([0., 2., 2., 1.])
-    """
-    rows = np.asarray(values, dtype=np.float64)
-    ranks = np.empty(rows.shape)
-    for place in np.ndindex(rows.shape[:-1]):
-        lowest, rank = -math.inf, -1
-        for index in rows[place].argsort().tolist():
-            if rows[place][index] - lowest >= _TIE:
-                lowest, rank = rows[place][index], rank + 1
-            ranks[place][index] = rank
-    return ranks
 
 
 def darr_kendall(better: Scores, worse: Scores, *, confidence: float = 0.95) -> Estimate:
@@ -260,14 +176,14 @@ def darr_kendall(better: Scores, worse: Scores, *, confidence: float = 0.95) -> 
         >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
         (0.5, -0.399, 0.909)
     """
-    _check_confidence(confidence)
-    first, second = _as_paired_values(better, worse, ("better", "worse"))
+    require_between("confidence", confidence, 0, 1)
+    first, second = as_paired_values(better, worse, ("better", "worse"))
     test = scipy_stats().binomtest(int((first > second).sum()), len(first))
     interval = test.proportion_ci(confidence, method="wilson")
     return Estimate(*(2 * float(share) - 1 for share in (test.statistic, *interval)))
 
 
-def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:
+def williams_test(r12: float, r13: float, r23: float, n: int) -> tuple[float, float]:
     r"""Test whether one metric correlates better with human scores than another on the same texts.
 
     .. math::
@@ -292,22 +208,20 @@ def williams_test(r12: float, r13: float, r23: float, n: int) -> WilliamsTest:
             are identical.
 
     Example:
-        >>> found = williams_test(0.65, 0.55, 0.3, 50)
-        >>> round(found.statistic, 4), round(found.p_value, 4)
+        >>> t, p_value = williams_test(0.65, 0.55, 0.3, 50)
+        >>> round(t, 4), round(p_value, 4)
         (0.8161, 0.2093)
     """
     if n < 4:
         raise ValueError(f"n must be at least 4, got {n}")
-    if not all(-1 <= r <= 1 for r in (r12, r13, r23)):
-        raise ValueError(f"correlations must be between -1 and 1, got r12={r12}, r13={r13}, r23={r23}")
     determinant = 1 - r12**2 - r13**2 - r23**2 + 2 * r12 * r13 * r23
-    if determinant < -1e-6:
+    if determinant < -1e-6 or not all(-1 <= r <= 1 for r in (r12, r13, r23)):
         raise ValueError(f"r12={r12}, r13={r13} and r23={r23} cannot be correlations of the same texts")
     spread = 2 * max(determinant, 0.0) * (n - 1) / (n - 3) + (r12 + r13) ** 2 / 4 * (1 - r23) ** 3
     if spread == 0:
         raise ValueError(f"r12={r12}, r13={r13} and r23={r23} have no variance: the two metrics are identical")
-    statistic = (r12 - r13) * math.sqrt((n - 1) * (1 + r23) / spread)
-    return WilliamsTest(statistic, float(scipy_stats().t.sf(statistic, n - 3)))
+    t = (r12 - r13) * math.sqrt((n - 1) * (1 + r23) / spread)
+    return t, float(scipy_stats().t.sf(t, n - 3))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -366,22 +280,15 @@ def _permutation_p_value(differences: NDArray[np.float64]) -> float:
     return float(test(statistic=np.sum, vectorized=True, n_resamples=_PERMUTATIONS, batch=batch).pvalue)
 
 
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-
-
-def _as_paired_values(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
+def as_paired_values(a: Scores, b: Scores, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
     """Return values of shape (texts,) each as float64 on the CPU."""
     first, second = (torch.as_tensor(values, dtype=torch.float64, device="cpu").detach() for values in (a, b))
+    if first.shape != second.shape or first.ndim != 1 or len(first) < 2:
+        raise ValueError(
+            f"{names[0]} and {names[1]} must both have shape (texts,) with at least two texts, got shapes "
+            f"{tuple(first.shape)} and {tuple(second.shape)}"
+        )
     for name, values in zip(names, (first, second), strict=True):
-        if values.ndim != 1 or len(values) < 2:
-            shape = tuple(values.shape)
-            raise ValueError(f"{name} must have shape (texts,) with at least two texts, got shape {shape}")
-        if not values.isfinite().all():
-            index = int((~values.isfinite()).nonzero()[0])
-            raise ValueError(f"{name}[{index}] is {values[index].item()}: all values must be finite")
-    if first.shape != second.shape:
-        lengths = f"{len(first)} and {len(second)}"
-        raise ValueError(f"{' and '.join(names)} must have one value for each of the same texts, got {lengths} values")
+        for index in (~values.isfinite()).nonzero()[:1]:
+            raise ValueError(f"{name}[{int(index)}] is {values[index].item()}: all values must be finite")
     return first, second

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
+
+from bertscore_tm.utilities.settings import require_at_least, require_choice
 
 __all__ = ["AttributeSchedule"]
 
@@ -66,13 +68,11 @@ class AttributeSchedule(Callback):
         name: str | None = None,
     ) -> None:
         super().__init__()
-        for argument, value, allowed in (("shape", shape, Shape), ("interval", interval, Interval)):
-            if value not in get_args(allowed):
-                raise ValueError(f"{argument}={value!r} is not one of {', '.join(map(repr, get_args(allowed)))}")
+        require_choice("shape", shape, Shape)
+        require_choice("interval", interval, Interval)
         if shape == "exponential" and not (start > 0 and end > 0):
             raise ValueError(f"shape='exponential' needs start and end above 0, got start={start} and end={end}")
-        if delay < 0:
-            raise ValueError(f"delay must be at least 0, got {delay}")
+        require_at_least("delay", delay, 0)
         if total_iters is not None and total_iters <= delay:
             raise ValueError(f"total_iters must be above delay={delay}, got {total_iters}")
         self.attribute, self.start, self.end, self.shape = attribute, start, end, shape

@@ -16,8 +16,13 @@ from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import count_scored_loaders, has_validation_loaders
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.statistics import mean_interval, scipy_stats
+from bertscore_tm.utilities.settings import require_between
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreEarlyStopping"]
+
+# Fewer scores without improvement are often a dip from which the score recovers.
+_MIN_PATIENCE = 3
 
 
 class BERTScoreEarlyStopping(EarlyStopping):
@@ -39,7 +44,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
     Args:
         monitor: the logged key.
         min_delta: smallest change that counts as an improvement; with ``significance`` both conditions must hold.
-        patience: number of scores without improvement after which training stops.
+        patience: number of scores without improvement after which training stops. Early in training the score of
+            generated texts often falls for a few validations before it rises, so fewer than 3 warn for a BERTScore.
         verbose: log every decision.
         mode: ``"max"``, since a higher BERTScore is better; or ``"min"`` for other keys.
         strict: raise an error if the key is not logged. Set it to ``False`` if the first validations compute no score.
@@ -64,7 +70,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
         ImportError: ``significance`` is set, but scipy is not installed.
 
     Example:
-        >>> BERTScoreEarlyStopping(patience=2).monitor
+        >>> BERTScoreEarlyStopping(significance=0.05).monitor
         'val_bertscore_f1'
     """
 
@@ -72,7 +78,7 @@ class BERTScoreEarlyStopping(EarlyStopping):
         self,
         monitor: str = "val_bertscore_f1",
         min_delta: float = 0.0,
-        patience: int = 3,
+        patience: int = 5,
         verbose: bool = False,
         mode: str = "max",
         strict: bool = True,
@@ -85,13 +91,18 @@ class BERTScoreEarlyStopping(EarlyStopping):
         significance: float | None = None,
     ) -> None:
         if significance is not None:
-            if not 0 < significance < 0.5:
-                raise ValueError(f"significance must be between 0 and 0.5, got {significance}")
+            require_between("significance", significance, 0, 0.5)
             if mode != "max":
                 raise ValueError(f"significance needs mode='max', got mode={mode!r}")
             if min_delta < 0:
                 raise ValueError(f"with significance, min_delta must be at least 0, got {min_delta}")
             scipy_stats()
+        if patience < _MIN_PATIENCE and "bertscore" in monitor:
+            warn_user(
+                f"patience={patience} tends to stop too early: the F1 of generated texts often falls for a few "
+                f"validations before it rises. Use patience=5, and keep the best model with "
+                f"ModelCheckpoint(monitor={monitor!r}, mode={mode!r})"
+            )
         super().__init__(
             monitor=monitor,
             min_delta=min_delta,

@@ -25,6 +25,7 @@ from bertscore_tm.functional.ranking import Item, order_candidates, score_items
 from bertscore_tm.losses.sequence.sampling import evaluation_mode, isolate_random_state, list_input_names
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -71,8 +72,7 @@ class HuggingFaceGenerate(ABC):
         encoder: Encoder | None = None,
         **generate_kwargs: Any,
     ) -> None:
-        if candidates < 1:
-            raise ValueError(f"candidates must be at least 1, got {candidates}")
+        require_at_least("candidates", candidates, 1)
         if (candidates > 1) != (encoder is not None):
             raise ValueError(
                 "candidates= and encoder= need each other: candidates=16, encoder=metric.encoder samples 16 texts per "

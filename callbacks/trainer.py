@@ -18,7 +18,6 @@ __all__ = [
     "is_of_class",
 ]
 
-
 # Lightning is published in two packages, with classes of their own, of which fabric is a third.
 _PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 

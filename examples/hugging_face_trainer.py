@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         train_dataset=corpus.train,
         eval_dataset=held_out,
         compute_metrics=compute_metrics,
-        callbacks=[EarlyStoppingCallback(early_stopping_patience=3)],
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=5)],
     )
     trainer.train()
     scores = trainer.evaluate()

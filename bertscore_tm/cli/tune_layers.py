@@ -127,7 +127,8 @@ def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namesp
 
 
 def _read(arguments: argparse.Namespace) -> JudgedTexts:
-    from bertscore_tm.statistics import correlation, scipy_stats
+    from bertscore_tm.layer_tuning import correlation
+    from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
     if (arguments.candidates is None) == (arguments.darr is None):

@@ -90,18 +90,7 @@ def score_and_warn(
     device: torch.device | str = "cpu",
     verbose: bool = False,
 ) -> CorpusScores:
-    """Score a corpus with a progress bar, and warn about empty and truncated texts.
-
-    Args:
-        texts: candidates and references.
-        encoder: the encoder.
-        weights: weight of every token.
-        device: where to compute.
-        verbose: show a progress bar on standard error.
-
-    Returns:
-        The scores before rescaling.
-    """
+    """Score a corpus before rescaling, with a progress bar, and warn about empty and truncated texts."""
     with progress_bar(len(texts), verbose) as progress:
         scored = score_corpus(texts, encoder, weights, device, progress=progress)
     warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length)

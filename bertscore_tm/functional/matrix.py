@@ -12,7 +12,7 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import SCORES, plan_steps
-from bertscore_tm.scoring.messages import describe_truncation, progress_bar
+from bertscore_tm.scoring.messages import list_warnings, progress_bar
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -65,7 +65,9 @@ def score_matrix(
     used_encoder = as_encoder(encoder, single_layer=True)
     used_device = used_encoder.device
     weights = token_weights(used_encoder, idf, columns, used_device)
-    row_texts, column_texts = list(dict.fromkeys(rows)), list(dict.fromkeys(columns))
+    row_places = {text: place for place, text in enumerate(dict.fromkeys(rows))}
+    column_places = {text: place for place, text in enumerate(dict.fromkeys(columns))}
+    row_texts, column_texts = list(row_places), list(column_places)
     vectors = used_encoder.encode(row_texts, used_device)
     require_known(weights, vectors.ids, used_encoder.tokenizer)
     num_truncated = vectors.num_truncated
@@ -87,16 +89,7 @@ def score_matrix(
                 del others, both
                 return_freed_memory()
                 progress(len(step))
-    if num_truncated:
-        warn_user(
-            f"{describe_truncation(num_truncated, used_encoder.tokenizer.max_length)}; an encoder with "
-            f"long_text='window' scores whole texts"
-        )
-    repeated = scores[:, _places(rows)][:, :, _places(columns)]
+    for message in list_warnings(0, num_truncated, False, used_encoder.tokenizer.max_length):
+        warn_user(message)
+    repeated = scores[:, [row_places[text] for text in rows]][:, :, [column_places[text] for text in columns]]
     return dict(zip(SCORES, repeated, strict=True))
-
-
-def _places(texts: Sequence[str]) -> list[int]:
-    """Return the place of each text among the distinct ones."""
-    places: dict[str, int] = {}
-    return [places.setdefault(text, len(places)) for text in texts]

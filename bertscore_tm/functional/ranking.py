@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,10 +14,11 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
-from bertscore_tm.scoring.messages import describe_truncation, progress_bar
+from bertscore_tm.scoring.messages import list_warnings, progress_bar
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
+from bertscore_tm.utilities.settings import require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -122,12 +122,8 @@ def rank_candidates(
         >>> rank_candidates(samples, [["shares fell", "stocks went down"]], encoder).best
         ['stocks fell']
     """
-    for name, value, allowed in (
-        ("component", component, get_args(Component)),
-        ("references_reduce", references_reduce, get_args(ReferencesReduce)),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+    require_choice("component", component, Component)
+    require_choice("references_reduce", references_reduce, ReferencesReduce)
     items = _check_items(candidates, references, weights)
     if weights is not None and references_reduce == "max":
         raise ValueError("weights= have no effect on references_reduce='max': remove one of them")
@@ -136,15 +132,12 @@ def rank_candidates(
     documents = [text for item in items for text in item.references or item.candidates]
     token_table = token_weights(used_encoder, idf, documents, used_device)
 
-    with progress_bar(len(items), verbose, unit="item") if verbose else nullcontext() as progress:
+    with progress_bar(len(items), verbose, unit="item") as progress:
         scores, num_truncated = score_items(
             items, used_encoder, token_table, used_device, component, references_reduce, progress
         )
-    if num_truncated:
-        warn_user(
-            f"{describe_truncation(num_truncated, used_encoder.tokenizer.max_length)}; an encoder with "
-            f"long_text='window' scores whole texts"
-        )
+    for message in list_warnings(0, num_truncated, False, used_encoder.tokenizer.max_length):
+        warn_user(message)
     order = [order_candidates(each) for each in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
     return RankedCandidates(scores, order, best, (used_encoder, token_table.source))
@@ -174,22 +167,10 @@ def score_items(
     references_reduce: ReferencesReduce = "mean",
     progress: Callable[[int], None] | None = None,
 ) -> tuple[list[Tensor], int]:
-    """Score the candidates of each item, in steps of bounded memory.
-
-    Args:
-        items: the candidates.
-        encoder: encoder of one layer.
-        weights: weight of each token id.
-        device: where to compute.
-        component: ``"f1"``, ``"precision"`` or ``"recall"``.
-        references_reduce: ``"mean"`` or ``"max"`` over several references.
-        progress: called after each step with its number of items.
+    """Score the candidates of each item, in steps of bounded memory, after each of which ``progress`` is called.
 
     Returns:
         Scores per item, shape (candidates,), float32, on the CPU, and the number of texts that were truncated.
-
-    Raises:
-        ValueError: a token has no weight, or a text is too long for an encoder with ``long_text="error"``.
     """
     scores: list[Tensor] = [torch.zeros(0, dtype=torch.float32, device="cpu")] * len(items)
     truncated: set[str] = set()
@@ -214,13 +195,7 @@ def score_items(
 
 
 def order_candidates(scores: Tensor) -> Tensor:
-    """Return the indices of an item's candidates, best first; of equal scores the first comes first.
-
-    Args:
-        scores: shape (candidates,); NaN comes last.
-
-    Returns:
-        Shape (candidates,), int64.
+    """Return the indices of an item's candidates, best first; of equal scores the first comes first, and NaN last.
 
     Example:
         >>> order_candidates(torch.tensor([0.5, 0.9, 0.5, 0.9])).tolist()

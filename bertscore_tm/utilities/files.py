@@ -15,17 +15,9 @@ __all__ = ["is_special", "open_unfinished", "write_atomically"]
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Check whether a path must be written in place, since replacing it would destroy it.
+    """Check whether a path, or the target of a link, must be written in place, since replacing it would destroy it.
 
-    Args:
-        path: the path; of a symbolic link its target counts.
-
-    Returns:
-        Whether it is a device, a pipe, a socket, or an open file of this process such as ``/dev/stdout``.
-
-    Example:
-        >>> is_special(os.devnull), is_special("scores.txt")
-        (True, False)
+    Such are a device, a pipe, a socket, and an open file of this process such as ``/dev/stdout``.
     """
     try:
         mode = Path(path).stat().st_mode
@@ -186,29 +178,16 @@ def _exists(path: str, filesystem: Any) -> bool:
 def open_unfinished(path: Path, settings: str) -> Generator[bool, None, None]:
     """Make the folder of an unfinished output, or open that of an interrupted run.
 
-    During the block other processes are refused, where the file system has locks: such as ranks that outlive a killed
-    ``torchrun``. Links and folders of other users are refused, and only this user may write in a new folder, so that
-    nobody else can choose which files are written.
-
-    Args:
-        path: the folder; the one that it is in must exist.
-        settings: what the contents belong to, kept in the file ``settings.json``.
+    The settings that the contents belong to are kept in ``settings.json``. During the block other processes are
+    refused, where the file system has locks: such as ranks that outlive a killed ``torchrun``. Links and folders of
+    other users are refused, and only this user may write in a new folder, so that nobody else can choose which files
+    are written.
 
     Yields:
         Whether the folder is new or has these settings; else it is left as it is.
 
     Raises:
         OSError: the folder cannot be written, is a link or of another user, or another process writes it.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "scores.txt.partial")
-        >>> with open_unfinished(path, "one") as first, open_unfinished(path.with_suffix(".other"), "one") as other:
-        ...     first, other
-        (True, True)
-        >>> with open_unfinished(path, "two") as found:
-        ...     found
-        False
     """
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)

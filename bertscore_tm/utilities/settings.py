@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args
 
-__all__ = ["require_choice", "require_positive", "resolve_callable"]
-
+__all__ = ["require_at_least", "require_between", "require_choice", "require_positive", "resolve_callable"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,6 +24,18 @@ def resolve_callable(name: str, value: str | Function, named: Mapping[str, Funct
     if value not in named:
         raise ValueError(f"{name}={value!r} is not a callable or one of {', '.join(map(repr, named))}")
     return named[value]
+
+
+def require_at_least(name: str, value: float, least: float) -> None:
+    """Raise a ValueError if a setting is below the least allowed value."""
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def require_between(name: str, value: float, low: float, high: float) -> None:
+    """Raise a ValueError unless a setting is between two numbers."""
+    if not low < value < high:
+        raise ValueError(f"{name} must be between {low} and {high}, got {value}")
 
 
 def require_positive(name: str, value: float) -> None:

@@ -25,11 +25,7 @@ def for_terminal(text: str, keep: str = "") -> str:
 def for_page(text: str) -> str:
     r"""Escape control characters and those that change the direction of a text, but not markup.
 
-    Args:
-        text: any text.
-
-    Returns:
-        The text, with its line breaks, tabs, and the invisible characters that scripts and emoji need.
+    Line breaks, tabs, and the invisible characters that scripts and emoji need are kept.
 
     Example:
         >>> print(for_page("user\u202egnp.exe \x00"))

@@ -21,6 +21,7 @@ from bertscore_tm.callbacks.scored_texts import ExampleTexts, TextCollector, gat
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader
 from bertscore_tm.callbacks.trainer import count_steps
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["SampleLogger"]
@@ -84,13 +85,9 @@ class SampleLogger(TextCollector):
         writer: Callable[[Logger | None, SampleTable], None] | None = None,
     ) -> None:
         super().__init__(name)
-        for argument, value, least in (
-            ("num_samples", num_samples, 1),
-            ("num_alignments", num_alignments, 0),
-            ("every_n_validations", every_n_validations, 1),
-        ):
-            if value < least:
-                raise ValueError(f"{argument} must be at least {least}, got {value}")
+        require_at_least("num_samples", num_samples, 1)
+        require_at_least("num_alignments", num_alignments, 0)
+        require_at_least("every_n_validations", every_n_validations, 1)
         self.num_samples = num_samples
         self.num_alignments = num_alignments
         self.inputs = inputs
@@ -149,10 +146,8 @@ class SampleLogger(TextCollector):
         if callable(self.inputs):
             found: Any = self.inputs(scored.batch)
         else:
-            missing, remedy = (
-                f"SampleLogger found no inputs={self.inputs!r}",
-                "pass another key, or a function of the batch",
-            )
+            missing = f"SampleLogger found no inputs={self.inputs!r}"
+            remedy = "pass another key, or a function of the batch"
             found = find_value(self.inputs, scored.batch, scored.outputs, missing, remedy)
         if isinstance(found, str) or len(found) != len(scored.preds) or not all(isinstance(one, str) for one in found):
             raise MisconfigurationException(

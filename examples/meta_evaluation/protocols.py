@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from bertscore_tm.statistics import darr_kendall, rank_with_ties, williams_test
+from bertscore_tm.layer_tuning import rank_with_ties
+from bertscore_tm.statistics import darr_kendall, williams_test
 
 Scores = NDArray[np.float64]
 Figures = dict[str, list[float | None]]
@@ -52,7 +53,7 @@ def system_level(scores: Scores, human: Sequence[float], systems: Sequence[str])
     for r, row in zip(pearson, means, strict=True):
         between = _pearson(means[best], row)
         one_metric = between > 1 - 1e-12
-        p_values.append(None if one_metric else williams_test(pearson[best], r, between, len(names)).p_value)
+        p_values.append(None if one_metric else williams_test(pearson[best], r, between, len(names))[1])
     return {"pearson": list(pearson), "p": p_values}
 
 

@@ -117,11 +117,10 @@ class BERTScoreRisk(nn.Module):
         texts = self.tokenizer.batch_decode(sampled.ids.flatten(0, 1), skip_special_tokens=True)
         found = self.reward(completions=texts, references=[one for one in several for _ in range(self.num_samples)])
         is_scored = torch.tensor([reward is not None for reward in found], device=sampled.mask.device)
-        rewards = torch.tensor(
-            [0.0 if reward is None else reward for reward in found], dtype=torch.float32, device=sampled.mask.device
-        )
-        shape = sampled.mask.shape[:2]
-        mask = sampled.mask & (is_scored.view(shape) & ~_is_repeated(sampled.ids, sampled.mask))[..., None]
+        rewards = torch.tensor([reward or 0.0 for reward in found], dtype=torch.float32, device=sampled.mask.device)
+        tokens, shape = sampled.ids.masked_fill(~sampled.mask, -1), sampled.mask.shape[:2]
+        is_repeated = (tokens[:, :, None] == tokens[:, None]).all(-1).tril(-1).any(-1)
+        mask = sampled.mask & (is_scored.view(shape) & ~is_repeated)[..., None]
         risk: Tensor = self.risk(sampled.log_probs, rewards.view(shape), mask)
         if int(self.calls) % self.balance_every == 0:
             self._measure(model, inputs, several, risk)
@@ -147,9 +146,3 @@ class BERTScoreRisk(nn.Module):
         if norms[1] > 0:  # else all texts of each input have the same reward
             before = self.norms if self.norms[1] > 0 else norms
             self.norms.copy_(_DECAY * before + (1 - _DECAY) * norms)
-
-
-def _is_repeated(ids: Tensor, mask: Tensor) -> Tensor:
-    """Return which sequences equal an earlier one of the same input, shape (batch, samples)."""
-    tokens = ids.masked_fill(~mask, -1)
-    return (tokens[:, :, None] == tokens[:, None]).all(-1).tril(-1).any(-1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import warnings
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -17,6 +19,9 @@ from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
 from tests.support.lightning_modules import Logs, Quality, Record, chooser, loader, trainer
 
+# Runs of a few epochs need a small patience.
+pytestmark = pytest.mark.filterwarnings("ignore:patience=[12] tends to stop too early")
+
 NAN = float("nan")
 
 
@@ -28,7 +33,7 @@ def fitted(folder, stopping, values, *others, ckpt_path=None, module=None, **arg
 
 
 STOPS = [
-    ([0.5, 0.4, 0.3, 0.6, 0.5, 0.5, 0.5, 0.9], {}, 7, 3, "PATIENCE_EXHAUSTED"),
+    ([0.5, 0.4, 0.3, 0.6, 0.5, 0.5, 0.5, 0.4, 0.5, 0.9], {}, 9, 5, "PATIENCE_EXHAUSTED"),
     ([0.5, 0.4, None, None, 0.3, 0.9], {"patience": 2}, 5, 2, "PATIENCE_EXHAUSTED"),
     ([0.5, 0.4, None, 0.4, 0.9], {"patience": 2}, 4, 2, "PATIENCE_EXHAUSTED"),
     ([None, None, 0.5, None, 0.4], {"patience": 1, "strict": False}, 5, 1, "PATIENCE_EXHAUSTED"),
@@ -89,8 +94,29 @@ def test_every_argument_has_lightnings_name_and_default():
     flags = {name: not one.default for name, one in ours.items() if isinstance(one.default, bool)}
     given = {"monitor": "x", "mode": "max", **others, **flags}
     assert settings(BERTScoreEarlyStopping(**given)) == settings(EarlyStopping(**given))
-    defaults = EarlyStopping("val_bertscore_f1", mode="max", check_on_train_epoch_end=False)
+    defaults = EarlyStopping("val_bertscore_f1", mode="max", patience=5, check_on_train_epoch_end=False)
     assert settings(BERTScoreEarlyStopping()) == settings(defaults)
+
+
+@pytest.mark.parametrize("patience", [1, 2])
+@pytest.mark.parametrize("monitor", ["val_bertscore_f1", "val_bertscore_f1_news"])
+def test_a_small_patience_for_bertscore_warns_once(monitor, patience):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        copy.deepcopy(BERTScoreEarlyStopping(monitor, patience=patience))
+    (warning,) = caught
+    assert (warning.category, warning.filename) == (UserWarning, __file__)
+    assert str(warning.message) == (
+        f"patience={patience} tends to stop too early: the F1 of generated texts often falls for a few validations "
+        f"before it rises. Use patience=5, and keep the best model with "
+        f"ModelCheckpoint(monitor={monitor!r}, mode='max')"
+    )
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_larger_patience_or_another_key_does_not_warn():
+    for arguments in ({}, {"patience": 3}, {"monitor": "val_loss", "mode": "min", "patience": 1}):
+        BERTScoreEarlyStopping(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tests.support.lightning_modules import loader, trainer
 NAN, INF = float("nan"), float("inf")
 KINDS = (EarlyStopping, BERTScoreEarlyStopping)
 # Lightning's defaults that differ from ours.
-PLAIN = {"mode": "min", "check_on_train_epoch_end": None}
+PLAIN = {"mode": "min", "patience": 3, "check_on_train_epoch_end": None}
 
 
 class Script(pl.LightningModule):
@@ -293,7 +293,7 @@ class AtTheEpochsEnd:
 def test_subclasses_behave_as_in_lightning(tmp_path, said, change, epochs, waited):
     found = []
     for kind in KINDS:
-        stopping = type("Changed", (change, kind), {})("key", **PLAIN | AFTER, verbose=True, patience=2)
+        stopping = type("Changed", (change, kind), {})("key", **PLAIN | AFTER | {"verbose": True, "patience": 2})
         before = len(said())
         run = run_of(tmp_path, [stopping], [5, 4, 7, 8, 6, 5, 9, 9])
         found.append(outcome(stopping, run) | {"said": said()[before:]})

@@ -159,6 +159,7 @@ class Worse(Quality):
         torch.save(found, Path(self.trainer.default_root_dir) / f"rank{self.global_rank}.pt")
 
 
+@pytest.mark.filterwarnings("ignore:patience=2 tends to stop too early")
 def test_spawned_ranks_stop_together_and_keep_the_best(pairs, encoder, tmp_path):
     few = tuple(side[:9] for side in pairs)
     module = chooser(few, [2, 7, 3, 3, 7], kind=Worse, count=9)

@@ -266,7 +266,7 @@ class Improves(Chooser):
 def test_checkpoints_and_samples_are_not_chosen_by_the_pole(minilm, tmp_path):
     encoder = FrozenEncoder(minilm, num_layers=6)
     best = ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max", filename="{epoch}")
-    stopping = BERTScoreEarlyStopping(patience=1)
+    stopping = BERTScoreEarlyStopping()
     callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1, 0), best, stopping]
     run = trainer(tmp_path, callbacks, max_epochs=2, logger=CSVLogger(tmp_path, "csv"), num_sanity_val_steps=0)
     run.fit(Improves(OTHERS, OTHERS), loader(2), loader(2))

@@ -110,11 +110,14 @@ def test_of_equal_layers_the_lower_is_first():
     [
         (lambda: rank_layers(torch.rand(8), {"human": list(range(8))}), "shape .layers, texts."),
         (lambda: rank_layers(torch.rand(2, 8), {}), "at least one kind"),
-        (lambda: rank_layers(torch.rand(2, 8), {"human": [1, 2]}), "layer 0 .* 'human' .* got 8 and 2"),
+        (
+            lambda: rank_layers(torch.rand(2, 8), {"human": [1, 2]}),
+            r"layer 0 .* 'human' .* got shapes \(8,\) and \(2,\)",
+        ),
         (lambda: rank_layers(torch.rand(2, 8), {"human": [1] * 8}), "'human' .* all values of y are 1.0"),
         (
             lambda: rank_layers(torch.rand(2, 8), {"human": list(range(8))}, "rank"),
-            "how must be 'pearson', .* got 'rank'",
+            "how='rank' is not one of 'pearson', 'spearman', 'kendall'",
         ),
         (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 7)), "shape .layers, pairs."),
         (lambda: system_means(torch.rand(2, 8), ["A"]), "each of 8 texts, got 1"),

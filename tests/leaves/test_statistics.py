@@ -8,15 +8,8 @@ from scipy import stats
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreEarlyStopping
-from bertscore_tm.statistics import (
-    compare_paired,
-    correlation,
-    darr_kendall,
-    holm,
-    mean_interval,
-    rank_with_ties,
-    williams_test,
-)
+from bertscore_tm.layer_tuning import correlation, rank_with_ties
+from bertscore_tm.statistics import compare_paired, darr_kendall, holm, mean_interval, williams_test
 
 
 def judged(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -96,11 +89,11 @@ def test_darr_kendall_agrees_with_a_loop():
 
 def test_williams_test_on_published_examples():
     # The example of https://github.com/inmoonlight/nlp-williams, one-sided.
-    assert williams_test(0.65, 0.55, 0.3, 50).p_value == pytest.approx(0.20928617286753592)
+    assert williams_test(0.65, 0.55, 0.3, 50)[1] == pytest.approx(0.20928617286753592)
     # Steiger's example (1980) as in the manual of R's psych package: t = 0.89, two-sided p = 0.37.
-    steiger = williams_test(0.5, 0.4, 0.1, 103)
-    assert steiger.statistic == pytest.approx(0.89, abs=0.005)
-    assert 2 * steiger.p_value == pytest.approx(0.37, abs=0.01)
+    t, p_value = williams_test(0.5, 0.4, 0.1, 103)
+    assert t == pytest.approx(0.89, abs=0.005)
+    assert 2 * p_value == pytest.approx(0.37, abs=0.01)
 
 
 def test_williams_test_has_its_nominal_error_rate():
@@ -110,13 +103,13 @@ def test_williams_test_has_its_nominal_error_rate():
     p_values = []
     for _ in range(2000):
         r = np.corrcoef(rng.multivariate_normal(np.zeros(3), covariance, size=60), rowvar=False)
-        p_values.append(williams_test(r[0, 1], r[0, 2], r[1, 2], 60).p_value)
+        p_values.append(williams_test(r[0, 1], r[0, 2], r[1, 2], 60)[1])
     assert stats.kstest(p_values, "uniform").pvalue > 0.01
     # A true difference is found, in the right direction only.
     covariance = [[1, 0.6, 0.3], [0.6, 1, 0.5], [0.3, 0.5, 1]]
     r = np.corrcoef(rng.multivariate_normal(np.zeros(3), covariance, size=300), rowvar=False)
-    assert williams_test(r[0, 1], r[0, 2], r[1, 2], 300).p_value < 0.001
-    assert williams_test(r[0, 2], r[0, 1], r[1, 2], 300).p_value > 0.999
+    assert williams_test(r[0, 1], r[0, 2], r[1, 2], 300)[1] < 0.001
+    assert williams_test(r[0, 2], r[0, 1], r[1, 2], 300)[1] > 0.999
 
 
 def test_holm_is_the_closed_bonferroni_test():
@@ -134,22 +127,28 @@ def test_holm_is_the_closed_bonferroni_test():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: compare_paired(torch.rand(3), torch.rand(4)), "a and b must have one value .* got 3 and 4"),
-        (lambda: compare_paired([], []), "a must have .* at least two"),
-        (lambda: compare_paired([0.1], [0.2]), "a must have .* at least two"),
-        (lambda: compare_paired(torch.rand(2, 2), torch.rand(2, 2)), r"shape \(2, 2\)"),
+        (
+            lambda: compare_paired(torch.rand(3), torch.rand(4)),
+            r"a and b must both have shape \(texts,\) .* got shapes \(3,\) and \(4,\)",
+        ),
+        (lambda: compare_paired([], []), "a and b must both have .* at least two"),
+        (lambda: compare_paired([0.1], [0.2]), "a and b must both have .* at least two"),
+        (lambda: compare_paired(torch.rand(2, 2), torch.rand(2, 2)), r"got shapes \(2, 2\) and"),
         (lambda: compare_paired([0.1, 0.2], [0.1, float("nan")]), r"b\[1\] is nan"),
         (lambda: compare_paired([0.1] * 6, [0.2] * 6, confidence=95), "confidence"),
         (lambda: compare_paired([float("inf"), 1], [1, 1]), r"a\[0\] is inf"),
         (lambda: mean_interval([0.1, 0.2], 0), "confidence must be between 0 and 1, got 0"),
         (lambda: correlation([1, 2, 3, 4], [1, 2, 3, 4]), "at least 5 texts, got 4"),
         (lambda: correlation([1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), "all values of x are 1.0"),
-        (lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], "tau"), "how must be 'pearson', .* got 'tau'"),
+        (
+            lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], "tau"),
+            "how='tau' is not one of 'pearson', 'spearman', 'kendall'",
+        ),
         (lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5], confidence=0), "confidence"),
         (lambda: darr_kendall([1, 2], [1, 2, 3]), "better and worse"),
         (lambda: darr_kendall([1, 2], [1, 2], confidence=1), "confidence"),
         (lambda: williams_test(0.5, 0.4, 0.1, 3), "n must be at least 4"),
-        (lambda: williams_test(1.5, 0.4, 0.1, 30), "between -1 and 1"),
+        (lambda: williams_test(2.25, 1.5, 1.5, 30), "r12=2.25, r13=1.5 and r23=1.5 cannot be correlations"),
         (lambda: williams_test(0.9, -0.9, 0.9, 30), "cannot be correlations of the same texts"),
         (lambda: williams_test(0.5, 0.5, 1.0, 30), "the two metrics are identical"),
         (lambda: holm([0.1, 1.2]), "between 0 and 1"),

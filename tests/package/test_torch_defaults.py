@@ -22,7 +22,7 @@ import bertscore_tm.callbacks
 import bertscore_tm.losses
 from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
+from bertscore_tm.layer_tuning import correlation, rank_layers, rank_layers_by_preference, system_means
 from bertscore_tm.losses import (
     BERTScoreReward,
     MinimumRiskLoss,
@@ -31,12 +31,7 @@ from bertscore_tm.losses import (
     VocabularyBridge,
     linear_expected_embedding,
 )
-from bertscore_tm.statistics import (
-    compare_paired,
-    correlation,
-    darr_kendall,
-    mean_interval,
-)
+from bertscore_tm.statistics import compare_paired, darr_kendall, mean_interval
 from tests.support.lightning_modules import Returns, trainer
 from tests.support.models import save_tiny_model, tiny_model
 
