@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import bertscore_tm
-from bertscore_tm import FrozenEncoder, callbacks, functional, losses, statistics
+from bertscore_tm import callbacks, functional, losses, statistics
 
 FACES = (bertscore_tm, functional, losses, callbacks, statistics)
 MOST = 15
