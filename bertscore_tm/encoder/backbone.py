@@ -261,6 +261,13 @@ class Backbone:
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
+        # Functions are not copied: one that replaces a module's method runs the original, with all of its layers.
+        modules = zip(model.modules(), copied.modules(), strict=True)
+        if any("forward" in vars(one) and vars(one)["forward"] is vars(two)["forward"] for one, two in modules):
+            raise ValueError(
+                f"a forward method of {self.name} was replaced by a function, which a frozen copy of the model could "
+                f"not call: replace it in the class, or pass the model without it"
+            )
         if not self.source.is_whole:
             if self._needs_probe():
                 nn.Module.to(copied, torch.float32)

@@ -78,13 +78,21 @@ def score_matrix(
             scores[:] = score_all_pairs(vectors, weights.table, row_numbers).cpu()
             progress(len(column_texts))
         else:
-            wanted = TextPairs([""] * len(column_texts), [[text] for text in column_texts])
+            place = {text: i for i, text in enumerate(row_texts)}
+            known = [i for i, text in enumerate(column_texts) if text in place]
+            new = [i for i, text in enumerate(column_texts) if text not in place]
+            if known:
+                numbers = torch.tensor([place[column_texts[i]] for i in known], dtype=torch.long, device="cpu")
+                scores[..., known] = score_all_pairs(vectors, weights.table, row_numbers, numbers).cpu()
+                progress(len(known))
+            wanted = TextPairs([""] * len(new), [[column_texts[i]] for i in new])
             for step in plan_steps(wanted, used_encoder, used_device):
-                others = used_encoder.encode([column_texts[i] for i in step], used_device)
+                columns_of_step = [new[i] for i in step]
+                others = used_encoder.encode([column_texts[i] for i in columns_of_step], used_device)
                 require_known(weights, others.ids, used_encoder.tokenizer)
                 both = concatenate([vectors, others])
                 numbers = torch.arange(len(step), device="cpu") + len(row_texts)
-                scores[..., step] = score_all_pairs(both, weights.table, row_numbers, numbers).cpu()
+                scores[..., columns_of_step] = score_all_pairs(both, weights.table, row_numbers, numbers).cpu()
                 num_truncated += others.num_truncated
                 del others, both
                 return_freed_memory()

@@ -1,6 +1,9 @@
 """Packed texts: in every family that packs, equal to texts alone and to padded ones, with their gradients."""
 
 import copy
+import inspect
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -116,10 +119,24 @@ def test_the_model_of_the_user_and_other_attentions_are_left_alone():
     torch.testing.assert_close(other.encode(texts()).vectors, encoder.encode(texts()).vectors, atol=2e-6, rtol=0)
 
 
+def reference_kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa):
+    """What torch's kernel computes on a GPU, text by text."""
+    assert cu_seq_q.dtype == torch.int32
+    assert torch.equal(cu_seq_q, cu_seq_k)
+    assert max_q == max_k == cu_seq_q.diff().max()
+    options = {"scale": scale, "is_causal": {(-1, -1): False, (-1, 0): True}[window_size], "enable_gqa": enable_gqa}
+    texts = [one.tensor_split(cu_seq_q[1:-1].tolist()) for one in (query, key, value)]
+    attended = [
+        scaled_dot_product_attention(*(part.transpose(0, 1) for part in parts), **options).transpose(0, 1)
+        for parts in zip(*texts, strict=True)
+    ]
+    return torch.cat(attended)
+
+
 @pytest.mark.parametrize("pattern", ["full", "causal", "window"])
 @pytest.mark.parametrize("key_heads", [4, 2])
-def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads):
-    """Both forms: one step per length, and padding inside of attention alone, as on an accelerator."""
+def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads, monkeypatch):
+    """One step per length; on an accelerator, padding inside of attention alone, or a kernel without padding."""
     lengths = [7, 5, 5, 1]
     generator = torch.Generator().manual_seed(0)
     states = [torch.randn(sum(lengths), heads, 8, generator=generator) for heads in (4, key_heads, key_heads)]
@@ -137,7 +154,15 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
         key, value = (one.repeat_interleave(4 // key_heads, 0) for one in (key, value))
         allowed = None if mask is None else mask[: query.shape[1], : query.shape[1]]
         expected.append(scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3).transpose(0, 1))
-    for attend in (forward_pass._attend_by_length, forward_pass._attend_padded):
+    forms = [forward_pass._attend_by_length, forward_pass._attend_padded]
+    # Older versions of torch lack it.
+    if pattern != "window" and find_spec("torch.nn.attention.varlen") is not None:
+        kernels = import_module("torch.nn.attention.varlen")
+        known = inspect.signature(kernels.varlen_attn).parameters
+        assert inspect.signature(reference_kernel).parameters.keys() <= known.keys()
+        monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
+        forms.append(forward_pass._attend_by_kernel)
+    for attend in forms:
         found = attend(states, [(7, 1), (5, 2), (1, 1)], forward_pass._Pattern(*given), 0.3)
         torch.testing.assert_close(found, torch.cat(expected), atol=1e-6, rtol=0)
 

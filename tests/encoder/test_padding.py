@@ -1,6 +1,7 @@
 """Models that mix padding into real tokens, or whose forward pass hides that it takes an attention mask."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -155,6 +156,21 @@ def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(model
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
     embeds = encoder.embedding_table("cpu")[pad_sequence(ids, batch_first=True)]
     torch.testing.assert_close(encoder.encode_soft(embeds, mask)[:, mask], expected, atol=2e-6, rtol=0)
+
+
+def test_a_forward_method_replaced_by_a_function_is_an_error(models):
+    """A copy would run the original model, whose layers are not cut and whose training goes on."""
+    model = copy.deepcopy(models["bert"])
+    model.forward = functools.partial(type(model).forward, model)  # copied with the model
+    expected = FrozenEncoder(models["bert"], tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
+    found = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    for module in (model, model.encoder.layer[0].attention):
+        replaced = module.forward
+        module.forward = lambda *args, forward=replaced, **kwargs: forward(*args, **kwargs)
+        with pytest.raises(ValueError, match=r"forward method of .* was replaced by a function"):
+            FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
+        module.forward = replaced
 
 
 def test_probed_types_get_the_mask_through_keyword_arguments(monkeypatch):

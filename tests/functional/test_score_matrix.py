@@ -34,6 +34,24 @@ def test_a_list_with_itself(encoder):
     torch.testing.assert_close(found["f1"].diagonal(), torch.ones(5), atol=1e-6, rtol=0)
 
 
+def test_each_distinct_text_is_encoded_once(encoder, monkeypatch):
+    encoded, encode = [], FrozenEncoder.encode
+
+    def record(self, texts, *arguments, **options):
+        encoded.extend(texts)
+        return encode(self, texts, *arguments, **options)
+
+    candidates, references = real_pairs(4)
+    rows, columns = [*candidates, candidates[0]], [references[0], *candidates[::-1], *references]
+    monkeypatch.setattr(FrozenEncoder, "encode", record)
+    found = score_matrix(rows, columns, encoder)
+    assert sorted(encoded) == sorted({*rows, *columns})
+    # In another order, and from two calls.
+    for place, several in ((slice(1, 5), candidates[::-1]), (slice(5, 9), references)):
+        expected = [score_matrix([row], several, encoder)["f1"][0] for row in rows]
+        torch.testing.assert_close(found["f1"][:, place], torch.stack(expected), atol=1e-6, rtol=0)
+
+
 def test_bad_input():
     encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, max_length=9)
     assert score_matrix([], ["a"], encoder)["f1"].shape == (0, 1)
