@@ -100,7 +100,7 @@ class BERTScoreRisk(nn.Module):
         Args:
             model: the generator, and
             inputs: its inputs, both as for :func:`bertscore_tm.losses.sample_with_log_probs`.
-            references: for each input a text, or several.
+            references: for each input a text, or several; without any, an input is left out.
 
         Returns:
             The loss, a scalar; without effect where all texts of each input have the same reward.
@@ -122,7 +122,7 @@ class BERTScoreRisk(nn.Module):
         is_repeated = (tokens[:, :, None] == tokens[:, None]).all(-1).tril(-1).any(-1)
         mask = sampled.mask & (is_scored.view(shape) & ~is_repeated)[..., None]
         risk: Tensor = self.risk(sampled.log_probs, rewards.view(shape), mask)
-        if int(self.calls) % self.balance_every == 0:
+        if int(self.calls) % self.balance_every == 0 and any(several):
             self._measure(model, inputs, several, risk)
         self.calls += 1
         own = self.norms[1]
@@ -133,8 +133,8 @@ class BERTScoreRisk(nn.Module):
         self, model: PreTrainedModel, inputs: Mapping[str, Tensor], references: list[list[str]], risk: Tensor
     ) -> None:
         """Update the running means of the norms of the gradients."""
-        rows = [self.tokenizer(text_target=several[0])["input_ids"][: self.max_new_tokens] for several in references]
-        tensors = [torch.tensor(row, dtype=torch.long, device=risk.device) for row in rows]
+        rows = [self.tokenizer(text_target=one[0])["input_ids"] if one else [] for one in references]
+        tensors = [torch.tensor(row[: self.max_new_tokens], dtype=torch.long, device=risk.device) for row in rows]
         mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in tensors], batch_first=True).bool()[:, None]
         ids = nn.utils.rnn.pad_sequence(tensors, batch_first=True)[:, None]
         cross_entropy = -sequence_log_probs(model, inputs, ids, mask).sum() / mask.sum()
@@ -143,6 +143,7 @@ class BERTScoreRisk(nn.Module):
         trained = [one for one in output.parameters() if one.requires_grad]
         trained = trained or [one for one in model.parameters() if one.requires_grad]
         norms = torch.stack([gradient_norm(*loss, trained) for loss in (("references", cross_entropy), ("risk", risk))])
-        if norms[1] > 0:  # else all texts of each input have the same reward
+        # Not finite in half precision now and then; 0 where all texts of each input have the same reward.
+        if norms.isfinite().all() and norms[1] > 0:
             before = self.norms if self.norms[1] > 0 else norms
             self.norms.copy_(_DECAY * before + (1 - _DECAY) * norms)

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.losses import BERTScoreReward, BERTScoreRisk, match_gradient_norm, sequence_log_probs
+from bertscore_tm.losses.sequence import risk as risk_module
 from tests.losses.test_sampling import batch_of, make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -159,6 +160,20 @@ def test_texts_that_end_at_once_or_have_no_reward(minilm, tokenizer):
     risk.reward = without_first
     assert risk(model, batch_of("right"), REFERENCES).isfinite()
     assert "" in rewarded
+
+
+def test_inputs_without_references_and_measurements_that_are_not_finite_are_left_out(minilm, tokenizer, monkeypatch):
+    model, inputs = make_model("t5"), batch_of("right")
+    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5, balance_every=1)
+    risk.tokenizer = Words()
+    assert risk(model, inputs, [[], [], []]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(risk_module, "gradient_norm", lambda *given: torch.tensor(torch.inf))
+        assert risk(model, inputs, REFERENCES).isfinite()
+    assert risk.norms.tolist() == [0, 0]
+    assert risk(model, inputs, [REFERENCES[0], [], REFERENCES[2]]).isfinite()
+    assert risk.norms.isfinite().all()
+    assert risk.norms.min() > 0
 
 
 def test_wrong_numbers_are_errors(minilm, tokenizer):
