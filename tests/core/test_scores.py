@@ -22,8 +22,6 @@ from bertscore_tm.core.scores import (
     rescale,
     selection_f1,
 )
-from bertscore_tm.scoring.corpus import plan_steps
-from bertscore_tm.scoring.texts import as_text_pairs
 from tests.support.texts import real_pairs, several_references
 
 SCORES = ("precision", "recall", "f1")
@@ -195,32 +193,6 @@ def test_scores_do_not_depend_on_the_batch_size(reference_run, minilm, batch_siz
     for i in (0, 3, COUNT - 1):
         alone = stacked(bert_score([candidates[i]], [references[i]], encoder, **options))
         torch.testing.assert_close(alone, expected[:, [i]], atol=TOLERANCE, rtol=0)
-
-
-@settings(max_examples=6, deadline=None)
-@given(left=corpora, right=corpora, idf=st.booleans())
-def test_exchanging_the_sides_exchanges_precision_and_recall(encoder, pairs, left, right, idf):
-    a, b = ([pairs[0][i] for i in numbers][: min(len(left), len(right))] for numbers in (left, right))
-    options = {"idf": IDF_SENTS if idf else False}
-    there, back = bert_score(a, b, encoder, **options), bert_score(b, a, encoder, **options)
-    swapped = {"precision": back["recall"], "recall": back["precision"], "f1": back["f1"]}
-    torch.testing.assert_close(stacked(there), stacked(swapped), atol=TOLERANCE, rtol=0)
-
-
-@settings(max_examples=5, deadline=None)
-@given(numbers=corpora, idf=st.booleans())
-def test_equal_texts_score_one(encoder, pairs, numbers, idf):
-    texts = [pairs[1][i] for i in numbers]
-    scores = stacked(bert_score(texts, texts, encoder, idf=IDF_SENTS if idf else False))
-    torch.testing.assert_close(scores, torch.ones_like(scores), atol=TOLERANCE, rtol=0)
-
-
-def test_long_corpora_are_scored_in_steps_with_the_same_result(encoder, pairs, monkeypatch):
-    corpus = pairs[0][:30], pairs[1][:30]
-    whole = stacked(bert_score(*corpus, encoder, idf=True))
-    monkeypatch.setattr("bertscore_tm.scoring.corpus._ELEMENTS_PER_STEP", 384 * 250)
-    assert len(plan_steps(as_text_pairs(*corpus), encoder)) > 5
-    torch.testing.assert_close(stacked(bert_score(*corpus, encoder, idf=True)), whole, atol=TOLERANCE, rtol=0)
 
 
 # The parts.

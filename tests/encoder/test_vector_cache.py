@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import random
 import threading
 import warnings
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoTokenizer, BertModel
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder.vector_cache import VectorCache
-from bertscore_tm.functional import bert_score
 from tests.support.cached_texts import (
     BATCHES,
     CPU,
     LATER,
-    LONG,
     PREDS,
     SEVERAL,
     TARGET,
@@ -42,10 +36,8 @@ from tests.support.cached_texts import (
     of_function,
     own_encoder,
     references,
-    run_threads,
     taken,
 )
-from tests.support.models import tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -84,24 +76,6 @@ def test_later_epochs_encode_candidates_only_and_score_the_same(tiny, encoded, k
         assert_close(first, expected if options.get("reduction") == "none" else mean(expected))
 
 
-@pytest.mark.parametrize(("how", "idf"), [("update", True), ("forward", False)])
-def test_new_candidates_of_later_epochs(tiny, encoded, how, idf):
-    metric = BERTScore(FrozenEncoder(tiny, num_layers=2), idf=idf, reduction="none")
-    encoder = metric.encoder
-    epoch(metric)
-    shuffled = [LATER[i] for i in (2, 0, 3, 1)]
-    # Other batches of the same references, in another order.
-    together = [(shuffled[0][0] + shuffled[1][0], shuffled[0][1] + shuffled[1][1]), *shuffled[2:]]
-    for batches in (LATER, shuffled, together):
-        expected = of_function(encoder, *batches, idf=idf)
-        encoded.clear()
-        for batch in batches:
-            getattr(metric, how)(*batch)
-        assert encoded == candidates_alone(encoder, batches)
-        assert_close(metric.compute(), expected)
-        metric.reset()
-
-
 @pytest.mark.filterwarnings("ignore:.* candidates? score:UserWarning")
 @pytest.mark.parametrize(
     "batches",
@@ -115,18 +89,6 @@ def test_texts_tokenized_alike_and_empty_texts(tiny, batches):
     first = epoch(metric, batches)
     assert_close(first, of_function(metric.encoder, *batches))
     assert_same(epoch(metric, batches), first)
-
-
-def test_texts_without_any_token():
-    """GPT-2's tokenizer adds no special tokens."""
-    ready, tokenizer = tiny_model("gpt2")
-    metric = BERTScore(FrozenEncoder(copy.deepcopy(ready), tokenizer, num_layers=2), reduction="none")
-    batches = [([PREDS[0]], [""]), ([PREDS[0], PREDS[1]], ["", TARGET[1]])]
-    with pytest.warns(UserWarning, match="2 candidates scored 0"):
-        first = epoch(metric, batches)
-    with pytest.warns(UserWarning, match="2 candidates scored 0"):
-        assert_same(epoch(metric, batches), first)
-    assert first["f1"].tolist() == [0, 0, pytest.approx(bert_score(PREDS[1], TARGET[1], metric.encoder)["f1"].item())]
 
 
 def test_truncated_references_are_counted_in_every_epoch(tiny):
@@ -179,22 +141,6 @@ def test_texts_that_do_not_fit_are_encoded_again(encoded, share, all_layers):
     assert_close(epochs[1], of_function(encoder, *LATER))
 
 
-def test_nothing_is_evicted(encoded):
-    encoder = own_encoder()
-    old, new = BATCHES[:1], BATCHES[1:]
-    budget = sum(bytes_of(encoder, text) for text in references(old))
-    metric = BERTScore(encoder, cache_bytes=budget)
-    for _ in range(2):
-        epoch(metric, old)
-        epoch(metric, new)
-    encoded.clear()
-    epoch(metric, old)
-    assert taken(encoded) == candidates_alone(encoder, old)
-    epoch(metric, new)
-    (dropped,) = [set(target) - references(old) for _, target in new[1:2]]
-    assert all(encoded[row] for row in ids(encoder, dropped))
-
-
 @pytest.mark.parametrize("user", ["metric", "function", "function with idf", "function with the idf of a corpus"])
 def test_a_budget_of_zero_and_the_function_keep_nothing(only_new, encoded, user):
     encoder = own_encoder()
@@ -243,30 +189,6 @@ def test_metrics_with_different_budgets(encoded):
 
 
 # Threads.
-
-
-def test_threads(tiny):
-    """Metrics of several threads, with the same references in different batches and orders."""
-    encoder = FrozenEncoder(tiny, num_layers=2)
-    expected = of_function(encoder, *BATCHES)
-    budget = sum(bytes_of(encoder, text) for text in references(BATCHES)) // 2
-    starts = [sum(len(preds) for preds, _ in BATCHES[:i]) for i in range(len(BATCHES))]
-    found: list[dict[str, Tensor]] = []
-
-    def score(thread: int) -> None:
-        metric = BERTScore(FrozenEncoder(tiny, num_layers=2), reduction="none", cache_bytes=budget)
-        order = random.Random(thread).sample(range(len(BATCHES)), len(BATCHES))
-        for _ in range(2):
-            for i in order:
-                metric.update(*BATCHES[i], indices=range(starts[i], starts[i] + len(BATCHES[i][0])))
-            found.append(metric.compute())
-            metric.reset()
-
-    run_threads(*(partial(score, thread) for thread in range(4)))
-    assert len(found) == 8
-    for scores in found:
-        assert_close(scores, expected)
-    assert bytes_within(encoder.cache(CPU)) <= budget
 
 
 class Held(str):
@@ -341,22 +263,3 @@ def test_an_error_while_encoding_leaves_complete_states(monkeypatch, at, cache_b
     for metric in metrics:
         metric.update(*batches[1])
         assert_close(metric.compute(), expected)
-
-
-def test_refused_texts_leave_complete_states(encoded):
-    long = len(next(iter(ids(own_encoder(), [LONG]))))
-    encoder = own_encoder(long_text="error", max_length=long - 1)
-    metrics = [BERTScore(encoder, reduction="none") for _ in range(2)]
-    good, bad = BATCHES[0], (PREDS[:2], [TARGET[0], LONG])
-    metrics[0].update(*good)
-    for metric in (*metrics, metrics[0]):
-        with pytest.raises(ValueError, match="the limit is"):
-            metric.update(*bad)
-        with pytest.raises(ValueError, match="equal lengths"):
-            metric.update(good[0], good[1][:1])
-    encoded.clear()
-    metrics[1].update(*good)
-    # Its references are cached since the first metric.
-    assert encoded == candidates_alone(encoder, [good])
-    for metric in metrics:
-        assert_close(metric.compute(), of_function(encoder, good))

@@ -8,22 +8,14 @@ from functools import partial
 import pytest
 import torch
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import FrozenEncoder
 from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder.vector_cache import VectorCache
-from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.cached_texts import (
     BATCHES,
     CPU,
-    assert_close,
-    assert_same,
-    candidates_alone,
-    epoch,
-    ids,
-    logits_for,
     references,
     run_threads,
-    taken,
 )
 
 pytestmark = [
@@ -60,23 +52,6 @@ def test_memory_is_pinned_and_vectors_are_the_same(tiny, encoded):
     assert encoder.cache("cuda") is not encoder.cache("cpu")
 
 
-@pytest.mark.parametrize(("where", "idf"), [("moved", False), ("encodes there", True)])
-def test_later_epochs_are_the_same(tiny, encoded, where, idf):
-    options = {"idf": idf, "reduction": "none"}
-    metric = (
-        BERTScore(FrozenEncoder(tiny, num_layers=2), device="cuda", **options)
-        if where != "moved"
-        else BERTScore(FrozenEncoder(tiny, num_layers=2), **options).cuda()
-    )
-    first = epoch(metric)
-    assert taken(encoded) == candidates_alone(metric.encoder, BATCHES) + ids(metric.encoder, references(BATCHES))
-    for _ in range(2):
-        assert_same(epoch(metric), first)
-        assert taken(encoded) == candidates_alone(metric.encoder, BATCHES)
-    on_cpu = epoch(BERTScore(metric.encoder, device="cpu", **options))
-    assert_close({name: value.cpu() for name, value in first.items()}, on_cpu, 1e-4)
-
-
 def test_streams_read_complete_vectors(tiny):
     """Threads with separate streams read what the others write."""
     encoder = FrozenEncoder(tiny, num_layers=2)
@@ -97,19 +72,3 @@ def test_streams_read_complete_vectors(tiny):
     for _ in range(20):
         cache = VectorCache(device)
         run_threads(*(partial(fetch, cache, thread) for thread in range(4)))
-
-
-def test_a_loss_reads_what_it_has_cached_in_a_validation(tiny, encoded):
-    loss, off = (SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=size) for size in (2**20, 0))
-    target = BATCHES[0][1]
-    with torch.inference_mode():
-        loss(logits_for(loss.encoder, len(target)).detach().cuda(), target)
-    values = []
-    for one in (loss, off):
-        logits = logits_for(loss.encoder, len(target)).detach().cuda().requires_grad_()
-        encoded.clear()
-        one(logits, target).backward()
-        assert bool(encoded) == (one is off)
-        assert logits.grad is not None
-        values.append(logits.grad)
-    torch.testing.assert_close(*values, rtol=0, atol=1e-3 * values[1].abs().max().item())

@@ -15,13 +15,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
-from torchmetrics import MetricCollection
 from transformers import AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
-from bertscore_tm.functional import SCORES
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.cached_texts import (
     BATCHES,
@@ -29,21 +26,17 @@ from tests.support.cached_texts import (
     LATER,
     PREDS,
     TARGET,
-    TOLERANCE,
-    assert_same,
     bytes_of,
     candidates_alone,
     epoch,
     ids,
     live_bytes,
     logits_for,
-    mean,
-    of_function,
     own_encoder,
     references,
     taken,
 )
-from tests.support.lightning_modules import Chooser, chooser, loader, trainer
+from tests.support.lightning_modules import chooser, trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -134,36 +127,6 @@ def test_other_settings_have_another_cache(tiny):
     assert FrozenEncoder(tiny, num_layers=2).cache("cpu") is encoders[0].cache(CPU)
 
 
-def test_a_collection_encodes_each_batch_once_in_every_epoch(tiny, encoded):
-    encoder = FrozenEncoder(tiny, num_layers=3, all_layers=True)
-    collection = MetricCollection(
-        {
-            "plain": BERTScore(encoder, layer=2),
-            "idf": BERTScore(encoder, layer=2, idf=True),
-            "every": BERTScore(encoder),
-            "first": BERTScore(encoder, layer=1, reduction="none"),
-            "f1": BERTScore(encoder, layer=3, component="f1"),
-        }
-    )
-    expected = of_function(encoder, *BATCHES)
-    weighted = of_function(encoder, *BATCHES, idf=True)
-    encoded.clear()
-    for number in range(3):
-        for batch in BATCHES:
-            collection.update(*batch)
-        new = ids(encoder, references(BATCHES)) if number == 0 else Counter()
-        assert taken(encoded) == candidates_alone(encoder, BATCHES) + new
-        found = collection.compute()
-        for name in SCORES:
-            torch.testing.assert_close(found[f"plain_{name}"], mean(expected)[name][2], rtol=0, atol=TOLERANCE)
-            torch.testing.assert_close(found[f"idf_{name}"], mean(weighted)[name][2], rtol=0, atol=TOLERANCE)
-            torch.testing.assert_close(found[f"every_{name}"], mean(expected)[name], rtol=0, atol=TOLERANCE)
-            torch.testing.assert_close(found[f"first_{name}"], expected[name][1], rtol=0, atol=TOLERANCE)
-        torch.testing.assert_close(found["f1"], mean(expected)["f1"][3], rtol=0, atol=TOLERANCE)
-        collection.reset()
-        assert not encoded
-
-
 # Training and inference mode.
 
 
@@ -189,80 +152,6 @@ def test_a_loss_uses_what_it_has_cached_in_a_validation(tiny, encoded):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * other.abs().max().item())
             assert not one.is_inference()
     assert encoded[next(iter(ids(loss.encoder, [TARGET[7]])))] == 1 + 2
-
-
-@pytest.mark.parametrize(("filled_in", "idf"), [(False, True), (True, False)])
-def test_with_and_without_inference_mode(tiny, encoded, filled_in, idf):
-    metric = BERTScore(FrozenEncoder(tiny, num_layers=2), idf=idf, reduction="none")
-    with torch.inference_mode(filled_in):
-        first = epoch(metric)
-    encoded.clear()
-    for mode in (not filled_in, filled_in):
-        with torch.inference_mode(mode):
-            assert_same(epoch(metric), first)
-        assert taken(encoded) == candidates_alone(metric.encoder, BATCHES)
-    # The same batch inside and outside.
-    with torch.inference_mode(filled_in):
-        metric.update(*BATCHES[0])
-    other = BERTScore(FrozenEncoder(tiny, num_layers=2), idf=idf, reduction="none")
-    with torch.inference_mode(not filled_in):
-        other.update(*BATCHES[0])
-    assert encoded == candidates_alone(metric.encoder, BATCHES[:1])
-    assert_same(other.compute(), metric.compute())
-
-
-class WithLoss(Chooser):
-    """Trains with the loss against the same references."""
-
-    loss_fn: SoftBERTScoreLoss
-
-    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        size = len(self.loss_fn.encoder.embedding_table(CPU))
-        chosen = self.net(self.inputs[batch])
-        logits = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))[:, None].expand(-1, 3, -1)
-        loss: Tensor = self.loss_fn(logits, [self.references[i] for i in batch.tolist()])
-        return loss
-
-    def val_dataloader(self) -> list[DataLoader[int]]:
-        return [loader(7), loader(4, first=2)]
-
-    test_dataloader = val_dataloader
-
-    def on_validation_epoch_start(self) -> None:
-        """Keep the texts of all validations."""
-
-    on_test_epoch_start = on_validation_epoch_start
-
-
-def test_references_of_all_epochs_of_a_training_are_encoded_once(tiny, tmp_path, encoded):
-    module = chooser((PREDS, TARGET), kind=WithLoss, count=9)
-    module.loss_fn = SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=2**20)
-    callback = BERTScoreCallback(BERTScore(FrozenEncoder(tiny, num_layers=2), idf=True))
-    run = trainer(tmp_path, [callback], max_epochs=2, num_sanity_val_steps=1)
-    run.fit(module)
-    assert run.current_epoch == 2
-    run.test(module, verbose=False)
-    scored_texts = [(preds, target) for _, preds, target in module.seen]
-    assert len(scored_texts) > 3 * 5
-    wanted = ids(module.loss_fn.encoder, TARGET)
-    scored = ids(module.loss_fn.encoder, {text for _, target in scored_texts for text in target})
-    # By the loss, and by the callback.
-    assert all(encoded[row] == 1 + scored[row] for row in wanted)
-    # The callback encodes several batches together.
-    assert encoded.keys() == (wanted + candidates_alone(module.loss_fn.encoder, scored_texts)).keys()
-
-
-def test_scoring_changes_no_digit_of_a_loss_on_the_same_texts(tmp_path):
-    """The last digits of a text's vectors depend on its batch, so a loss must not get those of a validation."""
-    weights = []
-    for scores in (False, True):
-        encoder = own_encoder()
-        module = chooser((PREDS, TARGET), kind=WithLoss, count=9)
-        module.loss_fn = SoftBERTScoreLoss(encoder)
-        callbacks = [BERTScoreCallback(BERTScore(encoder))] if scores else []
-        trainer(tmp_path, callbacks, max_epochs=3, num_sanity_val_steps=1).fit(module)
-        weights.append([parameter.detach().clone() for parameter in module.parameters()])
-    assert all(map(torch.equal, *weights))
 
 
 # Copies and lifetime.

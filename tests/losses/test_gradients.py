@@ -51,33 +51,6 @@ def test_gradcheck(family, relaxation, matching, component):
     assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
 
 
-def straight_through(logits, temperature, excluded_ids):
-    """The likeliest token, with the gradient of the softmax: a relaxation of the user's."""
-    p = softmax_relaxation(logits, temperature, excluded_ids)
-    one_hot = torch.zeros_like(p).scatter(-1, p.argmax(-1, keepdim=True), 1.0)
-    return one_hot + (p - p.detach())
-
-
-@pytest.mark.parametrize("matching", MATCHINGS)
-def test_a_callable_of_the_users_by_the_chain_rule(matching):
-    """The gradient at the one-hot value, times the derivative of the soft probabilities."""
-    encoder = tiny()
-    loss = SoftBERTScoreLoss(encoder, relaxation=straight_through, matching=matching)
-    z = noise(encoder, 2, 5, dtype=torch.float64) + certain(encoder, TARGET, 4.0)
-    value, gradient = grad_of(loss, z, TARGET)
-    leaf = z.clone().requires_grad_()
-    soft = softmax_relaxation(leaf, 1.0, encoder.tokenizer.control_ids)
-    likeliest = soft.argmax(-1)
-    one_hot = torch.nn.functional.one_hot(likeliest, soft.shape[-1]).double().requires_grad_()
-    plain = SoftBERTScoreLoss(encoder, relaxation=lambda logits, *_: logits, matching=matching)
-    plain(one_hot, TARGET).backward()
-    soft.backward(one_hot.grad)
-    torch.testing.assert_close(gradient, leaf.grad, atol=1e-12, rtol=1e-9)
-    assert gradient.abs().max() > 1e-6
-    of_text = SoftBERTScoreLoss(encoder, matching=matching)(certain(encoder, likeliest).double(), TARGET)
-    assert value.item() == pytest.approx(of_text.item(), abs=1e-9)
-
-
 # The path without logits
 
 

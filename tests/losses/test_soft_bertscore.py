@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.models import tiny_model
@@ -103,17 +103,6 @@ def test_owns_no_parameters_modules_or_state(encoder):
     assert not loss.state_dict()
     assert not encoder.backbone(CPU).training
     assert encoder.embedding_table(CPU).dtype == torch.float32
-
-
-def test_one_encoder_in_memory(minilm, encoder):
-    metric = BERTScore(FrozenEncoder(minilm, num_layers=5))
-    by_path, by_metric = SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=5)), SoftBERTScoreLoss(metric.encoder)
-    assert by_metric.encoder is metric.encoder
-    labels = labels_of(encoder)
-    by_path(near_labels(encoder, labels), labels)
-    metric.update(TEXTS, TEXTS)
-    assert by_path.encoder.backbone(CPU) is metric.encoder.backbone(CPU) is encoder.backbone(CPU)
-    assert by_path.encoder.embedding_table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
 
 
 def test_works_after_the_encoder_was_loaded_and_used_in_inference_mode(minilm):

@@ -13,12 +13,10 @@ from tests.support.soft_predictions import (
     IGNORE,
     TEXTS,
     certain,
-    content_ids,
     grad_of,
     labels_of,
     near_labels,
     noise,
-    padded,
     tiny,
 )
 
@@ -89,19 +87,6 @@ def test_a_row_alone_is_a_row_in_a_batch(encoder, pairs, family):
         alone, alone_gradient = grad_of(loss, z[row : row + 1, :length], labels[row : row + 1, :length])
         assert alone.item() == pytest.approx(together[row].item(), abs=1e-6)
         assert torch.allclose(alone_gradient[0], gradient[row, :length], rtol=0, atol=1e-6)
-
-
-def test_special_tokens_in_labels_are_no_content(encoder):
-    rows = content_ids(encoder, TEXTS)
-    plain = padded(rows)
-    full = padded([[101, *row, 102, 2054, 0] for row in rows], 0)
-    z = noise(encoder, *full.shape)
-    loss = SoftBERTScoreLoss(encoder, reduction="none")
-    expected, expected_gradient = grad_of(loss, z[:, 1 : 1 + plain.shape[1]], plain)
-    value, gradient = grad_of(loss, z, full)
-    assert torch.allclose(value, expected, rtol=0, atol=1e-6)
-    assert torch.allclose(gradient[:, 1 : 1 + plain.shape[1]], expected_gradient, rtol=0, atol=1e-6)
-    assert (gradient[:, 0] == 0).all()
 
 
 def test_logits_of_control_tokens_do_not_matter(encoder):

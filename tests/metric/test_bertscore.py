@@ -16,6 +16,7 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
+from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import forget_batch
 from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
 
@@ -126,7 +127,6 @@ def fail_encoding(error: BaseException) -> Callable[..., None]:
         (("one", ["one"]), TypeError, False, "update"),
         ((["word " * 600], ["one"]), ValueError, True, "forward"),
         # Of encoding.
-        (SECOND, torch.OutOfMemoryError, True, "update"),
         (SECOND, KeyboardInterrupt, False, "forward"),
         (SECOND, AttributeError, False, "update"),
     ],
@@ -170,6 +170,50 @@ def test_warns_with_counts_once_per_compute(minilm, sync_on_compute):
     assert len(texts) == 2
     assert texts[0].startswith("2 candidates scored 0")
     assert texts[1].startswith("3 texts are longer than 8 tokens")
+
+
+@pytest.mark.parametrize("how", ["update", "forward"])
+def test_a_step_that_fails_leaves_the_whole_update_out(encoder, texts, monkeypatch, how):
+    metric = updated(BERTScore(encoder, reduction="none"), FIRST)
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 150 * 384)
+    encode, left = FrozenEncoder.encode, [3]
+
+    def failing_later(self: FrozenEncoder, *args: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise torch.OutOfMemoryError("too much")
+        return encode(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrozenEncoder, "encode", failing_later)
+        with pytest.raises(torch.OutOfMemoryError, match="too much"):
+            getattr(metric, how)(*texts)
+    assert left == [0]
+    metric.update(*SECOND)
+    assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND))
+
+
+# --- the latest batch
+
+
+def test_metrics_that_alternate_with_other_texts(encoder):
+    first, second = BERTScore(encoder), BERTScore(encoder, idf=True)
+    batches = (FIRST, SECOND, THIRD)
+    for number in range(3):
+        first.update(*batches[number])
+        second.update(*batches[number - 1])
+    assert_equal(first.compute(), mean(per_pair(encoder, *batches)))
+    assert_equal(second.compute(), mean(per_pair(encoder, *batches, idf=True)))
+
+
+def test_no_batch_is_kept_after_compute_or_reset(encoder):
+    owner = encoder.cache(torch.device("cpu"))
+    metric = BERTScore(encoder)
+    for end in (metric.compute, metric.reset):
+        metric.update(*FIRST)
+        assert owner in corpus._latest
+        end()
+        assert owner not in corpus._latest
 
 
 # --- forward

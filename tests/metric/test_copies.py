@@ -7,7 +7,6 @@ import pickle
 
 import pytest
 import torch
-from torch import nn
 from torchmetrics import MetricCollection
 
 from bertscore_tm import BERTScore, FrozenEncoder
@@ -72,22 +71,6 @@ def test_holds_no_module_and_no_parameter(encoder):
     assert list(metric.parameters()) == list(metric.buffers()) == list(metric.children()) == []
     flags = (BERTScore.higher_is_better, BERTScore.is_differentiable, BERTScore.full_state_update)
     assert flags == (True, False, False)
-
-
-def test_does_not_follow_the_dtype_of_its_owner(encoder):
-    owner = nn.Module()
-    owner.metric, owner.linear = BERTScore(encoder, idf=True), nn.Linear(1, 1)
-    updated(owner.metric, FIRST)
-    for cast in (nn.Module.half, nn.Module.double, lambda one: one.to("cpu", torch.bfloat16)):
-        for module in (owner, owner.metric):
-            cast(module)
-        assert owner.linear.weight.dtype != torch.float32
-        for name, dtype in owner.metric._dtypes.items():
-            assert all(part.dtype == dtype for part in getattr(owner.metric, name))
-    updated(owner.metric, THIRD)
-    owner.metric.set_dtype(torch.bfloat16)
-    assert_equal(owner.metric.compute(), mean(per_pair(encoder, FIRST, THIRD, idf=True)))
-    assert owner.metric.compute()["f1"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("idf", [False, True])

@@ -16,7 +16,6 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.statistics import mean_interval
-from tests.support.models import tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.short_pairs import (
     CORPUS,
@@ -52,17 +51,6 @@ def test_a_picked_layer(minilm, every, layer, idf):
     assert_close(stacked(found), stacked(bert_score(PREDS, SEVERAL, cut, idf=idf)))
     theirs = oracle.score(PREDS, SEVERAL, model_type=minilm, num_layers=number, idf=idf, **ONE)
     assert_close(stacked(found), torch.stack(theirs))
-
-
-@pytest.mark.parametrize("family", ["gpt2", "modernbert"])
-def test_a_picked_layer_of_a_model_with_a_final_norm(family):
-    """Every layer comes with the norm, as that of a model that is cut there."""
-    ready, tokenizer = tiny_model(family)
-    every = FrozenEncoder(ready, tokenizer, all_layers=True)
-    for layer in range(every.num_layers + 1):
-        picked = BERTScore(every, layer=layer, reduction="none")
-        cut = FrozenEncoder(ready, tokenizer, num_layers=layer)
-        assert_close(stacked(updated(picked).compute()), stacked(bert_score(PREDS, TARGET, cut)))
 
 
 def test_negative_numbers_count_from_the_models_last_layer(minilm, encoder):
