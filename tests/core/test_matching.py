@@ -83,16 +83,6 @@ def test_matching_real_texts_in_small_steps_equals_loops(minilm, pairs, monkeypa
         assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
 
 
-def test_all_layers_are_matched_separately(minilm, pairs):
-    texts = pairs[0][:3] + pairs[1][:3]
-    chosen = torch.arange(3), torch.arange(3, 6)
-    together = match_pairs(FrozenEncoder(minilm, num_layers=3, all_layers=True).encode(texts), *chosen)
-    for layer in range(4):
-        single = match_pairs(FrozenEncoder(minilm, num_layers=layer).encode(texts), *chosen)
-        torch.testing.assert_close(together.candidate_best[:, [layer]], single.candidate_best, atol=1e-6, rtol=0)
-        torch.testing.assert_close(together.reference_best[:, [layer]], single.reference_best, atol=1e-6, rtol=0)
-
-
 def test_pairs_without_content_match_nothing():
     vectors = packed([[angle(0), angle(9)], [angle(0)], [angle(180)]], has_content=[True, False, True])
     matched = match_pairs(vectors, torch.tensor([0, 1, 0]), torch.tensor([1, 0, 2]))

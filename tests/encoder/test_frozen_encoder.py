@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import io
 import pickle
 import warnings
 import weakref
@@ -78,18 +77,6 @@ def test_copies_share_weights_until_the_last_is_dropped(minilm):
     del copied
     gc.collect()
     assert model() is None
-
-
-def test_pickles_hold_no_weights_and_load_them_again(encoder):
-    expected = encoder.encode(TEXTS).vectors
-    data = pickle.dumps(encoder)
-    assert len(data) < 2_000_000
-    loaded = pickle.loads(data)
-    assert torch.equal(loaded.encode(TEXTS).vectors, expected)
-    assert backbone(loaded) is backbone(encoder)
-    buffer = io.BytesIO()
-    torch.save(encoder, buffer)
-    assert buffer.tell() < 2_000_000
 
 
 # Frozen.

@@ -18,7 +18,6 @@ from torchmetrics import MetricCollection
 from transformers import AutoModel, ByT5Tokenizer, PreTrainedModel, PreTrainedTokenizerFast, T5Model
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from tests.support.cached_texts import CPU
 from tests.support.models import randomised, save_tiny_model, tiny_config, tiny_model
 from tests.support.ranks import run_ranks
 from tests.support.shell import run_here
@@ -108,7 +107,7 @@ def require_separate(make: Callable[[int], BERTScore], agreeing: list[str], diff
             metric.update(texts, PAIRS[1])
     alone = {name: metric.compute() for name, metric in metrics.items()}
     assert abs(alone["one"] - alone["other"]) > 1e-3
-    assert metrics["one"].encoder.cache(CPU) is not metrics["other"].encoder.cache(CPU)
+    assert metrics["one"].encoder.cache("cpu") is not metrics["other"].encoder.cache("cpu")
     assert collection.compute() == alone
 
 
@@ -136,14 +135,14 @@ EDITS: dict[str, Callable[[PreTrainedModel, PreTrainedTokenizerFast], Any]] = {
 def test_a_changed_tokenizer_or_configuration_has_another_signature_and_cache(edit):
     model, tokenizer = copy.deepcopy(tiny_model("bert"))
     before = FrozenEncoder(model, tokenizer, num_layers=2)
-    signature, cache = before.signature(), before.cache(CPU)
+    signature, cache = before.signature(), before.cache("cpu")
     # Its use changes nothing: calls leave their limits in the tokenizer.
     tokenizer(["a cat"], truncation=True, max_length=5, padding="max_length")
     assert FrozenEncoder(model, tokenizer, num_layers=2).signature() == signature
     EDITS[edit](model, tokenizer)
     after = FrozenEncoder(model, tokenizer, num_layers=2)
     assert after.signature() != signature
-    assert after.cache(CPU) is not cache
+    assert after.cache("cpu") is not cache
 
 
 def test_tokenizers_written_in_python_are_compared_by_their_settings_and_files(tmp_path):

@@ -5,12 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from bertscore_tm.losses import expected_embedding, linear_expected_embedding, softmax_relaxation
 from bertscore_tm.losses.soft import expectations
 from bertscore_tm.losses.soft.expectations import softmax_expectation
+from tests.support.soft_predictions import Largest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -264,23 +263,6 @@ def test_bad_arguments(changes, error, message):
 
 
 # From hidden states: memory and unwanted gradients
-
-
-class Largest(TorchDispatchMode):
-    """Keeps how many numbers the largest storage had that an operation made or wrote to."""
-
-    def __init__(self, *known):
-        super().__init__()
-        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
-                storage = tensor.untyped_storage().nbytes() // tensor.element_size()
-                self.numbers = max(self.numbers, storage, tensor.numel())
-        return out
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

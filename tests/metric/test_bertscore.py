@@ -19,6 +19,7 @@ from bertscore_tm.functional import bert_score
 from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import forget_batch
 from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
+from tests.support.models import counted_texts
 
 
 @pytest.fixture(scope="module")
@@ -219,16 +220,14 @@ def test_no_batch_is_kept_after_compute_or_reset(encoder):
 # --- forward
 
 
-def test_forward_encodes_once_and_refuses_a_synced_metric(encoder, monkeypatch):
-    calls = []
-    encode = FrozenEncoder.encode
-    monkeypatch.setattr(FrozenEncoder, "encode", lambda *args, **kwargs: calls.append(1) or encode(*args, **kwargs))
+def test_forward_encodes_once_and_refuses_a_synced_metric(encoder):
     # What the encoder keeps of other tests would not be encoded again.
     forget_batch(encoder, torch.device("cpu"))
     metric = BERTScore(encoder, dist_sync_on_step=True, cache_bytes=0)
-    metric(*FIRST)
-    metric.compute()
-    assert len(calls) == 1
+    with counted_texts() as encoded:
+        metric(*FIRST)
+        metric.compute()
+    assert sorted(encoded.values()) == [1] * 4
     metric.sync(dist_sync_fn=lambda tensor, group: [tensor], distributed_available=lambda: True)
     with pytest.raises(TorchMetricsUserError, match="unsync"):
         metric(*FIRST)

@@ -22,9 +22,8 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
 from tests.support.lightning_modules import SpawnedDDP, loader, trainer
 from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal
-from tests.support.metric_kinds import TOLERANCE, Workshop, flat, kind
+from tests.support.metric_kinds import TOLERANCE, Workshop, kind
 from tests.support.models import counted_texts
-from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -214,50 +213,11 @@ def test_collection_keeps_the_f1_for_selection_apart(minilm):
         kinds["formula"].merge_state(kinds["selection"])
 
 
-# --- on ranks
-
-
-def in_ranks(
-    rank: int, collection: MetricCollection, batches: list[tuple[Any, ...]], counts: list[set[tuple[int, ...]]]
-) -> dict[str, Any]:
-    """The first rank has three batches and then one, the other one and then none."""
-    report: dict[str, Any] = {"steps": [], "epochs": []}
-    for mine in ([[0, 1, 2], [3]][rank], [[1], []][rank]):
-        with counted_texts() as encoded:
-            for number in mine:
-                if number == 1:
-                    report["steps"].append(collection(*batches[number]))
-                else:
-                    collection.update(*batches[number])
-            report["epochs"].append(collection.compute())
-        come = Counter(chain(*(counts[number] for number in mine)))
-        assert all(times <= ENCODERS * come[text] for text, times in encoded.items())
-        collection.reset()
-    return report
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_two_processes(workshop):
-    collection = collect(workshop, prefix="val_")
-    collection.update(*workshop.batch(kind(), BATCHES[3]))
-    encoder = collection["val_plain"].encoder
-    batches = [workshop.batch(kind(), numbers) for numbers in BATCHES]
-    counts = [ids_of(encoder, [*preds, *flat(target)]) for preds, target in batches]
-    reports = run_ranks(in_ranks, 2, collection, batches, counts, timeout_s=120)
-    first = list(chain(BATCHES[3], *BATCHES[:3], BATCHES[3], BATCHES[3]))
-    for report in reports:
-        check(workshop, report["epochs"][0], first, "val_")
-        check(workshop, report["epochs"][1], BATCHES[1], "val_")
-    for step in reports[0]["steps"]:
-        check(workshop, step, BATCHES[1], "val_")
-    assert len(reports[0]["steps"]) == 2
-
-
 # --- logged by Lightning
 
 
 LOGGED = {name: KINDS[name] for name in ("f1", "recall_idf", "layer3")}
+LOGGED["precision_idf"] = kind(component="precision", idf=True)
 # An odd number of examples, so that the sampler gives one of them to both processes.
 VALIDATED = 7
 
@@ -290,9 +250,9 @@ def mean_of(workshop: Workshop, name: str, numbers: Sequence[int]) -> float:
 
 
 def check_logged(workshop: Workshop, run: pl.Trainer) -> None:
-    logged = {"val_f1_epoch": "f1", "val_recall_idf": "recall_idf", "val_layer3": "layer3"}
-    for key, name in logged.items():
-        assert run.callback_metrics[key].item() == mean_of(workshop, name, range(VALIDATED))
+    for name in LOGGED:
+        found = run.callback_metrics["val_f1_epoch" if name == "f1" else f"val_{name}"]
+        assert found.item() == mean_of(workshop, name, range(VALIDATED))
 
 
 def test_logged(workshop, tmp_path):

@@ -1,14 +1,20 @@
-"""What the metric's options change: picked layers, intervals, and objects with a metric's own settings."""
+"""What the metric's options change: weights, picked layers, intervals, and objects with a metric's own settings."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import bert_score as oracle
 import numpy as np
 import pytest
 import torch
+from bert_score.utils import get_idf_dict, get_tokenizer
+from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
@@ -17,29 +23,159 @@ from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.statistics import mean_interval
 from tests.support.ranks import run_ranks
-from tests.support.short_pairs import (
-    CORPUS,
-    COUNT,
-    INTERVAL,
-    LAYERS,
-    ONE,
-    PREDS,
-    SEVERAL,
-    TARGET,
-    assert_close,
-    baseline,
-    mean,
-    stacked,
-    updated,
-    weights,
-)
+from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+TOLERANCE = 1e-6
+
+LAYERS = 2
+
+VOCABULARY = 30522
+
+COUNT = 8
+
+# Real texts, cut short.
+PREDS, TARGET = ([" ".join(text.split()[:9]) for text in side] for side in real_pairs(COUNT))
+
+SEVERAL = several_references(TARGET)
+
+# A corpus that is not the references, with documents that come twice.
+CORPUS = [*PREDS[:5], *TARGET[4:], *TARGET[4:6]]
+
+INTERVAL = ("f1_low", "f1_high")
+
+# One pair at a time, since the reference package lets padding take part in the matching.
+ONE = {"batch_size": 1, "nthreads": 0, "device": "cpu"}
+
+
+@cache
+def weights() -> dict[int, float]:
+    """Weights that no corpus gives, for every id, special ones too; many are 0."""
+    return {token: (token * 37 % 11) / 4 for token in range(VOCABULARY)}
+
+
+def updated(metric: BERTScore, preds: Sequence[str] = PREDS, target: Sequence[Any] = TARGET) -> BERTScore:
+    """A metric with pairs in batches of three."""
+    for start in range(0, len(preds), 3):
+        metric.update(preds[start : start + 3], target[start : start + 3])
+    return metric
+
+
+def stacked(found: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack([found[name] for name in SCORES])
+
+
+def assert_close(found: Tensor, wanted: Tensor, tolerance: float = TOLERANCE) -> None:
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted.float(), rtol=0, atol=tolerance)
+
+
+def mean(scores: Tensor) -> Tensor:
+    return scores.double().mean(-1).float()
+
+
+def baseline(folder: Any) -> str:
+    """A table in which all numbers differ."""
+    path = folder / "table.csv"
+    rows = [f"{layer},{0.1 + layer / 20},{0.2 + layer / 25},{0.15 + layer / 30}" for layer in range(7)]
+    path.write_text("\n".join(["LAYER,P,R,F", *rows]))
+    return str(path)
+
+
+def kinds_of_weights(model: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Arguments of ours, and those of the reference package."""
+    default = get_idf_dict(CORPUS, get_tokenizer(model), nthreads=0)
+    plain = {token: default.get(token, default.default_factory()) for token in range(VOCABULARY)}
+    return {
+        "corpus": ({"idf": CORPUS}, {"idf": True, "idf_sents": CORPUS}),
+        "mapping": ({"idf": weights()}, {"idf": weights()}),
+        "mapping with a default": ({"idf": default}, {"idf": plain}),
+    }
+
+
+def of_oracle(model: str, target: Sequence[Any], layers: Sequence[int], options: dict[str, Any]) -> Tensor:
+    """The reference package's scores, layer by layer: with several layers and references its shapes are wrong."""
+    found = []
+    for layer in layers:
+        if "idf_sents" in options:
+            scorer = oracle.BERTScorer(model, num_layers=layer, nthreads=0, device="cpu", **options)
+            found.append(torch.stack(scorer.score(PREDS, list(target), batch_size=1)))
+        else:
+            scores = oracle.score(PREDS, list(target), model_type=model, num_layers=layer, **options, **ONE)
+            found.append(torch.stack(scores))
+    return torch.stack(found, dim=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "several", "all_layers"),
+    [
+        ("corpus", False, False),
+        ("corpus", True, True),
+        ("mapping", True, False),
+        ("mapping with a default", False, True),
+    ],
+)
+def test_weights_equal_those_of_the_reference_package(minilm, kind, several, all_layers):
+    ours, theirs = kinds_of_weights(minilm)[kind]
+    target = SEVERAL if several else TARGET
+    encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers)
+    expected = of_oracle(minilm, target, range(LAYERS + 1) if all_layers else [LAYERS], theirs)
+    expected = expected if all_layers else expected[:, 0]
+    assert_close(stacked(bert_score(PREDS, target, encoder, **ours)), expected)
+    each = updated(BERTScore(encoder, reduction="none", **ours), PREDS, target)
+    assert_close(stacked(each.compute()), expected)
+    assert_close(stacked(each(PREDS[:2], target[:2])), expected[..., :2])
+    # The references themselves give other weights.
+    assert not torch.allclose(expected, stacked(bert_score(PREDS, target, encoder, idf=True)), atol=1e-3)
+
+
+@pytest.mark.parametrize(("how", "side"), [("update", 0), ("forward", 1)])
+def test_a_token_without_a_weight_loses_nothing(encoder, how, side):
+    known = encoder.tokenizer([*PREDS, *TARGET]).ids
+    mapping = {token: 1 + token % 3 for row in known for token in row}
+    metric = updated(BERTScore(encoder, idf=mapping, reduction="none"))
+    assert_close(stacked(metric.compute()), stacked(bert_score(PREDS, TARGET, encoder, idf=mapping)))
+    before, count = metric.compute(), len(metric.scores)
+    bad = [[PREDS[0], PREDS[1]], [TARGET[0], TARGET[1]]]
+    bad[side][0] = "zebra"
+    with pytest.raises(ValueError, match=r"no weight for token id \d+ \('zebra'\).*pass texts"):
+        getattr(metric, how)(*bad)
+    assert len(metric.scores) == count
+    assert torch.equal(stacked(metric.compute()), stacked(before))
+    metric.update(PREDS[:1], TARGET[:1])
+    assert_close(metric.compute()["f1"][-1:], before["f1"][:1])
+
+
+def test_a_mapping_is_read_once_and_not_changed(encoder):
+    mapping = defaultdict(lambda: 0.5, {token: float(token % 5) for token in range(1000, 4000)})
+    wanted, size = dict(mapping) | {0: 0.5}, len(mapping)
+    metric = BERTScore(encoder, idf=mapping, reduction="none")
+    updated(metric)
+    assert len(mapping) == size
+    mapping.clear()
+    updated(metric)
+    expected = bert_score(PREDS * 2, TARGET * 2, encoder, idf=defaultdict(lambda: 0.5, wanted))
+    assert_close(stacked(metric.compute()), stacked(expected))
+
+
+def test_warns_about_a_truncated_corpus(minilm):
+    sents = ["word " * 20, "short", "other " * 9, "other " * 9]
+    with pytest.warns(UserWarning, match="3 texts of idf are longer than 8 tokens and were truncated") as caught:
+        metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8), idf=sents)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Their number is nothing of the pairs'.
+        metric.update("short", "short")
+        metric.compute()
+        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS), idf=sents)
+        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8, long_text="window"), idf=sents)
+    with pytest.raises(ValueError, match="the limit is 8"):
+        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8, long_text="error"), idf=sents)
+
 
 # --- a layer of all
-
-
 @pytest.mark.parametrize(("layer", "idf"), [(0, True), (-5, False)])
 def test_a_picked_layer(minilm, every, layer, idf):
     number = layer if layer >= 0 else 7 + layer
@@ -81,8 +217,6 @@ def test_signatures_and_states_differ_by_picked_layer(minilm, every):
 
 
 # --- intervals
-
-
 @pytest.mark.parametrize(
     ("kind", "reduction", "confidence"),
     [("corpus", "mean", 0.95), ("all layers", "none", 0.5), ("all layers, rescaled", "mean", 0.5)],
@@ -127,8 +261,6 @@ def test_impossible_confidence(encoder, confidence):
 
 
 # --- other settings
-
-
 @pytest.mark.parametrize("options", [{}, {"idf": True}], ids=str)
 def test_states_on_the_cpu(encoder, options):
     metric = BERTScore(encoder, compute_on_cpu=True, **options)
@@ -163,8 +295,6 @@ def test_impossible_cache_bytes(encoder, make):
 
 
 # --- weights, pairs and alignments with a metric's own settings
-
-
 def weights_on_a_rank(rank, folder):
     metric = BERTScore(FrozenEncoder(folder, num_layers=LAYERS), idf=True)
     # The last pair on both ranks, as a sampler would repeat it; the second rank has nothing else.
