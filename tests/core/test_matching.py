@@ -93,17 +93,6 @@ def test_pairs_without_content_match_nothing():
 
 
 @settings(deadline=None)
-@given(row=similarities, padding=similarities, temperature=temperatures)
-def test_bounds_of_soft_matching(row, padding, temperature):
-    """Bounds of LOSS.md, section 1; other keys take no part, however similar they are."""
-    s = torch.tensor([row + padding], dtype=torch.float64)
-    keys = torch.tensor([True] * len(row) + [False] * len(padding))
-    best, slack = max(row), temperature * math.log(len(row))
-    assert match_greedily(s, keys).item() == best
-    assert best - slack - 1e-9 <= match_by_softmax(s, keys, temperature).item() <= best + 1e-9
-
-
-@settings(deadline=None)
 @given(row=similarities, temperature=temperatures)
 def test_soft_matching_equals_its_formulae(row, temperature):
     s = torch.tensor([row], dtype=torch.float64)

@@ -138,12 +138,6 @@ def test_bfloat16_is_close_and_returns_float32(minilm, encoder, pairs):
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:2]))
 
 
-def test_float64_refines_float32(minilm, encoder):
-    exact = FrozenEncoder(minilm, num_layers=5, dtype=torch.float64).encode(TEXTS).vectors
-    assert exact.dtype == torch.float64
-    torch.testing.assert_close(encoder.encode(TEXTS).vectors.double(), exact, atol=1e-5, rtol=0)
-
-
 def test_auto_is_bfloat16_where_the_device_computes_it(minilm, encoder, monkeypatch):
     automatic = FrozenEncoder(minilm, num_layers=5, dtype="auto")
     assert "dtype:auto" in automatic.signature()

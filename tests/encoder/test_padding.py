@@ -9,7 +9,6 @@ from transformers import (
     AutoModel,
     BertConfig,
     BertModel,
-    ErnieConfig,
     FNetConfig,
     FNetModel,
     MobileBertConfig,
@@ -17,7 +16,6 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import probe
 from tests.support.models import randomised, tiny_config, tiny_tokenizer
 from tests.support.texts import real_pairs
 
@@ -155,17 +153,3 @@ def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(model
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
     embeds = encoder.embedding_table("cpu")[pad_sequence(ids, batch_first=True)]
     torch.testing.assert_close(encoder.encode_soft(embeds, mask)[:, mask], expected, atol=2e-6, rtol=0)
-
-
-def test_probed_types_get_the_mask_through_keyword_arguments(monkeypatch):
-    """A type that is not listed, whose class hides the names of its arguments."""
-    config = tiny_config("bert").to_dict()
-    model = randomised(AutoModel.from_config(ErnieConfig(**{**config, "model_type": "ernie"})))
-    tokenizer = tiny_tokenizer("wordpiece")
-    expected = FrozenEncoder(model, tokenizer, num_layers=2).encode(TEXTS).vectors
-    monkeypatch.setattr(type(model), "forward", without_names(type(model).forward))
-    probe._results.clear()
-    encoder = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
-    torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=2e-6, rtol=0)
-    assert encoder.signature().endswith("|family:probed")
-    assert encoder.family.batching == "packed"

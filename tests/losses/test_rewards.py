@@ -39,6 +39,14 @@ def say(text, role="assistant"):
 
 
 @pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A baseline table of one's own."""
+    path = tmp_path_factory.mktemp("baseline") / "table.csv"
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.{layer}1,.{layer}2,.{layer}3\n" for layer in range(6)))
+    return path
+
+
+@pytest.fixture(scope="module")
 def corpus(pairs):
     return pairs[0][:10], pairs[1][:10]
 

@@ -279,16 +279,6 @@ def test_self_critical_gradient_is_on_average_that_of_the_expected_reward(baseli
     torch.testing.assert_close(average, expected)
 
 
-def test_minimum_risk_over_all_sequences_is_the_expected_risk():
-    ids = every_sequence(3, 2)
-    rewards = noise(len(ids), seed=3)
-    logits = noise(2, 3, seed=4).requires_grad_()
-    expected = 1 - (log_probs_of(logits, ids).sum(-1).exp() * rewards).sum()
-    loss = minimum_risk_loss(log_probs_of(logits, ids)[None], rewards[None], alpha=1.0)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in (loss, expected)))
-
-
 @BOTH
 def test_neither_rewards_nor_the_baseline_get_a_gradient(kind):
     log_probs, rewards, mask = sequences(2, 3, 4)

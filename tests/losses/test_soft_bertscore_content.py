@@ -124,7 +124,6 @@ def test_a_mask_with_the_end_tokens_is_reported_once(encoder, minilm):
 
 
 REFERENCES = ["a cat sat on the mat", "it rains in the north today"]
-
 CANDIDATES = ["the dog ran to the home", "we met in the south today"]  # of as many tokens
 
 

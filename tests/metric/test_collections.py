@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import pickle
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
@@ -11,7 +10,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pytest
-import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -103,15 +101,6 @@ def test_each_has_its_own_numbers_from_one_encoding(minilm, workshop, how, cache
         collection.reset()
 
 
-@pytest.mark.parametrize("groups", [False, [["plain", "f1"], ["pairs", "interval"], ["idf", "recall_idf"]]])
-def test_groups_of_the_users_own(workshop, groups):
-    collection = collect(workshop, compute_groups=groups)
-    for numbers in BATCHES[:2]:
-        collection.update(*workshop.batch(kind(), numbers))
-    check(workshop, collection(*workshop.batch(kind(), BATCHES[2])), BATCHES[2])
-    check(workshop, collection.compute(), list(chain(*BATCHES[:3])))
-
-
 def test_groups_found_by_torchmetrics(workshop):
     collection = collect(workshop)
     collection.update(*workshop.batch(kind(), BATCHES[0]))
@@ -125,29 +114,6 @@ def test_groups_found_by_torchmetrics(workshop):
         ["layer3"],
         ["layer3_idf"],
     ]
-
-
-def test_copies_of_a_collection(workshop):
-    train = collect(workshop, prefix="train_", postfix="_bert")
-    train.update(*workshop.batch(kind(), BATCHES[0]))
-    val = train.clone(prefix="val_")
-    val.reset()
-    val.update(*workshop.batch(kind(), BATCHES[1]))
-    pickled = pickle.loads(pickle.dumps(train))
-    pickled.update(*workshop.batch(kind(), BATCHES[2]))
-    train.persistent(True)
-    saved = train.state_dict()
-    loaded = collect(workshop)
-    loaded.load_state_dict(saved)
-    loaded.half().to(torch.float16).update(*workshop.batch(kind(), BATCHES[3]))
-    train.set_dtype(torch.bfloat16)
-    check(workshop, train.compute(), BATCHES[0], "train_", "_bert")
-    check(workshop, val.compute(), BATCHES[1], "val_", "_bert")
-    check(workshop, pickled.compute(), BATCHES[0] + BATCHES[2], "train_", "_bert")
-    check(workshop, loaded.compute(), BATCHES[0] + BATCHES[3])
-    # A metric taken out of a collection is its own.
-    train["train_f1_bert"].update(*workshop.batch(kind(), BATCHES[3]))
-    workshop.check(train["train_f1_bert"].compute(), KINDS["f1"], BATCHES[0] + BATCHES[3])
 
 
 def test_collection_with_other_text_metrics(workshop):

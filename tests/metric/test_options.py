@@ -6,14 +6,12 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import bert_score as oracle
 import numpy as np
 import pytest
 import torch
-from bert_score.utils import get_idf_dict, get_tokenizer
 from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
@@ -22,37 +20,25 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.statistics import mean_interval
+from tests.support.metric_kinds import LAYERS, MAPPING, TOLERANCE, VOCABULARY
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TOLERANCE = 1e-6
-
-LAYERS = 2
-
-VOCABULARY = 30522
 
 COUNT = 8
 
 # Real texts, cut short.
 PREDS, TARGET = ([" ".join(text.split()[:9]) for text in side] for side in real_pairs(COUNT))
-
 SEVERAL = several_references(TARGET)
 
 # A corpus that is not the references, with documents that come twice.
 CORPUS = [*PREDS[:5], *TARGET[4:], *TARGET[4:6]]
-
 INTERVAL = ("f1_low", "f1_high")
 
 # One pair at a time, since the reference package lets padding take part in the matching.
 ONE = {"batch_size": 1, "nthreads": 0, "device": "cpu"}
-
-
-@cache
-def weights() -> dict[int, float]:
-    """Weights that no corpus gives, for every id, special ones too; many are 0."""
-    return {token: (token * 37 % 11) / 4 for token in range(VOCABULARY)}
 
 
 def updated(metric: BERTScore, preds: Sequence[str] = PREDS, target: Sequence[Any] = TARGET) -> BERTScore:
@@ -83,53 +69,6 @@ def baseline(folder: Any) -> str:
     return str(path)
 
 
-def kinds_of_weights(model: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Arguments of ours, and those of the reference package."""
-    default = get_idf_dict(CORPUS, get_tokenizer(model), nthreads=0)
-    plain = {token: default.get(token, default.default_factory()) for token in range(VOCABULARY)}
-    return {
-        "corpus": ({"idf": CORPUS}, {"idf": True, "idf_sents": CORPUS}),
-        "mapping": ({"idf": weights()}, {"idf": weights()}),
-        "mapping with a default": ({"idf": default}, {"idf": plain}),
-    }
-
-
-def of_oracle(model: str, target: Sequence[Any], layers: Sequence[int], options: dict[str, Any]) -> Tensor:
-    """The reference package's scores, layer by layer: with several layers and references its shapes are wrong."""
-    found = []
-    for layer in layers:
-        if "idf_sents" in options:
-            scorer = oracle.BERTScorer(model, num_layers=layer, nthreads=0, device="cpu", **options)
-            found.append(torch.stack(scorer.score(PREDS, list(target), batch_size=1)))
-        else:
-            scores = oracle.score(PREDS, list(target), model_type=model, num_layers=layer, **options, **ONE)
-            found.append(torch.stack(scores))
-    return torch.stack(found, dim=1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "several", "all_layers"),
-    [
-        ("corpus", False, False),
-        ("corpus", True, True),
-        ("mapping", True, False),
-        ("mapping with a default", False, True),
-    ],
-)
-def test_weights_equal_those_of_the_reference_package(minilm, kind, several, all_layers):
-    ours, theirs = kinds_of_weights(minilm)[kind]
-    target = SEVERAL if several else TARGET
-    encoder = FrozenEncoder(minilm, num_layers=LAYERS, all_layers=all_layers)
-    expected = of_oracle(minilm, target, range(LAYERS + 1) if all_layers else [LAYERS], theirs)
-    expected = expected if all_layers else expected[:, 0]
-    assert_close(stacked(bert_score(PREDS, target, encoder, **ours)), expected)
-    each = updated(BERTScore(encoder, reduction="none", **ours), PREDS, target)
-    assert_close(stacked(each.compute()), expected)
-    assert_close(stacked(each(PREDS[:2], target[:2])), expected[..., :2])
-    # The references themselves give other weights.
-    assert not torch.allclose(expected, stacked(bert_score(PREDS, target, encoder, idf=True)), atol=1e-3)
-
-
 @pytest.mark.parametrize(("how", "side"), [("update", 0), ("forward", 1)])
 def test_a_token_without_a_weight_loses_nothing(encoder, how, side):
     known = encoder.tokenizer([*PREDS, *TARGET]).ids
@@ -149,13 +88,13 @@ def test_a_token_without_a_weight_loses_nothing(encoder, how, side):
 
 def test_a_mapping_is_read_once_and_not_changed(encoder):
     mapping = defaultdict(lambda: 0.5, {token: float(token % 5) for token in range(1000, 4000)})
-    wanted, size = dict(mapping) | {0: 0.5}, len(mapping)
+    every_weight, size = dict.fromkeys(range(VOCABULARY), 0.5) | mapping, len(mapping)
     metric = BERTScore(encoder, idf=mapping, reduction="none")
     updated(metric)
     assert len(mapping) == size
     mapping.clear()
     updated(metric)
-    expected = bert_score(PREDS * 2, TARGET * 2, encoder, idf=defaultdict(lambda: 0.5, wanted))
+    expected = bert_score(PREDS * 2, TARGET * 2, encoder, idf=every_weight)
     assert_close(stacked(metric.compute()), stacked(expected))
 
 
@@ -327,8 +266,8 @@ def test_weights_for_a_loss(encoder):
         count = sum(token in row for row in references)
         assert table[token].item() == pytest.approx(math.log((COUNT + 1) / (count + 1)))
     assert {name: score.item() for name, score in metric.compute().items()} == before
-    given = BERTScore(encoder, idf=weights()).token_weights().table
-    assert all(given[token].item() == pytest.approx(weight) for token, weight in weights().items())
+    given = BERTScore(encoder, idf=MAPPING).token_weights().table
+    assert all(given[token].item() == pytest.approx(weight) for token, weight in MAPPING.items())
 
 
 @pytest.mark.parametrize("options", [{"component": "f1", "idf": True}, {"confidence": 0.9, "idf": CORPUS}])

@@ -115,7 +115,9 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+            # Packed weights have no storage.
+            is_plain = isinstance(tensor, torch.Tensor) and not tensor.is_mkldnn
+            if is_plain and tensor.untyped_storage().data_ptr() not in self.known:
                 storage = tensor.untyped_storage().nbytes() // tensor.element_size()
                 self.numbers = max(self.numbers, storage, tensor.numel())
         return out
