@@ -373,6 +373,9 @@ def test_made_in_inference_mode_and_trained_with(mode):
     assert logits.grad.any()
 
 
+# Tokenizers that agree
+
+
 def renumber(content):
     """Give all tokens other numbers."""
     vocab = content["model"]["vocab"]
@@ -479,6 +482,9 @@ def test_the_same_names_for_other_texts(family, change):
     assert VocabularyBridge(changed, tiny(family)).mode != "identity"
     with pytest.raises(ValueError, match="mode='identity' needs tokenizers that split texts into the same tokens"):
         VocabularyBridge(changed, tiny(family), "identity")
+
+
+# The loss of a generator whose tokenizer is not the encoder's
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Gradients of the loss: right for each relaxation and matching, out of the encoder's and memory's way, and of use."""
+"""Gradients of the loss: right for each relaxation and matching, kept out of the encoder, and useful."""
 
 import gc
 
@@ -236,8 +236,9 @@ def test_prompts_change_neither_value_nor_gradient(source, options):
     assert gradient.abs().sum() > 0
 
 
-COUNT, LENGTHS, STEPS = 6, range(6, 11), 30
+# Steps along the gradient
 
+COUNT, LENGTHS, STEPS = 6, range(6, 11), 30
 # The token of the text has a probability of 0.42 in MiniLM's vocabulary, all others the same.
 CERTAINTY = 10.0
 
