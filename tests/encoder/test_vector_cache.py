@@ -232,6 +232,8 @@ def test_truncated_references_are_counted_in_every_epoch(tiny):
 
 
 # Budgets.
+
+
 @pytest.mark.parametrize(
     ("share", "all_layers"), [(0.003, False), (0.35, False), (0.35, True), (0.999, True), (1, False)]
 )
@@ -309,6 +311,8 @@ def test_metrics_with_different_budgets(encoded):
 
 
 # Threads.
+
+
 class Held(str):
     """A text that calls a function when it is first looked up."""
 
@@ -347,6 +351,8 @@ def test_a_text_added_by_another_thread_is_not_lost():
 
 
 # Errors.
+
+
 class FailedError(Exception):
     pass
 
@@ -468,6 +474,8 @@ def test_other_settings_have_another_cache(tiny):
 
 
 # Training and inference mode.
+
+
 def gradient(loss: SoftBERTScoreLoss, target: Sequence[str]) -> tuple[Tensor, Tensor]:
     logits = logits_for(loss.encoder, len(target))
     value = loss(logits, target)
@@ -493,6 +501,8 @@ def test_a_loss_uses_what_it_has_cached_in_a_validation(tiny, encoded):
 
 
 # Copies and lifetime.
+
+
 def test_pickles_copies_and_checkpoints_hold_no_vectors(tiny, only_new):
     metric, loss = (
         BERTScore(FrozenEncoder(tiny, num_layers=2), cache_bytes=0),

@@ -66,6 +66,8 @@ def test_gradcheck(family, relaxation, matching, component):
 
 
 # The path without logits
+
+
 def output_layer(encoder, features=24, bias=True, dtype=torch.float64):
     generator = torch.Generator().manual_seed(5)
     size = len(encoder.embedding_table(CPU))

@@ -164,6 +164,8 @@ def test_every_form_of_special_tokens(corpus, family):
 
 
 # Weights
+
+
 def known_weights(encoder, corpus):
     metric = BERTScore(encoder, idf=True)
     metric.update(corpus, corpus)
@@ -196,7 +198,8 @@ def test_weights(short, kind, target):
     assert not torch.allclose(expected["f1"], bert_score(candidates, references, encoder)["f1"], atol=1e-3)
 
 
-def test_weights_have_no_gradient():
+@pytest.mark.parametrize("relaxation", ["softmax", "gumbel"])
+def test_weights_have_no_gradient(relaxation):
     """A model must not be able to lower its loss by predicting tokens that weigh less."""
     encoder, seen = tiny("bert"), []
 
@@ -205,7 +208,7 @@ def test_weights_have_no_gradient():
         return TOKENWISE_MATCHINGS["max"](similarities, candidate, reference, temperature)
 
     idf = {token: 1.0 + (token % 7) for token in range(800)}
-    loss = SoftBERTScoreLoss(encoder, matching=matching, idf=idf, component="precision")
+    loss = SoftBERTScoreLoss(encoder, relaxation=relaxation, matching=matching, idf=idf, component="precision")
     logits = noise(encoder, 1, 3, dtype=torch.float64, scale=1.0).requires_grad_()
     loss(logits, torch.tensor([[50, 60, 70]])).backward()
     [(similarities, weights)] = seen
@@ -232,6 +235,8 @@ def test_weights_that_cannot_be(encoder):
 
 
 # Several references
+
+
 def test_mean_over_references(short):
     encoder = tiny("roberta", "float32")
     candidates, references = short[0][:5], several_references(short[1][:5])
@@ -298,6 +303,8 @@ def test_references_that_cannot_be(encoder):
 
 
 # Encoders and devices
+
+
 def test_forward_functions_of_ids_are_refused():
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, forward_fn=lambda net, batch: net(**batch).last_hidden_state)

@@ -115,6 +115,8 @@ def test_warns_about_a_truncated_corpus(minilm):
 
 
 # --- a layer of all
+
+
 @pytest.mark.parametrize(("layer", "idf"), [(0, True), (-5, False)])
 def test_a_picked_layer(minilm, every, layer, idf):
     number = layer if layer >= 0 else 7 + layer
@@ -156,6 +158,8 @@ def test_signatures_and_states_differ_by_picked_layer(minilm, every):
 
 
 # --- intervals
+
+
 @pytest.mark.parametrize(
     ("kind", "reduction", "confidence"),
     [("corpus", "mean", 0.95), ("all layers", "none", 0.5), ("all layers, rescaled", "mean", 0.5)],
@@ -200,6 +204,8 @@ def test_impossible_confidence(encoder, confidence):
 
 
 # --- other settings
+
+
 @pytest.mark.parametrize("options", [{}, {"idf": True}], ids=str)
 def test_states_on_the_cpu(encoder, options):
     metric = BERTScore(encoder, compute_on_cpu=True, **options)

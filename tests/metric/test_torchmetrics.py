@@ -209,6 +209,8 @@ def test_two_processes(workshop, reports, name):
 
 
 # --- without or with other processes than there are
+
+
 @every_kind
 def test_compute_before_update(workshop, name):
     metric = workshop.metric(KINDS[name])
