@@ -151,16 +151,6 @@ def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
     torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
 
 
-def test_weights_that_are_not_known_do_not_spread(encoder):
-    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-    pieces = bridge._pieces
-    elsewhere = {*pieces.pieces[pieces.shares == 0].tolist()} - {*pieces.pieces[pieces.shares > 0].tolist()}
-    weights = torch.ones(len(encoder.embedding_table(CPU)))
-    weights[list(elsewhere)] = torch.nan
-    assert elsewhere
-    assert bridge.average_weights(weights).isfinite().all()
-
-
 def test_parts_of_words_are_continuations(encoder):
     tokenizer = generator("byte-bpe")
     bridge = VocabularyBridge(tokenizer, encoder, "expand")

@@ -312,18 +312,3 @@ def test_running_window(workshop):
             )
         window = list(chain(*BATCHES[max(step - 1, 0) : step + 1]))
         assert running.compute().item() == pytest.approx(f1_of(workshop, window, **options), abs=TOLERANCE)
-
-
-def test_arithmetic_of_metrics(workshop):
-    batches = [workshop.batch(kind(), numbers) for numbers in EPOCHS[:2]]
-    numbers = EPOCHS[0] + EPOCHS[1]
-    f1, recall = (workshop.scores(kind(), numbers)[place].double().mean().item() for place in (2, 1))
-    composed = {
-        "gap": (workshop.metric(kind(component="f1")) - workshop.metric(kind(component="recall")), f1 - recall),
-        "percent": (100 * workshop.metric(kind(component="f1")), 100 * f1),
-        "picked": (workshop.metric(kind())["f1"], f1),
-    }
-    for name, (metric, wanted) in composed.items():
-        for batch in batches:
-            metric.update(*batch)
-        assert metric.compute().item() == pytest.approx(wanted, abs=1e-4 if name == "percent" else TOLERANCE)
