@@ -60,11 +60,6 @@ def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatc
     assert torch.allclose(scores[2].double(), harmonic_mean(*expected), atol=1e-6)
 
 
-def test_recall_is_the_transposed_precision(vectors):
-    scores = score_all_pairs(vectors, torch.ones(9), torch.arange(len(LENGTHS)))
-    assert torch.equal(scores[0], scores[1].T)
-
-
 def test_rounding_does_not_lead_beyond_1(vectors):
     longer = replace(vectors, vectors=vectors.vectors * 1.0001)
     scores = score_all_pairs(longer, torch.ones(9), torch.arange(len(LENGTHS)))

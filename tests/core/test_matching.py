@@ -83,16 +83,6 @@ def test_matching_real_texts_in_small_steps_equals_loops(minilm, pairs, monkeypa
         assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
 
 
-def test_all_layers_are_matched_separately(minilm, pairs):
-    texts = pairs[0][:3] + pairs[1][:3]
-    chosen = torch.arange(3), torch.arange(3, 6)
-    together = match_pairs(FrozenEncoder(minilm, num_layers=3, all_layers=True).encode(texts), *chosen)
-    for layer in range(4):
-        single = match_pairs(FrozenEncoder(minilm, num_layers=layer).encode(texts), *chosen)
-        torch.testing.assert_close(together.candidate_best[:, [layer]], single.candidate_best, atol=1e-6, rtol=0)
-        torch.testing.assert_close(together.reference_best[:, [layer]], single.reference_best, atol=1e-6, rtol=0)
-
-
 def test_pairs_without_content_match_nothing():
     vectors = packed([[angle(0), angle(9)], [angle(0)], [angle(180)]], has_content=[True, False, True])
     matched = match_pairs(vectors, torch.tensor([0, 1, 0]), torch.tensor([1, 0, 2]))
@@ -100,17 +90,6 @@ def test_pairs_without_content_match_nothing():
     assert matched.reference_best[:3].abs().max() == 0
     assert (matched.candidate_best[3:] < 0).all()
     assert matched.candidate_lengths.tolist() == [2, 1, 2]
-
-
-@settings(deadline=None)
-@given(row=similarities, padding=similarities, temperature=temperatures)
-def test_bounds_of_soft_matching(row, padding, temperature):
-    """Bounds of LOSS.md, section 1; other keys take no part, however similar they are."""
-    s = torch.tensor([row + padding], dtype=torch.float64)
-    keys = torch.tensor([True] * len(row) + [False] * len(padding))
-    best, slack = max(row), temperature * math.log(len(row))
-    assert match_greedily(s, keys).item() == best
-    assert best - slack - 1e-9 <= match_by_softmax(s, keys, temperature).item() <= best + 1e-9
 
 
 @settings(deadline=None)

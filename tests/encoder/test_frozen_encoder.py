@@ -2,14 +2,12 @@
 
 import copy
 import gc
-import io
 import pickle
 import warnings
 import weakref
 
 import pytest
 import torch
-from torch.nn.functional import normalize
 from transformers import AutoModel, PreTrainedModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
@@ -81,18 +79,6 @@ def test_copies_share_weights_until_the_last_is_dropped(minilm):
     assert model() is None
 
 
-def test_pickles_hold_no_weights_and_load_them_again(encoder):
-    expected = encoder.encode(TEXTS).vectors
-    data = pickle.dumps(encoder)
-    assert len(data) < 2_000_000
-    loaded = pickle.loads(data)
-    assert torch.equal(loaded.encode(TEXTS).vectors, expected)
-    assert backbone(loaded) is backbone(encoder)
-    buffer = io.BytesIO()
-    torch.save(encoder, buffer)
-    assert buffer.tell() < 2_000_000
-
-
 # Frozen.
 
 
@@ -150,12 +136,6 @@ def test_bfloat16_is_close_and_returns_float32(minilm, encoder, pairs):
     vectors = half.encode(TEXTS).vectors
     assert vectors.dtype == torch.float32
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(vectors.shape[:2]))
-
-
-def test_float64_refines_float32(minilm, encoder):
-    exact = FrozenEncoder(minilm, num_layers=5, dtype=torch.float64).encode(TEXTS).vectors
-    assert exact.dtype == torch.float64
-    torch.testing.assert_close(encoder.encode(TEXTS).vectors.double(), exact, atol=1e-5, rtol=0)
 
 
 def test_auto_is_bfloat16_where_the_device_computes_it(minilm, encoder, monkeypatch):
@@ -216,14 +196,6 @@ def test_loading_prints_nothing_and_keeps_the_random_state(minilm, fresh_tiny, c
     FrozenEncoder(*fresh_tiny, num_layers=1).encode(["a"])
     assert torch.equal(torch.get_rng_state(), before)
     assert capfd.readouterr() == ("", "")
-
-
-def test_soft_tokens_of_the_real_encoder_equal_plain_transformers(minilm, encoder, pairs):
-    ids = torch.tensor([encoder.tokenizer(pairs[0][:1]).ids[0]])
-    model = AutoModel.from_pretrained(minilm).eval()
-    expected = normalize(model(ids, output_hidden_states=True).hidden_states[5], dim=-1)
-    soft = encoder.encode_soft(encoder.embedding_table("cpu")[ids], torch.ones_like(ids, dtype=torch.bool))
-    torch.testing.assert_close(soft[0], expected, atol=1e-6, rtol=0)
 
 
 def test_a_ready_model_with_hooks_is_pickled(fresh_tiny):

@@ -10,7 +10,6 @@ from transformers import (
     AutoModel,
     BertConfig,
     BertModel,
-    ErnieConfig,
     FNetConfig,
     FNetModel,
     MobileBertConfig,
@@ -18,7 +17,6 @@ from transformers import (
 )
 
 from bertscore_tm import FrozenEncoder, bert_score
-from bertscore_tm.encoder import probe
 from tests.support.models import randomised, tiny_config, tiny_tokenizer
 from tests.support.texts import real_pairs
 
@@ -171,17 +169,3 @@ def test_a_forward_method_replaced_by_a_function_is_an_error(models):
         with pytest.raises(ValueError, match=r"forward method of .* was replaced by a function"):
             FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
         module.forward = replaced
-
-
-def test_probed_types_get_the_mask_through_keyword_arguments(monkeypatch):
-    """A type that is not listed, whose class hides the names of its arguments."""
-    config = tiny_config("bert").to_dict()
-    model = randomised(AutoModel.from_config(ErnieConfig(**{**config, "model_type": "ernie"})))
-    tokenizer = tiny_tokenizer("wordpiece")
-    expected = FrozenEncoder(model, tokenizer, num_layers=2).encode(TEXTS).vectors
-    monkeypatch.setattr(type(model), "forward", without_names(type(model).forward))
-    probe._results.clear()
-    encoder = FrozenEncoder(copy.deepcopy(model), tokenizer, num_layers=2)
-    torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=2e-6, rtol=0)
-    assert encoder.signature().endswith("|family:probed")
-    assert encoder.family.batching == "packed"

@@ -39,39 +39,22 @@ _MOBILE = _BERT | {"embedding_size": 16, "intra_bottleneck_size": 16}
 
 # Model type to its sizes and the path of its final norm, or of several final modules.
 TYPES = {
-    "bert-generation": (_BERT, None),
-    "data2vec-text": (_BERT, None),
     "ernie": (_BERT, None),
     "ibert": (_BERT, None),
     "jina_embeddings_v3": (_BERT, None),
     "luke": (_BERT | {"entity_vocab_size": 10, "entity_emb_size": 16}, None),
     "nomic_bert": (_BERT, None),
-    "rembert": (_BERT | {"input_embedding_size": 16, "output_embedding_size": 16}, None),
-    "roformer": (_BERT | {"embedding_size": 32}, None),
-    "splinter": (_BERT, None),
-    "xmod": (_BERT | {"languages": ["en"], "default_language": "en"}, None),
     "flaubert": ({"emb_dim": 32, "n_heads": 4, "n_layers": LAYERS, "max_position_embeddings": 72}, None),
     "esm": (_BERT | {"mask_token_id": 3}, "encoder.emb_layer_norm_after"),
-    "roberta-prelayernorm": (_BERT, "LayerNorm"),
     "marian": (_BART, None),
     "m2m_100": (_BART, "layer_norm"),
-    "plbart": (_BART, None),
     "longt5": (_T5 | {"local_radius": 7}, "final_layer_norm"),
-    "biogpt": (_BERT, "layer_norm"),
     "bloom": ({"hidden_size": 32, "n_layer": LAYERS, "n_head": 4}, "ln_f"),
-    "falcon": (_BERT, "ln_f"),
-    "gpt_neo": (
-        {"hidden_size": 32, "num_layers": LAYERS, "num_heads": 4, "attention_types": [[["global"], LAYERS]]},
-        "ln_f",
-    ),
     "gpt_neox": (_BERT, "final_layer_norm"),
-    "modernbert-decoder": (_BERT | {"local_attention": 8}, "final_norm"),
-    "phi": (_LLAMA, "final_layernorm"),
     "gpt_oss": (_EXPERTS | {"sliding_window": 8}, "norm"),
     "mixtral": (_EXPERTS, "norm"),
-    "qwen3_moe": (_EXPERTS, "norm"),
-    **dict.fromkeys(("cohere", "eurobert", "granite", "olmo", "smollm3", "stablelm"), (_LLAMA, "norm")),
-    **dict.fromkeys(("gemma3_text", "olmo3"), (_LLAMA | {"sliding_window": 8}, "norm")),
+    **dict.fromkeys(("eurobert", "granite"), (_LLAMA, "norm")),
+    "gemma3_text": (_LLAMA | {"sliding_window": 8}, "norm"),
     "mamba": ({"hidden_size": 32, "state_size": 4}, "norm_f"),
     "embedding_gemma2_text": (
         _LLAMA
@@ -84,8 +67,7 @@ TYPES = {
     "fnet": (_BERT, None),
     "nystromformer": (_BERT | {"segment_means_seq_len": 64, "num_landmarks": 64}, None),
 }
-PADDED = {"ibert", "luke", "rembert", "roformer", "splinter", "flaubert", "marian", "m2m_100", "plbart", "longt5"}
-PADDED |= {"bloom", "falcon", "gpt_neo", "gpt_oss", "mamba"}
+PADDED = {"ibert", "luke", "flaubert", "marian", "m2m_100", "longt5", "bloom", "gpt_oss", "mamba"}
 MIXING = {"deepseek_v32", "mobilebert", "fnet", "nystromformer"}
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog near a bank"]
 

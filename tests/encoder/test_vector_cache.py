@@ -1,12 +1,20 @@
-"""The vector cache: which texts are encoded in each epoch, and which vectors stay in memory."""
+"""The vector cache: which texts are encoded again, which vectors stay in memory, and who shares them."""
 
 from __future__ import annotations
 
 import copy
+import gc
+import io
+import pickle
 import random
 import threading
-import warnings
+import weakref
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,39 +23,166 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertModel
 
 from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.core.token_vectors import TokenVectors
+from bertscore_tm.encoder.tokenization import cut_into_windows
 from bertscore_tm.encoder.vector_cache import VectorCache
-from bertscore_tm.functional import bert_score
-from tests.support.cached_texts import (
-    BATCHES,
-    CPU,
-    LATER,
-    LONG,
-    PREDS,
-    SEVERAL,
-    TARGET,
-    TOLERANCE,
-    assert_close,
-    assert_same,
-    bytes_of,
-    bytes_within,
-    candidates_alone,
-    epoch,
-    everything,
-    flat,
-    ids,
-    live_bytes,
-    live_vectors,
-    mean,
-    of_function,
-    own_encoder,
-    references,
-    run_threads,
-    taken,
-)
-from tests.support.models import tiny_model
+from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
+from tests.support.lightning_modules import chooser, trainer
+from tests.support.metric_batches import mean
+from tests.support.models import counted_texts, save_tiny_model, tiny_model
+from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+TOLERANCE = 1e-6
+COUNT = 9
+
+# Real texts, cut short, as they are encoded many times.
+PREDS, TARGET = ([" ".join(text.split()[:9]) for text in side] for side in real_pairs(COUNT))
+LONG = " ".join(TARGET[:2])
+
+# Some texts come twice in a batch or in two; some candidates equal a reference of their own batch, or of one before or
+# after it.
+BATCHES = [
+    ([PREDS[0], PREDS[1], PREDS[0]], [TARGET[0], TARGET[1], TARGET[1]]),
+    ([TARGET[2], PREDS[2], TARGET[0]], [TARGET[2], TARGET[3], TARGET[4]]),
+    ([TARGET[5], PREDS[4]], [TARGET[6], TARGET[0]]),
+    ([PREDS[1], PREDS[5]], [TARGET[5], LONG]),
+]
+
+SEVERAL = [(preds, [[one, TARGET[i]] if i % 2 else [one] for i, one in enumerate(target)]) for preds, target in BATCHES]
+
+# Other candidates for the same references.
+LATER = [([PREDS[(i + k + 3) % COUNT] for k in range(len(target))], target) for i, (_, target) in enumerate(BATCHES)]
+
+
+def flat(target: Iterable[Any]) -> list[str]:
+    return [text for given in target for text in ([given] if isinstance(given, str) else given)]
+
+
+def ids(encoder: FrozenEncoder, texts: Iterable[str]) -> Counter[tuple[int, ...]]:
+    """Token ids that the model gets when each of these texts is encoded: of whole texts, or of their windows."""
+    rows = encoder.tokenizer(list(texts)).ids
+    return Counter(tuple(window.ids) for row in rows for window in cut_into_windows(row, encoder.tokenizer))
+
+
+def candidates_alone(encoder: FrozenEncoder, batches: Iterable[tuple[Any, Any]]) -> Counter[tuple[int, ...]]:
+    """Token ids that the model gets when all references are cached: each batch's unique candidates."""
+    return sum((ids(encoder, set(preds) - set(flat(target))) for preds, target in batches), Counter())
+
+
+def everything(encoder: FrozenEncoder, batches: Iterable[tuple[Any, Any]]) -> Counter[tuple[int, ...]]:
+    """Token ids that the model gets when nothing is cached: each batch's unique texts."""
+    return sum((ids(encoder, {*preds, *flat(target)}) for preds, target in batches), Counter())
+
+
+def references(batches: Iterable[tuple[Any, Any]]) -> set[str]:
+    return {text for _, target in batches for text in flat(target)}
+
+
+def taken(counts: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
+    """Return the counts so far, and reset them."""
+    found = Counter(counts)
+    counts.clear()
+    return found
+
+
+def epoch(metric: BERTScore, batches: Iterable[tuple[Any, Any]] = BATCHES) -> dict[str, Tensor]:
+    """The scores of an epoch."""
+    for batch in batches:
+        metric.update(*batch)
+    found: dict[str, Tensor] = metric.compute()
+    metric.reset()
+    return found
+
+
+def of_function(encoder: FrozenEncoder, *batches: tuple[Any, Any], **options: Any) -> dict[str, Tensor]:
+    """The function's scores of all batches together, for each pair."""
+    preds = [text for batch in batches for text in batch[0]]
+    target = [[given] if isinstance(given, str) else given for batch in batches for given in batch[1]]
+    return bert_score(preds, target, encoder, **options)
+
+
+def assert_close(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
+    for name in SCORES:
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=tolerance)
+
+
+def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert list(found) == list(wanted)
+    for name, value in found.items():
+        assert torch.equal(value, wanted[name])
+
+
+def own_encoder(**options: Any) -> FrozenEncoder:
+    """An encoder of a tiny model that no other test uses."""
+    ready, tokenizer = tiny_model("bert")
+    return FrozenEncoder(copy.deepcopy(ready), tokenizer, **{"num_layers": 2} | options)
+
+
+def logits_for(encoder: FrozenEncoder, rows: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    size = len(encoder.embedding_table(CPU))
+    return torch.randn(rows, 5, size, generator=generator).requires_grad_()
+
+
+def live_vectors() -> list[TokenVectors]:
+    """All token vectors in memory."""
+    gc.collect()
+    return [thing for thing in gc.get_objects() if type(thing) is TokenVectors]
+
+
+def bytes_of_tensors(things: Iterable[Any], integers: bool = False) -> int:
+    # Packed weights lie outside of torch's storages.
+    tensors = [thing for thing in things if issubclass(type(thing), Tensor) and not thing.is_mkldnn]
+    storages = [tensor.untyped_storage() for tensor in tensors if tensor.is_floating_point() != integers]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def live_bytes() -> int:
+    """Memory of all floating point tensors."""
+    gc.collect()
+    return bytes_of_tensors(gc.get_objects())
+
+
+def bytes_within(root: Any, integers: bool = False) -> int:
+    """Memory of all floating point, or other, tensors that an object holds."""
+    found, things = {id(root): root}, [root]
+    while things:
+        for thing in gc.get_referents(things.pop()):
+            if id(thing) not in found and not isinstance(thing, type | ModuleType):
+                found[id(thing)] = thing
+                things.append(thing)
+    return bytes_of_tensors(found.values(), integers)
+
+
+def bytes_of(encoder: FrozenEncoder, text: str) -> int:
+    """Memory of a text's token vectors in float32."""
+    return 4 * int(encoder.config.hidden_size) * encoder.num_outputs * len(encoder.tokenizer([text]).ids[0])
+
+
+@pytest.fixture
+def encoded() -> Generator[Counter[tuple[int, ...]], None, None]:
+    """Count how often the model gets each text, by its token ids."""
+    with counted_texts() as counts:
+        yield counts
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    """A tiny model in a new folder."""
+    return save_tiny_model("bert", tmp_path / "tiny")
+
+
+@pytest.fixture
+def only_new() -> None:
+    """Let the garbage collector see only objects created from now on, which also makes it fast."""
+    gc.collect()
+    gc.freeze()
+
 
 # Epochs.
 
@@ -84,67 +219,16 @@ def test_later_epochs_encode_candidates_only_and_score_the_same(tiny, encoded, k
         assert_close(first, expected if options.get("reduction") == "none" else mean(expected))
 
 
-@pytest.mark.parametrize(("how", "idf"), [("update", True), ("forward", False)])
-def test_new_candidates_of_later_epochs(tiny, encoded, how, idf):
-    metric = BERTScore(FrozenEncoder(tiny, num_layers=2), idf=idf, reduction="none")
-    encoder = metric.encoder
-    epoch(metric)
-    shuffled = [LATER[i] for i in (2, 0, 3, 1)]
-    # Other batches of the same references, in another order.
-    together = [(shuffled[0][0] + shuffled[1][0], shuffled[0][1] + shuffled[1][1]), *shuffled[2:]]
-    for batches in (LATER, shuffled, together):
-        expected = of_function(encoder, *batches, idf=idf)
-        encoded.clear()
-        for batch in batches:
-            getattr(metric, how)(*batch)
-        assert encoded == candidates_alone(encoder, batches)
-        assert_close(metric.compute(), expected)
-        metric.reset()
-
-
-@pytest.mark.filterwarnings("ignore:.* candidates? score:UserWarning")
-@pytest.mark.parametrize(
-    "batches",
-    [
-        [([PREDS[0]] * 3, [TARGET[0], f" {TARGET[0]}\n", TARGET[0].upper()])],
-        [(["", PREDS[0], " "], [TARGET[0], "", "\n"]), ([PREDS[1]], [["", TARGET[1]]])],
-    ],
-)
-def test_texts_tokenized_alike_and_empty_texts(tiny, batches):
-    metric = BERTScore(FrozenEncoder(tiny, num_layers=2), reduction="none")
-    first = epoch(metric, batches)
-    assert_close(first, of_function(metric.encoder, *batches))
-    assert_same(epoch(metric, batches), first)
-
-
-def test_texts_without_any_token():
-    """GPT-2's tokenizer adds no special tokens."""
-    ready, tokenizer = tiny_model("gpt2")
-    metric = BERTScore(FrozenEncoder(copy.deepcopy(ready), tokenizer, num_layers=2), reduction="none")
-    batches = [([PREDS[0]], [""]), ([PREDS[0], PREDS[1]], ["", TARGET[1]])]
-    with pytest.warns(UserWarning, match="2 candidates scored 0"):
-        first = epoch(metric, batches)
-    with pytest.warns(UserWarning, match="2 candidates scored 0"):
-        assert_same(epoch(metric, batches), first)
-    assert first["f1"].tolist() == [0, 0, pytest.approx(bert_score(PREDS[1], TARGET[1], metric.encoder)["f1"].item())]
-
-
 def test_truncated_references_are_counted_in_every_epoch(tiny):
     metric = BERTScore(FrozenEncoder(tiny, num_layers=2, max_length=8))
-    said = []
-    for _ in range(3):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            epoch(metric)
-        said.append([str(warning.message) for warning in caught])
     # Each batch counts its distinct texts.
     tokens = AutoTokenizer.from_pretrained(tiny)
     long = sum(len(tokens(text)["input_ids"]) > 8 for preds, target in BATCHES for text in {*preds, *target})
     assert long > 3
-    assert said[0] == said[1] == said[2]
-    assert [one.split(",")[0] for one in said[0]] == [
-        f"{long} texts are longer than 8 tokens and were truncated; long_text='window' scores whole texts"
-    ]
+    for _ in range(3):
+        with pytest.warns(UserWarning, match=f"^{long} texts are longer than 8 tokens and were truncated") as caught:
+            epoch(metric)
+        assert len(caught) == 1
 
 
 # Budgets.
@@ -177,22 +261,6 @@ def test_texts_that_do_not_fit_are_encoded_again(encoded, share, all_layers):
     assert_close(epochs[0], expected)
     assert_same(epochs[2], epochs[0])
     assert_close(epochs[1], of_function(encoder, *LATER))
-
-
-def test_nothing_is_evicted(encoded):
-    encoder = own_encoder()
-    old, new = BATCHES[:1], BATCHES[1:]
-    budget = sum(bytes_of(encoder, text) for text in references(old))
-    metric = BERTScore(encoder, cache_bytes=budget)
-    for _ in range(2):
-        epoch(metric, old)
-        epoch(metric, new)
-    encoded.clear()
-    epoch(metric, old)
-    assert taken(encoded) == candidates_alone(encoder, old)
-    epoch(metric, new)
-    (dropped,) = [set(target) - references(old) for _, target in new[1:2]]
-    assert all(encoded[row] for row in ids(encoder, dropped))
 
 
 @pytest.mark.parametrize("user", ["metric", "function", "function with idf", "function with the idf of a corpus"])
@@ -243,30 +311,6 @@ def test_metrics_with_different_budgets(encoded):
 
 
 # Threads.
-
-
-def test_threads(tiny):
-    """Metrics of several threads, with the same references in different batches and orders."""
-    encoder = FrozenEncoder(tiny, num_layers=2)
-    expected = of_function(encoder, *BATCHES)
-    budget = sum(bytes_of(encoder, text) for text in references(BATCHES)) // 2
-    starts = [sum(len(preds) for preds, _ in BATCHES[:i]) for i in range(len(BATCHES))]
-    found: list[dict[str, Tensor]] = []
-
-    def score(thread: int) -> None:
-        metric = BERTScore(FrozenEncoder(tiny, num_layers=2), reduction="none", cache_bytes=budget)
-        order = random.Random(thread).sample(range(len(BATCHES)), len(BATCHES))
-        for _ in range(2):
-            for i in order:
-                metric.update(*BATCHES[i], indices=range(starts[i], starts[i] + len(BATCHES[i][0])))
-            found.append(metric.compute())
-            metric.reset()
-
-    run_threads(*(partial(score, thread) for thread in range(4)))
-    assert len(found) == 8
-    for scores in found:
-        assert_close(scores, expected)
-    assert bytes_within(encoder.cache(CPU)) <= budget
 
 
 class Held(str):
@@ -343,20 +387,236 @@ def test_an_error_while_encoding_leaves_complete_states(monkeypatch, at, cache_b
         assert_close(metric.compute(), expected)
 
 
-def test_refused_texts_leave_complete_states(encoded):
-    long = len(next(iter(ids(own_encoder(), [LONG]))))
-    encoder = own_encoder(long_text="error", max_length=long - 1)
-    metrics = [BERTScore(encoder, reduction="none") for _ in range(2)]
-    good, bad = BATCHES[0], (PREDS[:2], [TARGET[0], LONG])
-    metrics[0].update(*good)
-    for metric in (*metrics, metrics[0]):
-        with pytest.raises(ValueError, match="the limit is"):
-            metric.update(*bad)
-        with pytest.raises(ValueError, match="equal lengths"):
-            metric.update(good[0], good[1][:1])
+def test_metrics_and_callbacks_share_a_cache_by_name(tiny, encoded):
+    metric = BERTScore(FrozenEncoder(tiny, num_layers=2))
+    epoch(metric)
+    encoder = metric.encoder
+    others: list[BERTScore] = [
+        BERTScore(FrozenEncoder(tiny, num_layers=-2), idf=True),
+        BERTScore(FrozenEncoder(tiny + "/", num_layers=2), component="f1"),
+        BERTScore(FrozenEncoder(tiny, num_layers=2, batch_size=3), reduction="none"),
+        BERTScore(FrozenEncoder(tiny, num_layers=2, long_text="truncate")),
+        copy.deepcopy(metric),
+        pickle.loads(pickle.dumps(metric)),
+    ]
+    for other in others:
+        encoded.clear()
+        epoch(other, LATER)
+        assert encoded == candidates_alone(encoder, LATER)
+    # A callback scores with copies.
+    module = chooser((PREDS, TARGET), count=7)
+    run = trainer(Path(tiny), [BERTScoreCallback(BERTScore(FrozenEncoder(tiny, num_layers=2)))], max_epochs=1)
+    epoch(metric, [(PREDS[:7], TARGET[:7])])
     encoded.clear()
-    metrics[1].update(*good)
-    # Its references are cached since the first metric.
-    assert encoded == candidates_alone(encoder, [good])
-    for metric in metrics:
-        assert_close(metric.compute(), of_function(encoder, good))
+    run.validate(module, verbose=False)
+    assert encoded
+    chosen = [(preds, target) for _, preds, target in module.seen]
+    # The callback encodes several batches together.
+    assert encoded.keys() == candidates_alone(encoder, chosen).keys()
+
+
+def test_losses_and_rewards_share_a_cache_that_metrics_leave_alone(tiny, encoded):
+    epoch(BERTScore(FrozenEncoder(tiny, num_layers=2)))
+    encoded.clear()
+    loss = SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=2**20)
+    for _ in range(2):
+        for _, target in BATCHES:
+            loss(logits_for(loss.encoder, len(target)), target)
+    assert taken(encoded) == ids(loss.encoder, references(BATCHES))
+    for other in (SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=1), SoftBERTScoreLoss(loss.encoder)):
+        for _, target in BATCHES:
+            other(logits_for(loss.encoder, len(target)), target).backward()
+        assert not encoded
+    reward = BERTScoreReward(loss.encoder, cache_bytes=2**20)
+    for preds, target in BATCHES:
+        reward(completions=preds, references=target)
+    assert taken(encoded) == candidates_alone(loss.encoder, BATCHES)
+    off = SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=0)
+    for _, target in BATCHES:
+        off(logits_for(loss.encoder, len(target)), target)
+    assert encoded == sum((ids(loss.encoder, set(target)) for _, target in BATCHES), Counter())
+
+
+def test_labels_are_encoded_once(tiny, encoded):
+    rows = torch.tensor([[50, 60, 3, -100], [51, 61, 71, 3], [50, 60, -100, -100]])
+    texts = Counter({(2, 50, 60, 3): 1, (2, 51, 61, 71, 3): 1})
+    values = []
+    for options, times in (({}, 1), ({"cache_bytes": 0}, 3)):
+        loss = SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), **options)
+        logits = logits_for(loss.encoder, len(rows))[:, : rows.shape[1]]
+        encoded.clear()
+        values.append(torch.stack([loss(logits, rows.roll(epoch, 0)) for epoch in range(3)]))
+        assert encoded == Counter({text: count * times for text, count in texts.items()})
+    torch.testing.assert_close(values[0], values[1], atol=1e-6, rtol=0)
+
+
+def test_other_settings_have_another_cache(tiny):
+    settings: list[dict[str, Any]] = [
+        {},
+        {"max_length": 12, "long_text": "window", "stride": 3},
+        {"num_layers": 1},
+        {"num_layers": 3},
+        {"all_layers": True},
+        {"max_length": 20},
+        {"dtype": "float64"},
+        {"dtype": "bfloat16"},
+        {"long_text": "window", "max_length": 12},
+        {"long_text": "window", "max_length": 12, "stride": 2},
+        {"long_text": "error"},
+        {"prefix_space": True},
+        {"exclude_special_tokens": True},
+        {"tokenizer": AutoTokenizer.from_pretrained(tiny)},
+        {"revision": "main"},
+    ]
+    encoders = [FrozenEncoder(tiny, **{"num_layers": 2} | options) for options in settings]
+    assert len({id(encoder.cache(CPU)) for encoder in encoders}) == len(encoders)
+    assert FrozenEncoder(tiny, num_layers=2).cache("cpu") is encoders[0].cache(CPU)
+
+
+# Training and inference mode.
+
+
+def gradient(loss: SoftBERTScoreLoss, target: Sequence[str]) -> tuple[Tensor, Tensor]:
+    logits = logits_for(loss.encoder, len(target))
+    value = loss(logits, target)
+    value.backward()
+    assert logits.grad is not None
+    return value.detach(), logits.grad
+
+
+def test_a_loss_uses_what_it_has_cached_in_a_validation(tiny, encoded):
+    loss, off = (SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2), cache_bytes=size) for size in (2**20, 0))
+    target = BATCHES[0][1]
+    with torch.inference_mode():
+        loss(logits_for(loss.encoder, len(target) + 1).detach(), [*target, TARGET[8]])
+    encoded.clear()
+    # Known and unknown texts, known ones alone, unknown ones alone.
+    for texts in ([*target, TARGET[7]], target, [TARGET[8], TARGET[7]], [TARGET[6]]):
+        found, expected = gradient(loss, texts), gradient(off, texts)
+        assert expected[1].abs().max() > 0
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * other.abs().max().item())
+            assert not one.is_inference()
+    assert encoded[next(iter(ids(loss.encoder, [TARGET[7]])))] == 1 + 2
+
+
+# Copies and lifetime.
+
+
+def test_pickles_copies_and_checkpoints_hold_no_vectors(tiny, only_new):
+    metric, loss = (
+        BERTScore(FrozenEncoder(tiny, num_layers=2), cache_bytes=0),
+        SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2)),
+    )
+
+    def sizes() -> list[int]:
+        epoch(metric)
+        gradient(loss, TARGET[:3])
+        saved = io.BytesIO()
+        module = torch.nn.ModuleDict({"metric": metric, "loss": loss})
+        torch.save(module.state_dict(), saved)
+        return [len(pickle.dumps(thing)) for thing in (metric, loss, metric.encoder)] + [saved.tell()]
+
+    before = sizes()
+    metric.cache_bytes = loss.cache_bytes = 2**30
+    after = sizes()
+    assert metric.encoder.cache(CPU).num_bytes >= sum(bytes_of(metric.encoder, text) for text in references(BATCHES))
+    # A larger number takes a few bytes more.
+    assert max(abs(a - b) for a, b in zip(after, before, strict=True)) < 100
+    for text in references(BATCHES):
+        assert text.encode() not in pickle.dumps(metric)
+    memory = live_bytes()
+    copies = [metric.clone(), copy.deepcopy(loss), pickle.loads(pickle.dumps(metric))]
+    # Each metric has a weight for every token id, and so has the loss.
+    assert live_bytes() - memory <= 3 * 8 * metric.encoder.tokenizer.vocab_size
+    assert len({id(one.encoder.cache(CPU)) for one in copies}) == 1
+
+
+@pytest.mark.parametrize("kind", ["name", "ready"])
+def test_the_cache_is_dropped_with_the_last_encoder(only_new, tiny, kind):
+    if kind == "name":
+        first, second = (
+            BERTScore(FrozenEncoder(tiny, num_layers=2)),
+            SoftBERTScoreLoss(FrozenEncoder(tiny, num_layers=2)),
+        )
+    else:
+        encoder = own_encoder()
+        first, second = BERTScore(encoder), SoftBERTScoreLoss(encoder)
+        del encoder
+    before = live_bytes()
+    epoch(first)
+    # The latest batch does not keep it either.
+    first.update(*BATCHES[0])
+    cache = weakref.ref(first.encoder.cache(CPU))
+    loss_encoder = second.encoder
+    assert loss_encoder.cache(CPU) is cache()
+    del first
+    gc.collect()
+    assert cache() is not None
+    kept = live_bytes() - before
+    # The metric's token weights are gone.
+    assert kept + 8 * loss_encoder.tokenizer.vocab_size >= sum(
+        bytes_of(loss_encoder, text) for text in references(BATCHES)
+    )
+    del second, loss_encoder
+    gc.collect()
+    assert cache() is None
+    assert live_bytes() <= before
+
+
+# On a GPU: pinned memory, streams, and the same vectors.
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@on_a_gpu
+def test_memory_is_pinned_and_vectors_are_the_same(tiny, encoded):
+    device = torch.device("cuda", torch.cuda.current_device())
+    encoder = FrozenEncoder(tiny, num_layers=2)
+    cache = VectorCache(device)
+    texts = sorted(references(BATCHES))
+
+    def fetch(some: list[str], max_bytes: int = 2**20) -> tuple[list[str], TokenVectors]:
+        return cache.fetch(some, lambda missing: encoder.encode(missing, device), max_bytes)
+
+    direct = encoder.encode(texts, device)
+    fetch(texts[:3])
+    for order, found in (fetch(texts), fetch(texts)):
+        assert order == texts
+        assert found.vectors.device == device
+        # The program reads these without waiting for the GPU.
+        assert {one.device for one in (found.ids, found.lengths, found.has_content)} == {CPU}
+        torch.testing.assert_close(found.vectors, direct.vectors, rtol=0, atol=1e-5)
+        assert torch.equal(found.ids, direct.ids)
+        assert torch.equal(found.lengths, direct.lengths)
+    assert torch.equal(fetch(texts)[1].vectors, fetch(texts)[1].vectors)
+    slabs = [text.vectors for text in cache._texts.values()]
+    assert len(slabs) == len(texts)
+    assert all(slab.is_pinned() and slab.device == CPU for slab in slabs)
+    # What is kept on one device is nothing to the other.
+    assert encoder.cache("cuda") is encoder.cache(device)
+    assert encoder.cache("cuda") is not encoder.cache("cpu")
+
+
+@on_a_gpu
+def test_streams_read_complete_vectors(tiny):
+    """Threads with separate streams read what the others write."""
+    encoder = FrozenEncoder(tiny, num_layers=2)
+    device = torch.device("cuda", torch.cuda.current_device())
+    texts = sorted(references(BATCHES))
+    on_cpu = encoder.encode(texts)
+    expected = dict(zip(texts, on_cpu.vectors.split(on_cpu.lengths.tolist(), dim=1), strict=True))
+    encoder.encode(texts, device)
+
+    def fetch(cache: VectorCache, thread: int) -> None:
+        mine = random.Random(thread).sample(texts, len(texts) - thread)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            order, found = cache.fetch(mine, lambda missing: encoder.encode(missing, device), 2**20)
+            vectors = found.vectors.cpu().split(found.lengths.tolist(), dim=1)
+        for text, one in zip(order, vectors, strict=True):
+            torch.testing.assert_close(one, expected[text], rtol=0, atol=1e-4)
+
+    for _ in range(20):
+        cache = VectorCache(device)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(partial(fetch, cache), range(4)))

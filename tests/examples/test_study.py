@@ -111,7 +111,7 @@ def test_summaries_are_those_that_man_shows():
 
 @pytest.fixture(scope="module")
 def run():
-    """A run whose texts are the references with more or fewer of their words, and whose losses contradict the scores."""
+    """A run whose texts are the references with fewer of their words, and whose losses contradict the scores."""
     _, references = real_pairs(24)
     draw, checkpoints = random.Random(0), []
     for kept, loss in zip((0.3, 0.5, 0.45, 0.6, 0.9, 0.7, 0.8, 0.75), (5, 4, 3, 3.5, 3.2, 4, 4.5, 5), strict=True):
@@ -279,7 +279,7 @@ def test_arms_start_alike_and_train_the_decoding_half(pairs, saved):
 
 
 def test_shuffled_rewards_are_those_of_the_same_input(saved):
-    generator, texts = Generator.load(saved), [f"{word} rain fell" for word in "a b c d e f g h".split()]
+    generator, texts = Generator.load(saved), [f"{word} rain fell" for word in ["a", "b", "c", "d", "e", "f", "g", "h"]]
     references = [["rain fell"]] * 4 + [["the sun"]] * 4
     true, shuffled = (make_risk(generator, 0, shuffled=one).reward(texts, references) for one in (False, True))
     assert shuffled != true

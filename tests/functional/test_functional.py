@@ -92,19 +92,6 @@ def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
         bert_score(preds, target, FrozenEncoder(minilm, num_layers=2, max_length=5, long_text="error"))
 
 
-def test_texts_beyond_the_models_limit(encoder):
-    scores, said = quietly(["word " * 600], ["word " * 600], encoder)
-    assert len(said) == 1
-    assert said[0].startswith("1 text is longer than 512 tokens and was truncated")
-    assert scores["f1"].item() == pytest.approx(1, abs=1e-6)
-
-
-@pytest.mark.parametrize("max_length", [2, 513])
-def test_impossible_max_length(minilm, max_length):
-    with pytest.raises(ValueError, match=f"max_length={max_length}"):
-        bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=2, max_length=max_length))
-
-
 @pytest.mark.parametrize("layer", [7, -8])
 def test_layer_out_of_range(minilm, layer):
     with pytest.raises(ValueError, match=f"num_layers={layer} does not exist.*layers 0 to 6"):

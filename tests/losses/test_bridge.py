@@ -3,20 +3,104 @@
 import copy
 import json
 import pickle
+from functools import cache
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModel, ByT5Tokenizer, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from bertscore_tm import FrozenEncoder
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.functional import bert_score
+from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses.soft.bridge.fidelity import FIDELITY_TEXTS
 from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.soft.predictions import encode_soft_tokens
-from tests.support.generator_tokenizers import GENERATORS, SPECIALS, TEXTS, cut_to, generator, like, wrapped
-from tests.support.models import tiny_config
-from tests.support.soft_predictions import CPU, content_ids, tiny
-from tests.support.texts import real_pairs
+from tests.support.models import EVERY_FAMILY, KINDS, tiny_config, tiny_model, tiny_tokenizer
+from tests.support.soft_predictions import COMPONENTS, CPU, IGNORE, MATCHINGS, content_ids, padded, tiny
+from tests.support.texts import real_pairs, several_references
+
+SPECIALS = ["<s>", "<pad>", "</s>"]
+GENERATORS = ["byte-bpe", "sentencepiece", "words"]
+
+TEXTS = [
+    "The cat sat on the mat.",
+    "returns a list of snake_case names, or None",
+    "a café (naïve) costs 1,234 euros 🙂",
+]
+
+
+@cache
+def texts_to_train_on():
+    return [text for side in real_pairs(240) for text in side]
+
+
+def wrapped(content, roles, **options):
+    """A tokenizer of transformers from what a tokenizer file holds."""
+    tokenizer = Tokenizer.from_str(json.dumps(content))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles, **options)
+
+
+def content_of(kind):
+    """What the file of a tiny tokenizer holds."""
+    return json.loads(tiny_tokenizer(kind).backend_tokenizer.to_str())
+
+
+def like(kind, change=None):
+    """A tiny tokenizer that decodes, with something changed."""
+    content = content_of(kind)
+    if change is not None:
+        change(content)
+    return wrapped(content, KINDS[kind].roles)
+
+
+def cut_to(texts, tokenizer):
+    """A WordPiece tokenizer whose vocabulary is cut to the pieces of some texts, as for a small domain."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    names = tokenizer.convert_ids_to_tokens(sorted({i for row in tokenizer(texts)["input_ids"] for i in row}))
+    roles = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    specials = sorted({*roles.values()})
+    vocabulary = {name: i for i, name in enumerate([*specials, *(name for name in names if name not in specials)])}
+    content["model"]["vocab"] = vocabulary
+    for token in content["added_tokens"]:
+        token["id"] = vocabulary[token["content"]]
+    content["post_processor"] = None
+    return wrapped(content, roles)
+
+
+def trained(model, trainer, pre_tokenizer, decoder=None, normalizer=None):
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    if tokenizer.token_to_id("<unk>") is not None:
+        roles["unk_token"] = "<unk>"
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
+
+
+@cache
+def generator(kind):
+    """A generator's tokenizer, trained on real texts."""
+    if kind == "byte-bpe":
+        byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=3000, special_tokens=SPECIALS, initial_alphabet=byte_level.alphabet(), show_progress=False
+        )
+        return trained(models.BPE(), trainer, byte_level, decoders.ByteLevel())
+    specials = [*SPECIALS, "<unk>"]
+    if kind == "sentencepiece":
+        trainer = trainers.UnigramTrainer(
+            vocab_size=1500, special_tokens=specials, unk_token="<unk>", show_progress=False
+        )
+        return trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), decoders.Metaspace(), normalizers.NFKC())
+    trainer = trainers.WordLevelTrainer(vocab_size=9000, special_tokens=specials, show_progress=False)
+    return trained(models.WordLevel(unk_token="<unk>"), trainer, pre_tokenizers.BertPreTokenizer())
+
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,16 +151,6 @@ def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
     torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
 
 
-def test_weights_that_are_not_known_do_not_spread(encoder):
-    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-    pieces = bridge._pieces
-    elsewhere = {*pieces.pieces[pieces.shares == 0].tolist()} - {*pieces.pieces[pieces.shares > 0].tolist()}
-    weights = torch.ones(len(encoder.embedding_table(CPU)))
-    weights[list(elsewhere)] = torch.nan
-    assert elsewhere
-    assert bridge.average_weights(weights).isfinite().all()
-
-
 def test_parts_of_words_are_continuations(encoder):
     tokenizer = generator("byte-bpe")
     bridge = VocabularyBridge(tokenizer, encoder, "expand")
@@ -117,24 +191,18 @@ def test_numbers_with_gaps(encoder):
     assert bridge.decode([[0, 7, 3, 8]]) == ["cat handcuffed"]
 
 
-def test_slow_tokenizers(encoder):
+@pytest.mark.parametrize("slow", ["generator", "encoder"])
+def test_tokenizers_written_in_python(encoder, slow):
     tokenizer = ByT5Tokenizer()
     assert not tokenizer.is_fast
-    bridge = VocabularyBridge(tokenizer, encoder, "expand")
-    ids = torch.tensor([tokenizer("a b", add_special_tokens=False)["input_ids"]])
-    soft = bridge.embed_texts(["a b"])
-    assert ids.shape == (1, 3)
-    expected = encoder.embedding_table(CPU)[content_ids(encoder, ["a b"])[0]]
-    torch.testing.assert_close(soft.embeddings[soft.content], expected)
-
-
-def test_encoder_with_a_slow_tokenizer():
-    tokenizer = ByT5Tokenizer()
-    with torch.random.fork_rng(devices=[]):
-        model = AutoModel.from_config(tiny_config("t5", vocab_size=len(tokenizer)))
-    encoder = FrozenEncoder(model, tokenizer, num_layers=1)
-    bridge = VocabularyBridge(generator("byte-bpe"), encoder, "expand")
-    assert_certain_value_of_the_text(bridge, [text for text in TEXTS if text.isascii()])
+    if slow == "encoder":
+        with torch.random.fork_rng(devices=[]):
+            model = AutoModel.from_config(tiny_config("t5", vocab_size=len(tokenizer)))
+        encoder = FrozenEncoder(model, tokenizer, num_layers=1)
+    bridge = VocabularyBridge(generator("byte-bpe") if slow == "encoder" else tokenizer, encoder, "expand")
+    assert_certain_value_of_the_text(
+        bridge, [text for text in TEXTS if text.isascii()] if slow == "encoder" else ["a b"]
+    )
 
 
 @pytest.mark.parametrize("family", ["bert", "deberta", "xlm-roberta"])
@@ -293,3 +361,248 @@ def test_made_in_inference_mode_and_trained_with(mode):
     soft = bridge.to_soft_tokens(logits.softmax(-1) @ bridge.embedding_table(CPU), ids, content)
     encode_soft_tokens(soft, bridge.encoder).vectors.sum().backward()
     assert logits.grad.any()
+
+
+# Tokenizers that agree
+
+
+def renumber(content):
+    """Give all tokens other numbers."""
+    vocab = content["model"]["vocab"]
+    order = torch.randperm(len(vocab), generator=torch.Generator().manual_seed(1)).tolist()
+    if content["model"]["type"] == "Unigram":
+        names = [name for name, _ in vocab]
+        content["model"]["vocab"] = [vocab[order.index(i)] for i in range(len(vocab))]
+        numbers = dict(zip(names, order, strict=True))
+        content["model"]["unk_id"] = order[content["model"]["unk_id"]]
+    else:
+        numbers = content["model"]["vocab"] = {name: order[i] for name, i in vocab.items()}
+    for added in content["added_tokens"]:
+        added["id"] = numbers[added["content"]]
+    content["added_tokens"].sort(key=lambda added: added["id"])
+    for name, special in content["post_processor"]["special_tokens"].items():
+        special["ids"] = [numbers[name]]
+
+
+def renamed(kind):
+    """What makes of RoBERTa's kind of tokenizer one of GPT-2's: the same merges, one special token of another name."""
+    content = content_of(kind)
+    specials = {added["content"] for added in content["added_tokens"]}
+    names = ["<|endoftext|>", *(name for name in content["model"]["vocab"] if name not in specials)]
+    content["model"]["vocab"] = {name: i for i, name in enumerate(names)}
+    content["added_tokens"] = [{**content["added_tokens"][0], "id": 0, "content": "<|endoftext|>"}]
+    content["post_processor"] = None
+    return content
+
+
+def test_the_encoders_own_tokenizer_shares_the_table(encoder, minilm):
+    bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
+    assert bridge.mode == "identity"
+    assert bridge.embedding_table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
+    assert bridge.control_ids == encoder.tokenizer.control_ids
+    assert bridge.end_ids == encoder.tokenizer.end_ids
+    weights = torch.arange(bridge.vocab_size).float()
+    torch.testing.assert_close(bridge.average_weights(weights), weights)
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "deberta", "deberta-v2", "xlm-roberta", "gpt2"])
+def test_other_numbers(family):
+    encoder = tiny(family)
+    bridge = VocabularyBridge(like(EVERY_FAMILY[family], renumber), encoder)
+    assert bridge.mode == "identity"
+    texts = [" " + text for text in TEXTS] if encoder.tokenizer.prefix_space else TEXTS
+    soft = bridge.embed_texts(texts)
+    for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
+        expected = encoder.embedding_table(CPU)[content_ids(encoder, [text])[0]]
+        assert torch.equal(embeddings[content], expected)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_gpt2_and_roberta(order):
+    # Special tokens of other names and numbers, the same merges and space marks.
+    gpt2 = wrapped(renamed("bytes"), KINDS["gpt2"].roles)
+    first, second = (gpt2, like("bytes"))[::order]
+    model, _ = tiny_model("roberta")
+    encoder = FrozenEncoder(model, second, num_layers=2)
+    bridge = VocabularyBridge(first, encoder)
+    assert bridge.mode == "identity"
+    table, names = encoder.embedding_table(CPU), second.get_vocab()
+    for name, i in first.get_vocab().items():
+        expected = table[names[name]] if name in names else torch.zeros(table.shape[1])
+        assert torch.equal(bridge.embedding_table(CPU)[i], expected)
+
+
+def test_added_tokens_take_the_pieces_of_their_text(encoder, minilm):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    tokenizer.add_tokens(["<table_row>"])
+    bridge = VocabularyBridge(tokenizer, encoder)
+    assert bridge.mode == "identity"
+    table = encoder.embedding_table(CPU)
+    expected = table[content_ids(encoder, ["<table_row>"])[0]].mean(0)
+    torch.testing.assert_close(bridge.embedding_table(CPU)[-1], expected)
+    assert torch.equal(bridge.embedding_table(CPU)[:-1], table)
+
+
+def cut_otherwise(content):
+    model = content["model"]
+    if model["type"] == "WordPiece":
+        content["normalizer"] = None  # no lower case
+    elif model["type"] == "BPE":
+        model["merges"][-300:] = model["merges"][-300:][::-1]
+    else:
+        scores = [score for _, score in model["vocab"]][::-1]
+        model["vocab"] = [[name, score] for (name, _), score in zip(model["vocab"], scores, strict=True)]
+
+
+def without_spaces(content):
+    parts = [{"type": "WhitespaceSplit"}, content["pre_tokenizer"]]
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": parts}
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        *((family, cut_otherwise) for family in ("bert", "deberta", "deberta-v2", "xlm-roberta")),
+        ("deberta", without_spaces),
+    ],
+)
+def test_the_same_names_for_other_texts(family, change):
+    changed = like(EVERY_FAMILY[family], change)
+    assert changed.get_vocab() == tiny(family).tokenizer.vocabulary
+    assert VocabularyBridge(changed, tiny(family)).mode != "identity"
+    with pytest.raises(ValueError, match="mode='identity' needs tokenizers that split texts into the same tokens"):
+        VocabularyBridge(changed, tiny(family), "identity")
+
+
+# The loss of a generator whose tokenizer is not the encoder's
+
+
+@cache
+def whole_words():
+    """A tokenizer of whole words and punctuation, which splits where the encoder's splits."""
+    texts = [*FIDELITY_TEXTS, *(text for side in real_pairs(240) for text in side)]
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    specials = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=[*specials.values()]))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **specials)
+
+
+@pytest.fixture(scope="module")
+def words_bridge(encoder):
+    """The bridge from whole words, whose table takes longer to build than most tests."""
+    return VocabularyBridge(whole_words(), encoder)
+
+
+def ids_of(tokenizer, texts):
+    return padded([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
+
+
+def certain(labels, size, scale=1000.0):
+    # At scales near 100, probabilities are denormal numbers, which processors multiply slowly.
+    return torch.zeros(*labels.shape, size).scatter_(-1, labels.clamp(min=0)[..., None], scale)
+
+
+def written(tokenizer, labels):
+    """The texts that the labels say, which need not be the texts they came from."""
+    return tokenizer.batch_decode([row[row != IGNORE] for row in labels], skip_special_tokens=True)
+
+
+def test_certain_predictions_have_the_score_of_the_decoded_text(encoder, pairs, words_bridge):
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, pairs[0][:10])
+    texts, references = written(tokenizer, labels), several_references(pairs[1][:10])
+    corpus = pairs[1][:60]
+    for idf in (False, BERTScore(encoder, idf=corpus)):
+        expected = bert_score(texts, references, encoder, idf=idf and corpus)
+        for matching in MATCHINGS:
+            loss = SoftBERTScoreLoss(
+                encoder, tokenizer=words_bridge, matching=matching, matching_temperature=1e-6, idf=idf, reduction="none"
+            )
+            assert loss.bridge.mode == "expand"
+            scores = loss(certain(labels, len(tokenizer)), references, labels != IGNORE, return_components=True)[1]
+            for name in COMPONENTS:
+                assert (scores[name] - expected[name]).abs().max() < 1e-5
+
+
+def test_labels_are_decoded(encoder, pairs, words_bridge):
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, pairs[0][:4])
+    end = tokenizer.eos_token_id
+    with_ends = torch.nn.functional.pad(labels, (0, 2), value=IGNORE)
+    for row in with_ends:
+        row[int((row != IGNORE).sum())] = end
+    loss = SoftBERTScoreLoss(encoder, tokenizer=words_bridge, reduction="none")
+    z = certain(with_ends, len(tokenizer), 6.0)
+    by_labels = loss(z, with_ends)
+    by_texts = loss(z[:, :-2], written(tokenizer, labels), labels != IGNORE)
+    assert torch.allclose(by_labels, by_texts, atol=1e-6)
+    assert by_labels.mean() < 0.3
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand"])
+def test_gradcheck(mode):
+    model, own = tiny_model("bert")
+    encoder = FrozenEncoder(model, own, num_layers=2, dtype="float64")
+    tokenizer = tiny_tokenizer("bytes")
+    labels = ids_of(tokenizer, ["a black cat", "it rains"])
+    generator = torch.Generator().manual_seed(0)
+    base = certain(labels, len(tokenizer), 6.0).double()
+    directions = torch.randn(4, *base.shape, generator=generator, dtype=torch.float64)
+    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0), reduction="none")
+
+    def along(x):
+        return loss(base + torch.einsum("k,kbtv->btv", x, directions), ["a cat", "rain"], labels != IGNORE)
+
+    x = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.grad(along(x).sum(), x)[0].abs().max() > 1e-4
+    assert torch.autograd.gradcheck(along, x, eps=1e-6, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand"])
+def test_hidden_states_give_what_logits_give(encoder, mode):
+    tokenizer = whole_words()
+    labels = ids_of(tokenizer, ["a black cat sat", "it rains"])
+    loss = SoftBERTScoreLoss(encoder, VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0))
+    torch.manual_seed(0)
+    # Wider than the vocabulary, as output layers often are.
+    head, hidden = torch.nn.Linear(32, len(tokenizer) + 24), torch.randn(*labels.shape, 32)
+    results = []
+    for from_hidden in (False, True):
+        leaf = hidden.clone().requires_grad_()
+        value = loss.forward_hidden(leaf, head, labels) if from_hidden else loss(head(leaf), labels)
+        value.backward()
+        results.append((value.detach(), leaf.grad))
+    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=1e-4)
+    assert torch.equal(loss(head(hidden), labels, return_components=True)[0], loss(head(hidden), labels))
+    content = (labels != IGNORE) & ~torch.isin(labels, torch.tensor(loss.bridge.control_ids))
+    assert torch.equal(results[0][1].abs().sum(-1) > 0, content)
+
+
+@pytest.mark.parametrize("mode", ["mean", "expand"])
+@pytest.mark.parametrize(("texts", "min_fidelity"), [(None, 0), (["it rains today", "a cat sat on the mat"], 0.85)])
+def test_low_fidelity_is_refused_or_reported_with_advice(encoder, mode, texts, min_fidelity):
+    bridge = VocabularyBridge(tiny_tokenizer("bytes"), encoder, mode, min_fidelity=min_fidelity)
+    said = rf"texts score 0\.\d+ against themselves through the bridge from .* \(mode='{mode}'\)"
+    refused = min_fidelity > 0
+    with pytest.raises(ValueError, match=said) if refused else pytest.warns(UserWarning, match=said) as found:
+        SoftBERTScoreLoss(encoder, bridge, fidelity_texts=texts)
+    said = str(found.value if refused else found[0].message)
+    assert ("mode='auto' selects" in said) is (mode == "mean")
+    assert ("fidelity_texts=" in said) is (texts is None)
+    assert ("below 0.85" in said and "min_fidelity=0)" in said) is refused
+
+
+def test_a_bridge_may_be_shared(encoder, minilm):
+    bridge = VocabularyBridge(whole_words(), encoder)
+    first, second = (
+        SoftBERTScoreLoss(encoder, tokenizer=bridge),
+        SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=2), tokenizer=bridge),
+    )
+    assert first.bridge is second.bridge is copy.deepcopy(first).bridge is bridge
+    assert "bridge='expand'" in repr(pickle.loads(pickle.dumps(first)))
+    with pytest.raises(ValueError, match=r"logits have a vocabulary of 10, the generator's tokenizer has \d+ tokens"):
+        first(torch.zeros(1, 2, 10), ["a"])
+    with pytest.raises(ValueError, match="another encoder's vocabulary"):
+        SoftBERTScoreLoss(FrozenEncoder(*tiny_model("bert"), num_layers=1), tokenizer=bridge)

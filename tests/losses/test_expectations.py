@@ -5,12 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from bertscore_tm.losses import expected_embedding, linear_expected_embedding, softmax_relaxation
 from bertscore_tm.losses.soft import expectations
 from bertscore_tm.losses.soft.expectations import softmax_expectation
+from tests.support.soft_predictions import Largest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -266,23 +265,6 @@ def test_bad_arguments(changes, error, message):
 # From hidden states: memory and unwanted gradients
 
 
-class Largest(TorchDispatchMode):
-    """Keeps how many numbers the largest storage had that an operation made or wrote to."""
-
-    def __init__(self, *known):
-        super().__init__()
-        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
-        self.numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
-                storage = tensor.untyped_storage().nbytes() // tensor.element_size()
-                self.numbers = max(self.numbers, storage, tensor.numel())
-        return out
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("with_target", [False, True])
 def test_no_tensor_of_positions_times_vocabulary(dtype, with_target):
@@ -314,16 +296,6 @@ def test_only_gradients_that_are_wanted_are_computed(wanted):
             assert_close(leaf.grad, full[i], 1e-5)
     expected = vocabulary * features if 1 in wanted else vocabulary if 2 in wanted else 2 * positions * chunk_size
     assert largest.numbers <= max(expected, chunk_size * features)
-
-
-def test_one_of_both_results_alone():
-    tensors = make()
-    leaves, target = tensors[:3], torch.full((2, 3), 9)
-    y, loss = found_in(*tensors, target, excluded_ids=[1], chunk_size=6)
-    assert_close(gradients(y, leaves), gradients(plain(*tensors, 1.0, [1]), leaves), 1e-5)
-    y, loss = found_in(*tensors, target, excluded_ids=[1], chunk_size=6)
-    expected = torch.autograd.grad(plain_cross_entropy(*leaves, target), leaves)
-    assert_close(torch.autograd.grad(loss, leaves), expected, 1e-5)
 
 
 def test_arguments_of_any_layout_are_left_as_they_are():

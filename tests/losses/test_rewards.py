@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.encoder import default_device
 from bertscore_tm.functional import bert_score, rank_candidates
 from bertscore_tm.losses.sequence.rewards import BERTScoreReward
+from tests.support.models import counted_texts
 from tests.support.texts import several_references
 
 TOLERANCE = 1e-6
@@ -39,21 +39,16 @@ def say(text, role="assistant"):
 
 
 @pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A baseline table of one's own."""
+    path = tmp_path_factory.mktemp("baseline") / "table.csv"
+    path.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.{layer}1,.{layer}2,.{layer}3\n" for layer in range(6)))
+    return path
+
+
+@pytest.fixture(scope="module")
 def corpus(pairs):
     return pairs[0][:10], pairs[1][:10]
-
-
-@pytest.fixture
-def encoded(monkeypatch):
-    """The texts of every pass through the encoder from now on."""
-    passes, encode = [], FrozenEncoder.encode
-
-    def watched(self, texts, *args, **options):
-        passes.append(list(texts))
-        return encode(self, texts, *args, **options)
-
-    monkeypatch.setattr(FrozenEncoder, "encode", watched)
-    return passes
 
 
 @pytest.mark.parametrize("idf", [False, True])
@@ -169,27 +164,20 @@ def test_rewards_of_one_trainer_have_different_names(minilm):
     assert [pickle.loads(pickle.dumps(each)).__name__ for each in rewards] == ["bertscore_recall_layer3", "guarded"]
 
 
-def test_several_references_in_every_form(encoder):
-    reward = BERTScoreReward(encoder)
-    several = ["the cat", "a black cat"]
-    expected = reward(["a cat"], [several])
-    for reduce, function in (("max", max), ("mean", statistics.mean)):
-        reduced = BERTScoreReward(encoder, references_reduce=reduce)(["a cat"], [several])
-        assert reduced == pytest.approx([function(reward(["a cat"] * 2, several))], abs=TOLERANCE)
-    for form in (tuple(several), [[say(text)] for text in several], ["the cat", [say("a black cat")]]):
-        assert reward(["a cat"], [form]) == expected
-
-
-def test_mean_over_the_references_by_default_as_in_a_ranking(encoder):
+def test_several_references_in_every_form_as_in_a_ranking(encoder):
     candidates, references = ["a cat", "it rains", "no"], [["the cat", "a dog", "cats"], None, ["no"]]
-    rewards = BERTScoreReward(encoder)(candidates, references)
-    ranked = rank_candidates([["a cat"], ["no"]], [references[0], references[2]], encoder)
-    assert [rewards[0], rewards[2]] == pytest.approx([scores.item() for scores in ranked.scores], abs=TOLERANCE)
-    expected = bert_score(["a cat"] * 3, references[0], encoder)["f1"].mean().item()
-    assert rewards[0] == pytest.approx(expected, abs=1e-6)
-    assert rewards[1] is None
-    assert rewards[2] == pytest.approx(1, abs=1e-6)
-    assert BERTScoreReward(encoder)([], []) == []
+    each = bert_score(["a cat"] * 3, references[0], encoder)["f1"].tolist()
+    for reduce, function in (("max", max), ("mean", statistics.mean)):
+        reward = BERTScoreReward(encoder, references_reduce=reduce)
+        found = reward(candidates, references)
+        ranked = rank_candidates([["a cat"], ["no"]], [references[0], ["no"]], encoder, references_reduce=reduce)
+        assert [found[0], found[2]] == pytest.approx([scores.item() for scores in ranked.scores], abs=TOLERANCE)
+        assert found == [pytest.approx(function(each), abs=TOLERANCE), None, pytest.approx(1, abs=TOLERANCE)]
+    several = references[0]
+    default = BERTScoreReward(encoder)
+    assert default(candidates, references) == found
+    for form in (tuple(several), [[say(text)] for text in several], [several[0], [say(several[1])], several[2]]):
+        assert default(["a cat"], [form]) == pytest.approx(found[:1], abs=TOLERANCE)
     with pytest.raises(ValueError, match="references_reduce='min' is not one of 'mean', 'max'"):
         BERTScoreReward(encoder, references_reduce="min")
 
@@ -199,18 +187,11 @@ def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm, tmp_p
     last = FrozenEncoder(minilm, num_layers=6)
     candidates = ["rain", "Creates an SSL context with defaults."]
     references = ["Create a SSLContext object with default settings.", "a cat sat on the mat"]
-    scores = [bert_score([candidate] * 2, references, last) for candidate in candidates]
-    beside = scores[0]["precision"][0], scores[0]["recall"][0], scores[0]["f1"][0]
+    formula = [bert_score([candidate] * 2, references, last)["f1"] for candidate in candidates]
     # Unrelated texts, for which the formula gives more than for a paraphrase.
-    assert beside[0] > 0 > beside[1]
-    assert beside[2] > 0.9 > 0.5 > scores[1]["f1"][0]
-    expected = []
-    for each in scores:
-        of_pairs = [
-            f1 if min(p, r) > 0 else min(p, r)
-            for p, r, f1 in zip(*(each[name].tolist() for name in ("precision", "recall", "f1")), strict=True)
-        ]
-        expected.append(max(of_pairs) if reduce == "max" else statistics.mean(of_pairs))
+    assert formula[0][0] > 0.9 > 0.5 > formula[1][0]
+    [ranked] = rank_candidates([candidates], [references], last, references_reduce=reduce).scores
+    expected = ranked.tolist()
     reward = BERTScoreReward(last, references_reduce=reduce)
     assert reward(candidates, [references] * 2) == pytest.approx(expected, abs=TOLERANCE)
     assert expected[0] < 0.1 < expected[1]
@@ -224,27 +205,13 @@ def test_f1_beside_its_pole_is_the_smaller_of_precision_and_recall(minilm, tmp_p
 # --- one pass, and what is kept
 
 
-@pytest.mark.parametrize("cache_bytes", [0, 2**28])
-def test_each_text_is_encoded_once_in_a_call_of_several_steps(minilm, corpus, encoded, monkeypatch, cache_bytes):
-    texts = list(dict.fromkeys(corpus[0]))
-    pairs = [(one, other) for one in texts for other in texts]
-    reward = BERTScoreReward(FrozenEncoder(minilm, num_layers=3), cache_bytes=cache_bytes)
-    expected = reward(*map(list, zip(*pairs, strict=True)))
-    reward.encoder.cache(default_device(), of_losses=True).clear()
-    encoded.clear()
-    monkeypatch.setattr("bertscore_tm.scoring.corpus._ELEMENTS_PER_STEP", 384 * 200)
-    assert reward(*map(list, zip(*pairs, strict=True))) == pytest.approx(expected, abs=1e-6)
-    assert len(encoded) > 1
-    assert Counter(text for texts in encoded for text in texts) == Counter(texts)
-
-
-def test_references_are_kept_for_later_calls(minilm, corpus, encoded):
+def test_references_are_kept_for_later_calls(minilm, corpus):
     encoder = FrozenEncoder(minilm, num_layers=3)
     reward = BERTScoreReward(encoder)
     first = reward(*corpus)
-    encoded.clear()
-    assert reward(*corpus) == first
-    assert Counter(text for texts in encoded for text in texts) == Counter(set(corpus[0]))
+    with counted_texts() as encoded:
+        assert reward(*corpus) == first
+    assert encoded == Counter(map(tuple, encoder.tokenizer(sorted(set(corpus[0]))).ids))
     assert first == pytest.approx(BERTScoreReward(encoder, cache_bytes=0)(*corpus), abs=TOLERANCE)
     assert len(encoder.cache("cpu", of_losses=True)) == len(set(corpus[1]))
 

@@ -35,18 +35,6 @@ def test_reductions(encoder):
             assert component.item() == pytest.approx(getattr(rows_components[name], reduction)().item(), rel=1e-6)
 
 
-def test_generator_with_the_same_vocabulary_needs_no_other_table(encoder):
-    loss = SoftBERTScoreLoss(encoder, tokenizer=encoder.tokenizer.tokenizer)
-    labels = labels_of(encoder)
-    z = near_labels(encoder, labels)
-    # The same vectors; the last digit of a product may depend on where they lie in memory.
-    assert loss(z, labels).item() == pytest.approx(SoftBERTScoreLoss(encoder)(z, labels).item(), abs=1e-7)
-    vocabulary = loss._vocabulary.load(CPU)[0]
-    assert vocabulary.table.data_ptr() == encoder.embedding_table(CPU).data_ptr()
-    # Uniform weights need no table, and averaged ones would be one.
-    assert vocabulary.weights is None
-
-
 @pytest.mark.parametrize("as_texts", [True, False])
 def test_long_rows_are_refused_and_long_padding_is_not(minilm, encoder, as_texts):
     short = FrozenEncoder(minilm, num_layers=5, max_length=10)

@@ -1,4 +1,4 @@
-"""Matchings of the loss: by name, as callables, and on plain tensors."""
+"""Relaxations and matchings of the loss: by name, as callables, and on plain tensors."""
 
 import math
 from typing import get_args
@@ -7,9 +7,124 @@ import pytest
 import torch
 
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, TokenMass
-from bertscore_tm.losses import SoftBERTScoreLoss, soft_precision_recall_f1
+from bertscore_tm.losses import (
+    SoftBERTScoreLoss,
+    expected_embedding,
+    gumbel_softmax_relaxation,
+    soft_precision_recall_f1,
+    softmax_relaxation,
+)
 from bertscore_tm.losses.soft.matching import MatchingName
+from bertscore_tm.losses.soft.relaxation import RELAXATIONS, RelaxationName
 from tests.support.soft_predictions import labels_of, near_labels
+
+HALVES = [torch.bfloat16, torch.float16]
+
+each_relaxation = pytest.mark.parametrize("relaxation", RELAXATIONS.values(), ids=RELAXATIONS)
+
+
+def noise(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 1.0, 5.0])
+@pytest.mark.parametrize("excluded", [(), (0, 6)])
+def test_rows_are_the_softmax_over_content(temperature, excluded):
+    z = noise(1, 2, 7, dtype=torch.float64).requires_grad_()
+    p = softmax_relaxation(z, temperature, excluded)
+    content = [k for k in range(7) if k not in excluded]
+    weights = torch.exp(z / temperature)[..., content]
+    assert torch.allclose(p[..., content], weights / weights.sum(-1, keepdim=True), rtol=1e-12)
+    assert (p[..., list(excluded)] == 0).all()
+    (gradient,) = torch.autograd.grad((p * noise(7, dtype=torch.float64, seed=1)).sum(), z)
+    assert (gradient[..., list(excluded)] == 0).all()
+    assert torch.autograd.gradcheck(lambda z: softmax_relaxation(z, temperature, excluded), z)
+
+
+def test_low_temperature_gives_one_hot_and_high_temperature_uniform():
+    z = noise(5, 9)
+    assert torch.equal(softmax_relaxation(z, 1e-5), torch.nn.functional.one_hot(z.argmax(-1), 9).float())
+    assert torch.allclose(softmax_relaxation(z, 1e6), torch.full((5, 9), 1 / 9), atol=1e-5)
+    assert softmax_relaxation(torch.tensor([1.0, 50.0, 2.0]), 1e-4, [1]).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_expected_embedding_is_the_weighted_sum_of_embeddings(shape, dtype):
+    p, table = noise(*shape, dtype=dtype).softmax(-1), noise(5, 4, dtype=dtype, seed=1)
+    expected = sum(p[..., k, None] * table[k] for k in range(5))
+    result = expected_embedding(p, table)
+    assert result.dtype == expected_embedding(p, table.bfloat16()).dtype == dtype
+    assert torch.allclose(result, expected, rtol=1e-5, atol=1e-6)
+    leaves = p.double().requires_grad_(), table.double().requires_grad_()
+    assert torch.autograd.gradcheck(expected_embedding, leaves)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_autocast_does_not_lower_the_precision(dtype):
+    z, table = noise(3, 700), noise(700, 16, seed=1)
+    plain = expected_embedding(softmax_relaxation(z), table)
+    with torch.autocast("cpu", dtype):
+        p = softmax_relaxation(z)
+        result = expected_embedding(p, table)
+        assert (p @ table).dtype == dtype
+    assert p.dtype == result.dtype == torch.float32
+    assert torch.equal(result, plain)
+
+
+def test_gumbel_samples_are_distributed_as_the_softmax_and_depend_on_the_seed():
+    z = noise(6).expand(20000, 6)
+    torch.manual_seed(0)
+    sampled, other = gumbel_softmax_relaxation(z, 0.5, [2]), gumbel_softmax_relaxation(z, 0.5, [2])
+    torch.manual_seed(0)
+    assert torch.equal(gumbel_softmax_relaxation(z, 0.5, [2]), sampled)
+    assert not torch.equal(other, sampled)
+    shares = torch.bincount(sampled.argmax(-1), minlength=6) / 20000
+    assert torch.allclose(shares, softmax_relaxation(z[0], 1.0, [2]), atol=4 * (0.25 / 20000) ** 0.5)
+    assert torch.allclose(sampled.sum(-1), torch.ones(20000))
+    assert (sampled[:, 2] == 0).all()
+
+
+@each_relaxation
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
+def test_every_relaxation_gives_probabilities_of_any_logits(relaxation, dtype):
+    largest, inf = torch.finfo(dtype).max, torch.inf
+    rows = [[0.0] * 5, [1e4, -1e4, 3.0, 0.0, 1.0], [largest, -largest, 0.0, largest, 1.0], [-0.9 * largest] * 5]
+    rows += [[-inf, 0.0, 1.0, -inf, -inf], [0.0, -inf, -inf, -inf, -inf], [-inf, -inf, -inf, -inf, 1.0]]
+    z = torch.tensor(rows, dtype=torch.float64).to(dtype).requires_grad_()
+    for temperature in (1.0, 0.01, 1e-3):
+        p = relaxation(z, temperature, [4])
+        assert p.dtype == torch.promote_types(dtype, torch.float32)
+        assert torch.allclose(p.sum(-1), torch.ones(len(rows), dtype=p.dtype), atol=1e-5)
+        assert (p >= 0).all()
+        assert (p[:-1, 4] == 0).all()
+        (gradient,) = torch.autograd.grad((p * torch.arange(5)).sum(), z)
+        assert gradient.isfinite().all()
+
+
+@each_relaxation
+@pytest.mark.parametrize("row", [[0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3], ids=str)
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_a_row_without_a_finite_maximum_is_nan_and_so_is_its_gradient(relaxation, row, temperature):
+    """Gradient scalers skip such a step; other rows are unaffected."""
+    z = torch.tensor([[1.0, 3.0, 2.0], row], requires_grad=True)
+    p = []
+    for rows in (z, z[:1].expand(2, 3)):
+        torch.manual_seed(0)
+        p.append(relaxation(rows, temperature))
+    assert p[0][1].isnan().all()
+    assert torch.equal(p[0][0], p[1][0])
+    gradients = [torch.autograd.grad((rows[:2] * torch.arange(3)).sum(), z)[0] for rows in p]
+    assert gradients[0][1].isnan().all()
+    assert gradients[0][0].isfinite().all()
+
+
+def test_names_and_temperatures():
+    assert (*RELAXATIONS,) == get_args(RelaxationName)
+    for relaxation in RELAXATIONS.values():
+        for temperature in (0, -1.0, float("nan")):
+            with pytest.raises(ValueError, match="temperature must be above 0, got"):
+                relaxation(torch.zeros(3), temperature)
 
 
 def test_names_of_matchings():

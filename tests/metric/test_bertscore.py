@@ -16,8 +16,10 @@ from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
+from bertscore_tm.scoring import corpus
 from bertscore_tm.scoring.corpus import forget_batch
 from tests.support.metric_batches import FIRST, SECOND, THIRD, assert_equal, mean, per_pair, updated
+from tests.support.models import counted_texts
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +128,6 @@ def fail_encoding(error: BaseException) -> Callable[..., None]:
         (("one", ["one"]), TypeError, False, "update"),
         ((["word " * 600], ["one"]), ValueError, True, "forward"),
         # Of encoding.
-        (SECOND, torch.OutOfMemoryError, True, "update"),
         (SECOND, KeyboardInterrupt, False, "forward"),
         (SECOND, AttributeError, False, "update"),
     ],
@@ -172,19 +173,61 @@ def test_warns_with_counts_once_per_compute(minilm, sync_on_compute):
     assert texts[1].startswith("3 texts are longer than 8 tokens")
 
 
+@pytest.mark.parametrize("how", ["update", "forward"])
+def test_a_step_that_fails_leaves_the_whole_update_out(encoder, texts, monkeypatch, how):
+    metric = updated(BERTScore(encoder, reduction="none"), FIRST)
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 150 * 384)
+    encode, left = FrozenEncoder.encode, [3]
+
+    def failing_later(self: FrozenEncoder, *args: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise torch.OutOfMemoryError("too much")
+        return encode(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FrozenEncoder, "encode", failing_later)
+        with pytest.raises(torch.OutOfMemoryError, match="too much"):
+            getattr(metric, how)(*texts)
+    assert left == [0]
+    metric.update(*SECOND)
+    assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND))
+
+
+# --- the latest batch
+
+
+def test_metrics_that_alternate_with_other_texts(encoder):
+    first, second = BERTScore(encoder), BERTScore(encoder, idf=True)
+    batches = (FIRST, SECOND, THIRD)
+    for number in range(3):
+        first.update(*batches[number])
+        second.update(*batches[number - 1])
+    assert_equal(first.compute(), mean(per_pair(encoder, *batches)))
+    assert_equal(second.compute(), mean(per_pair(encoder, *batches, idf=True)))
+
+
+def test_no_batch_is_kept_after_compute_or_reset(encoder):
+    owner = encoder.cache(torch.device("cpu"))
+    metric = BERTScore(encoder)
+    for end in (metric.compute, metric.reset):
+        metric.update(*FIRST)
+        assert owner in corpus._latest
+        end()
+        assert owner not in corpus._latest
+
+
 # --- forward
 
 
-def test_forward_encodes_once_and_refuses_a_synced_metric(encoder, monkeypatch):
-    calls = []
-    encode = FrozenEncoder.encode
-    monkeypatch.setattr(FrozenEncoder, "encode", lambda *args, **kwargs: calls.append(1) or encode(*args, **kwargs))
+def test_forward_encodes_once_and_refuses_a_synced_metric(encoder):
     # What the encoder keeps of other tests would not be encoded again.
     forget_batch(encoder, torch.device("cpu"))
     metric = BERTScore(encoder, dist_sync_on_step=True, cache_bytes=0)
-    metric(*FIRST)
-    metric.compute()
-    assert len(calls) == 1
+    with counted_texts() as encoded:
+        metric(*FIRST)
+        metric.compute()
+    assert sorted(encoded.values()) == [1] * 4
     metric.sync(dist_sync_fn=lambda tensor, group: [tensor], distributed_available=lambda: True)
     with pytest.raises(TorchMetricsUserError, match="unsync"):
         metric(*FIRST)

@@ -1,14 +1,18 @@
-"""What the metric's options change: picked layers, intervals, and objects with a metric's own settings."""
+"""What the metric's options change: weights, picked layers, intervals, and objects with a metric's own settings."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import bert_score as oracle
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES, bert_score
@@ -16,26 +20,98 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.statistics import mean_interval
-from tests.support.models import tiny_model
+from tests.support.metric_kinds import LAYERS, MAPPING, TOLERANCE, VOCABULARY
 from tests.support.ranks import run_ranks
-from tests.support.short_pairs import (
-    CORPUS,
-    COUNT,
-    INTERVAL,
-    LAYERS,
-    ONE,
-    PREDS,
-    SEVERAL,
-    TARGET,
-    assert_close,
-    baseline,
-    mean,
-    stacked,
-    updated,
-    weights,
-)
+from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+COUNT = 8
+
+# Real texts, cut short.
+PREDS, TARGET = ([" ".join(text.split()[:9]) for text in side] for side in real_pairs(COUNT))
+SEVERAL = several_references(TARGET)
+
+# A corpus that is not the references, with documents that come twice.
+CORPUS = [*PREDS[:5], *TARGET[4:], *TARGET[4:6]]
+INTERVAL = ("f1_low", "f1_high")
+
+# One pair at a time, since the reference package lets padding take part in the matching.
+ONE = {"batch_size": 1, "nthreads": 0, "device": "cpu"}
+
+
+def updated(metric: BERTScore, preds: Sequence[str] = PREDS, target: Sequence[Any] = TARGET) -> BERTScore:
+    """A metric with pairs in batches of three."""
+    for start in range(0, len(preds), 3):
+        metric.update(preds[start : start + 3], target[start : start + 3])
+    return metric
+
+
+def stacked(found: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack([found[name] for name in SCORES])
+
+
+def assert_close(found: Tensor, wanted: Tensor, tolerance: float = TOLERANCE) -> None:
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted.float(), rtol=0, atol=tolerance)
+
+
+def mean(scores: Tensor) -> Tensor:
+    return scores.double().mean(-1).float()
+
+
+def baseline(folder: Any) -> str:
+    """A table in which all numbers differ."""
+    path = folder / "table.csv"
+    rows = [f"{layer},{0.1 + layer / 20},{0.2 + layer / 25},{0.15 + layer / 30}" for layer in range(7)]
+    path.write_text("\n".join(["LAYER,P,R,F", *rows]))
+    return str(path)
+
+
+@pytest.mark.parametrize(("how", "side"), [("update", 0), ("forward", 1)])
+def test_a_token_without_a_weight_loses_nothing(encoder, how, side):
+    known = encoder.tokenizer([*PREDS, *TARGET]).ids
+    mapping = {token: 1 + token % 3 for row in known for token in row}
+    metric = updated(BERTScore(encoder, idf=mapping, reduction="none"))
+    assert_close(stacked(metric.compute()), stacked(bert_score(PREDS, TARGET, encoder, idf=mapping)))
+    before, count = metric.compute(), len(metric.scores)
+    bad = [[PREDS[0], PREDS[1]], [TARGET[0], TARGET[1]]]
+    bad[side][0] = "zebra"
+    with pytest.raises(ValueError, match=r"no weight for token id \d+ \('zebra'\).*pass texts"):
+        getattr(metric, how)(*bad)
+    assert len(metric.scores) == count
+    assert torch.equal(stacked(metric.compute()), stacked(before))
+    metric.update(PREDS[:1], TARGET[:1])
+    assert_close(metric.compute()["f1"][-1:], before["f1"][:1])
+
+
+def test_a_mapping_is_read_once_and_not_changed(encoder):
+    mapping = defaultdict(lambda: 0.5, {token: float(token % 5) for token in range(1000, 4000)})
+    every_weight, size = dict.fromkeys(range(VOCABULARY), 0.5) | mapping, len(mapping)
+    metric = BERTScore(encoder, idf=mapping, reduction="none")
+    updated(metric)
+    assert len(mapping) == size
+    mapping.clear()
+    updated(metric)
+    expected = bert_score(PREDS * 2, TARGET * 2, encoder, idf=every_weight)
+    assert_close(stacked(metric.compute()), stacked(expected))
+
+
+def test_warns_about_a_truncated_corpus(minilm):
+    sents = ["word " * 20, "short", "other " * 9, "other " * 9]
+    with pytest.warns(UserWarning, match="3 texts of idf are longer than 8 tokens and were truncated") as caught:
+        metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8), idf=sents)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Their number is nothing of the pairs'.
+        metric.update("short", "short")
+        metric.compute()
+        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS), idf=sents)
+        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8, long_text="window"), idf=sents)
+    with pytest.raises(ValueError, match="the limit is 8"):
+        BERTScore(FrozenEncoder(minilm, num_layers=LAYERS, max_length=8, long_text="error"), idf=sents)
 
 
 # --- a layer of all
@@ -52,17 +128,6 @@ def test_a_picked_layer(minilm, every, layer, idf):
     assert_close(stacked(found), stacked(bert_score(PREDS, SEVERAL, cut, idf=idf)))
     theirs = oracle.score(PREDS, SEVERAL, model_type=minilm, num_layers=number, idf=idf, **ONE)
     assert_close(stacked(found), torch.stack(theirs))
-
-
-@pytest.mark.parametrize("family", ["gpt2", "modernbert"])
-def test_a_picked_layer_of_a_model_with_a_final_norm(family):
-    """Every layer comes with the norm, as that of a model that is cut there."""
-    ready, tokenizer = tiny_model(family)
-    every = FrozenEncoder(ready, tokenizer, all_layers=True)
-    for layer in range(every.num_layers + 1):
-        picked = BERTScore(every, layer=layer, reduction="none")
-        cut = FrozenEncoder(ready, tokenizer, num_layers=layer)
-        assert_close(stacked(updated(picked).compute()), stacked(bert_score(PREDS, TARGET, cut)))
 
 
 def test_negative_numbers_count_from_the_models_last_layer(minilm, encoder):
@@ -175,8 +240,6 @@ def test_impossible_cache_bytes(encoder, make):
 
 
 # --- weights, pairs and alignments with a metric's own settings
-
-
 def weights_on_a_rank(rank, folder):
     metric = BERTScore(FrozenEncoder(folder, num_layers=LAYERS), idf=True)
     # The last pair on both ranks, as a sampler would repeat it; the second rank has nothing else.
@@ -209,8 +272,8 @@ def test_weights_for_a_loss(encoder):
         count = sum(token in row for row in references)
         assert table[token].item() == pytest.approx(math.log((COUNT + 1) / (count + 1)))
     assert {name: score.item() for name, score in metric.compute().items()} == before
-    given = BERTScore(encoder, idf=weights()).token_weights().table
-    assert all(given[token].item() == pytest.approx(weight) for token, weight in weights().items())
+    given = BERTScore(encoder, idf=MAPPING).token_weights().table
+    assert all(given[token].item() == pytest.approx(weight) for token, weight in MAPPING.items())
 
 
 @pytest.mark.parametrize("options", [{"component": "f1", "idf": True}, {"confidence": 0.9, "idf": CORPUS}])

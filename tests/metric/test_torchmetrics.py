@@ -1,8 +1,4 @@
-"""What torchmetrics promises of every metric, for every kind of ours, next to the reference package.
-
-One procedure, in the manner of torchmetrics' own tester, takes every kind of metric through its life: in one process
-and, handed over with what it holds, in two.
-"""
+"""What torchmetrics promises of every metric, for every kind of ours, next to the reference package."""
 
 from __future__ import annotations
 
@@ -16,11 +12,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torchmetrics import Metric, SumMetric
+from torchmetrics import Metric, MetricCollection, SumMetric
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
+from torchmetrics.wrappers import (
+    ClasswiseWrapper,
+    MetricTracker,
+    Running,
+)
 
 from bertscore_tm import BERTScore
 from tests.support.metric_kinds import (
@@ -29,8 +31,10 @@ from tests.support.metric_kinds import (
     KINDS,
     LAYERS,
     TOLERANCE,
+    Workshop,
     assert_close,
     every_kind,
+    kind,
 )
 from tests.support.ranks import run_ranks
 
@@ -49,8 +53,6 @@ def equal(first: Any, second: Any, tolerance: float = 0) -> bool:
 
 
 # --- a metric's life
-
-
 def live(rank: int, world_size: int, metric: BERTScore, batches: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     """Take a metric that holds something through all that may happen to one, with every ``world_size``-th batch.
 
@@ -254,3 +256,59 @@ def test_moves_with_its_owner(workshop, name):
     assert metric.device == torch.device("meta")
     for state in metric.metric_state.values():
         assert {part.device.type for part in (state if isinstance(state, list) else [state])} <= {"meta"}
+
+
+def f1_of(workshop: Workshop, numbers: Sequence[int], **options: Any) -> float:
+    return workshop.scores(kind(**options), list(numbers))[2].double().mean().item()
+
+
+EPOCHS = [[0, 1, 2], [3, 4], [5, 6, 7], [8]]
+
+
+def test_tracker(workshop):
+    kinds = {"f1": kind(component="f1"), "f1_idf": kind(component="f1", idf=True)}
+    tracker = MetricTracker(MetricCollection({name: workshop.metric(made) for name, made in kinds.items()}))
+    expected = {
+        "f1": [f1_of(workshop, numbers) for numbers in EPOCHS],
+        "f1_idf": [f1_of(workshop, numbers, idf=True) for numbers in EPOCHS],
+    }
+    for step, numbers in enumerate(EPOCHS):
+        tracker.increment()
+        found = tracker(*workshop.batch(kind(), numbers[:1]))
+        assert found["f1"].item() == pytest.approx(f1_of(workshop, numbers[:1]), abs=TOLERANCE)
+        tracker.update(*workshop.batch(kind(), numbers[1:]))
+        for name, value in tracker.compute().items():
+            assert value.item() == pytest.approx(expected[name][step], abs=TOLERANCE)
+    assert tracker.n_steps == len(EPOCHS)
+    assert tracker.maximize == [True] * 2
+    best, steps = tracker.best_metric(return_step=True)
+    for name, values in expected.items():
+        assert tracker.compute_all()[name].tolist() == pytest.approx(values, abs=TOLERANCE)
+        assert (best[name], steps[name]) == (pytest.approx(max(values), abs=TOLERANCE), int(np.argmax(values)))
+    tracker.reset()
+    tracker.update(*workshop.batch(kind(), EPOCHS[0]))
+    assert tracker.compute()["f1"].item() == pytest.approx(expected["f1"][0], abs=TOLERANCE)
+
+
+def test_layers_by_name(workshop):
+    layers = [f"layer{layer}" for layer in range(LAYERS + 1)]
+    wrapped = ClasswiseWrapper(workshop.metric(kind(all_layers=True, component="f1")), layers, prefix="f1_")
+    wrapped.update(*workshop.batch(kind(), EPOCHS[0]))
+    expected = workshop.scores(kind(all_layers=True), EPOCHS[0])[2].double().mean(-1)
+    assert {name: value.item() for name, value in wrapped.compute().items()} == {
+        f"f1_{name}": pytest.approx(value, abs=TOLERANCE) for name, value in zip(layers, expected.tolist(), strict=True)
+    }
+
+
+def test_running_window(workshop):
+    options = {"idf": True, "rescale": True}
+    running = Running(workshop.metric(kind(component="f1", **options)), window=2)
+    for step, numbers in enumerate(BATCHES):
+        if step % 2:
+            running.update(*workshop.batch(kind(), numbers))
+        else:
+            assert running(*workshop.batch(kind(), numbers)).item() == pytest.approx(
+                f1_of(workshop, numbers, **options), abs=TOLERANCE
+            )
+        window = list(chain(*BATCHES[max(step - 1, 0) : step + 1]))
+        assert running.compute().item() == pytest.approx(f1_of(workshop, window, **options), abs=TOLERANCE)

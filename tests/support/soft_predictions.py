@@ -3,6 +3,8 @@
 from functools import cache
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bertscore_tm import FrozenEncoder
 from tests.support.models import tiny_model
@@ -100,3 +102,22 @@ def assert_scores(scores, expected, atol=1e-5, names=COMPONENTS):
     for name in names:
         deviation = (scores[name] - expected[name]).abs().max().item()
         assert deviation < atol, f"{name}: {deviation}"
+
+
+class Largest(TorchDispatchMode):
+    """Keeps how many numbers the largest storage had that an operation made or wrote to."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            # Packed weights have no storage.
+            is_plain = isinstance(tensor, torch.Tensor) and not tensor.is_mkldnn
+            if is_plain and tensor.untyped_storage().data_ptr() not in self.known:
+                storage = tensor.untyped_storage().nbytes() // tensor.element_size()
+                self.numbers = max(self.numbers, storage, tensor.numel())
+        return out
