@@ -212,7 +212,7 @@ def correlation(x: Scores, y: Scores, how: Coefficient = "pearson", *, confidenc
 
 
 def rank_with_ties(values: ArrayLike) -> NDArray[np.float64]:
-    """Rank values, with equal ranks for values less than 1e-6, as by rounding, above the lowest of their rank.
+    """Rank values; those less than 1e-6 above the lowest value of a rank are ties.
 
     Args:
         values: shape (..., n).
@@ -317,7 +317,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
         p_values: p-value of each comparison, which may depend on each other.
 
     Returns:
-        Adjusted p-values, in the same order: any is below x without a true difference with a probability of at most x.
+        Adjusted p-values, in the same order. Without any true difference, the probability that one of them is below x
+        is at most x.
 
     Raises:
         ValueError: a p-value is not between 0 and 1.
