@@ -148,7 +148,7 @@
     const label = (one) => html("span", { class: `key ${one.style}` }, `${one.style.toUpperCase()}: ${one.name}`);
     const figures = [histogram("Distribution of F1", "F1", isSingle ? [a] : [a, b])];
     if (textsOf(state.b) !== null)
-      figures.push(density("F1 against length", rows.map(lengthOf), b.values, "characters of the candidate", "F1"));
+      figures.push(density("F1 against length", rows.map(lengthOf), b.values, "characters of the candidate", isSingle ? "F1" : "F1 of B"));
     if (!isSingle) {
       figures[0].append(html("p", {}, label(a), label(b)));
       const values = rows.map(difference), better = (sign) => values.filter((d) => sign * d > 0).length;
@@ -232,8 +232,8 @@
     const weakest = (s) => {
       const { tokens, best, weights } = pair.sides[s], lost = best.map((x, i) => (weights?.[i] ?? 1) * (1 - x));
       const first = [...lost.keys()].sort((i, j) => lost[j] - lost[i]).slice(0, 3);
-      container.append(html("p", {}, html("small", {}, "least matched: ", ...first.flatMap((i, n) =>
-        [n ? ", " : "", html("bdi", {}, tokens[i].trimStart()), ` ${format(best[i], 2)}`]))));
+      container.append(html("p", {}, html("small", {}, `lowers ${"PR"[s]} most: `, ...first.flatMap((i, n) =>
+        [n ? ", " : "", html("bdi", {}, tokens[i].trimStart()), ` ${format(best[i], 3)}`]))));
     };
     words(named("candidate", 0), found ? found.words[0] : [plain]);
     if (found) weakest(0);

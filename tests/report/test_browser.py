@@ -95,7 +95,7 @@ def test_sort_search_and_filter(show, report):
     for name, rows in better.items():
         page.select_option("#filter", name)
         assert sorted(map(int, column(page, 1))) == rows
-    (low, high) = mean_interval(difference)
+    low, high = mean_interval(difference)
     said = page.locator("#difference").inner_text()
     assert said.startswith(
         f"next minus base: mean difference of F1 {difference.mean():+.4f} (95% interval {low:+.4f} to"
@@ -119,8 +119,8 @@ def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
     # What lowers the score is named, the worst first.
     side = align(CANDIDATES["base"][0], REFERENCES[0][1], report.encoder, idf=["a cat", "the dog"]).candidate
     cost = side.weights * (1 - side.best)
-    lowest = [f"{side.tokens[i]} {side.best[i]:.2f}" for i in cost.argsort(descending=True).tolist()]
-    assert base.locator("small").first.inner_text() == f"least matched: {', '.join(lowest)}"
+    lowest = [f"{side.tokens[i]} {side.best[i]:.3f}" for i in cost.argsort(descending=True).tolist()]
+    assert base.locator("small").first.inner_text() == f"lowers P most: {', '.join(lowest)}"
     marks.nth(2).hover()
     assert base.locator("mark.on").all_inner_texts() == ["sleeps"]
     assert base.locator("mark.match").all_inner_texts() == ["sleeping"]

@@ -49,7 +49,7 @@ def test_scores_intervals_and_comparisons(report, systems, references, encoder):
         for second, given in zip(f1, differences, strict=True):
             difference = second.double() - first.double()
             low, high = mean_interval(difference, bounds=(-2, 2))
-            assert given == pytest.approx([difference.mean(), low, high], abs=6e-5)
+            assert given == pytest.approx([difference.mean().item(), low.item(), high.item()], abs=6e-5)
     metric = BERTScore(encoder, idf=True)
     metric.update(systems["base"], references)
     metric.compute()
