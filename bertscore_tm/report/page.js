@@ -147,8 +147,10 @@
     let sentence = "";
     const label = (one) => html("span", { class: `key ${one.style}` }, `${one.style.toUpperCase()}: ${one.name}`);
     const figures = [histogram("Distribution of F1", "F1", isSingle ? [a] : [a, b])];
-    if (textsOf(state.b) !== null)
-      figures.push(density("F1 against length", rows.map(lengthOf), b.values, "characters of the candidate", isSingle ? "F1" : "F1 of B"));
+    if (textsOf(state.b) !== null) {
+      const name = isSingle ? "F1" : "F1 of B";
+      figures.push(density("F1 against length", rows.map(lengthOf), b.values, "characters of the candidate", name));
+    }
     if (!isSingle) {
       figures[0].append(html("p", {}, label(a), label(b)));
       const values = rows.map(difference), better = (sign) => values.filter((d) => sign * d > 0).length;
