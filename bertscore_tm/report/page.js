@@ -235,7 +235,7 @@
       const { tokens, best, weights } = pair.sides[s], lost = best.map((x, i) => (weights?.[i] ?? 1) * (1 - x));
       const first = [...lost.keys()].sort((i, j) => lost[j] - lost[i]).slice(0, 3);
       container.append(html("p", {}, html("small", {}, `lowers ${"PR"[s]} most: `, ...first.flatMap((i, n) =>
-        [n ? ", " : "", html("bdi", {}, tokens[i].trimStart()), ` ${format(best[i], 3)}`]))));
+        [n ? " · " : "", html("bdi", {}, tokens[i].trimStart()), ` ${format(best[i], 3)}`]))));
     };
     words(named("candidate", 0), found ? found.words[0] : [plain]);
     if (found) weakest(0);

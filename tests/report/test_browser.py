@@ -120,7 +120,7 @@ def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
     side = align(CANDIDATES["base"][0], REFERENCES[0][1], report.encoder, idf=["a cat", "the dog"]).candidate
     cost = side.weights * (1 - side.best)
     lowest = [f"{side.tokens[i]} {side.best[i]:.3f}" for i in cost.argsort(descending=True).tolist()]
-    assert base.locator("small").first.inner_text() == f"lowers P most: {', '.join(lowest)}"
+    assert base.locator("small").first.inner_text() == f"lowers P most: {' · '.join(lowest)}"
     marks.nth(2).hover()
     assert base.locator("mark.on").all_inner_texts() == ["sleeps"]
     assert base.locator("mark.match").all_inner_texts() == ["sleeping"]
