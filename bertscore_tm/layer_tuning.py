@@ -138,7 +138,7 @@ def compare_neighbours(
 ) -> list[dict[str, float]]:
     """Test each layer of a ranking against the next one, on the same texts.
 
-    The intervals of two layers may overlap although one is reliably better, since their scores of a text go together.
+    The intervals of two layers may overlap although one is reliably better, since their scores are correlated.
     Williams' test takes that into account (:func:`bertscore_tm.statistics.williams_test`); of Spearman's coefficient it
     tests the correlations of ranks.
 

@@ -231,7 +231,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
         p_values: p-value of each comparison, which may depend on each other.
 
     Returns:
-        Adjusted p-values, in the same order: any is below x without a true difference with a probability of at most x.
+        Adjusted p-values, in the same order. Without any true difference, the probability that one of them is below x
+        is at most x.
 
     Raises:
         ValueError: a p-value is not between 0 and 1.

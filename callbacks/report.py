@@ -33,7 +33,7 @@ class BERTScoreReport(TextCollector):
 
     The page is rewritten after each validation: the mean F1 of each with its interval, and for every pair its F1 and
     text in any two validations, with token alignments of the worst, best, most changed and some random pairs. With
-    several dataloaders each has its page, whose name ends like the dataloader's keys: ``report_news.html``. Training is
+    several dataloaders each has its own page, whose name ends with the dataloader's: ``report_news.html``. Training is
     bitwise unchanged. A resumed training continues the history that its checkpoint holds. Beyond five million
     characters, the texts of the oldest validations are dropped, except for the first and the best one.
 
@@ -105,7 +105,9 @@ class BERTScoreReport(TextCollector):
         history = self._histories.get(loader.suffix)
         if history is None or history["references"] != references:
             history = self._histories[loader.suffix] = {"references": references, "candidates": {}, "scores": {}}
-        label = f"step {count_steps(trainer)}"
+        step = f"step {count_steps(trainer)}"
+        labels = (one for one in history["scores"] if one.endswith(f", {step}"))
+        label = next(labels, f"epoch {trainer.current_epoch}, {step}")
         for key, value in (("candidates", [one.prediction for one in ordered]), ("scores", scores)):
             # A validation that is repeated replaces the first one.
             history[key].pop(label, None)

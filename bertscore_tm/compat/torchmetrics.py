@@ -77,7 +77,7 @@ def bert_score(
         lang: language code, which chooses the published baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
         baseline_path: file of a baseline table to use instead of a published one.
-        baseline_url: address of such a file; ``baseline_path`` goes before.
+        baseline_url: address of such a file; ``baseline_path`` takes precedence.
         truncation: truncate longer texts, with a warning; otherwise they are an error.
 
     Returns:

@@ -409,7 +409,7 @@ def resolve_layer(
         return num_layers or 0
     available = int(config.num_hidden_layers)
     if num_layers is None:
-        num_layers = available if all_layers else catalog.tuned_layer(listed_name(name))
+        num_layers = available if all_layers else catalog.tuned_layer(listed_name(name, config))
     layer = count_from_zero(num_layers, config)
     if not 0 <= layer <= available:
         raise ValueError(f"num_layers={num_layers} does not exist: {name} has layers 0 to {available}")

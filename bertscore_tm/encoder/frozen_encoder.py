@@ -249,7 +249,7 @@ class FrozenEncoder:
     @property
     def listed_name(self) -> str:
         """The name to look up in the published tables; of a folder, the name of its origin where that is known."""
-        return listed_name(self.name)
+        return listed_name(self.name, self.config)
 
     def signature(self, layer: int | None = None) -> str:
         """Return everything in this encoder that changes a score, in one line.

@@ -122,7 +122,7 @@ def _is_known_on_hub(name: str) -> bool:
     return False
 
 
-def listed_name(name: str) -> str:
+def listed_name(name: str, config: PretrainedConfig) -> str:
     """Return the name under which the published tables may list a model, given by hub name or path of a folder.
 
     It is that of the origin that a folder's configuration names, where that is listed.
@@ -133,7 +133,34 @@ def listed_name(name: str) -> str:
         origin = str(json.loads(config_path.read_text(encoding="utf-8")).get("_name_or_path", ""))
         if catalog.listed_as(origin) is not None:
             return origin
+        return _listed_by_folder(Path(name).absolute(), config.model_type, int(config.num_hidden_layers)) or name
     return name
+
+
+# Warns once per folder.
+@lru_cache(maxsize=64)
+def _listed_by_folder(folder: Path, model_type: str, num_layers: int) -> str | None:
+    """Return the listed model that a folder, or the hub's cache around it, is named after, if the sizes fit."""
+    cached = [part.removeprefix("models--").replace("--", "/") for part in folder.parts if part.startswith("models--")]
+    listed = {catalog.listed_as(name) for name in ("/".join(folder.parts[-2:]), *cached)} - {None}
+    listed = listed or {name for name in catalog.models() if name.rpartition("/")[2] == folder.name}
+    if len(listed) != 1:
+        return None
+    (name,) = listed
+    languages = catalog.baseline_languages(name)
+    depth = len(catalog.baseline(languages[0], name)) - 1 if languages else catalog.tuned_layer(name)
+    fits = num_layers == depth if languages else num_layers >= depth
+    if not fits or _letters(model_type) not in _letters(name):
+        return None
+    warn_user(
+        f"the folder {str(folder)!r} has the name, architecture and number of layers of {name}: using the tuned layer "
+        f"and the baseline of {name}. Pass num_layers to choose the layer"
+    )
+    return name
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _identify_files(folder: Path) -> tuple[_FileIdentity, ...]:

@@ -79,11 +79,11 @@ def rank_candidates(
 
     .. math:: u_i = \frac{\sum_{j \ne i} w_j \, F_1(y_i, y_j)}{\sum_{j \ne i} w_j}
 
-    which for samples chooses by minimum Bayes risk (Kumar and Byrne, NAACL 2004; Eikema and Aziz, COLING 2020). Texts
-    with probabilities, such as those of a beam, must count for themselves too, or one that has nearly all of the
-    probability is not chosen: pass them as both candidates and references, with ``weights``. Each distinct text of the
-    call is encoded once, unless items far apart share more than 256 MiB of token vectors, and memory depends on the
-    largest item, not on the number of items.
+    which for samples chooses by minimum Bayes risk (Kumar and Byrne, NAACL 2004; Eikema and Aziz, COLING 2020). When
+    candidates have probabilities (beam search), include each candidate among its own references: pass the texts as both
+    candidates and references, with ``weights``. Otherwise a candidate with nearly all of the probability is not chosen.
+    Each distinct text of the call is encoded once, unless items far apart share more than 256 MiB of token vectors.
+    Memory depends on the largest item, not on the number of items.
 
     The scores of pairs are those of :func:`bertscore_tm.bert_score`, except F1 where P or R is not positive: the
     formula has a pole there and can give unrelated texts any value, so candidates are ranked by min(P, R).

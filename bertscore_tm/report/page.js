@@ -70,18 +70,19 @@
     return low < high ? [low, high] : [low - 0.5, low + 0.5];
   }
   function chart(title, label, x, y, draw) {
-    const [W, H, L, B] = [320, 180, 40, 30];
+    const [W, H, L, B] = [270, 180, 40, 30];
     const right = (v) => L + ((v - x.range[0]) / (x.range[1] - x.range[0])) * (W - L - 8);
     const up = (v) => H - B - ((v - y.range[0]) / (y.range[1] - y.range[0])) * (H - B - 8);
     const text = (at, anchor, ...content) => svg("text", { x: at[0], y: at[1], "text-anchor": anchor }, ...content);
-    const short = (v) => String(Number(v.toPrecision(3)));
+    const digits = ([low, high]) => Math.max(0, 1 - Math.floor(Math.log10(high - low)));
+    const end = ({ range }, i) => range[i].toFixed(Number.isInteger(range[i]) ? 0 : digits(range));
     return html("figure", {}, html("figcaption", {}, html("h2", {}, title)),
       svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${title}. ${label}` },
         svg("path", { class: "axis", fill: "none", d: `M${L},8V${H - B}H${W - 8}` }),
-        text([L, H - 16], "start", x.ends?.[0] ?? short(x.range[0])),
-        text([W - 8, H - 16], "end", x.ends?.[1] ?? short(x.range[1])),
+        text([L, H - 16], "start", x.ends?.[0] ?? end(x, 0)),
+        text([W - 8, H - 16], "end", x.ends?.[1] ?? end(x, 1)),
         text([(L + W) / 2, H - 4], "middle", x.name),
-        text([L - 4, H - B], "end", short(y.range[0])), text([L - 4, 14], "end", short(y.range[1])),
+        text([L - 4, H - B], "end", end(y, 0)), text([L - 4, 14], "end", end(y, 1)),
         text([L + 4, 14], "start", y.name), ...draw(right, up)));
   }
   function histogram(title, name, series) {
@@ -143,25 +144,31 @@
     const f1 = (system) => rows.map((row) => score(system, row));
     const a = { name: data.names[state.a], values: f1(state.a), style: "a" };
     const b = { name: data.names[state.b], values: f1(state.b), style: "b" };
+    let sentence = "";
     const label = (one) => html("span", { class: `key ${one.style}` }, `${one.style.toUpperCase()}: ${one.name}`);
     const figures = [histogram("Distribution of F1", "F1", isSingle ? [a] : [a, b])];
-    if (textsOf(state.b) !== null)
-      figures.push(density("F1 against length", rows.map(lengthOf), b.values, "characters of the candidate", "F1"));
+    if (textsOf(state.b) !== null) {
+      const name = isSingle ? "F1" : "F1 of B";
+      figures.push(density("F1 against length", rows.map(lengthOf), b.values, "characters of the candidate", name));
+    }
     if (!isSingle) {
       figures[0].append(html("p", {}, label(a), label(b)));
       const values = rows.map(difference), better = (sign) => values.filter((d) => sign * d > 0).length;
-      const mean = signed(finite(values).reduce((sum, d) => sum + d, 0) / count);
-      const counts = `B better: ${better(1)}, A better: ${better(-1)}, mean ${mean}`;
-      const compared = histogram("Difference of F1, B − A", "difference", [{ name: "B − A", values, style: "a" }]);
-      compared.append(html("p", { id: "difference" }, html("small", {}, counts)));
-      figures.push(compared, density("A against B", a.values, b.values, "F1 of A", "F1 of B", true));
+      const [mean, low, high] = data.differences[state.a][state.b];
+      const interval = low === null ? "" : ` (95% interval ${signed(low)} to ${signed(high)})`;
+      const pair = [html("bdi", {}, b.name), " minus ", html("bdi", {}, a.name)];
+      sentence = html("p", { id: "difference" }, ...pair, ": mean difference of F1 ", html("strong", {}, signed(mean)),
+        `${interval}, better in ${better(1)} pairs, worse in ${better(-1)}`);
+      figures.push(
+        histogram("Difference of F1, B − A", "difference", [{ name: "B − A", values, style: "a" }]),
+        density("A against B", a.values, b.values, "F1 of A", "F1 of B", true));
     }
     if (data.isHistory) {
       const means = data.summary.map((one) => one[2]);
       const ends = means.map((one) => one.slice(1));
       figures.unshift(curve("F1 over the training", means.map((one) => one[0] ?? NaN), ends));
     }
-    document.getElementById("charts").replaceChildren(...figures);
+    document.getElementById("charts").replaceChildren(sentence, ...figures);
   }
 
   // A pair.
@@ -224,11 +231,19 @@
     const named = (label, s) => found && Math.abs(pair.sides[s].special) >= 5e-4
       ? `${label} (special tokens add ${format(pair.sides[s].special)} to ${"PR"[s]})` : label;
     const plain = texts === null ? "The texts of this validation are not kept." : texts[row];
+    const weakest = (s) => {
+      const { tokens, best, weights } = pair.sides[s], lost = best.map((x, i) => (weights?.[i] ?? 1) * (1 - x));
+      const first = [...lost.keys()].sort((i, j) => lost[j] - lost[i]).slice(0, 3);
+      container.append(html("p", {}, html("small", {}, `lowers ${"PR"[s]} most: `, ...first.flatMap((i, n) =>
+        [n ? " · " : "", html("bdi", {}, tokens[i].trimStart()), ` ${format(best[i], 3)}`]))));
+    };
     words(named("candidate", 0), found ? found.words[0] : [plain]);
+    if (found) weakest(0);
     references.forEach((text, i) => {
       const label = references.length > 1 ? `reference ${i + 1}` : "reference";
       const isAligned = found && pair.reference === i;
       words(isAligned ? named(label, 1) : label, isAligned ? found.words[1] : [text]);
+      if (isAligned) weakest(1);
     });
     if (found) {
       output.append("Point at a token, or use Tab and the arrow keys, to see its match. ",
@@ -241,8 +256,8 @@
     return container;
   }
   function detail(row) {
-    const cell = html("td", { colspan: columns().length });
-    for (const system of new Set([state.a, state.b])) cell.append(pairOf(system, row));
+    const pairs = [...new Set([state.a, state.b])].map((system) => pairOf(system, row));
+    const cell = html("td", { colspan: columns().length }, html("div", { class: "systems" }, ...pairs));
     if (data.isHistory && !isSingle) {
       const course = data.names.map((_, system) => score(system, row));
       cell.append(html("div", { class: "charts" }, curve("F1 of this pair over the training", course)));

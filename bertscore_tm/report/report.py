@@ -229,6 +229,7 @@ class Report:
             "names": [for_page(name) for name in names],
             "summary": [self._summarize(name) for name in names],
             "comparisons": self._compare(names),
+            "differences": self._subtract(names),
             "scores": [_round(self.scores[name]) for name in names],
             "references": [[for_page(text) for text in several] for several in self.references],
             "candidates": [
@@ -249,11 +250,20 @@ class Report:
     def _summarize(self, name: str) -> list[list[float | None]]:
         """Return mean, lower and upper end of precision, recall and F1."""
         scores = self.scores[name].double()
-        low = high = scores.new_full((3,), math.nan)
-        if self._num_independent > 1:
-            low, high = mean_interval(scores, bounds=self._bounds(), groups=self.groups)
+        low, high = mean_interval(scores, bounds=self._bounds(), groups=self.groups)
         rounded: list[list[float | None]] = _round(torch.stack([scores.mean(1), low, high], dim=1))
         return rounded
+
+    def _subtract(self, names: list[str]) -> list[list[list[float | None]]]:
+        """Return, by the first and the second system, the mean difference of F1 and the ends of its interval."""
+        f1 = torch.stack([self.scores[name][2] for name in names]).double()
+        least, largest = self._bounds()
+        bounds = (least - largest, largest - least)
+        found = []
+        for difference in (f1 - first for first in f1):
+            low, high = mean_interval(difference, bounds=bounds, groups=self.groups)
+            found.append(_round(torch.stack([difference.mean(1), low, high], dim=1)))
+        return found
 
     def _compare(self, names: list[str]) -> list[dict[str, Any]]:
         """Compare each system with the first one; of a history, the last with the first and with the one before."""

@@ -5,17 +5,18 @@ The source folder is the root of the repository, so that links between pages als
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
-from bertscore_tm import __version__
+import bertscore_tm
 
 project = "bertscore-tm"
 author = "The bertscore-tm developers"
 copyright = author
-version = release = __version__
+version = release = bertscore_tm.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
@@ -118,10 +119,19 @@ def _add_contents(app: Any, name: str, source: list[str]) -> None:
 
 
 def _name_public_bases(app: Any, name: str, cls: type, options: Any, bases: list[Any]) -> None:
-    """Replace a private base class by the first public class that it derives from."""
+    """Replace an internal base class by the first public class that it derives from."""
     for number, base in enumerate(bases):
-        ancestors = getattr(base, "__mro__", (base,))
-        bases[number] = next(one for one in ancestors if not getattr(one, "__name__", "").startswith("_"))
+        bases[number] = next(filter(_is_public, getattr(base, "__mro__", (base,))))
+
+
+def _is_public(base: Any) -> bool:
+    """Return whether a class is on the reference pages, or is another package's."""
+    name, module = getattr(base, "__name__", ""), getattr(base, "__module__", "")
+    if module.partition(".")[0] != bertscore_tm.__name__:
+        return not name.startswith("_")
+    # Such as bertscore_tm.callbacks.
+    face = sys.modules[".".join(module.split(".")[:2])]
+    return name in getattr(face, "__all__", ()) or name in bertscore_tm.__all__
 
 
 def _visit_math(writer: Any, node: nodes.math) -> None:

@@ -65,7 +65,7 @@ def sample_with_log_probs(
     Args:
         model: encoder-decoder or decoder of Hugging Face with a language-modelling head, or PEFT's model of one.
         inputs: ``input_ids`` and ``attention_mask``, shape (batch, length) each; for a decoder the prompts, padded on
-            either side. An encoder-decoder gets the others too, except labels and decoder inputs.
+            either side. An encoder-decoder also gets all other entries, except labels and decoder inputs.
         num_samples: samples per input, at least 1.
         max_new_tokens: largest number of sampled tokens.
         temperature: u, above 0; below 1 samples more probable texts.

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, DistilBertConfig, RobertaConfig
 
 import bertscore_tm
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
@@ -166,6 +166,29 @@ def test_a_local_folder_whose_configuration_names_a_listed_model(minilm, tmp_pat
         FrozenEncoder(tmp_path / "model")
     assert FrozenEncoder(minilm, num_layers=-1).num_layers == 6
     assert FrozenEncoder(minilm, num_layers=-7).num_layers == 0
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "models/distilbert-base-uncased",
+        "distilbert/distilbert-base-uncased",
+        "models--distilbert--distilbert-base-uncased/snapshots/0a1b",
+    ],
+)
+def test_a_folder_named_after_a_listed_model(tmp_path, folder):
+    DistilBertConfig().save_pretrained(tmp_path / folder)
+    with pytest.warns(
+        UserWarning, match="number of layers of distilbert-base-uncased: using the tuned layer"
+    ) as caught:
+        encoder = FrozenEncoder(tmp_path / folder)
+    assert len(caught) == 1
+    assert (encoder.num_layers, encoder.listed_name) == (5, "distilbert-base-uncased")
+    FrozenEncoder(tmp_path / folder)  # says it once
+    for other in (DistilBertConfig(n_layers=5), RobertaConfig(num_hidden_layers=6)):
+        other.save_pretrained(tmp_path / folder)
+        with pytest.raises(ValueError, match="no tuned layer is published for"):
+            FrozenEncoder(tmp_path / folder)
 
 
 def test_a_progress_bar_only_when_asked_for(encoder, capsys):

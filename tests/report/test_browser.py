@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from bertscore_tm import align
 from bertscore_tm.report import Report
+from bertscore_tm.statistics import mean_interval
 from tests.support.report_pages import EVIL, TEXTS, find_chromium, scored_report
 
 sync_api = pytest.importorskip("playwright.sync_api")
@@ -93,8 +95,15 @@ def test_sort_search_and_filter(show, report):
     for name, rows in better.items():
         page.select_option("#filter", name)
         assert sorted(map(int, column(page, 1))) == rows
+    low, high = mean_interval(difference)
+    said = page.locator("#difference").inner_text()
+    assert said.startswith(
+        f"next minus base: mean difference of F1 {difference.mean():+.4f} (95% interval {low:+.4f} to"
+    )
+    assert said.endswith(f"{high:+.4f}), better in {len(better['b'])} pairs, worse in {len(better['a'])}")
     page.select_option("#a", "1")
     assert column(page, 4) == []
+    assert page.locator("#difference").inner_text().startswith("next minus next: mean difference of F1 0.0000")
 
 
 def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
@@ -107,6 +116,11 @@ def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
     marks = base.locator("mark")
     # The second reference is the better one.
     assert marks.all_inner_texts() == ["a", "cat", "sleeps", "the", "kitten", "is", "sleeping"]
+    # What lowers the score is named, the worst first.
+    side = align(CANDIDATES["base"][0], REFERENCES[0][1], report.encoder, idf=["a cat", "the dog"]).candidate
+    cost = side.weights * (1 - side.best)
+    lowest = [f"{side.tokens[i]} {side.best[i]:.3f}" for i in cost.argsort(descending=True).tolist()]
+    assert base.locator("small").first.inner_text() == f"lowers P most: {' · '.join(lowest)}"
     marks.nth(2).hover()
     assert base.locator("mark.on").all_inner_texts() == ["sleeps"]
     assert base.locator("mark.match").all_inner_texts() == ["sleeping"]
@@ -129,13 +143,16 @@ def test_dark_mode_print_and_narrow_windows(show, report):
     for scheme in ("light", "dark"):
         page = show(report, color_scheme=scheme, viewport={"width": 390, "height": 800})
         page.click("#pair-2")
+        page.click("#pair-4")
         assert page.evaluate("document.documentElement.scrollWidth") == 390
+        ends = "[...document.querySelectorAll('.pair *')].map(element => element.getBoundingClientRect().right)"
+        assert page.evaluate(f"Math.max(...{ends})") <= 390
         style = "(element => [getComputedStyle(element).backgroundColor, getComputedStyle(element).color])"
         colours.append(page.evaluate(f"{style}(document.body)"))
     assert colours[0] != colours[1]
     page.emulate_media(media="print")
     assert not page.is_visible("#controls")
-    assert page.is_visible(".pair")
+    assert page.locator(".pair").first.is_visible()
     assert page.pdf()[:5] == b"%PDF-"
 
 

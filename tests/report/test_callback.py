@@ -34,7 +34,7 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     callbacks = [BERTScoreReport(page, num_alignments=3), scorer(encoder), record]
     trainer(tmp_path, callbacks, max_epochs=3, num_sanity_val_steps=1).fit(module)
     data = read(page)
-    assert data["names"] == ["step 2", "step 5", "step 8"]
+    assert data["names"] == ["epoch 0, step 2", "epoch 1, step 5", "epoch 2, step 8"]
     assert data["isHistory"]
     assert [means[2][0] for means in data["summary"]] == pytest.approx(record.scores, abs=6e-5)
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
@@ -50,7 +50,7 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     assert page.read_bytes() == before
     run.validate(module, verbose=False)
     run.validate(module, verbose=False)
-    assert read(page)["names"] == ["step 2", "step 5", "step 8", "step 0"]
+    assert read(page)["names"] == ["epoch 0, step 2", "epoch 1, step 5", "epoch 2, step 8", "epoch 0, step 0"]
 
 
 def test_a_resumed_training_goes_on_with_its_history(pairs, encoder, tmp_path):

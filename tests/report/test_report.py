@@ -45,6 +45,11 @@ def test_scores_intervals_and_comparisons(report, systems, references, encoder):
     found = [compare_paired(f1[0], other, bounds=(-1, 1)) for other in f1[1:]]
     for one, test, p in zip(data["comparisons"], found, holm([test.p_value for test in found]), strict=True):
         assert (one["difference"], one["low"], one["high"], one["p"]) == (test.difference, test.low, test.high, p)
+    for first, differences in zip(f1, data["differences"], strict=True):
+        for second, given in zip(f1, differences, strict=True):
+            difference = second.double() - first.double()
+            low, high = mean_interval(difference, bounds=(-2, 2))
+            assert given == pytest.approx([difference.mean().item(), low.item(), high.item()], abs=6e-5)
     metric = BERTScore(encoder, idf=True)
     metric.update(systems["base"], references)
     metric.compute()
