@@ -188,7 +188,7 @@ def test_code_next_to_a_tokenizer_never_runs(parts, tmp_path, monkeypatch):
 # Names as paths
 
 
-AWAY = ["../../../etc/passwd", "/etc/passwd", "..\\..\\data", "en\0", "..", "%2e%2e/en", "en/../../data/models"]
+AWAY = ["../../../etc/passwd", "/etc/passwd", "..\\..\\data", "en\0", "..", "../", "%2e%2e/en", "en/../../data/models"]
 
 _opened: list[str] | None = None
 
