@@ -106,8 +106,9 @@ def plateau(optimizer):
     return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, threshold=0.0)
 
 
-@pytest.mark.parametrize("settings", [{}, {"interval": "epoch", "frequency": 2}], ids=str)
-@pytest.mark.parametrize("scorer_first", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "scorer_first"), [({}, False), ({"interval": "epoch", "frequency": 2}, True)], ids=str
+)
 def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, settings, scorer_first):
     record, module = Record(), chooser(pairs, [5, 4, 3, 6, 2, 1, 7, 5], settings, kind=Stepping, count=COUNT)
     others = [ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max"), record]

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from bertscore_tm import Baseline, FrozenEncoder, bert_score
+from bertscore_tm import FrozenEncoder
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.cli import shards
 from tests.support.models import save_tiny_model
@@ -92,19 +92,6 @@ def test_document(command, folder):
     assert found["signature"] == other.signature
     assert (found["num_pairs"], found["num_texts"], found["num_truncated"], found["seed"]) == (30, 30, 0, 5)
     assert (folder / found["output"]).read_text() == other.to_csv()
-
-
-def test_other_commands_read_the_table(command, minilm, folder, capsys):
-    command(model=minilm, output="minilm.csv")
-    table = Baseline.read(folder / "minilm.csv").table
-    assert table.shape == (7, 3)
-    write_lines(folder / "hyps.txt", TEXTS)
-    write_lines(folder / "refs.txt", TEXTS[::-1])
-    texts = ("-c", "hyps.txt", "-r", "refs.txt", "-m", minilm, "-l", "5", "--device", "cpu")
-    found = json.loads(run_here(capsys, "score", *texts, "--rescale", "minilm.csv", "--json").out)
-    raw = bert_score(TEXTS, TEXTS[::-1], FrozenEncoder(minilm, num_layers=5))
-    for name, b in zip(("precision", "recall", "f1"), table[5].tolist(), strict=True):
-        assert found[name] == pytest.approx((raw[name].mean().item() - b) / (1 - b), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 from dataclasses import replace
 
 import pytest
@@ -13,12 +12,11 @@ from torch.nn import functional as F  # noqa: N812
 
 from examples.benchmarks import __main__ as command
 from examples.benchmarks import gpu, loss, memory, ranking, scoring, validation
-from examples.benchmarks.package import load_encoder, load_encoders, score_f1
-from examples.benchmarks.peers import load_bert_score
-from examples.benchmarks.processes import resident_bytes, run_fresh
+from examples.benchmarks.package import load_encoder, load_encoders
+from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.random_models import BART_BASE, ROBERTA_LARGE, T5_SMALL, train_tokenizer
 from examples.benchmarks.rounds import Figure, in_turn, ratios
-from examples.benchmarks.texts import Options, cut_sentences, distinct_pairs, flat_texts, make_items, short_texts
+from examples.benchmarks.texts import Options, cut_sentences, distinct_pairs, flat_texts, short_texts
 from tests.support.texts import real_pairs
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.usefixtures("one_thread")]
@@ -77,14 +75,6 @@ def test_texts_are_distinct_and_of_the_lengths_asked_for():
     assert distinct_pairs(texts, 2) == [("a", "b"), ("g", "h")]
     with pytest.raises(ValueError, match=r"the texts give 2 pairs of distinct texts, not 3: ask for fewer"):
         distinct_pairs(texts, 3)
-
-
-def test_items_have_alike_samples_some_drawn_twice(options):
-    assert make_items(["a cat sat"], 1, 3) == [["a cat sat 0", "cat sat a 1", "sat a cat 2"]]
-    assert make_items(["a cat", "b"], 2, 3, num_distinct=1)[1] == ["b 3"] * 3
-    candidates, references = scoring._pairs_of_items(replace(options, pairs=None))
-    # The corpus of the issue: all ordered pairs of 16 samples of 30 items.
-    assert (len(candidates), len({*candidates}), {*candidates} == {*references}) == (7_200, 365, True)
 
 
 @pytest.fixture(scope="module")
@@ -192,18 +182,6 @@ def test_memory(options, monkeypatch):
         memory.measure(replace(options, pairs=1))
 
 
-def test_resident_memory_follows_what_is_written():
-    before = resident_bytes()
-    block = mmap.mmap(-1, 64 * MEBIBYTE)
-    reserved = resident_bytes()
-    block.write(b"x" * 32 * MEBIBYTE)
-    written = resident_bytes()
-    block.close()
-    assert reserved - before < 8 * MEBIBYTE
-    assert 24 * MEBIBYTE < written - reserved < 72 * MEBIBYTE
-    assert resident_bytes() < written - 24 * MEBIBYTE
-
-
 def test_scoring_of_a_gpu_on_a_processor(options, monkeypatch):
     monkeypatch.setattr(gpu, "_PRODUCTS", 2)
     found = by_name(gpu.measure_scoring(CPU, replace(ROBERTA_LARGE, **TINY), replace(options, pairs=3), rows=64))
@@ -215,14 +193,6 @@ def test_scoring_of_a_gpu_on_a_processor(options, monkeypatch):
         assert min(found[f"{name}: float32, share of the matrix-product rate"].values) > 0
     assert "3 pairs like the paper's: random roberta-large, bfloat16" in found
     assert "MB" not in {figure.unit for figure in found.values()}
-
-
-def test_both_sides_score_the_layer_that_is_asked_for(minilm):
-    texts = real_pairs(6)
-    scores = [score_f1(*texts, load_encoder(minilm, layer)) for layer in (1, 2)]
-    for layer, found in zip((1, 2), scores, strict=True):
-        torch.testing.assert_close(found, load_bert_score(str(minilm), layer)(*texts), atol=1e-5, rtol=0)
-    assert (scores[0] - scores[1]).abs().max() > 1e-4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -19,9 +19,8 @@ from torch.utils._pytree import tree_leaves
 import bertscore_tm
 import bertscore_tm.callbacks
 import bertscore_tm.losses
-from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.losses import (
-    BERTScoreReward,
     SoftBERTScoreLoss,
     VocabularyBridge,
 )
@@ -112,17 +111,6 @@ def call_metric(given: Given) -> Any:
     return results
 
 
-def call_alignment(given: Given) -> Any:
-    alignment = align("a cat sat", "the cat sat", given.encoder, idf=SINGLE, **given.rescaled)
-    alignment.plot()
-    return [alignment.to_html(), *vars(alignment).values(), given.metric().align("a", "the")]
-
-
-def call_rewards(given: Given) -> Any:
-    reward = BERTScoreReward(given.encoder, length_band=(0.5, 2.0), repeat_ngram_size=2, **given.rescaled)
-    return [reward(PREDS, TARGET), reward(PREDS, [None] * 4), BERTScoreReward(given.encoder)(PREDS, TARGET)]
-
-
 def call_loss(given: Given) -> Any:
     results: list[Any] = []
     for options in (
@@ -152,8 +140,6 @@ CALLS: list[Callable[[Given], Any]] = [
     call_function,
     call_loading,
     call_metric,
-    call_alignment,
-    call_rewards,
     call_loss,
     call_bridge,
 ]
