@@ -13,8 +13,6 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.callback_runs import COUNT, History, logged, whole_weights
 from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def best_scores(callback):
     return {Path(path).name: score.item() for path, score in callback.best_k_models.items()}

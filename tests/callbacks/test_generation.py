@@ -22,8 +22,6 @@ from tests.support.callback_runs import generator
 from tests.support.models import EVERY_FAMILY, tiny_tokenizer
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXTS = [" ".join(text.split()[:n]) for text, n in zip(real_pairs(40)[0], (3, 6, 2, 5), strict=False)]
 REFERENCES = ["a cat sat", "it rains today", "hello", "returns a list of names"]
 PROMPTS_ALONE = {Seq2SeqGenerate: {}, CausalGenerate: {"prompt_key": "input_ids"}}

@@ -11,8 +11,6 @@ from bertscore_tm.callbacks import SampleLogger
 from tests.support.lightning_modules import chooser
 from tests.support.sample_tables import COUNT, Mixed, files, inputs_of, mixed, run_with, table
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def pairs(pairs):

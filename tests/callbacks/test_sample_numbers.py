@@ -13,7 +13,7 @@ from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import COUNT, LAYER, logged, means, strategy_on_cpu, stream
 from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, generate_few, loader, trainer
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 
 UNEVEN = {

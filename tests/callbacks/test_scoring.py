@@ -30,8 +30,6 @@ from tests.support.lightning_modules import (
 )
 from tests.support.texts import several_references
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def expected(preds, references, encoder, **options):
     return pytest.approx(means(preds, references, encoder, **options), abs=1e-6)

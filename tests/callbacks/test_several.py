@@ -11,8 +11,6 @@ from bertscore_tm.callbacks import BERTScoreCallback, TextListener
 from bertscore_tm.functional import bert_score
 from tests.support.lightning_modules import Chooser, Silent, chooser, generate, loader, trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_every_metric_scores_the_same_texts(pairs, encoder, shallow, tmp_path):
     calls = []

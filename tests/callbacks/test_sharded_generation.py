@@ -27,7 +27,6 @@ from tests.support.lightning_modules import trainer
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.slow,
-    pytest.mark.usefixtures("one_thread"),
     # Random models write random tokens.
     pytest.mark.filterwarnings("ignore:.*candidates? scored 0"),
 ]

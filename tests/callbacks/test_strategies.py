@@ -34,8 +34,6 @@ from tests.support.callback_runs import (
 )
 from tests.support.lightning_modules import Chooser, chooser, trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PRECISIONS = ["32-true", "bf16-mixed", "bf16-true"]
 
 

@@ -15,8 +15,6 @@ from bertscore_tm.callbacks import (
 )
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # Cut short: alignments of long texts take long to draw.
 PAIRS = [[" ".join(text.split()[:8]) for text in side] for side in real_pairs(4)]
 

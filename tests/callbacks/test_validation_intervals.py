@@ -13,8 +13,6 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.callback_runs import COUNT, History, means, texts_of, write_wildly
 from tests.support.lightning_modules import Chooser, chooser, loader, trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # The steps after which validation runs, and how many examples it has.
 INTERVALS = {
     "across epochs": ({"val_check_interval": 2, "check_val_every_n_epoch": None, "max_epochs": 3}, [2, 4, 6, 8], 7),

@@ -50,21 +50,16 @@ def test_the_interval_is_that_of_scipys_t_test(count, confidence):
         assert not one.requires_grad
 
 
-def clustered(corpora: int, documents: int, size: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Differences without a mean whose texts of one document have most in common, and the texts' documents."""
-    rng = np.random.default_rng(documents)
-    common = rng.normal(size=(corpora, documents)).repeat(size, axis=1)
-    return common + 0.3 * rng.normal(size=common.shape), np.arange(documents).repeat(size)
-
-
 def test_documents_of_one_size_are_averaged():
-    drawn, groups = clustered(1, 8)
+    rng, groups = np.random.default_rng(8), np.arange(8).repeat(5)
+    # Texts of one document have most in common.
+    drawn = rng.normal(size=8).repeat(5) + 0.3 * rng.normal(size=40)
     means = drawn.reshape(8, 5).mean(1)
     expected = stats.ttest_1samp(means, 0).confidence_interval(0.9)
     order = np.random.default_rng(0).permutation(40)
     labels = [f"document {group}" for group in groups[order]]
-    assert ends(drawn[0][order], 0.9, groups=labels) == pytest.approx(list(expected))
-    found = compare_paired(np.zeros(40), drawn[0][order], confidence=0.9, groups=torch.from_numpy(groups[order]))
+    assert ends(drawn[order], 0.9, groups=labels) == pytest.approx(list(expected))
+    found = compare_paired(np.zeros(40), drawn[order], confidence=0.9, groups=torch.from_numpy(groups[order]))
     assert [found.low, found.high] == pytest.approx(list(expected))
     wanted = stats.permutation_test((means,), np.mean, permutation_type="samples", n_resamples=np.inf)
     assert found.p_value == pytest.approx(wanted.pvalue, abs=1e-12)

@@ -17,7 +17,6 @@ from tests.support.models import tiny_model
 SCORES = ("precision", "recall", "f1")
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.*(candidates? scored 0|longer than|special tokens)"),
 ]
 

@@ -19,8 +19,6 @@ from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LAYER = 2
 COUNT = 30
 # The message of torch's CPU allocator.

@@ -26,8 +26,6 @@ from bertscore_tm.losses import (
 )
 from tests.support.models import save_tiny_model, tiny_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PREDS = ["a cat sat on the mat", "it rains", "", "word " * 20]
 TARGET = [["the cat is on the mat", "a dog"], ["rain falls in the city"], ["some text"], ["words and words"]]
 SINGLE = [several[0] for several in TARGET]

@@ -15,8 +15,6 @@ from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # With cls and sep; with a space in front; without special tokens; with one before, one and two after, and two after a
 # text that is padded on the left.
 WITH_SPECIALS = ("bert", "roberta", "gpt2", "llama", "t5", "mbart", "xlnet")

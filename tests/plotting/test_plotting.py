@@ -25,7 +25,7 @@ from tests.support.pictures import (
     words,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_open_figures")
+pytestmark = pytest.mark.usefixtures("no_open_figures")
 
 
 @pytest.fixture(scope="module")
