@@ -10,7 +10,7 @@ from bertscore_tm import FrozenEncoder
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.cli import shards
 from tests.support.models import save_tiny_model
-from tests.support.shell import from_stdin, numbers_in, run_here, write_lines, write_records
+from tests.support.shell import numbers_in, run_here, write_lines
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,12 +21,11 @@ PAIRS = 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small model, and the same texts in files of several kinds."""
+    """A small model, and files of texts."""
     folder = tmp_path_factory.mktemp("baseline")
     save_tiny_model("bert", folder / "model")
     write_lines(folder / "texts.txt", [*TEXTS, "", TEXTS[3], "  "])
     write_lines(folder / "texts.tsv", ["number\ttext", *(f"{i}\t{text}" for i, text in enumerate(TEXTS))])
-    write_records(folder / "texts.jsonl", [{"sentence": text} for text in TEXTS])
     return folder
 
 
@@ -62,20 +61,6 @@ def test_table_and_screen(command, folder, expected):
     assert lines[7:] == ["written to table.csv"]
     assert printed.err == ""
     assert not shards.partial_path("table.csv").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"texts": "texts.tsv"},
-        {"texts": "texts.jsonl", "options": ["--column", "sentence"]},
-        {"texts": "-"},
-    ],
-)
-def test_other_files(command, folder, expected, monkeypatch, arguments):
-    from_stdin(monkeypatch, (folder / "texts.txt").read_bytes())
-    command(*arguments.pop("options", ()), **arguments)
-    assert (folder / "table.csv").read_text() == expected.to_csv()
 
 
 def test_document(command, folder):

@@ -210,18 +210,6 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
     assert Path("b.txt").read_text() == "a cat\n"
 
 
-def test_warnings_are_one_line_each(command, tmp_path):
-    (tmp_path / "c.txt").write_text("\nthe cat sat on the mat and looked at all the dogs\n")
-    printed = command(
-        *["-c", str(tmp_path / "c.txt"), "-r"], *[str(tmp_path / "c.txt")], "-l", "1", "--max-length", "6"
-    )
-    zero, cut = printed.err.splitlines()
-    assert zero.startswith("bertscore-tm: warning: 1 candidate")
-    assert cut.startswith("bertscore-tm: warning: 1 text")
-    assert "--long-text 'window'" in cut
-    assert printed.out.splitlines()[0] == "P 0.5000  R 0.5000  F1 0.5000"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
