@@ -144,8 +144,8 @@ def test_wheel_in_a_fresh_environment(built, install, tmp_path):
 @pytest.mark.slow
 def test_an_editable_install_adds_one_name(install, tmp_path):
     python, _ = install("--no-build-isolation", "--editable", ROOT)
-    for folder in (tmp_path, ROOT):
-        assert run(python, SEARCH, folder) == ROOT / "bertscore_tm/__init__.py"
+    assert run(python, IMPORTS, tmp_path) == ROOT / "bertscore_tm/__init__.py"
+    assert run(python, SEARCH, ROOT) == ROOT / "bertscore_tm/__init__.py"
     # The packages of the running environment, which the new one sees, may be in the checkout too.
     own = f"path.startswith({str(ROOT)!r}) and 'site-packages' not in path"
     on_path = f"import sys\n(path,) = [path for path in sys.path if {own}]\nprint(path)"
