@@ -9,6 +9,11 @@ import pytest
 # Imports of seconds are inside functions, as in the conftest.py above.
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread(one_thread):
+    """The models of these tests are small."""
+
+
 @pytest.fixture(scope="module")
 def few(pairs):
     """The examples of the runs."""

@@ -13,8 +13,6 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.callback_runs import COUNT, History, logged, whole_weights
 from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def best_scores(callback):
     return {Path(path).name: score.item() for path, score in callback.best_k_models.items()}
@@ -106,8 +104,9 @@ def plateau(optimizer):
     return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode="max", patience=0, threshold=0.0)
 
 
-@pytest.mark.parametrize("settings", [{}, {"interval": "epoch", "frequency": 2}], ids=str)
-@pytest.mark.parametrize("scorer_first", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "scorer_first"), [({}, False), ({"interval": "epoch", "frequency": 2}, True)], ids=str
+)
 def test_the_learning_rate_follows_the_score(pairs, shallow, tmp_path, settings, scorer_first):
     record, module = Record(), chooser(pairs, [5, 4, 3, 6, 2, 1, 7, 5], settings, kind=Stepping, count=COUNT)
     others = [ModelCheckpoint(tmp_path, monitor="val_bertscore_f1", mode="max"), record]

@@ -235,7 +235,7 @@ def test_a_run_without_validation_at_time_intervals_checks_at_the_end_of_the_epo
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_with_the_scores_of_the_callback(pairs, encoder, tmp_path, one_thread, order):
+def test_with_the_scores_of_the_callback(pairs, encoder, tmp_path, order):
     # The fourth and fifth scores equal the second: fresh values without improvement.
     module, record = chooser(pairs, [1, 4, 2, 4, 4, 7], kind=Quality), Record()
     stopping = BERTScoreEarlyStopping(patience=3)

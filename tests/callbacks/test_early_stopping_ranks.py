@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
-import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.strategies import DDPStrategy
 
-from bertscore_tm import BERTScore
-from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
-from tests.support.lightning_modules import Logs, Quality, Record, SpawnedDDP, chooser, trainer
+from bertscore_tm.callbacks import BERTScoreEarlyStopping
+from tests.support.lightning_modules import Logs, trainer
 from tests.support.ranks import run_separate_ranks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -147,31 +144,3 @@ def test_callback_that_does_not_stop_has_no_reason(ranks):
         assert (rising["reason"].name, falling["reason"].name) == ("NOT_STOPPED", "PATIENCE_EXHAUSTED")
         assert (rising["message"], rising["epoch"], falling["epoch"]) == (None, 0, 1)
     assert ranks[0]["several"][1]["message"] == ranks[1]["several"][1]["message"]
-
-
-class Worse(Quality):
-    """Writes from each rank where training ended."""
-
-    def on_fit_end(self):
-        stopping = next(c for c in self.trainer.callbacks if isinstance(c, BERTScoreEarlyStopping))
-        record = next(c for c in self.trainer.callbacks if isinstance(c, Record))
-        found = (stopping.stopped_epoch, stopping.wait_count, stopping.best_score.item(), record.scores)
-        torch.save(found, Path(self.trainer.default_root_dir) / f"rank{self.global_rank}.pt")
-
-
-@pytest.mark.filterwarnings("ignore:patience=2 tends to stop too early")
-def test_spawned_ranks_stop_together_and_keep_the_best(pairs, encoder, tmp_path):
-    few = tuple(side[:9] for side in pairs)
-    module = chooser(few, [2, 7, 3, 3, 7], kind=Worse, count=9)
-    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
-    callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreEarlyStopping(patience=2), checkpoint, Record()]
-    run = trainer(tmp_path, callbacks, max_epochs=5, devices=2, strategy=SpawnedDDP())
-    run.fit(module)
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
-    assert first == second
-    stopped, waited, best, scores = first
-    assert (stopped, waited, len(scores)) == (3, 2, 4)
-    assert best == scores[1] == max(scores)
-    assert best == pytest.approx(1.0, abs=1e-5)  # all 7 are right, and the sampler's eighth is a copy
-    assert run.callback_metrics["val_bertscore_f1"].item() == scores[-1]
-    assert Path(checkpoint.best_model_path).name == "epoch=1.ckpt"

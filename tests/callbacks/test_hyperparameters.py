@@ -13,8 +13,6 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.lightning_modules import trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # Lightning warns about modules among the hyperparameters, too.
 LIGHTNINGS_OWN = "ignore:Attribute .* is an instance of `nn.Module`"
 

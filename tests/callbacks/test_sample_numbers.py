@@ -10,28 +10,20 @@ from torchmetrics.text import BLEUScore
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.callback_ranks import on_ranks, results
-from tests.support.callback_runs import COUNT, LAYER, logged, means, strategy_on_cpu, stream, texts_of
+from tests.support.callback_runs import COUNT, LAYER, logged, means, strategy_on_cpu, stream
 from tests.support.lightning_modules import Chooser, Numbers, chooser, generate, generate_few, loader, trainer
-from tests.support.models import encoded_texts
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
-
-
-# Ranks with fewer batches, or none
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 
 UNEVEN = {
     # Numbers of the examples of each loader, of the first and of the second rank.
-    "none on the second": [(range(7), [])],
     "none on the first": [([], range(7))],
-    "more on the first": [(range(6), [7])],
     "each a loader": [(range(5), []), ([], [5, 6]), ([8, 2, 3, 4], [7])],
 }
 # If all lengths are known to be 0, Lightning skips the run of that rank without calling callbacks.
 CALLS_OF = {
-    "none on the second": [("fit", "step")],
     "none on the first": [("fit", "step"), ("validate", "generate")],
-    "more on the first": [("validate", "sized")],
     "each a loader": [("test", "step"), ("fit", "sized")],
 }
 METRICS = {
@@ -71,7 +63,18 @@ def uneven(few, minilm, folder, rank, call, numbers, source):
     return {key: value.item() for key, value in run.callback_metrics.items() if "loss" not in key}
 
 
+def fewer_texts(few, minilm, folder, make):
+    callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYER)), make)
+    run = trainer(folder, [callback], devices=2, strategy=strategy_on_cpu("ddp"))
+    run.validate(chooser(few, count=COUNT), verbose=False)
+
+
+FEWER = {2: generate_few, 0: lambda pl_module, batch: ([], [])}
+
+
 def uneven_runs(rank, few, minilm, folder):
+    for count, make in FEWER.items():
+        yield count, lambda make=make: fewer_texts(few, minilm, folder, make)
     for name, numbers in UNEVEN.items():
         for call, source in CALLS_OF[name]:
             case = (call, numbers, source)
@@ -106,76 +109,8 @@ def test_ranks_with_fewer_batches_or_none(uneven_reports, few, shallow, name, ca
         assert found[0] == pytest.approx(torch.tensor(values).mean(0).tolist(), abs=1e-6)
 
 
-# Who encodes what
-
-
-def watched_run(few, minilm, folder, call, max_batches):
-    """What a rank scored, and what it had encoded."""
-    encoder = FrozenEncoder(minilm, num_layers=LAYER)
-    rows = []
-
-    def keep(model, args, inputs):
-        rows.extend(encoded_texts(inputs))
-
-    # A module counts the texts by itself in no other way than by what the encoder's network is given.
-    hook = encoder.backbone(torch.device("cpu")).register_forward_pre_hook(keep, with_kwargs=True)
-    module = chooser(few, count=COUNT)
-    callback = BERTScoreCallback(BERTScore(encoder, cache_bytes=0), max_batches=max_batches)
-    run = trainer(folder, [callback], max_epochs=1, devices=2, strategy=strategy_on_cpu("ddp"))
-    data = loader(COUNT, batch_size=2)
-    if call == "fit":
-        run.fit(module, loader(COUNT), data)
-    else:
-        getattr(run, call)(module, data, verbose=False)
-    hook.remove()
-    preds, target = texts_of(module.seen[:max_batches])
-    return preds, target, [tuple(row) for row in encoder.tokenizer([*preds, *target]).ids], rows, run.callback_metrics
-
-
-WATCHED = [("fit", None), ("validate", 2)]
-
-
-def fewer_texts(few, minilm, folder, make):
-    callback = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYER)), make)
-    run = trainer(folder, [callback], devices=2, strategy=strategy_on_cpu("ddp"))
-    run.validate(chooser(few, count=COUNT), verbose=False)
-
-
-FEWER = {2: generate_few, 0: lambda pl_module, batch: ([], [])}
-
-
-def watched_runs(rank, few, minilm, folder):
-    for call, limit in WATCHED:
-        yield (call, limit), lambda call=call, limit=limit: watched_run(few, minilm, folder, call, limit)
-    for count, make in FEWER.items():
-        yield count, lambda make=make: fewer_texts(few, minilm, folder, make)
-
-
-@pytest.fixture(scope="module")
-def watched(few, minilm, tmp_path_factory):
-    return on_ranks(watched_runs, few, minilm, tmp_path_factory.mktemp("watched"))
-
-
-@pytest.mark.parametrize(("call", "limit"), WATCHED)
-def test_each_rank_encodes_its_own_texts(watched, few, shallow, call, limit):
-    ranks = results(watched, (call, limit))
-    for preds, target, own, rows, _ in ranks:
-        assert len(preds) == len(target) == (5 if limit is None else 4)
-        assert set(rows) <= set(own)
-        assert len(rows) <= len(own)
-    # Only copies that the sampler adds may be left out.
-    assert {row for rank in ranks for row in rank[3]} == {row for rank in ranks for row in rank[2]}
-    targets = [rank[1] for rank in ranks]
-    # The sampler has dealt out the first example a tenth time.
-    assert set(targets[0]) & set(targets[1]) == ({few[1][0]} if limit is None else set())
-    once = {t: p for preds, target, *_ in reversed(ranks) for p, t in zip(preds, target, strict=True)}
-    assert len(once) == (COUNT if limit is None else 8)
-    for rank in ranks:
-        assert logged(rank[-1]) == pytest.approx(means(list(once.values()), list(once), shallow), abs=1e-6)
-
-
 @pytest.mark.parametrize("count", FEWER)
-def test_fewer_predictions_than_examples_are_an_error_on_all_ranks(watched, count):
-    for rank in watched:
+def test_fewer_predictions_than_examples_are_an_error_on_all_ranks(uneven_reports, count):
+    for rank in uneven_reports:
         assert f"MisconfigurationException: got {count} predictions for a batch of 3 examples" in rank[count]
         assert "return one prediction per example" in rank[count]

@@ -40,8 +40,6 @@ from tests.support.sample_tables import (
 )
 from tests.support.texts import real_pairs, several_references
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 REFERENCES = [" ".join(text.split()[:8]) for text in real_pairs(60)[1]]
 
 

@@ -13,8 +13,6 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.lightning_modules import Chooser, Returns, chooser, loader, trainer, weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class OtherBERTScore(BLEUScore):
     """As torchmetrics' own, a metric of the same name."""

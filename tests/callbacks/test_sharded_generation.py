@@ -27,7 +27,6 @@ from tests.support.lightning_modules import trainer
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.slow,
-    pytest.mark.usefixtures("one_thread"),
     # Random models write random tokens.
     pytest.mark.filterwarnings("ignore:.*candidates? scored 0"),
 ]
@@ -117,47 +116,46 @@ def trained_writer(minilm, folder, rank, strategy, scored):
     return [text for texts, _ in written for text in texts], dict(run.callback_metrics), keep.found
 
 
-def generations(rank, minilm, folder):
+def generations(rank):
     for case in GENERATIONS:
         yield case, lambda case=case: written(rank, *case)
+
+
+def gradient_of_whole(family):
+    module = Writer(family)
+    module.training_step(batch_of(module.tokenizer), 0).backward()
+    return torch.cat([p.grad.flatten() for p in module.parameters()])
+
+
+def test_sharded_models_generate_the_texts_of_whole_ones_and_train_after_it():
+    reports = on_ranks(generations)
+    for family, sharding, option in GENERATIONS:
+        ranks = results(reports, (family, sharding, option))
+        for plain, sharded, _, _ in ranks:
+            assert sharded == [plain] * 2, (family, sharding, option)
+        assert len({text for plain, *_ in ranks for text in plain[0]}) > 1
+        # Shards are gathered in each pass, so that a rank which makes fewer of them leaves the other waiting.
+        counts = [count for *_, count in ranks]
+        assert counts == [2 * 7] * 2, (family, sharding, option)
+        if option == "greedy":
+            expected = gradient_of_whole(family)
+            found = [gradient for _, _, gradient, _ in ranks]
+            if sharding == "fsdp":  # each rank has one half, possibly padded at the end
+                found = [torch.cat(found)[: len(expected)]] * 2
+            for gradient in found:
+                torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-3)
+
+
+def trainings(rank, minilm, folder):
     for strategy in TRAINERS:
         for scored in (False, True):
             case = (strategy, scored)
             yield case, lambda case=case: trained_writer(minilm, folder, rank, *case)
 
 
-@pytest.fixture(scope="module")
-def generated(minilm, tmp_path_factory):
-    return on_ranks(generations, minilm, tmp_path_factory.mktemp("generations"))
-
-
-@pytest.mark.parametrize(("family", "sharding", "option"), GENERATIONS)
-def test_sharded_models_generate_the_texts_of_whole_ones(generated, family, sharding, option):
-    ranks = results(generated, (family, sharding, option))
-    for plain, sharded, _, _ in ranks:
-        assert sharded == [plain] * 2
-    assert len({text for plain, *_ in ranks for text in plain[0]}) > 1
-    # Shards are gathered in each pass, so that a rank which makes fewer of them leaves the other waiting.
-    counts = [count for *_, count in ranks]
-    assert counts == [2 * 7] * 2
-
-
-@pytest.mark.parametrize(("family", "sharding"), [case[:2] for case in GENERATIONS if case[2] == "greedy"])
-def test_sharded_models_train_after_generation(generated, family, sharding):
-    module = Writer(family)
-    module.training_step(batch_of(module.tokenizer), 0).backward()
-    expected = torch.cat([p.grad.flatten() for p in module.parameters()])
-    found = [gradient for _, _, gradient, _ in results(generated, (family, sharding, "greedy"))]
-    if sharding == "fsdp":  # each rank has one half, possibly padded at the end
-        found = [torch.cat(found)[: len(expected)]] * 2
-    for gradient in found:
-        torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-3)
-
-
-@pytest.mark.parametrize("strategy", TRAINERS)
-def test_the_trainer_shards_a_model_that_generates(generated, shallow, strategy):
+def test_the_trainer_shards_a_model_that_generates(minilm, shallow, tmp_path):
     """Also before any other forward pass, as in ``trainer.validate``."""
-    ranks = results(generated, (strategy, True))
+    reports = on_ranks(trainings, minilm, tmp_path)
     plain = Writer("bart")
     tokenizer = plain.tokenizer
     # Examples 0 and 2 are the first rank's, and 1 and 3 the second's.
@@ -166,11 +164,14 @@ def test_the_trainer_shards_a_model_that_generates(generated, shallow, strategy)
         make = ready_generate(tokenizer, "bart", rank, do_sample=False)
         with torch.no_grad():
             expected.append([make(plain, batch_of(tokenizer, slice(i, i + 1)))[0][0] for i in (rank, rank + 2)])
-    assert [preds for preds, _, _ in ranks] == expected
     _, targets = ready_generate(tokenizer, "bart", 0)(plain, batch_of(tokenizer))
-    preds = [expected[i % 2][i // 2] for i in range(4)]
     assert len(targets) == len(ANSWERS)
-    for _, metrics, _ in ranks:
-        assert logged(metrics) == pytest.approx(means(preds, targets, shallow), abs=1e-6)
-    for without, scored in zip(results(generated, (strategy, False)), ranks, strict=True):
-        assert differences(without[-1], scored[-1]) == []
+    preds = [expected[i % 2][i // 2] for i in range(4)]
+    scores = pytest.approx(means(preds, targets, shallow), abs=1e-6)
+    for strategy in TRAINERS:
+        ranks = results(reports, (strategy, True))
+        assert [preds for preds, _, _ in ranks] == expected, strategy
+        for _, metrics, _ in ranks:
+            assert logged(metrics) == scores, strategy
+        for without, scored in zip(results(reports, (strategy, False)), ranks, strict=True):
+            assert differences(without[-1], scored[-1]) == [], strategy

@@ -15,8 +15,6 @@ from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
 from tests.support.lightning_modules import Chooser, Numbers, Record, chooser, loader, trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COUNT, EPOCHS = 40, 13
 
 

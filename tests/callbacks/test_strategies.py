@@ -34,8 +34,6 @@ from tests.support.callback_runs import (
 )
 from tests.support.lightning_modules import Chooser, chooser, trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PRECISIONS = ["32-true", "bf16-mixed", "bf16-true"]
 
 
@@ -212,6 +210,10 @@ def test_a_loss_on_the_same_encoder(pairs, minilm, shallow, tmp_path, precision,
 # Errors in the middle
 
 
+class Interrupt(BaseException):
+    """Like a KeyboardInterrupt, after which Lightning would end the process."""
+
+
 class State(pl.Callback):
     """Keeps what scoring may not change, when each batch has been validated and when an error has ended the run."""
 
@@ -234,8 +236,11 @@ class State(pl.Callback):
         self.after.append((self.found(pl_module), modes, torch.is_inference_mode_enabled()))
 
 
-@pytest.mark.parametrize(("precision", "sanity"), [("32-true", 0), ("bf16-mixed", 2), ("bf16-true", 0)])
-def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sanity):
+@pytest.mark.parametrize(
+    ("precision", "sanity", "error"),
+    [("32-true", 0, KeyError), ("bf16-mixed", 2, KeyError), ("bf16-true", 0, KeyError), ("32-true", 0, Interrupt)],
+)
+def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sanity, error):
     calls = []
 
     def generate(pl_module, batch):
@@ -243,12 +248,12 @@ def test_state_after_failed_generation(pairs, shallow, tmp_path, precision, sani
         calls.append((*modes, pl_module.training))
         texts = write_wildly(pl_module, batch)
         if len(calls) == 2:
-            raise KeyError("no text")
+            raise error("no text")
         return texts
 
     state, module = State(), chooser(pairs, kind=Partly, count=COUNT)
     callback = BERTScoreCallback(BERTScore(shallow), generate)
-    with pytest.raises(KeyError, match="no text"):
+    with pytest.raises(error, match="no text"):
         trainer(tmp_path, [state, callback], num_sanity_val_steps=sanity, precision=precision).fit(module)
     inside = torch.bfloat16 if precision == "bf16-true" else torch.float32
     assert calls == [(inside, precision == "bf16-mixed", False, False)] * 2

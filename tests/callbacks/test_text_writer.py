@@ -13,8 +13,6 @@ from bertscore_tm.cli import main
 from tests.support.lightning_modules import Chooser, chooser, loader, trainer
 from tests.support.texts import several_references
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COUNT = 9
 
 

@@ -13,21 +13,15 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from tests.support.callback_runs import COUNT, History, means, texts_of, write_wildly
 from tests.support.lightning_modules import Chooser, chooser, loader, trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # The steps after which validation runs, and how many examples it has.
 INTERVALS = {
-    "count": ({"val_check_interval": 2}, [2, 5], 7),
     "across epochs": ({"val_check_interval": 2, "check_val_every_n_epoch": None, "max_epochs": 3}, [2, 4, 6, 8], 7),
-    "beyond an epoch": ({"val_check_interval": 4, "check_val_every_n_epoch": None, "max_epochs": 3}, [4, 8], 7),
-    "short epochs": ({"limit_train_batches": 2}, [2, 4], 7),
     "seconds": (
         {"val_check_interval": timedelta(seconds=2), "check_val_every_n_epoch": None, "max_epochs": 3},
         [2, 4, 6, 8],
         7,
     ),
     "fast_dev_run": ({"fast_dev_run": 2}, [2], 6),
-    "overfit_batches": ({"overfit_batches": 2}, [2, 4], 6),
 }
 
 

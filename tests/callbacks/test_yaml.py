@@ -12,8 +12,6 @@ from bertscore_tm import BERTScore, FrozenEncoder, callbacks, losses
 from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.losses import SoftBERTScoreLoss, VocabularyBridge
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def built(kind: Any, **config: Any) -> Any:
     parser = ArgumentParser()

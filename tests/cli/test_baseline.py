@@ -6,11 +6,11 @@ import re
 import pytest
 import torch
 
-from bertscore_tm import Baseline, FrozenEncoder, bert_score
+from bertscore_tm import FrozenEncoder
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.cli import shards
 from tests.support.models import save_tiny_model
-from tests.support.shell import from_stdin, numbers_in, run_here, write_lines, write_records
+from tests.support.shell import numbers_in, run_here, write_lines
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,12 +21,11 @@ PAIRS = 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small model, and the same texts in files of several kinds."""
+    """A small model, and files of texts."""
     folder = tmp_path_factory.mktemp("baseline")
     save_tiny_model("bert", folder / "model")
     write_lines(folder / "texts.txt", [*TEXTS, "", TEXTS[3], "  "])
     write_lines(folder / "texts.tsv", ["number\ttext", *(f"{i}\t{text}" for i, text in enumerate(TEXTS))])
-    write_records(folder / "texts.jsonl", [{"sentence": text} for text in TEXTS])
     return folder
 
 
@@ -64,20 +63,6 @@ def test_table_and_screen(command, folder, expected):
     assert not shards.partial_path("table.csv").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"texts": "texts.tsv"},
-        {"texts": "texts.jsonl", "options": ["--column", "sentence"]},
-        {"texts": "-"},
-    ],
-)
-def test_other_files(command, folder, expected, monkeypatch, arguments):
-    from_stdin(monkeypatch, (folder / "texts.txt").read_bytes())
-    command(*arguments.pop("options", ()), **arguments)
-    assert (folder / "table.csv").read_text() == expected.to_csv()
-
-
 def test_document(command, folder):
     other = make_baseline(FrozenEncoder(folder / "model", num_layers=2, all_layers=True), TEXTS, 30, 5)
     write_lines(folder / "long.txt", [*TEXTS, " ".join(TEXTS)])
@@ -92,19 +77,6 @@ def test_document(command, folder):
     assert found["signature"] == other.signature
     assert (found["num_pairs"], found["num_texts"], found["num_truncated"], found["seed"]) == (30, 30, 0, 5)
     assert (folder / found["output"]).read_text() == other.to_csv()
-
-
-def test_other_commands_read_the_table(command, minilm, folder, capsys):
-    command(model=minilm, output="minilm.csv")
-    table = Baseline.read(folder / "minilm.csv").table
-    assert table.shape == (7, 3)
-    write_lines(folder / "hyps.txt", TEXTS)
-    write_lines(folder / "refs.txt", TEXTS[::-1])
-    texts = ("-c", "hyps.txt", "-r", "refs.txt", "-m", minilm, "-l", "5", "--device", "cpu")
-    found = json.loads(run_here(capsys, "score", *texts, "--rescale", "minilm.csv", "--json").out)
-    raw = bert_score(TEXTS, TEXTS[::-1], FrozenEncoder(minilm, num_layers=5))
-    for name, b in zip(("precision", "recall", "f1"), table[5].tolist(), strict=True):
-        assert found[name] == pytest.approx((raw[name].mean().item() - b) / (1 - b), abs=1e-5)
 
 
 @pytest.mark.parametrize(

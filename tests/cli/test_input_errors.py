@@ -129,8 +129,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("files", "arguments", "message"), BAD)
-def test_bad_arguments_end_in_one_line(tmp_path, monkeypatch, capsys, files, arguments, message):
+@pytest.mark.parametrize(
+    ("files", "arguments", "message"),
+    [*BAD, *(({name: content}, f"-c {name}", f"{name}:{message}") for name, content, message in BAD_FILES)],
+)
+def test_bad_files_and_arguments_end_in_one_line(tmp_path, monkeypatch, capsys, files, arguments, message):
     monkeypatch.chdir(tmp_path)
     for file, content in files.items():
         Path(file).write_bytes(content)
@@ -138,16 +141,6 @@ def test_bad_arguments_end_in_one_line(tmp_path, monkeypatch, capsys, files, arg
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == f"bertscore-tm: error: {message.replace('{}', str(tmp_path))}\n"
-
-
-@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
-def test_a_bad_file_ends_in_one_line(tmp_path, monkeypatch, capsys, name, content, message):
-    monkeypatch.chdir(tmp_path)
-    Path(name).write_bytes(content)
-    assert main(["score", "-c", name]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == f"bertscore-tm: error: {name}:{message}\n"
 
 
 def test_standard_input_is_named(monkeypatch, capsys):

@@ -4,12 +4,10 @@ import csv
 import json
 import os
 import re
-import stat
 import threading
 
 import pytest
 
-from bertscore_tm.cli import shards
 from tests.support.models import save_tiny_model
 from tests.support.shell import run_here, write_lines, write_records
 
@@ -66,20 +64,6 @@ def command(folder, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root makes devices")
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_device_stays_a_device(command, tmp_path, name):
-    # A second null device, which a test may lose.
-    node = tmp_path / "null"
-    os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    printed = command(name, "-o", node)
-    assert stat.S_ISCHR(node.stat().st_mode)
-    assert node.stat().st_rdev == os.makedev(1, 3)
-    assert "resum" not in printed.err
-    # Nothing is left next to it either.
-    assert list(tmp_path.iterdir()) == [node]
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_named_pipe_gets_the_output(command, tmp_path, name):
     pipe, read = tmp_path / "pipe", []
@@ -91,21 +75,6 @@ def test_a_named_pipe_gets_the_output(command, tmp_path, name):
     assert read[0].startswith(COMMANDS[name][1])
     assert list(tmp_path.iterdir()) == [pipe]
     assert pipe.is_fifo()
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_mode_and_link_of_what_is_replaced_stay(command, tmp_path, name):
-    suffix = SUFFIXES[name][0]
-    (tmp_path / "elsewhere").mkdir()
-    target, link = tmp_path / "elsewhere" / f"target{suffix}", tmp_path / f"link{suffix}"
-    target.write_text("old")
-    target.chmod(0o640)
-    link.symlink_to(target)
-    command(name, "-o", link)
-    assert link.is_symlink()
-    assert target.read_text().startswith(COMMANDS[name][1])
-    assert stat.S_IMODE(target.stat().st_mode) == 0o640
-    assert sorted(tmp_path.rglob("*")) == [target.parent, target, link]
 
 
 @pytest.mark.parametrize(
@@ -157,21 +126,6 @@ def test_tables_of_pairs(command, tmp_path):
         rows = list(csv.reader(file, strict=True))
     assert rows == [line.split("\t") for line in printed.splitlines() if not line.startswith("#")]
     assert len(rows) == len(TEXTS) + 1
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "show"])
-def test_an_unfinished_output_never_follows_a_link(command, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(shards, "LARGEST", 1)
-    monkeypatch.setattr(shards, "SMALLEST", 1)
-    victim, output = tmp_path / "victim", tmp_path / f"out{SUFFIXES[name][0]}"
-    victim.mkdir()
-    (tmp_path / f"{output.name}.partial").symlink_to(victim)
-    (tmp_path / "link").symlink_to(victim / "best.jsonl")
-    assert shards.partial_path(str(tmp_path / "link")) == victim / "best.jsonl.partial"
-    error = command(name, "-o", output, exit_code=1).err
-    assert f"{output.name}.partial is a symbolic link, which is not written to: delete it" in error
-    assert not output.exists()
-    assert not list(victim.iterdir())
 
 
 ESCAPE = "\x1b[2J\x9b1m\x07name"

@@ -168,7 +168,7 @@ def test_a_second_run_is_refused_while_one_writes(command, monkeypatch):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("case", ["score", "rank", "baseline"])
+@pytest.mark.parametrize("case", ["rank", "baseline"])
 def test_two_ranks_write_what_one_does(command, tmp_path, monkeypatch, case):
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)

@@ -21,8 +21,6 @@ TOLERANCE = 1e-6
 ONE = {"batch_size": 1, "nthreads": 0}
 EXAMPLE = "a cat sat on the mat quietly", "the kitten was sitting on a rug"
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def assert_equal(found, expected, tolerance=TOLERANCE):
     assert type(found) is type(expected) is tuple

@@ -30,8 +30,6 @@ CARD = {
 }
 NAMES = ("precision", "recall", "f1")
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def expected_scores(predictions, references, idf=False, **options):
     """Return what the metric's code does: a scorer of bert-score, with references in lists, one pair at a time."""

@@ -31,8 +31,6 @@ from tests.support.texts import several_references
 NAMES = ("precision", "recall", "f1")
 TOLERANCE = 1e-6
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture(scope="module")
 def right(pairs, minilm):

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from bertscore_tm import FrozenEncoder
 from examples.benchmarks import __main__ as command
 from examples.benchmarks import gpu, loss, memory, ranking, scoring, validation
-from examples.benchmarks.package import load_encoder, load_encoders, make_metric, score_f1
-from examples.benchmarks.peers import load_bert_score, make_torchmetrics_metric
-from examples.benchmarks.processes import resident_bytes, run_fresh
-from examples.benchmarks.random_models import BART_BASE, ROBERTA_LARGE, T5_SMALL, build_model, train_tokenizer
+from examples.benchmarks.package import load_encoder, load_encoders
+from examples.benchmarks.processes import run_fresh
+from examples.benchmarks.random_models import BART_BASE, ROBERTA_LARGE, T5_SMALL, train_tokenizer
 from examples.benchmarks.rounds import Figure, in_turn, ratios
-from examples.benchmarks.texts import Options, cut_sentences, distinct_pairs, flat_texts, make_items, short_texts
+from examples.benchmarks.texts import Options, cut_sentences, distinct_pairs, flat_texts, short_texts
 from tests.support.texts import real_pairs
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.usefixtures("one_thread")]
@@ -80,14 +77,6 @@ def test_texts_are_distinct_and_of_the_lengths_asked_for():
         distinct_pairs(texts, 3)
 
 
-def test_items_have_alike_samples_some_drawn_twice(options):
-    assert make_items(["a cat sat"], 1, 3) == [["a cat sat 0", "cat sat a 1", "sat a cat 2"]]
-    assert make_items(["a cat", "b"], 2, 3, num_distinct=1)[1] == ["b 3"] * 3
-    candidates, references = scoring._pairs_of_items(replace(options, pairs=None))
-    # The corpus of the issue: all ordered pairs of 16 samples of 30 items.
-    assert (len(candidates), len({*candidates}), {*candidates} == {*references}) == (7_200, 365, True)
-
-
 @pytest.fixture(scope="module")
 def scored(options) -> dict[str, Figure]:
     with pytest.MonkeyPatch.context() as patch:
@@ -109,56 +98,6 @@ def test_scoring(scored, minilm):
     assert "short texts: time that idf adds" in scored
     for name in (*dtypes, f"random roberta-large, {dtypes[-1]}"):
         assert min(scored[f"3 pairs like the paper's: {name}"].values) > 0
-
-
-def by_loops(encoder: FrozenEncoder, candidate: str, reference: str, special_keys: bool) -> tuple[list[float], bool]:
-    """Precision, recall and F1 of one pair, and whether some token is most similar to a special one."""
-    ours, theirs = (encoder.encode([text]).vectors[0] for text in (candidate, reference))
-    means, special = [], False
-    for queries, keys in ((ours, theirs), (theirs, ours)):
-        best = []
-        for query in queries[1:-1]:
-            similarities = [float(query @ key) for key in keys]
-            within = max(similarities[1:-1])
-            special |= max(similarities) > within
-            best.append(max(similarities) if special_keys else within)
-        means.append(sum(best) / len(best))
-    precision, recall = means
-    return [precision, recall, 2 * precision * recall / (precision + recall)], special
-
-
-def test_both_metrics_score_the_same_pairs(minilm, encoder):
-    lengths = [[len(row) for row in encoder.tokenizer(texts).ids] for texts in real_pairs(240)]
-    # Torchmetrics' metric finds the reference of each candidate only where texts come in the order of their lengths.
-    pairs: list[tuple[str, str]] = []
-    longest = (0, 0)
-    for own, other, *pair in sorted(zip(*lengths, *real_pairs(240), strict=True)):
-        if own > longest[0] and other > longest[1]:
-            longest = own, other
-            pairs.append(tuple(pair))
-    assert len(pairs) >= 6
-    metrics = {
-        "ours": make_metric(load_encoder(minilm, 5)),
-        "cached": make_metric(load_encoder(minilm, 5), keep_references=True),
-        "torchmetrics": make_torchmetrics_metric(minilm, 5, 128),
-    }
-    scores = {}
-    for name, metric in metrics.items():
-        module = validation.Validation(metric, pairs)
-        for _ in range(2):
-            validation.make_trainer([]).validate(module, verbose=False)
-        scores[name] = torch.stack([module.scores[key] for key in ("precision", "recall", "f1")], dim=1)
-    torch.testing.assert_close(scores["ours"], scores["cached"])
-    agreeing = []
-    for i, pair in enumerate(pairs):
-        with_special, some_special = by_loops(encoder, *pair, special_keys=True)
-        without, _ = by_loops(encoder, *pair, special_keys=False)
-        assert scores["ours"][i].tolist() == pytest.approx(with_special, abs=1e-5)
-        assert scores["torchmetrics"][i].tolist() == pytest.approx(without, abs=1e-5)
-        if not some_special:
-            agreeing.append(i)
-    # The only difference: a token may be matched with a special one in ours, as in bert-score.
-    assert 2 <= len(agreeing) < len(pairs)
 
 
 def test_validation(options):
@@ -205,21 +144,6 @@ def test_a_step_adds_the_loss_to_cross_entropy(options):
     assert model.get_input_embeddings().weight.grad.norm() > 0
 
 
-def test_published_shapes_have_their_number_of_parameters():
-    # Of the hub's models; of roberta-large's without its pooler, minus its last seven layers.
-    with torch.device("meta"):
-        counts = {shape.name: size_of(shape) for shape in (T5_SMALL, BART_BASE, ROBERTA_LARGE)}
-    assert counts["T5-small"] == 60_506_624
-    assert counts["BART-base"] == 139_420_416
-    assert 24 - ROBERTA_LARGE.layers == 7
-    assert counts["roberta-large"] - 1_049_600 == 354_310_144 - 7 * 12_596_224
-
-
-def size_of(shape) -> int:
-    model = build_model(shape)
-    return sum(parameter.numel() for parameter in {id(p): p for p in model.parameters()}.values())
-
-
 def test_ranking(options):
     found = by_name(ranking.measure(replace(options, pairs=3)))
     name = "4 items of 3 samples: float32"
@@ -258,18 +182,6 @@ def test_memory(options, monkeypatch):
         memory.measure(replace(options, pairs=1))
 
 
-def test_resident_memory_follows_what_is_written():
-    before = resident_bytes()
-    block = mmap.mmap(-1, 64 * MEBIBYTE)
-    reserved = resident_bytes()
-    block.write(b"x" * 32 * MEBIBYTE)
-    written = resident_bytes()
-    block.close()
-    assert reserved - before < 8 * MEBIBYTE
-    assert 24 * MEBIBYTE < written - reserved < 72 * MEBIBYTE
-    assert resident_bytes() < written - 24 * MEBIBYTE
-
-
 def test_scoring_of_a_gpu_on_a_processor(options, monkeypatch):
     monkeypatch.setattr(gpu, "_PRODUCTS", 2)
     found = by_name(gpu.measure_scoring(CPU, replace(ROBERTA_LARGE, **TINY), replace(options, pairs=3), rows=64))
@@ -281,14 +193,6 @@ def test_scoring_of_a_gpu_on_a_processor(options, monkeypatch):
         assert min(found[f"{name}: float32, share of the matrix-product rate"].values) > 0
     assert "3 pairs like the paper's: random roberta-large, bfloat16" in found
     assert "MB" not in {figure.unit for figure in found.values()}
-
-
-def test_both_sides_score_the_layer_that_is_asked_for(minilm):
-    texts = real_pairs(6)
-    scores = [score_f1(*texts, load_encoder(minilm, layer)) for layer in (1, 2)]
-    for layer, found in zip((1, 2), scores, strict=True):
-        torch.testing.assert_close(found, load_bert_score(str(minilm), layer)(*texts), atol=1e-5, rtol=0)
-    assert (scores[0] - scores[1]).abs().max() > 1e-4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

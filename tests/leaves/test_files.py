@@ -72,19 +72,6 @@ def test_a_full_disk(tmp_path):
     assert path.read_text() == "old"
 
 
-def test_a_rename_that_fails(tmp_path, monkeypatch):
-    path = tmp_path / "scores.txt"
-    path.write_text("old")
-
-    def fail(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match=r"scores\.txt: Permission denied; the file keeps its old content"):
-        write(path)
-    assert names(tmp_path) == ["scores.txt"]
-
-
 def test_a_folder_that_does_not_exist(tmp_path):
     with pytest.raises(OSError, match=r"nowhere/a\.txt: No such file or directory; no file was written"):
         write(tmp_path / "nowhere" / "a.txt")

@@ -17,8 +17,6 @@ from bertscore_tm.statistics import compare_paired, mean_interval
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-COUNTS = (6, 12, 19, 20, 30, 50, 100, 101, 200)
-
 
 def tensor(values: Any) -> Tensor:
     return torch.as_tensor(np.asarray(values), dtype=torch.float64)
@@ -32,15 +30,6 @@ def two_systems(count: int, gain: float = 0.02) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     a = torch.rand(count, generator=generator)
     return a, a + gain + 0.1 * torch.randn(count, generator=generator)
-
-
-def null_differences(kind: str, corpora: int, count: int) -> np.ndarray:
-    """Differences between systems that are equally good, shape (corpora, texts)."""
-    rng = np.random.default_rng(count)
-    if kind == "heavy tails":
-        return rng.standard_t(3, (corpora, count))
-    drawn = rng.normal(size=(corpora, count))
-    return drawn * (rng.random((corpora, count)) < 0.3) if kind == "70% ties" else drawn
 
 
 @pytest.mark.parametrize("count", [2, 3, 6, 19, 20, 101])
@@ -61,61 +50,16 @@ def test_the_interval_is_that_of_scipys_t_test(count, confidence):
         assert not one.requires_grad
 
 
-@pytest.mark.parametrize("kind", ["normal", "heavy tails", "70% ties"])
-@pytest.mark.parametrize(("level", "most"), [(0.05, 0.06), (0.01, 0.015)])
-def test_intervals_miss_the_mean_as_often_as_they_may(kind, level, most):
-    """Deviations of 4,000 simulated rates at these levels: 0.0034 and 0.0016."""
-    for count in COUNTS:
-        low, high = mean_interval(tensor(null_differences(kind, 4000, count)), 1 - level)
-        missed = ((low > 0) | (high < 0)).double().mean().item()
-        assert missed <= most, (count, missed)
-        if level == 0.05 and kind != "70% ties":
-            assert missed > 0.03, (count, missed)
-
-
-@pytest.mark.parametrize("count", [6, 20])
-def test_comparisons_without_a_difference_are_significant_as_rarely_as_they_should(count):
-    for kind in ("heavy tails", "70% ties"):
-        drawn = tensor(null_differences(kind, 200, count)) * 0.05
-        p_values = tensor([compare_paired(torch.zeros(count), row).p_value for row in drawn])
-        # Two deviations above 0.05.
-        assert (p_values <= 0.05).double().mean() <= 0.08
-        if kind == "heavy tails":
-            assert (p_values <= 0.05).any()
-
-
-def clustered(corpora: int, documents: int, size: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Differences without a mean whose texts of one document have most in common, and the texts' documents."""
-    rng = np.random.default_rng(documents)
-    common = rng.normal(size=(corpora, documents)).repeat(size, axis=1)
-    return common + 0.3 * rng.normal(size=common.shape), np.arange(documents).repeat(size)
-
-
-@pytest.mark.parametrize("documents", [4, 6, 20, 40])
-def test_whole_documents_are_resampled(documents):
-    """Texts of one document that are counted as independent make half of all comparisons significant."""
-    drawn, groups = clustered(2000, documents)
-
-    def missed(**options):
-        low, high = mean_interval(tensor(drawn), **options)
-        return ((low > 0) | (high < 0)).double().mean().item()
-
-    assert missed() > 0.3
-    assert 0.03 < missed(groups=groups) <= 0.065
-    if documents in (6, 20):
-        p_values = [compare_paired(np.zeros(len(groups)), row, groups=groups).p_value for row in 0.05 * drawn[:200]]
-        # Two deviations above 0.05.
-        assert np.mean(np.array(p_values) <= 0.05) <= 0.08
-
-
 def test_documents_of_one_size_are_averaged():
-    drawn, groups = clustered(1, 8)
+    rng, groups = np.random.default_rng(8), np.arange(8).repeat(5)
+    # Texts of one document have most in common.
+    drawn = rng.normal(size=8).repeat(5) + 0.3 * rng.normal(size=40)
     means = drawn.reshape(8, 5).mean(1)
     expected = stats.ttest_1samp(means, 0).confidence_interval(0.9)
     order = np.random.default_rng(0).permutation(40)
     labels = [f"document {group}" for group in groups[order]]
-    assert ends(drawn[0][order], 0.9, groups=labels) == pytest.approx(list(expected))
-    found = compare_paired(np.zeros(40), drawn[0][order], confidence=0.9, groups=torch.from_numpy(groups[order]))
+    assert ends(drawn[order], 0.9, groups=labels) == pytest.approx(list(expected))
+    found = compare_paired(np.zeros(40), drawn[order], confidence=0.9, groups=torch.from_numpy(groups[order]))
     assert [found.low, found.high] == pytest.approx(list(expected))
     wanted = stats.permutation_test((means,), np.mean, permutation_type="samples", n_resamples=np.inf)
     assert found.p_value == pytest.approx(wanted.pvalue, abs=1e-12)
@@ -178,17 +122,6 @@ def test_the_p_value_of_many_texts_is_that_of_scipys_permutation_test(count):
     swapped = compare_paired(b, a)
     assert (swapped.low, swapped.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
     assert swapped.p_value == pytest.approx(found.p_value, abs=0.02)
-
-
-def test_p_value_is_small_only_for_a_difference():
-    generator = torch.Generator().manual_seed(0)
-    a = torch.rand(300, generator=generator)
-    noise = torch.randn(300, generator=generator)
-    assert compare_paired(a, a + 0.1 * (noise - noise.mean())).p_value > 0.8
-    assert compare_paired(a, a + 0.05 + 0.1 * noise).p_value < 0.01
-    assert compare_paired(a, a).p_value == 1
-    # Never 0, which a finite number of permutations cannot show.
-    assert compare_paired(a, a + 1).p_value == pytest.approx(2e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -25,8 +25,6 @@ from bertscore_tm.cli import main
 from tests.support.lightning_modules import chooser, trainer, weights
 from tests.support.models import save_tiny_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 WORDS = [f"{a} {b} {c}" for a in ("a cat", "the dog") for b in ("sat", "ran") for c in ("here", "there", "home")]
 PAIRS = (WORDS[:9], WORDS[3:])
 

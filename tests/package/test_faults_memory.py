@@ -19,8 +19,6 @@ from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.texts import real_pairs
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LAYER = 2
 COUNT = 30
 # The message of torch's CPU allocator.
@@ -107,23 +105,6 @@ def test_a_message_of_onednn_counts_only_where_memory_is_short():
         assert not is_out_of_memory(RuntimeError("a bug"))
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
-def test_metrics_of_long_texts_in_windows(minilm, limit):
-    preds, target = real_pairs(12)
-    preds = [" ".join([text] * 20) for text in preds]
-    encoder = FrozenEncoder(minilm, num_layers=LAYER, max_length=64, long_text="window")
-    unlimited, metric = BERTScore(encoder, idf=True), BERTScore(encoder, idf=True)
-    unlimited.update(preds, target)
-    wanted = unlimited.compute()
-    limited = limit(256)
-    metric.cache_bytes = 0
-    with pytest.warns(UserWarning, match="out of memory on cpu with"):
-        metric.update(preds, target)
-    assert limited.failures
-    found = metric.compute()
-    for name, value in wanted.items():
-        assert found[name].item() == pytest.approx(value.item(), abs=1e-6)
 
 
 def test_a_single_text_too_large_is_an_error_that_loses_nothing(encoder, limit):

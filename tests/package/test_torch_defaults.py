@@ -13,36 +13,23 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 import bertscore_tm
 import bertscore_tm.callbacks
 import bertscore_tm.losses
-from bertscore_tm import BERTScore, FrozenEncoder, align, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from bertscore_tm.layer_tuning import correlation, rank_layers, rank_layers_by_preference, system_means
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.losses import (
-    BERTScoreReward,
-    MinimumRiskLoss,
-    SelfCriticalLoss,
     SoftBERTScoreLoss,
     VocabularyBridge,
-    linear_expected_embedding,
 )
-from bertscore_tm.statistics import compare_paired, darr_kendall, mean_interval
-from tests.support.lightning_modules import Returns, trainer
 from tests.support.models import save_tiny_model, tiny_model
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 PREDS = ["a cat sat on the mat", "it rains", "", "word " * 20]
 TARGET = [["the cat is on the mat", "a dog"], ["rain falls in the city"], ["some text"], ["words and words"]]
 SINGLE = [several[0] for several in TARGET]
 LAYERS = 1
-VALUES = torch.tensor([0.1, 0.7, 0.3, 0.2, 0.9, 0.4])
-JUDGEMENTS = [1.0, 2.0, 1.5, 1.7, 1.9, 1.2]
 
 
 class Given:
@@ -55,7 +42,6 @@ class Given:
         self.gemma = FrozenEncoder(*tiny_model("gemma"), num_layers=LAYERS)
         self.windows = FrozenEncoder(model, tokenizer, num_layers=LAYERS, max_length=12, long_text="window")
         self.numbers = torch.tensor([4, 5, 6, 7])
-        self.folder = folder
         self.model_folder = save_tiny_model("bert", folder / "model")
         self.table = folder / "table.csv"
         self.table.write_text(
@@ -123,32 +109,6 @@ def call_metric(given: Given) -> Any:
     return results
 
 
-def call_alignment(given: Given) -> Any:
-    alignment = align("a cat sat", "the cat sat", given.encoder, idf=SINGLE, **given.rescaled)
-    alignment.plot()
-    return [alignment.to_html(), *vars(alignment).values(), given.metric().align("a", "the")]
-
-
-def call_statistics(given: Given) -> Any:
-    return [
-        mean_interval(VALUES, 0.9),
-        mean_interval(VALUES[:0], 0.9),
-        mean_interval([0.1, 0.2, 0.3], groups=["a", "b", "a"]),
-        compare_paired(VALUES, VALUES.flip(0)),
-        correlation(VALUES, JUDGEMENTS),
-        correlation(VALUES, VALUES.flip(0), "kendall"),
-        darr_kendall(VALUES, VALUES.flip(0)),
-        rank_layers(torch.stack([VALUES, VALUES.flip(0)]), {"fluency": JUDGEMENTS}),
-        rank_layers_by_preference(torch.stack([VALUES, VALUES]), torch.stack([VALUES.flip(0), VALUES])),
-        system_means(VALUES, ["a", "b", "a"] * 2),
-    ]
-
-
-def call_rewards(given: Given) -> Any:
-    reward = BERTScoreReward(given.encoder, length_band=(0.5, 2.0), repeat_ngram_size=2, **given.rescaled)
-    return [reward(PREDS, TARGET), reward(PREDS, [None] * 4), BERTScoreReward(given.encoder)(PREDS, TARGET)]
-
-
 def call_loss(given: Given) -> Any:
     results: list[Any] = []
     for options in (
@@ -174,38 +134,12 @@ def call_bridge(given: Given) -> Any:
     return results
 
 
-def call_sequence_losses(given: Given) -> Any:
-    log_probs = given.logits[:, None, :, :2].log_softmax(-1)[..., 0].repeat(1, 2, 1)
-    rewards = VALUES[:4].view(2, 2)
-    table = given.head[:, :3].contiguous()
-    return [
-        SelfCriticalLoss()(log_probs, rewards),
-        MinimumRiskLoss()(log_probs, rewards),
-        linear_expected_embedding(given.hidden[0], given.head, table, given.labels[0]),
-    ]
-
-
-def call_callbacks(given: Given) -> Any:
-    callbacks = [
-        BERTScoreCallback(BERTScore(given.encoder, idf=True, confidence=0.9)),
-        SampleLogger(1, follow=[0]),
-    ]
-    run = trainer(given.folder, callbacks, logger=CSVLogger(given.folder), limit_val_batches=1)
-    run.validate(Returns(PREDS, SINGLE, {"preds": PREDS, "target": TARGET}), verbose=False)
-    return {name: value.item() for name, value in run.callback_metrics.items() if name.startswith("val_bertscore")}
-
-
 CALLS: list[Callable[[Given], Any]] = [
     call_function,
     call_loading,
     call_metric,
-    call_alignment,
-    call_statistics,
-    call_rewards,
     call_loss,
     call_bridge,
-    call_sequence_losses,
-    call_callbacks,
 ]
 
 
@@ -254,8 +188,6 @@ def expected(given) -> Callable[[Callable[[Given], Any]], Any]:
         pytest.param(call, default, id=f"{call.__name__.removeprefix('call_')} {default}")
         for call in CALLS
         for default in (torch.float64, torch.bfloat16, torch.device("meta"))
-        # Lightning itself fails with this device.
-        if (call, default) != (call_callbacks, torch.device("meta"))
     ],
 )
 def test_results_do_not_depend_on_the_defaults_of_torch(given, expected, call, default):

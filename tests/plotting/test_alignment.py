@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizer
+from transformers import AutoModel, PreTrainedTokenizer
 
 from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
@@ -14,8 +14,6 @@ from bertscore_tm.scoring.display_tokens import split_for_display
 from bertscore_tm.scoring.rescaling import find_baseline
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import EVERY_FAMILY, KINDS, randomised, tiny_config, tiny_model
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 # With cls and sep; with a space in front; without special tokens; with one before, one and two after, and two after a
 # text that is padded on the left.
@@ -79,18 +77,6 @@ def test_matches_and_similarities_equal_those_of_the_model(family, pairs):
     assert (special_matches > 0) == (family != "gpt2")
 
 
-def test_matches_of_a_real_encoder(minilm, encoder, pairs):
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    model = AutoModel.from_pretrained(minilm).eval()
-    for candidate, reference in zip(pairs[0][::40], pairs[1][::40], strict=True):
-        alignment = compute_alignment(candidate, reference, encoder)
-        one, other = (by_hand(model, tokenizer, text, layer=5) for text in (candidate, reference))
-        assert alignment.candidate.matches.tolist() == expected_matches(one, other)[1]
-        assert alignment.reference.matches.tolist() == expected_matches(other, one)[1]
-        matrix = torch.tensor(content_similarities(one, other))
-        torch.testing.assert_close(alignment.similarity, matrix, atol=2e-6, rtol=0)
-
-
 @pytest.mark.parametrize("idf", [False, True])
 def test_scores_equal_the_reference_package(minilm, encoder, pairs, idf):
     sents = pairs[1][:50]
@@ -143,15 +129,6 @@ def test_share_of_each_token(encoder):
     assert side.shares.tolist() == pytest.approx([1.0 * side.best[0].item() / total, 3.0 * side.best[1].item() / total])
     assert side.full_share == pytest.approx(3.0 / total)
     assert side.special_share > 0
-
-
-def test_special_tokens_with_weight_have_a_share_of_their_own():
-    model, tokenizer = tiny_model("t5")
-    alignment = compute_alignment("Return a list", "Return the list", FrozenEncoder(model, tokenizer, num_layers=2))
-    # </s> is neither cls nor sep, hence counts like any other token.
-    one, other = (by_hand(model, tokenizer, text, layer=2) for text in ("Return a list", "Return the list"))
-    best = max(torch.cosine_similarity(one[0][-1], vector, dim=0).item() for vector in other[0])
-    assert alignment.candidate.special_share == pytest.approx(best / len(one[0]), abs=1e-6)
 
 
 def test_weights_that_are_all_zero_leave_no_shares(encoder):
@@ -231,13 +208,12 @@ def test_the_real_encoder_reads_words_as_they_are_written(encoder):
 
 
 class PythonTokenizer(PreTrainedTokenizer):
-    """A tokenizer without offsets: words of three-letter pieces, spelled as WordPiece or with marks at words' ends."""
+    """A tokenizer without offsets: words of three-letter pieces, spelled as in WordPiece."""
 
-    def __init__(self, style="##", **kwargs):
-        self.style = style
+    def __init__(self, **kwargs):
         texts = "the cat sleeps café tokens"
         starts = {word[i : i + 3] for word in texts.split() for i in range(0, len(word), 3)}
-        spelled = sorted({f"##{piece}" if style == "##" else f"{piece}</w>" for piece in starts} | starts)
+        spelled = sorted({f"##{piece}" for piece in starts} | starts)
         self.table = {token: i for i, token in enumerate(["[UNK]", "[PAD]", "[END]", *spelled])}
         super().__init__(unk_token="[UNK]", pad_token="[PAD]", eos_token="[END]", **kwargs)
 
@@ -252,10 +228,7 @@ class PythonTokenizer(PreTrainedTokenizer):
         tokens = []
         for word in text.split():
             pieces = [word[i : i + 3] for i in range(0, len(word), 3)]
-            if self.style == "##":
-                tokens += [pieces[0], *(f"##{piece}" for piece in pieces[1:])]
-            else:
-                tokens += [*pieces[:-1], f"{pieces[-1]}</w>"]
+            tokens += [pieces[0], *(f"##{piece}" for piece in pieces[1:])]
         return tokens
 
     def _convert_token_to_id(self, token):
@@ -265,9 +238,7 @@ class PythonTokenizer(PreTrainedTokenizer):
         return list(self.table)[index]
 
     def convert_tokens_to_string(self, tokens):
-        if self.style == "##":
-            return " ".join(tokens).replace(" ##", "")
-        return "".join(tokens).replace("</w>", " ").strip()
+        return " ".join(tokens).replace(" ##", "")
 
     def build_inputs_with_special_tokens(self, ids, other=None):
         return [*ids, self.eos_token_id]
@@ -278,9 +249,8 @@ class PythonTokenizer(PreTrainedTokenizer):
         return [0] * len(token_ids_0) + [1]
 
 
-@pytest.mark.parametrize("style", ["##", "</w>"])
-def test_tokenizers_without_offsets(style):
-    tokenizer = PythonTokenizer(style)
+def test_tokenizers_without_offsets():
+    tokenizer = PythonTokenizer()
     model = randomised(AutoModel.from_config(tiny_config("bert", vocab_size=len(tokenizer))))
     encoder = FrozenEncoder(model, tokenizer, num_layers=1)
     assert not tokenizer.is_fast
@@ -340,12 +310,18 @@ def test_bad_options(encoder, minilm):
 
 def test_a_prompt_shows_a_table(minilm):
     shown = repr(align("a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5)))
-    assert shown.splitlines()[:6] == [
+    assert shown.splitlines() == [
         "P 0.8510  R 0.8519  F1 0.8514",
         "",
         "candidate  best match in reference  similarity  part of precision",
         "1 a        special token                0.8416             0.2805",
         "2 cat      2 kitten                     0.8152             0.2717",
         "3 sleeps   4 sleeping                   0.8960             0.2987",
+        "",
+        "reference   best match in candidate  similarity  part of recall",
+        "1 the       1 a                          0.8412          0.2103",
+        "2 kitten    2 cat                        0.8152          0.2038",
+        "3 is        special token                0.8551          0.2138",
+        "4 sleeping  3 sleeps                     0.8960          0.2240",
     ]
     assert not shown.endswith("\n")

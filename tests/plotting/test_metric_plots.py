@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from bertscore_tm import BERTScore, FrozenEncoder
 from tests.support.pictures import no_overlap, text_labels
 
-pytestmark = pytest.mark.usefixtures("one_thread", "no_open_figures")
+pytestmark = pytest.mark.usefixtures("no_open_figures")
 
 
 def lines_by_label(ax):

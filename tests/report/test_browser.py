@@ -12,7 +12,6 @@ sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = find_chromium()
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
-    pytest.mark.usefixtures("one_thread"),
 ]
 
 CANDIDATES = {

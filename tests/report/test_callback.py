@@ -15,8 +15,6 @@ from tests.support.lightning_modules import Quality, Record, Steady, chooser, tr
 from tests.support.ranks import run_ranks
 from tests.support.report_pages import read_data
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 COUNT = 7
 
 

@@ -10,8 +10,6 @@ from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from tests.support.pictures import Page
 from tests.support.report_pages import EVIL, TEXTS, read_data, scored_report
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SCORES = ("precision", "recall", "f1")
 
 

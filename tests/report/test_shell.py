@@ -8,8 +8,6 @@ from bertscore_tm import Report, bert_score
 from bertscore_tm.cli import main
 from tests.support.report_pages import read_data
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def command(pairs, minilm, tmp_path, monkeypatch, capsys):
