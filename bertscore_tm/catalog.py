@@ -77,7 +77,7 @@ def default_model(language: str) -> str:
             f"language={language!r} has no default model, but {base!r} has one: pass language={base!r} or a model"
         )
     if base not in _LANGUAGES.split() and not re.fullmatch("[a-z]{3}", base):
-        raise ValueError(f"language must be a language code such as 'en' or 'de', got {language!r}; or pass a model")
+        raise ValueError(f"language must be a language code such as 'en' or 'de', got {language!r}")
     return languages.get(code, str(tables["other_languages"]))
 
 
@@ -205,7 +205,7 @@ def baseline(language: str, model: str) -> Tensor:
     """
     tables = _data_folder() / "baselines"
     languages = _table_languages()
-    remedy = "pass a table as rescale= (`bertscore-tm baseline` makes one), or rescale=False"
+    remedy = "pass a table as rescale= (`bertscore-tm baseline` makes one), or do not rescale"
     missing = f"no baseline for language {language!r} and model {model!r}"
     # Comparing with the existing names keeps a name such as "../x" within the folder.
     if language.lower() not in languages:

@@ -10,12 +10,15 @@ then documents are resampled as a whole.
 Wins and losses are the numbers of texts that the first system of a difference scores higher or lower, ties those with
 equal scores to 1e-6.
 
+--metrics adds other metrics, with the same test: it compares the means of the scores of single texts. For BLEU and chrF
+the score of each whole system, as sacrebleu reports it, is listed too. ROUGE ignores letters other than a to z.
+
 Examples::
 
     bertscore-tm compare baseline.txt new.txt -r refs.txt --language en
     bertscore-tm compare a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs --json
     bertscore-tm compare a.txt b.txt -r refs.txt --names "before" "after" --output table.tex
-    bertscore-tm compare a.txt b.txt -r refs.txt --report comparison.html
+    bertscore-tm compare a.txt b.txt -r refs.txt --metrics bleu chrf --report comparison.html
     bertscore-tm compare outputs.jsonl --system-column system --document-column article
 """
 
@@ -41,6 +44,7 @@ from bertscore_tm.cli.inputs import (
 )
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
+from bertscore_tm.cli.text_metrics import METRICS, MetricScores, check_installed, score_by_metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,6 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_rescale_arguments(parser)
     group = parser.add_argument_group("comparison")
     options.add_component_argument(group, "the score to compare")
+    help = "compare these metrics too: BLEU and chrF by sacrebleu, ROUGE by rouge-score"
+    group.add_argument("--metrics", nargs="+", choices=METRICS, action="extend", default=[], help=help)
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
     options.add_document_argument(group)
     options.add_confidence_argument(group)
@@ -92,10 +98,11 @@ def run(arguments: argparse.Namespace) -> None:
         shared = [reference for reference in references for _ in systems]
         scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), idf_texts, references)
     if scored is not None:
-        document = _compare(scored, list(systems), references, groups, arguments)
+        metrics = score_by_metrics(arguments.metrics, list(systems.values()), references)
+        document = _compare(scored, metrics, list(systems), references, groups, arguments)
         content = report.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         report.write_output(content, arguments.output)
-        report.write_report(arguments.report, systems, references, scored, groups)
+        report.write_report(arguments.report, systems, references, scored, groups, metrics)
         remove_shards(arguments)
 
 
@@ -107,16 +114,17 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     for system in document["systems"]:
         means = [f"{system[name]:.4f}" for name in report.SCORES]
         systems.append([system["name"], *means, report.format_interval(system["low"], system["high"])])
-    several = len(document["differences"]) > 1
-    header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if several else [])]
-    differences = [[*header, "wins", "ties", "losses"]]
-    for test in document["differences"]:
-        p_values = [test["p_value"], *([test["p_value_holm"]] if several else [])]
-        row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
-        row += [report.format_interval(test["low"], test["high"], "+")]
-        row += ["-" if math.isnan(p) else f"{p:.4f}" for p in p_values]
-        differences.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
-    counts = f"{document['num_texts']} texts, {report.format_count(document['num_references'], 'reference')}"
+    tables = [systems, _difference_rows(label, interval, document["differences"])]
+    for metric in document["metrics"]:
+        corpus = metric["corpus"] is not None
+        rows = [["system", metric["label"], interval, *(["corpus"] if corpus else [])]]
+        for number, system in enumerate(metric["systems"]):
+            ends = report.format_interval(system["low"], system["high"])
+            rows.append([system["name"], f"{system['mean']:.4f}", ends])
+            rows[-1] += [f"{metric['corpus'][number]:.4f}"] if corpus else []
+        tables += [rows, _difference_rows(metric["label"], interval, metric["differences"])]
+    counts = f"{report.format_count(document['num_texts'], 'text')}, "
+    counts += report.format_count(document["num_references"], "reference")
     if document["num_documents"] is not None:
         counts += f", {report.format_count(document['num_documents'], 'document')}"
     lines = [f"{counts}; paired permutation test, Student's t intervals"]
@@ -124,10 +132,23 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         unit = "texts" if document["num_documents"] is None else "documents"
         lines.append(f"no p-values: they need at least 6 {unit}")
     lines.append(f"signature: {document['signature']}")
+    lines += [f"{metric['label']}: {metric['settings']}" for metric in document["metrics"]]
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
-    tables = (report.format_rows(systems, suffix), report.format_rows(differences, suffix))
-    return "\n".join([*tables, *lines]) + "\n"
+    return "\n".join([*(report.format_rows(table, suffix) for table in tables), *lines]) + "\n"
+
+
+def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> list[list[str]]:
+    several = len(tests) > 1
+    header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if several else [])]
+    rows = [[*header, "wins", "ties", "losses"]]
+    for test in tests:
+        p_values = [test["p_value"], *([test["p_value_holm"]] if several else [])]
+        row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
+        row += [report.format_interval(test["low"], test["high"], "+")]
+        row += ["-" if math.isnan(p) else f"{p:.4f}" for p in p_values]
+        rows.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
+    return rows
 
 
 def _read(
@@ -137,6 +158,7 @@ def _read(
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
+    check_installed(arguments.metrics)
     tables = [read_table(path, arguments.format) for path in arguments.candidates]
     if arguments.system_column is None:
         systems, references = _read_files(tables, arguments)
@@ -204,27 +226,59 @@ def _read_column(
 
 def _compare(
     scored: ScoredCorpus,
+    metrics: list[MetricScores],
     names: list[str],
     references: list[list[str]],
     groups: list[str] | None,
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     """Return the JSON document of systems whose texts for each reference follow each other."""
-    from bertscore_tm.statistics import holm, mean_interval
+    import torch
 
     index = report.SCORES.index(arguments.component)
     scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(names)).transpose(1, 2).double()
-    compared, means = scores[index], scores.mean(-1).T.tolist()
     bounds = scored.bounds[0][index, 0].item(), scored.bounds[1][index, 0].item()
+    systems, differences = _compare_scores(scores[index], bounds, names, groups, arguments)
+    others = []
+    for metric in metrics:
+        texts = torch.tensor(metric.texts, dtype=torch.float64, device="cpu")
+        rows, tests = _compare_scores(texts, (0, metric.largest), names, groups, arguments)
+        described = {name: getattr(metric, name) for name in ("name", "label", "corpus", "settings")}
+        others.append({**described, "systems": rows, "differences": tests})
+    for system, means in zip(systems, scores.mean(-1).T.tolist(), strict=True):
+        del system["mean"]
+        system |= zip(report.SCORES, means, strict=True)
+    return {
+        "systems": systems,
+        "differences": differences,
+        "metrics": others,
+        "component": arguments.component,
+        "confidence": arguments.confidence,
+        "num_texts": scores.shape[-1],
+        "num_documents": None if groups is None else len(set(groups)),
+        "num_references": sum(map(len, references)),
+        "signature": scored.signature,
+    }
+
+
+def _compare_scores(
+    scores: Tensor,
+    bounds: tuple[float, float],
+    names: list[str],
+    groups: list[str] | None,
+    arguments: argparse.Namespace,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return each system's mean and the tests of differences, from scores of shape (systems, texts)."""
+    from bertscore_tm.statistics import holm, mean_interval
+
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": groups}
-    ends = zip(*(end.tolist() for end in mean_interval(compared, **settings)), strict=True)
-    systems = [
-        {"name": name, **dict(zip(report.SCORES, row, strict=True)), "low": low, "high": high}
-        for name, row, (low, high) in zip(names, means, ends, strict=True)
-    ]
+    columns = zip(
+        names, scores.mean(-1).tolist(), *(end.tolist() for end in mean_interval(scores, **settings)), strict=True
+    )
+    systems = [{"name": name, "mean": mean, "low": low, "high": high} for name, mean, low, high in columns]
     indices = range(len(names))
     chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
-    tests = [_test(compared[j], compared[i], **settings) for j, i in chosen]
+    tests = [_test(scores[j], scores[i], **settings) for j, i in chosen]
     p_values = [test.p_value for test in tests]
     adjusted = p_values if math.isnan(p_values[0]) else holm(p_values)
     differences = [
@@ -233,20 +287,11 @@ def _compare(
             "minus": names[j],
             **asdict(test),
             "p_value_holm": p,
-            **_outcomes(compared[i] - compared[j]),
+            **_outcomes(scores[i] - scores[j]),
         }
         for (j, i), test, p in zip(chosen, tests, adjusted, strict=True)
     ]
-    return {
-        "systems": systems,
-        "differences": differences,
-        "component": arguments.component,
-        "confidence": arguments.confidence,
-        "num_texts": compared.shape[1],
-        "num_documents": None if groups is None else len(set(groups)),
-        "num_references": sum(map(len, references)),
-        "signature": scored.signature,
-    }
+    return systems, differences
 
 
 def _test(

@@ -119,6 +119,8 @@ BAD = [
     ({}, "-o no/scores.json", "argument --output: the folder {}/no does not exist"),
     ({}, "-o .", "argument --output: . is a folder"),
     ({}, "--layer 3", "unknown: --layer: did you mean --num-layers? (see bertscore-tm score --help)"),
+    ({}, "--layer=3", "unknown: --layer=3: did you mean --num-layers? (see bertscore-tm score --help)"),
+    ({}, "--score f1", "unknown: --score (see bertscore-tm score --help)"),
     ({}, "-c 'it rains' -r rain", "it rains: no such file; a text is given with --candidate-text and --reference-text"),
     (
         {"c.txt": GOOD, "r.txt": GOOD + b"\n"},
