@@ -230,11 +230,11 @@ class Report:
         flags = [self._flag_texts(name) for name in names]
         return {
             "signature": for_page(self.signature),
+            "metrics": [self._describe_metric(label, *found) for label, found in self.other_metrics.items()],
             "isHistory": self.is_history,
             "names": [for_page(name) for name in names],
-            "summary": [self._summarize(scores, self._bounds()) for scores in self.scores.values()],
-            "comparisons": self._compare([scores[2] for scores in self.scores.values()], self._bounds()),
-            "metrics": [self._describe_metric(label, *found) for label, found in self.other_metrics.items()],
+            "summary": [self._summarize(name) for name in names],
+            "comparisons": self._compare(names),
             "scores": [_round(self.scores[name]) for name in names],
             "references": [[for_page(text) for text in several] for several in self.references],
             "candidates": [
@@ -252,23 +252,31 @@ class Report:
     def _bounds(self) -> tuple[float, float]:
         return (-1.0, 1.0) if "|rescale:no|" in self.signature else (-math.inf, math.inf)
 
+    def _summarize(self, name: str) -> list[list[float | None]]:
+        """Return mean, lower and upper end of precision, recall and F1."""
+        scores = self.scores[name].double()
+        low = high = scores.new_full((3,), math.nan)
+        if self._num_independent > 1:
+            low, high = mean_interval(scores, bounds=self._bounds(), groups=self.groups)
+        rounded: list[list[float | None]] = _round(torch.stack([scores.mean(1), low, high], dim=1))
+        return rounded
+
+    def _compare(self, names: list[str]) -> list[dict[str, Any]]:
+        return self._compare_scores([self.scores[name][2] for name in names], self._bounds())
+
     def _describe_metric(
         self, label: str, systems: Mapping[str, Sequence[float]], bounds: tuple[float, float]
     ) -> dict[str, Any]:
         scores = torch.tensor([systems[name] for name in self.scores], dtype=torch.float64, device="cpu")
-        summary, comparisons = self._summarize(scores, bounds), self._compare(list(scores), bounds)
-        return {"label": for_page(label), "summary": summary, "comparisons": comparisons, "scores": _round(scores)}
+        low, high = mean_interval(scores, bounds=bounds, groups=self.groups)
+        return {
+            "label": for_page(label),
+            "scores": _round(scores),
+            "summary": _round(torch.stack([scores.mean(1), low, high], dim=1)),
+            "comparisons": self._compare_scores(list(scores), bounds),
+        }
 
-    def _summarize(self, scores: Tensor, bounds: tuple[float, float]) -> list[list[float | None]]:
-        """Return mean, lower and upper end of each row of scores, such as precision, recall and F1."""
-        scores = scores.double()
-        low = high = scores.new_full((len(scores),), math.nan)
-        if self._num_independent > 1:
-            low, high = mean_interval(scores, bounds=bounds, groups=self.groups)
-        rounded: list[list[float | None]] = _round(torch.stack([scores.mean(1), low, high], dim=1))
-        return rounded
-
-    def _compare(self, scores: list[Tensor], bounds: tuple[float, float]) -> list[dict[str, Any]]:
+    def _compare_scores(self, scores: list[Tensor], bounds: tuple[float, float]) -> list[dict[str, Any]]:
         """Compare each system with the first one; of a history, the last with the first and with the one before."""
         pairs = [(0, number) for number in range(1, len(scores))]
         if self.is_history:
