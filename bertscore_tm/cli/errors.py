@@ -12,12 +12,7 @@ BAD_INPUT = 2
 
 
 class CommandError(Exception):
-    """End a command with one line on standard error and no traceback.
-
-    Args:
-        message: what is wrong and what to do about it; starts with ``file:line:`` if a file causes the error.
-        exit_code: 2 for bad usage or bad input, 1 for any other failure.
-    """
+    """End a command with one line on standard error, which starts with ``file:line:`` if a file causes the error."""
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(" ".join(message.split()))

@@ -32,13 +32,9 @@ _TYPE_NAMES |= {list: "an array", dict: "an object", str: "a string"}
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file.
+    """The rows of a file: texts; for TSV and CSV lists of cells, a header included; for JSON and Parquet objects.
 
-    Args:
-        name: the file's name in error messages.
-        rows: texts; for TSV and CSV lists of cells, a header included; for JSON and Parquet objects.
-        places: place of each row in error messages, such as ``"refs.txt:17"``.
-        has_cells: whether the rows are cells.
+    Error messages name the file or a row's place, such as ``"refs.txt:17"``.
     """
 
     name: str
