@@ -129,9 +129,9 @@ def tuned_layer(model: str) -> int:
         >>> tuned_layer("roberta-large")
         17
     """
-    layer: int = _find_entry(
-        model, "tuned layer", "pass num_layers=... (-1 is the last layer, `bertscore-tm tune-layers` finds a good one)"
-    )["num_layers"]
+    command = f"`bertscore-tm tune-layers judged.jsonl --model {model}`"
+    remedy = f"pass num_layers=... (-1 is the last layer, {command} finds a good one)"
+    layer: int = _find_entry(model, "tuned layer", remedy)["num_layers"]
     return layer
 
 

@@ -29,7 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import join_ranks
@@ -56,6 +56,14 @@ HELP = "compare two or more systems on the same references"
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
 # Rounding of equal scores.
 _TIE = 1e-6
+
+
+class Systems(NamedTuple):
+    """The systems' texts by name, the references of each text, and the documents of the texts, if they are named."""
+
+    texts: dict[str, list[str]]
+    references: list[list[str]]
+    groups: list[str] | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,20 +97,21 @@ def run(arguments: argparse.Namespace) -> None:
     suffix = report.choose_format(arguments, _SUFFIXES, *files)
     report.choose_format(arguments, (".html",), *files, option="report")
     with join_ranks() as ranks:
-        systems, references, groups, idf_texts = ranks.run_on_first(lambda: _read(arguments))
+        systems, idf_texts = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
+        texts, references, groups = systems
 
         from bertscore_tm.scoring.texts import TextPairs
 
         # All systems' texts for a reference follow each other, so that a reference is encoded once.
-        candidates = list(chain.from_iterable(zip(*systems.values(), strict=True)))
-        shared = [reference for reference in references for _ in systems]
+        candidates = list(chain.from_iterable(zip(*texts.values(), strict=True)))
+        shared = [reference for reference in references for _ in texts]
         scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), idf_texts, references)
     if scored is not None:
-        metrics = score_by_metrics(arguments.metrics, list(systems.values()), references)
-        document = _compare(scored, metrics, list(systems), references, groups, arguments)
+        metrics = score_by_metrics(arguments.metrics, list(texts.values()), references)
+        document = _compare(scored, metrics, systems, arguments)
         content = report.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         report.write_output(content, arguments.output)
-        report.write_report(arguments.report, systems, references, scored, groups, metrics)
+        report.write_report(arguments.report, texts, references, scored, groups, metrics)
         remove_shards(arguments)
 
 
@@ -151,47 +160,38 @@ def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> 
     return rows
 
 
-def _read(
-    arguments: argparse.Namespace,
-) -> tuple[dict[str, list[str]], list[list[str]], list[str] | None, list[str] | None]:
-    """Return the systems' texts by name, the references, the documents of the texts, and the texts for idf."""
+def _read(arguments: argparse.Namespace) -> Systems:
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
     check_installed(arguments.metrics)
     tables = [read_table(path, arguments.format) for path in arguments.candidates]
-    if arguments.system_column is None:
-        systems, references = _read_files(tables, arguments)
-        paths = [*arguments.candidates, *arguments.references]
-        groups = read_documents(paths, arguments, len(references))
-    else:
-        systems, references, groups = _read_column(tables, arguments)
-    if arguments.names is not None:
-        if len(arguments.names) != len(systems) or len(set(arguments.names)) != len(systems):
-            raise CommandError(f"argument --names: give {len(systems)} different names, one per system")
-        systems = dict(zip(arguments.names, systems.values(), strict=True))
-    return systems, references, groups, options.read_idf_texts(arguments)
+    systems = (_read_files if arguments.system_column is None else _read_column)(tables, arguments)
+    if arguments.names is None:
+        return systems
+    if not len(arguments.names) == len(set(arguments.names)) == len(systems.texts):
+        raise CommandError(f"argument --names: give {len(systems.texts)} different names, one per system")
+    return systems._replace(texts=dict(zip(arguments.names, systems.texts.values(), strict=True)))
 
 
-def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> tuple[dict[str, list[str]], list[list[str]]]:
+def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
     if len(tables) < 2:
         raise CommandError("give the files of at least two systems, or one with --system-column")
     if arguments.references is None:
         raise CommandError("no references: give -r FILE")
-    systems = [table.texts(arguments.candidate_column) for table in tables]
-    check_lengths(tables, [len(system) for system in systems])
-    references = read_references(arguments, tables[0], len(systems[0]))
+    texts = [table.texts(arguments.candidate_column) for table in tables]
+    check_lengths(tables, list(map(len, texts)))
+    references = read_references(arguments, tables[0], len(texts[0]))
+    groups = read_documents([*arguments.candidates, *arguments.references], arguments, len(references))
     # A file that is given twice is two systems.
     names = [
         name if arguments.candidates.count(name) == 1 else f"{name} ({number})"
         for number, name in enumerate(arguments.candidates, 1)
     ]
-    return dict(zip(names, systems, strict=True)), references
+    return Systems(dict(zip(names, texts, strict=True)), references, groups)
 
 
-def _read_column(
-    tables: Sequence[Table], arguments: argparse.Namespace
-) -> tuple[dict[str, list[str]], list[list[str]], list[str] | None]:
+def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
     """Divide the rows of one file among the systems in a column, which must have the same references in one order."""
     if len(tables) != 1 or not tables[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
@@ -215,83 +215,70 @@ def _read_column(
         if len(own) != len(first_rows):
             message = f"{name!r} has {len(own)} texts, but {first!r} has {len(first_rows)}"
             raise table.error(own[-1], message, header=header)
-    systems = {name: [candidates[row] for row in own] for name, own in rows.items()}
+    texts = {name: [candidates[row] for row in own] for name, own in rows.items()}
     groups = None
     if arguments.document_column is not None:
         labels = document_labels(table, arguments.document_column)
         check_lengths([table, table], [len(candidates), len(labels)])
         groups = [labels[row] for row in first_rows]
-    return systems, [references[row] for row in first_rows], groups
+    return Systems(texts, [references[row] for row in first_rows], groups)
 
 
 def _compare(
-    scored: ScoredCorpus,
-    metrics: list[MetricScores],
-    names: list[str],
-    references: list[list[str]],
-    groups: list[str] | None,
-    arguments: argparse.Namespace,
+    scored: ScoredCorpus, metrics: list[MetricScores], systems: Systems, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the JSON document of systems whose texts for each reference follow each other."""
     import torch
 
     index = report.SCORES.index(arguments.component)
-    scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(names)).transpose(1, 2).double()
+    scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(systems.texts)).transpose(1, 2).double()
     bounds = scored.bounds[0][index, 0].item(), scored.bounds[1][index, 0].item()
-    systems, differences = _compare_scores(scores[index], bounds, names, groups, arguments)
+    rows, differences = _compare_scores(scores[index], bounds, systems, arguments)
+    for row, means in zip(rows, scores.mean(-1).T.tolist(), strict=True):
+        del row["mean"]
+        row |= zip(report.SCORES, means, strict=True)
     others = []
     for metric in metrics:
         texts = torch.tensor(metric.texts, dtype=torch.float64, device="cpu")
-        rows, tests = _compare_scores(texts, (0, metric.largest), names, groups, arguments)
+        own, tests = _compare_scores(texts, (0, metric.largest), systems, arguments)
         described = {name: getattr(metric, name) for name in ("name", "label", "corpus", "settings")}
-        others.append({**described, "systems": rows, "differences": tests})
-    for system, means in zip(systems, scores.mean(-1).T.tolist(), strict=True):
-        del system["mean"]
-        system |= zip(report.SCORES, means, strict=True)
+        others.append({**described, "systems": own, "differences": tests})
     return {
-        "systems": systems,
+        "systems": rows,
         "differences": differences,
         "metrics": others,
         "component": arguments.component,
         "confidence": arguments.confidence,
         "num_texts": scores.shape[-1],
-        "num_documents": None if groups is None else len(set(groups)),
-        "num_references": sum(map(len, references)),
+        "num_documents": None if systems.groups is None else len(set(systems.groups)),
+        "num_references": sum(map(len, systems.references)),
         "signature": scored.signature,
     }
 
 
 def _compare_scores(
-    scores: Tensor,
-    bounds: tuple[float, float],
-    names: list[str],
-    groups: list[str] | None,
-    arguments: argparse.Namespace,
+    scores: Tensor, bounds: tuple[float, float], systems: Systems, arguments: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return each system's mean and the tests of differences, from scores of shape (systems, texts)."""
     from bertscore_tm.statistics import holm, mean_interval
 
-    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": groups}
-    columns = zip(
-        names, scores.mean(-1).tolist(), *(end.tolist() for end in mean_interval(scores, **settings)), strict=True
-    )
-    systems = [{"name": name, "mean": mean, "low": low, "high": high} for name, mean, low, high in columns]
+    names = list(systems.texts)
+    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
+    ends = zip(*(end.tolist() for end in mean_interval(scores, **settings)), strict=True)
+    rows = [
+        {"name": name, "mean": mean, "low": low, "high": high}
+        for name, mean, (low, high) in zip(names, scores.mean(-1).tolist(), ends, strict=True)
+    ]
     indices = range(len(names))
     chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
     tests = [_test(scores[j], scores[i], **settings) for j, i in chosen]
     p_values = [test.p_value for test in tests]
     adjusted = p_values if math.isnan(p_values[0]) else holm(p_values)
     differences = [
-        {
-            "system": names[i],
-            "minus": names[j],
-            **asdict(test),
-            "p_value_holm": p,
-            **_outcomes(scores[i] - scores[j]),
-        }
+        {"system": names[i], "minus": names[j], **asdict(test), "p_value_holm": p, **_outcomes(scores[i] - scores[j])}
         for (j, i), test, p in zip(chosen, tests, adjusted, strict=True)
     ]
-    return systems, differences
+    return rows, differences
 
 
 def _test(

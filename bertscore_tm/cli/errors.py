@@ -45,9 +45,10 @@ _NAMES = (
     *("prefix_space", "rescale", "stride", "trust_remote_code"),
 )
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES}
-# Match `num_layers=7`, and without `=` only names that are not English words; never within a path or a longer word.
+# Match `num_layers=7` and `num_layers=...`, and without `=` only names that are not English words; never within a path
+# or a longer word.
 _ALONE = "|".join(name for name in _OPTIONS if "_" in name)
-_ARGUMENT = re.compile(rf"(?<![\w/\\.-])(?:({'|'.join(_OPTIONS)})=(?:True\b)?|({_ALONE})(?![\w/\\.-]))")
+_ARGUMENT = re.compile(rf"(?<![\w/\\.-])(?:({'|'.join(_OPTIONS)})=(?:True\b|\.\.\.)?|({_ALONE})(?![\w/\\.-]))")
 
 
 def use_option_names(message: str) -> str:

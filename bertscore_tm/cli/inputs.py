@@ -10,6 +10,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,6 +211,13 @@ def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
     if given is None and suffix not in FORMATS:
         raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
     return given or suffix, is_compressed
+
+
+def names_a_file(text: str) -> bool:
+    """Return whether there is a file of this name, which may be too long for one."""
+    with suppress(OSError):
+        return Path(text).exists()
+    return False
 
 
 def read_files(arguments: argparse.Namespace) -> TextPairs:

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import argparse
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_files
+from bertscore_tm.cli.inputs import names_a_file, read_files
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +102,7 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
     if arguments.candidates is None:
         if arguments.references or arguments.row or arguments.worst or len(arguments.files) != 2:
             raise CommandError("give two texts, a candidate and its reference, or files and --row or --worst")
-        if all(Path(text).is_file() for text in arguments.files):
+        if all(map(names_a_file, arguments.files)):
             raise CommandError("both texts are names of files: add --row N or --worst N to show their pairs")
         for name, text in zip(("candidate", "reference"), arguments.files, strict=True):
             if not text.strip():
