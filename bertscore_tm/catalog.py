@@ -77,7 +77,7 @@ def default_model(language: str) -> str:
             f"language={language!r} has no default model, but {base!r} has one: pass language={base!r} or a model"
         )
     if base not in _LANGUAGES.split() and not re.fullmatch("[a-z]{3}", base):
-        raise ValueError(f"language must be a language code such as 'en' or 'de', got {language!r}; or pass a model")
+        raise ValueError(f"language must be a language code such as 'en' or 'de', got {language!r}")
     return languages.get(code, str(tables["other_languages"]))
 
 
@@ -129,9 +129,9 @@ def tuned_layer(model: str) -> int:
         >>> tuned_layer("roberta-large")
         17
     """
-    layer: int = _find_entry(
-        model, "tuned layer", "pass num_layers=... (-1 is the last layer, `bertscore-tm tune-layers` finds a good one)"
-    )["num_layers"]
+    command = f"`bertscore-tm tune-layers judged.jsonl --model {model}`"
+    remedy = f"pass num_layers=... (-1 is the last layer, {command} finds a good one)"
+    layer: int = _find_entry(model, "tuned layer", remedy)["num_layers"]
     return layer
 
 
@@ -198,7 +198,7 @@ def baseline(language: str, model: str) -> Tensor:
     """
     tables = _data_folder() / "baselines"
     languages = _table_languages()
-    remedy = "pass a table as rescale= (`bertscore-tm baseline` makes one), or rescale=False"
+    remedy = "pass a table as rescale= (`bertscore-tm baseline` makes one), or do not rescale"
     missing = f"no baseline for language {language!r} and model {model!r}"
     # Comparing with the existing names keeps a name such as "../x" within the folder.
     if language.lower() not in languages:

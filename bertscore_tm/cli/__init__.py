@@ -15,6 +15,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -115,15 +116,22 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
+    if "_ARGCOMPLETE" in os.environ:
+        # The shell asks what may follow, and the call does not return.
+        with suppress(ImportError):
+            import argcomplete
+
+            argcomplete.autocomplete(parser)
     if not argv:
         parser.print_help(sys.stderr)
         raise CommandError("", BAD_INPUT)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [word for word in unknown if word.startswith("-")]
-        known = [name for name in command._option_string_actions if "_" not in name]
-        close = difflib.get_close_matches(flags[0], known, 1) if flags else []
-        meant = f": did you mean {close[0]}?" if close else ""
+        # Without dashes, which would make short names similar.
+        known = [name.lstrip("-") for name in command._option_string_actions if "_" not in name]
+        close = difflib.get_close_matches(flags[0].partition("=")[0].lstrip("-"), known, 1) if flags else []
+        meant = f": did you mean --{close[0]}?" if close else ""
         raise CommandError(f"unknown: {' '.join(flags or unknown)}{meant} (see bertscore-tm {argv[0]} --help)")
     return arguments
 

@@ -10,12 +10,15 @@ then documents are resampled as a whole.
 Wins and losses are the numbers of texts that the first system of a difference scores higher or lower, ties those with
 equal scores to 1e-6.
 
+--metrics adds other metrics, with the same test: it compares the means of the scores of single texts. For BLEU and chrF
+the score of each whole system, as sacrebleu reports it, is listed too. ROUGE ignores letters other than a to z.
+
 Examples::
 
     bertscore-tm compare baseline.txt new.txt -r refs.txt --language en
     bertscore-tm compare a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs --json
     bertscore-tm compare a.txt b.txt -r refs.txt --names "before" "after" --output table.tex
-    bertscore-tm compare a.txt b.txt -r refs.txt --report comparison.html
+    bertscore-tm compare a.txt b.txt -r refs.txt --metrics bleu chrf --report comparison.html
     bertscore-tm compare outputs.jsonl --system-column system --document-column article
 """
 
@@ -26,7 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain, combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import join_ranks
@@ -41,6 +44,7 @@ from bertscore_tm.cli.inputs import (
 )
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
+from bertscore_tm.cli.text_metrics import METRICS, MetricScores, check_installed, score_by_metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +56,14 @@ HELP = "compare two or more systems on the same references"
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
 # Rounding of equal scores.
 _TIE = 1e-6
+
+
+class Systems(NamedTuple):
+    """The systems' texts by name, the references of each text, and the documents of the texts, if they are named."""
+
+    texts: dict[str, list[str]]
+    references: list[list[str]]
+    groups: list[str] | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_rescale_arguments(parser)
     group = parser.add_argument_group("comparison")
     options.add_component_argument(group, "the score to compare")
+    help = "compare these metrics too: BLEU and chrF by sacrebleu, ROUGE by rouge-score"
+    group.add_argument("--metrics", nargs="+", choices=METRICS, action="extend", default=[], help=help)
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
     options.add_document_argument(group)
     options.add_confidence_argument(group)
@@ -83,19 +97,21 @@ def run(arguments: argparse.Namespace) -> None:
     suffix = report.choose_format(arguments, _SUFFIXES, *files)
     report.choose_format(arguments, (".html",), *files, option="report")
     with join_ranks() as ranks:
-        systems, references, groups, idf_texts = ranks.run_on_first(lambda: _read(arguments))
+        systems, idf_texts = ranks.run_on_first(lambda: (_read(arguments), options.read_idf_texts(arguments)))
+        texts, references, groups = systems
 
         from bertscore_tm.scoring.texts import TextPairs
 
         # All systems' texts for a reference follow each other, so that a reference is encoded once.
-        candidates = list(chain.from_iterable(zip(*systems.values(), strict=True)))
-        shared = [reference for reference in references for _ in systems]
+        candidates = list(chain.from_iterable(zip(*texts.values(), strict=True)))
+        shared = [reference for reference in references for _ in texts]
         scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), idf_texts, references)
     if scored is not None:
-        document = _compare(scored, list(systems), references, groups, arguments)
+        metrics = score_by_metrics(arguments.metrics, list(texts.values()), references)
+        document = _compare(scored, metrics, systems, arguments)
         content = report.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         report.write_output(content, arguments.output)
-        report.write_report(arguments.report, systems, references, scored, groups)
+        report.write_report(arguments.report, texts, references, scored, groups, metrics)
         remove_shards(arguments)
 
 
@@ -107,16 +123,17 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     for system in document["systems"]:
         means = [f"{system[name]:.4f}" for name in report.SCORES]
         systems.append([system["name"], *means, report.format_interval(system["low"], system["high"])])
-    several = len(document["differences"]) > 1
-    header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if several else [])]
-    differences = [[*header, "wins", "ties", "losses"]]
-    for test in document["differences"]:
-        p_values = [test["p_value"], *([test["p_value_holm"]] if several else [])]
-        row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
-        row += [report.format_interval(test["low"], test["high"], "+")]
-        row += ["-" if math.isnan(p) else f"{p:.4f}" for p in p_values]
-        differences.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
-    counts = f"{document['num_texts']} texts, {report.format_count(document['num_references'], 'reference')}"
+    tables = [systems, _difference_rows(label, interval, document["differences"])]
+    for metric in document["metrics"]:
+        corpus = metric["corpus"] is not None
+        rows = [["system", metric["label"], interval, *(["corpus"] if corpus else [])]]
+        for number, system in enumerate(metric["systems"]):
+            ends = report.format_interval(system["low"], system["high"])
+            rows.append([system["name"], f"{system['mean']:.4f}", ends])
+            rows[-1] += [f"{metric['corpus'][number]:.4f}"] if corpus else []
+        tables += [rows, _difference_rows(metric["label"], interval, metric["differences"])]
+    counts = f"{report.format_count(document['num_texts'], 'text')}, "
+    counts += report.format_count(document["num_references"], "reference")
     if document["num_documents"] is not None:
         counts += f", {report.format_count(document['num_documents'], 'document')}"
     lines = [f"{counts}; paired permutation test, Student's t intervals"]
@@ -124,52 +141,57 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         unit = "texts" if document["num_documents"] is None else "documents"
         lines.append(f"no p-values: they need at least 6 {unit}")
     lines.append(f"signature: {document['signature']}")
+    lines += [f"{metric['label']}: {metric['settings']}" for metric in document["metrics"]]
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
-    tables = (report.format_rows(systems, suffix), report.format_rows(differences, suffix))
-    return "\n".join([*tables, *lines]) + "\n"
+    return "\n".join([*(report.format_rows(table, suffix) for table in tables), *lines]) + "\n"
 
 
-def _read(
-    arguments: argparse.Namespace,
-) -> tuple[dict[str, list[str]], list[list[str]], list[str] | None, list[str] | None]:
-    """Return the systems' texts by name, the references, the documents of the texts, and the texts for idf."""
+def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> list[list[str]]:
+    several = len(tests) > 1
+    header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if several else [])]
+    rows = [[*header, "wins", "ties", "losses"]]
+    for test in tests:
+        p_values = [test["p_value"], *([test["p_value_holm"]] if several else [])]
+        row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
+        row += [report.format_interval(test["low"], test["high"], "+")]
+        row += ["-" if math.isnan(p) else f"{p:.4f}" for p in p_values]
+        rows.append([*row, *(str(test[outcome]) for outcome in ("wins", "ties", "losses"))])
+    return rows
+
+
+def _read(arguments: argparse.Namespace) -> Systems:
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
+    check_installed(arguments.metrics)
     tables = [read_table(path, arguments.format) for path in arguments.candidates]
-    if arguments.system_column is None:
-        systems, references = _read_files(tables, arguments)
-        paths = [*arguments.candidates, *arguments.references]
-        groups = read_documents(paths, arguments, len(references))
-    else:
-        systems, references, groups = _read_column(tables, arguments)
-    if arguments.names is not None:
-        if len(arguments.names) != len(systems) or len(set(arguments.names)) != len(systems):
-            raise CommandError(f"argument --names: give {len(systems)} different names, one per system")
-        systems = dict(zip(arguments.names, systems.values(), strict=True))
-    return systems, references, groups, options.read_idf_texts(arguments)
+    systems = (_read_files if arguments.system_column is None else _read_column)(tables, arguments)
+    if arguments.names is None:
+        return systems
+    if not len(arguments.names) == len(set(arguments.names)) == len(systems.texts):
+        raise CommandError(f"argument --names: give {len(systems.texts)} different names, one per system")
+    return systems._replace(texts=dict(zip(arguments.names, systems.texts.values(), strict=True)))
 
 
-def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> tuple[dict[str, list[str]], list[list[str]]]:
+def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
     if len(tables) < 2:
         raise CommandError("give the files of at least two systems, or one with --system-column")
     if arguments.references is None:
         raise CommandError("no references: give -r FILE")
-    systems = [table.texts(arguments.candidate_column) for table in tables]
-    check_lengths(tables, [len(system) for system in systems])
-    references = read_references(arguments, tables[0], len(systems[0]))
+    texts = [table.texts(arguments.candidate_column) for table in tables]
+    check_lengths(tables, list(map(len, texts)))
+    references = read_references(arguments, tables[0], len(texts[0]))
+    groups = read_documents([*arguments.candidates, *arguments.references], arguments, len(references))
     # A file that is given twice is two systems.
     names = [
         name if arguments.candidates.count(name) == 1 else f"{name} ({number})"
         for number, name in enumerate(arguments.candidates, 1)
     ]
-    return dict(zip(names, systems, strict=True)), references
+    return Systems(dict(zip(names, texts, strict=True)), references, groups)
 
 
-def _read_column(
-    tables: Sequence[Table], arguments: argparse.Namespace
-) -> tuple[dict[str, list[str]], list[list[str]], list[str] | None]:
+def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Systems:
     """Divide the rows of one file among the systems in a column, which must have the same references in one order."""
     if len(tables) != 1 or not tables[0].has_columns:
         raise CommandError("--system-column: give one file with columns, such as .tsv or .jsonl, to -c")
@@ -193,60 +215,70 @@ def _read_column(
         if len(own) != len(first_rows):
             message = f"{name!r} has {len(own)} texts, but {first!r} has {len(first_rows)}"
             raise table.error(own[-1], message, header=header)
-    systems = {name: [candidates[row] for row in own] for name, own in rows.items()}
+    texts = {name: [candidates[row] for row in own] for name, own in rows.items()}
     groups = None
     if arguments.document_column is not None:
         labels = document_labels(table, arguments.document_column)
         check_lengths([table, table], [len(candidates), len(labels)])
         groups = [labels[row] for row in first_rows]
-    return systems, [references[row] for row in first_rows], groups
+    return Systems(texts, [references[row] for row in first_rows], groups)
 
 
 def _compare(
-    scored: ScoredCorpus,
-    names: list[str],
-    references: list[list[str]],
-    groups: list[str] | None,
-    arguments: argparse.Namespace,
+    scored: ScoredCorpus, metrics: list[MetricScores], systems: Systems, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the JSON document of systems whose texts for each reference follow each other."""
-    from bertscore_tm.statistics import holm, mean_interval
+    import torch
 
     index = report.SCORES.index(arguments.component)
-    scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(names)).transpose(1, 2).double()
-    compared, means = scores[index], scores.mean(-1).T.tolist()
+    scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(systems.texts)).transpose(1, 2).double()
     bounds = scored.bounds[0][index, 0].item(), scored.bounds[1][index, 0].item()
-    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": groups}
-    ends = zip(*(end.tolist() for end in mean_interval(compared, **settings)), strict=True)
-    systems = [
-        {"name": name, **dict(zip(report.SCORES, row, strict=True)), "low": low, "high": high}
-        for name, row, (low, high) in zip(names, means, ends, strict=True)
+    rows, differences = _compare_scores(scores[index], bounds, systems, arguments)
+    for row, means in zip(rows, scores.mean(-1).T.tolist(), strict=True):
+        del row["mean"]
+        row |= zip(report.SCORES, means, strict=True)
+    others = []
+    for metric in metrics:
+        texts = torch.tensor(metric.texts, dtype=torch.float64, device="cpu")
+        own, tests = _compare_scores(texts, (0, metric.largest), systems, arguments)
+        described = {name: getattr(metric, name) for name in ("name", "label", "corpus", "settings")}
+        others.append({**described, "systems": own, "differences": tests})
+    return {
+        "systems": rows,
+        "differences": differences,
+        "metrics": others,
+        "component": arguments.component,
+        "confidence": arguments.confidence,
+        "num_texts": scores.shape[-1],
+        "num_documents": None if systems.groups is None else len(set(systems.groups)),
+        "num_references": sum(map(len, systems.references)),
+        "signature": scored.signature,
+    }
+
+
+def _compare_scores(
+    scores: Tensor, bounds: tuple[float, float], systems: Systems, arguments: argparse.Namespace
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return each system's mean and the tests of differences, from scores of shape (systems, texts)."""
+    from bertscore_tm.statistics import holm, mean_interval
+
+    names = list(systems.texts)
+    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
+    ends = zip(*(end.tolist() for end in mean_interval(scores, **settings)), strict=True)
+    rows = [
+        {"name": name, "mean": mean, "low": low, "high": high}
+        for name, mean, (low, high) in zip(names, scores.mean(-1).tolist(), ends, strict=True)
     ]
     indices = range(len(names))
     chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
-    tests = [_test(compared[j], compared[i], **settings) for j, i in chosen]
+    tests = [_test(scores[j], scores[i], **settings) for j, i in chosen]
     p_values = [test.p_value for test in tests]
     adjusted = p_values if math.isnan(p_values[0]) else holm(p_values)
     differences = [
-        {
-            "system": names[i],
-            "minus": names[j],
-            **asdict(test),
-            "p_value_holm": p,
-            **_outcomes(compared[i] - compared[j]),
-        }
+        {"system": names[i], "minus": names[j], **asdict(test), "p_value_holm": p, **_outcomes(scores[i] - scores[j])}
         for (j, i), test, p in zip(chosen, tests, adjusted, strict=True)
     ]
-    return {
-        "systems": systems,
-        "differences": differences,
-        "component": arguments.component,
-        "confidence": arguments.confidence,
-        "num_texts": compared.shape[1],
-        "num_documents": None if groups is None else len(set(groups)),
-        "num_references": sum(map(len, references)),
-        "signature": scored.signature,
-    }
+    return rows, differences
 
 
 def _test(

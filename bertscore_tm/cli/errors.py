@@ -12,12 +12,7 @@ BAD_INPUT = 2
 
 
 class CommandError(Exception):
-    """End a command with one line on standard error and no traceback.
-
-    Args:
-        message: what is wrong and what to do about it; starts with ``file:line:`` if a file causes the error.
-        exit_code: 2 for bad usage or bad input, 1 for any other failure.
-    """
+    """End a command with one line on standard error, which starts with ``file:line:`` if a file causes the error."""
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(" ".join(message.split()))
@@ -50,9 +45,10 @@ _NAMES = (
     *("prefix_space", "rescale", "stride", "trust_remote_code"),
 )
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES}
-# Match `num_layers=7`, and without `=` only names that are not English words; never within a path or a longer word.
+# Match `num_layers=7` and `num_layers=...`, and without `=` only names that are not English words; never within a path
+# or a longer word.
 _ALONE = "|".join(name for name in _OPTIONS if "_" in name)
-_ARGUMENT = re.compile(rf"(?<![\w/\\.-])(?:({'|'.join(_OPTIONS)})=(?:True\b)?|({_ALONE})(?![\w/\\.-]))")
+_ARGUMENT = re.compile(rf"(?<![\w/\\.-])(?:({'|'.join(_OPTIONS)})=(?:True\b|\.\.\.)?|({_ALONE})(?![\w/\\.-]))")
 
 
 def use_option_names(message: str) -> str:

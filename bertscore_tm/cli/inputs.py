@@ -10,6 +10,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +33,9 @@ _TYPE_NAMES |= {list: "an array", dict: "an object", str: "a string"}
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file.
+    """The rows of a file: texts; for TSV and CSV lists of cells, a header included; for JSON and Parquet objects.
 
-    Args:
-        name: the file's name in error messages.
-        rows: texts; for TSV and CSV lists of cells, a header included; for JSON and Parquet objects.
-        places: place of each row in error messages, such as ``"refs.txt:17"``.
-        has_cells: whether the rows are cells.
+    Error messages name the file or a row's place, such as ``"refs.txt:17"``.
     """
 
     name: str
@@ -214,6 +211,13 @@ def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
     if given is None and suffix not in FORMATS:
         raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
     return given or suffix, is_compressed
+
+
+def names_a_file(text: str) -> bool:
+    """Return whether there is a file of this name, which may be too long for one."""
+    with suppress(OSError):
+        return Path(text).exists()
+    return False
 
 
 def read_files(arguments: argparse.Namespace) -> TextPairs:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_documents, read_files
+from bertscore_tm.cli.inputs import names_a_file, read_documents, read_files
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -131,7 +130,7 @@ def _read_pairs(arguments: argparse.Namespace) -> TextPairs:
     if arguments.candidates is None:
         raise CommandError("no texts: give -c FILE -r FILE, or --candidate-text TEXT --reference-text TEXT")
     for path in (arguments.candidates, *(arguments.references or ())):
-        if " " in path and not Path(path).exists():
+        if " " in path and not names_a_file(path):
             raise CommandError(f"{path}: no such file; a text is given with --candidate-text and --reference-text")
     return read_files(arguments)
 

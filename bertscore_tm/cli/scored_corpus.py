@@ -54,18 +54,9 @@ def score_across_ranks(
     *,
     all_layers: bool = False,
 ) -> ScoredCorpus | None:
-    """Score and rescale a corpus, and warn about empty and truncated texts.
+    """Score and rescale a corpus, and warn about empty and truncated texts; ``None`` on all ranks but the first.
 
-    Args:
-        ranks: the ranks of this run.
-        arguments: the parsed arguments for the encoder, idf, the output and, if the command has them, rescaling.
-        texts: the corpus.
-        idf_texts: texts to compute the idf from instead of the references.
-        references: the reference sets that idf counts. Default: those of the corpus.
-        all_layers: score all layers up to ``--num-layers``.
-
-    Returns:
-        The scores on rank 0, ``None`` on all other ranks.
+    The idf counts ``idf_texts``, else the ``references``, by default those of the corpus.
     """
     from bertscore_tm.scoring.alignment import compute_alignment
     from bertscore_tm.scoring.messages import count_zero, list_warnings

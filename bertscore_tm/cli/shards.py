@@ -47,22 +47,17 @@ class Shards:
         name: str,
         num_items: int,
         work: Callable[[range, Callable[[int], None]], dict[str, Tensor]],
-        largest: int | None = None,
+        largest: int = LARGEST,
         shown: bool = False,
     ) -> list[dict[str, Tensor]] | None:
         """Compute the missing parts, and return all parts in order on rank 0, ``None`` on all other ranks.
 
-        Args:
-            name: what an item is called in the progress and in the names of files.
-            num_items: number of items, such as pairs of texts.
-            work: computes a part, given the indices of its items, and a function to call with the number of items done
-                since the last call.
-            largest: items of a part, at most. Default: ``LARGEST``.
-            shown: show the progress on standard error even if it is not a terminal.
+        ``work`` computes a part, given the indices of its items, such as pairs, and a function to call with the number
+        of items done since the last call. ``name`` is that of an item in the progress and in the names of files.
         """
         from bertscore_tm.scoring.messages import progress_bar
 
-        size = largest or LARGEST
+        size = largest
         if self.folder is not None:
             size = min(size, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
         starts = [*range(0, num_items, size)]

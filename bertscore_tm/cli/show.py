@@ -1,15 +1,15 @@
 """Show how the tokens of a candidate and a reference match, and how much each adds to the score.
 
-The pair is given as two texts, or taken from files: --row takes pairs by their number, from 1,
---worst those with the lowest scores. Of several references the best one is shown.
+The pair is given as two texts, or taken from files: --row takes pairs by their number, from 1, --worst those with the
+lowest scores. Of several references the best one is shown.
 
 Examples::
 
     bertscore-tm show "a cat sleeps" "the kitten is sleeping" --language en
     bertscore-tm show "a cat sleeps" "the kitten is sleeping" --output matches.pdf
     bertscore-tm show "a cat sleeps" "the kitten is sleeping" --output shares.html
-    bertscore-tm show -c hyps.txt -r refs.txt --worst 5
-    bertscore-tm show -c pairs.jsonl --row 17 --json
+    bertscore-tm show hyps.txt refs.txt --worst 5
+    bertscore-tm show pairs.jsonl --row 17 --json
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_files
+from bertscore_tm.cli.inputs import names_a_file, read_files
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,8 @@ _DOTS_PER_INCH = 200
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("candidate", nargs="?", help="the text to score (put -- before a text that starts with -)")
-    parser.add_argument("reference", nargs="?", help="its reference")
+    help = "a candidate and its reference (put -- before a text that starts with -), or files with --row or --worst"
+    parser.add_argument("files", metavar="TEXT", nargs="*", help=help)
     group = options.add_file_arguments(parser, in_order=False)
     positive = options.integer_of_at_least(1)
     help = "show these pairs of the files; they count from 1, as in score --per-segment"
@@ -55,12 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_idf_arguments(parser, references=False)
     options.add_rescale_arguments(parser)
     report.add_output_arguments(parser, _SUFFIXES)
-    parser.set_defaults(files=[])
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Show pairs of texts."""
-    suffix = report.choose_format(arguments, _SUFFIXES, *options.take_files(arguments))
+    if arguments.candidates or arguments.references or arguments.row or arguments.worst:
+        options.take_files(arguments)
+    inputs = (arguments.candidates, *(arguments.references or ()), options.idf_file(arguments))
+    suffix = report.choose_format(arguments, _SUFFIXES, *inputs)
     if suffix in _PICTURES and (arguments.worst or len(arguments.row or [0])) > 1:
         raise CommandError(
             f"{arguments.output} can show one pair: give a single --row, or --worst 1; score --report shows all"
@@ -98,16 +100,14 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
     from bertscore_tm.scoring.texts import TextPairs
 
     if arguments.candidates is None:
-        if arguments.references is not None or arguments.row is not None or arguments.worst is not None:
-            raise CommandError("-r, --row and --worst choose from files: give -c FILE too")
-        for name in ("candidate", "reference"):
-            if getattr(arguments, name) is None:
-                raise CommandError(f"no {name}: give two texts, or -c FILE with --row or --worst")
-            if not getattr(arguments, name).strip():
+        if arguments.references or arguments.row or arguments.worst or len(arguments.files) != 2:
+            raise CommandError("give two texts, a candidate and its reference, or files and --row or --worst")
+        if all(map(names_a_file, arguments.files)):
+            raise CommandError("both texts are names of files: add --row N or --worst N to show their pairs")
+        for name, text in zip(("candidate", "reference"), arguments.files, strict=True):
+            if not text.strip():
                 raise CommandError(f"the {name} is empty, so its score is 0: pass a text with tokens")
-        return TextPairs([arguments.candidate], [[arguments.reference]])
-    if arguments.candidate is not None:
-        raise CommandError("give two texts or files (-c, -r), not both")
+        return TextPairs(arguments.files[:1], [arguments.files[1:]])
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
     texts = read_files(arguments)

@@ -80,22 +80,16 @@ def run(arguments: argparse.Namespace) -> None:
 class JudgedTexts(NamedTuple):
     """Texts, their human judgements of each kind, and the systems that wrote them, if these are to be correlated.
 
-    Preferences have no ``human`` judgements: each better text is followed by the worse one.
+    The judgements are of texts or, where systems are given, of systems. Preferences have none: each better text is
+    followed by the worse one.
     """
 
     texts: TextPairs
-    human: dict[str, list[float]]
+    human: dict[str, Tensor]
     systems: list[str] | None = None
 
-    def judgements(self) -> dict[str, Tensor]:
-        """Return the judgements of each kind, one per text, or per system if the systems are given."""
-        import torch
-
-        values = {name: torch.tensor(given, dtype=torch.float64, device="cpu") for name, given in self.human.items()}
-        return {name: self.means(judgements) for name, judgements in values.items()}
-
     def means(self, values: Tensor) -> Tensor:
-        """Return the mean of each system if the systems are given."""
+        """Return the mean of each system if the systems are given, else the values of the texts."""
         from bertscore_tm.layer_tuning import system_means
 
         return values if self.systems is None else system_means(values, self.systems)
@@ -107,11 +101,10 @@ def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namesp
 
     p_values: list[dict[str, float]] = []
     if judged.human:
-        human, how = judged.judgements(), arguments.coefficient
-        scores = judged.means(scores)
-        layers = rank_layers(scores, human, how, confidence=arguments.confidence)
+        how, scores = arguments.coefficient, judged.means(scores)
+        layers = rank_layers(scores, judged.human, how, confidence=arguments.confidence)
         if how != "kendall":
-            p_values = compare_neighbours(layers, scores, human, how)
+            p_values = compare_neighbours(layers, scores, judged.human, how)
     else:
         layers = rank_layers_by_preference(scores[:, ::2], scores[:, 1::2], confidence=arguments.confidence)
     p_values += [{}] * (len(layers) - len(p_values))
@@ -136,7 +129,7 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
     if arguments.darr is not None:
         return _read_preferences(arguments)
     judged = _read_judged(arguments)
-    for name, values in judged.judgements().items():
+    for name, values in judged.human.items():
         # Report invalid judgements before the long computation of the scores.
         try:
             correlation(values, values, arguments.coefficient)
@@ -163,6 +156,8 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
 
 
 def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
+    import torch
+
     from bertscore_tm.scoring.texts import TextPairs
 
     table = read_table(arguments.candidates, arguments.format)
@@ -173,15 +168,18 @@ def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
     columns = arguments.human_column or ["human"]
     values = table.columns(columns)
     check_lengths([table, table], [len(candidates), len(values[0])])
-    human = {}
     header = table.has_header(columns)
-    for column, cells in zip(columns, values, strict=True):
-        human[column] = [_parse_number(table, row, cell, column, header) for row, cell in enumerate(cells)]
+    numbers = [
+        [_parse_number(table, row, cell, column, header) for row, cell in enumerate(cells)]
+        for column, cells in zip(columns, values, strict=True)
+    ]
     systems = None
     if arguments.system_column is not None:
         systems = table.texts(arguments.system_column)
         check_lengths([table, table], [len(candidates), len(systems)])
-    return JudgedTexts(TextPairs(candidates, references), human, systems)
+    judged = JudgedTexts(TextPairs(candidates, references), {}, systems)
+    judgements = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+    return judged._replace(human={column: judged.means(own) for column, own in zip(columns, judgements, strict=True)})
 
 
 def _parse_number(table: Table, row: int, value: Any, column: str, header: bool) -> float:

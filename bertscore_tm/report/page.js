@@ -222,7 +222,9 @@
   }
   function pairOf(system, row) {
     const texts = data.candidates[system], references = data.references[row];
-    const numbers = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}`).join("  ");
+    const own = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}`);
+    const others = data.metrics.map((metric) => `${metric.label} ${format(metric.scores[system][row])}`);
+    const numbers = [...own, ...others].join("  ");
     const container = html("div", { class: "pair" }), output = html("output", { "aria-live": "polite" });
     container.append(html("h2", {}, isSingle ? numbers : `${data.names[system]}: ${numbers}`));
     const words = (label, children) => container.append(html("h2", {}, label),

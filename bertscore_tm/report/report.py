@@ -30,6 +30,7 @@ __all__ = ["Report"]
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
+OtherMetrics = Mapping[str, tuple[Mapping[str, Sequence[float]], tuple[float, float]]]
 Align = Callable[[str, str], Alignment]
 
 _SINGLE = "candidates"
@@ -66,6 +67,8 @@ class Report:
         num_alignments: number of pairs that open to their alignment: in turn the worst, the best, the most different
             between the first and the last system, and random ones.
         groups: label of each pair's document, if these depend on each other. Default: all are independent.
+        other_metrics: scores by other metrics, by the metric's name: those of each text by the name of the system, and
+            their range, such as (0, 100).
 
     Raises:
         TypeError: a text is not a string.
@@ -94,6 +97,7 @@ class Report:
         is_history: bool = False,
         num_alignments: int = 200,
         groups: Sequence[str] | None = None,
+        other_metrics: OtherMetrics | None = None,
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
@@ -106,6 +110,7 @@ class Report:
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
+        self.other_metrics = other_metrics or {}
 
     @classmethod
     def from_texts(
@@ -225,6 +230,7 @@ class Report:
         flags = [self._flag_texts(name) for name in names]
         return {
             "signature": for_page(self.signature),
+            "metrics": [self._describe_metric(label, *found) for label, found in self.other_metrics.items()],
             "isHistory": self.is_history,
             "names": [for_page(name) for name in names],
             "summary": [self._summarize(name) for name in names],
@@ -266,15 +272,29 @@ class Report:
         return found
 
     def _compare(self, names: list[str]) -> list[dict[str, Any]]:
+        return self._compare_scores([self.scores[name][2] for name in names], self._bounds())
+
+    def _describe_metric(
+        self, label: str, systems: Mapping[str, Sequence[float]], bounds: tuple[float, float]
+    ) -> dict[str, Any]:
+        scores = torch.tensor([systems[name] for name in self.scores], dtype=torch.float64, device="cpu")
+        low, high = mean_interval(scores, bounds=bounds, groups=self.groups)
+        return {
+            "label": for_page(label),
+            "scores": _round(scores),
+            "summary": _round(torch.stack([scores.mean(1), low, high], dim=1)),
+            "comparisons": self._compare_scores(list(scores), bounds),
+        }
+
+    def _compare_scores(self, scores: list[Tensor], bounds: tuple[float, float]) -> list[dict[str, Any]]:
         """Compare each system with the first one; of a history, the last with the first and with the one before."""
-        pairs = [(0, number) for number in range(1, len(names))]
+        pairs = [(0, number) for number in range(1, len(scores))]
         if self.is_history:
-            pairs = sorted({(0, len(names) - 1), (len(names) - 2, len(names) - 1)}) if len(names) > 1 else []
-        f1 = [self.scores[name][2] for name in names]
-        pairs = [(a, b) for a, b in pairs if f1[a].isfinite().all() and f1[b].isfinite().all()]
+            pairs = sorted({(0, len(scores) - 1), (len(scores) - 2, len(scores) - 1)}) if len(scores) > 1 else []
+        pairs = [(a, b) for a, b in pairs if scores[a].isfinite().all() and scores[b].isfinite().all()]
         if self._num_independent < MIN_COMPARED or not pairs:
             return []
-        found = [compare_paired(f1[a], f1[b], bounds=self._bounds(), groups=self.groups) for a, b in pairs]
+        found = [compare_paired(scores[a], scores[b], bounds=bounds, groups=self.groups) for a, b in pairs]
         adjusted = holm([one.p_value for one in found])
         return [
             {"a": a, "b": b, "difference": one.difference, "low": one.low, "high": one.high, "p": p}

@@ -13,6 +13,7 @@ from tests.support.shell import from_stdin
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 GOOD = b"a cat\na dog\n"
+LONG = "it rains " * 99 + "always"
 # A file of candidates and references, its content, and the error message after the file's name.
 ROW = b'{"candidate": "a", "reference": "b"}\n'
 BAD_FILES = [
@@ -119,7 +120,14 @@ BAD = [
     ({}, "-o no/scores.json", "argument --output: the folder {}/no does not exist"),
     ({}, "-o .", "argument --output: . is a folder"),
     ({}, "--layer 3", "unknown: --layer: did you mean --num-layers? (see bertscore-tm score --help)"),
+    ({}, "--layer=3", "unknown: --layer=3: did you mean --num-layers? (see bertscore-tm score --help)"),
+    ({}, "--score f1", "unknown: --score (see bertscore-tm score --help)"),
     ({}, "-c 'it rains' -r rain", "it rains: no such file; a text is given with --candidate-text and --reference-text"),
+    (
+        {},
+        f"-c '{LONG}' -r rain",
+        f"{LONG}: no such file; a text is given with --candidate-text and --reference-text",
+    ),
     (
         {"c.txt": GOOD, "r.txt": GOOD + b"\n"},
         "-c c.txt -r r.txt",
@@ -157,6 +165,7 @@ def test_standard_input_is_named(monkeypatch, capsys):
         ("no space left on device", "no space left on device"),
         ("--num-layers=3", "--num-layers=3"),
         ("pass trust_remote_code=True", "pass --trust-remote-code "),
+        ("pass num_layers=... or", "pass --num-layers  or"),
         ("/data/stride/device-1/num_layers.txt", "/data/stride/device-1/num_layers.txt"),
     ],
 )

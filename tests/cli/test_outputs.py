@@ -4,6 +4,8 @@ import csv
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -165,3 +167,20 @@ def test_escapes_of_data_do_not_reach_the_terminal(folder, tmp_path, monkeypatch
     if name == "compare" and len(arguments) == 4:
         header, first, second = printed.out.splitlines()[:3]
         assert len(header) == len(first) == len(second)
+
+
+def test_the_shell_completes_commands_and_options(tmp_path):
+    pytest.importorskip("argcomplete")
+    for line, expected in (
+        ("bertscore-tm tu", "tune-layers"),
+        ("bertscore-tm compare --conf", "--confidence"),
+        ("bertscore-tm score --long-text w", "window"),
+    ):
+        completing = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+        # What the script of register-python-argcomplete does.
+        redirected = f"exec {sys.executable} -m bertscore_tm.cli 8>{tmp_path / 'found'} 9>/dev/null"
+        done = subprocess.run(
+            ["/bin/sh", "-c", redirected], env=os.environ | completing, capture_output=True, check=False
+        )
+        assert done.stdout == b""
+        assert (tmp_path / "found").read_text().rstrip() == expected

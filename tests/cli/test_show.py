@@ -80,13 +80,15 @@ def test_pictures_and_pages(command, tmp_path):
     [
         ((" ", "a"), "the candidate is empty"),
         (("a", ""), "the reference is empty"),
+        (("a text longer than the name of a file " * 99, ""), "the reference is empty"),
         (("a", "\u200b"), "reference='\\u200b' has no tokens except special ones"),
         (("a", "b", "-o", "picture.gif"), "argument --output: picture.gif must end with .txt, .json, .png"),
         (("a", "b", "--rescale"), "no baseline for language 'en'"),
         (("a", "b", "--rescale", "no.csv", "-o", "picture.png"), "no.csv: No such file or directory"),
-        (("a",), "no reference: give two texts, or -c FILE with --row or --worst"),
-        (("a", "b", "--worst", "2"), "-r, --row and --worst choose from files: give -c FILE too"),
-        (("a", "b", "-c", "c.txt"), "give two texts or files (-c, -r), not both"),
+        (("a",), "give two texts, a candidate and its reference, or files and --row or --worst"),
+        (("a", "b", "c"), "give two texts, a candidate and its reference, or files and --row or --worst"),
+        (("a", "b", "--worst", "2"), "a: No such file or directory"),
+        (("--row", "1"), "give two texts, a candidate and its reference, or files and --row or --worst"),
         (("-c", "c.txt", "-r", "c.txt"), "give either --row N or --worst N"),
         (("-c", "c.txt", "--worst", "2", "-o", "a.png"), "a.png can show one pair"),
     ],
@@ -124,6 +126,9 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
     assert printed.startswith("row 2\na text has no tokens, so the score is 0\n\nrow ")
     command("-c", "pairs.jsonl", "--row", "3", "-o", "row.html")
     assert "tomorrow" in str(read_data((tmp_path / "row.html").read_text())["alignments"])
+    assert command("pairs.jsonl", "--row", "3").out == command("-c", "pairs.jsonl", "--row", "3").out
+    printed = command("pairs.jsonl", "pairs.jsonl", exit_code=2).err
+    assert "both texts are names of files: add --row N or --worst N" in printed
     error = command("-c", "pairs.jsonl", "--row", "5", exit_code=2).err
     assert "--row: 5 does not exist: pairs.jsonl has the rows 1 to 4" in error
 
