@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, cast
 
 import torch
@@ -23,16 +24,10 @@ from bertscore_tm.encoder.families import (
     text_config,
     text_part,
 )
-from bertscore_tm.encoder.forward_pass import (
-    accepted_options,
-    draw_texts,
-    find_batching,
-    run_encoder,
-    run_texts,
-)
+from bertscore_tm.encoder.forward_pass import accepted_options, draw_texts, find_batching, run_encoder, run_texts
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model, listed_name
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
-from bertscore_tm.encoder.probe import cut_probed, probed_family
+from bertscore_tm.encoder.probe import cut_probed, needs_probe
 from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.integers import as_integer
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -56,9 +51,10 @@ _TRIED_LENGTHS = (21, 4, 4, 2)
 
 @dataclass
 class _LoadedModel:
-    """A frozen model, how its texts share a forward pass, and the options that it accepts."""
+    """A frozen model, its completed family, how its texts share a forward pass, and the options that it accepts."""
 
     model: nn.Module
+    family: Family
     batching: Batching
     options: frozenset[str]
 
@@ -94,7 +90,6 @@ class Backbone:
         self.num_layers = num_layers
         self.all_layers = all_layers
         self.layers_kept = self.family.layers_to_keep(num_layers)
-        self.first_position = family.first_position(config)
         self.dtype = dtype
         self.forward_fn = forward_fn
         self._hash: str | None = None
@@ -130,11 +125,13 @@ class Backbone:
             Hidden states in the order of the tokens, shape (layers, tokens, width).
         """
         loaded = self._loaded(ids.device)
-        parts, start = [], 0
-        for several in _split_at(lengths, _rope_switch(self.config)):
-            end = start + sum(several)
-            parts.append(self._run(loaded, ids[start:end], several, loaded.batching))
-            start = end
+        forward = partial(self._forward, loaded)
+        longer = sum(length > _rope_switch(self.config) for length in lengths)
+        several = [some for some in (lengths[:longer], lengths[longer:]) if some]
+        parts = [
+            run_texts(forward, part, some, loaded.batching, self.family, self.config)
+            for part, some in zip(ids.split(list(map(sum, several))), several, strict=True)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
@@ -150,8 +147,7 @@ class Backbone:
         loaded = self._loaded(embeds.device)
         # Compiled code and accelerators would have to wait for the lengths.
         packs = loaded.batching == "packed" and embeds.device.type == "cpu" and is_eager()
-        switch = _rope_switch(self.config)
-        if not packs and loaded.batching != "equal" and (switch is None or mask.shape[1] <= switch):
+        if not packs and loaded.batching != "equal" and mask.shape[1] <= _rope_switch(self.config):
             return self._forward(loaded, embeds, mask, None)
         lengths = mask.sum(-1).tolist()
         order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
@@ -161,20 +157,10 @@ class Backbone:
         states = found.new_zeros(len(found), mask.numel(), found.shape[-1]).index_copy(1, places, found)
         return states.view(len(found), *mask.shape, -1)
 
-    def _run(self, loaded: _LoadedModel, ids: Tensor, lengths: Sequence[int], batching: Batching) -> Tensor:
-        return run_texts(
-            lambda *inputs: self._forward(loaded, *inputs),
-            ids,
-            lengths,
-            batching,
-            first_position=self.first_position,
-            pad_id=int(getattr(self.config, "pad_token_id", None) or 0),
-        )
-
     def _forward(self, loaded: _LoadedModel, inputs: Tensor, mask: Tensor, position_ids: Tensor | None) -> Tensor:
         if self.forward_fn is None:
-            given = loaded.model, self.family, self.config, inputs, mask, position_ids, self.num_layers, self.all_layers
-            return run_encoder(*given, kept=self.layers_kept, options=loaded.options)
+            given = loaded.model, loaded.options, self.family, self.config, inputs, mask, position_ids
+            return run_encoder(*given, self.num_layers, self.all_layers)
         with torch.autocast(device_type=inputs.device.type, enabled=False):
             vectors = self.forward_fn(loaded.model, {"input_ids": inputs, "attention_mask": mask.long()})
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
@@ -225,26 +211,20 @@ class Backbone:
                     return self._try_batching(model, device, dtype)
 
         loaded = _models.get((self.source, self.layers_kept, dtype, device), create)
-        if (probed := self._probed_family()) is not None:
-            self.family = probed  # by this encoder or by another one that shares the model
+        self.family = loaded.family  # a probe, by this encoder or by another one, completes it
         self.models[str(device)] = loaded
 
     def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> _LoadedModel:
         """Find out how texts share a forward pass: the table and the probe say it, unless the code is the user's."""
-        family = self._probed_family() or self.family
-        loaded = _LoadedModel(model, family.batching, accepted_options(model))
+        family = self.family
+        loaded = _LoadedModel(model, family, family.batching, accepted_options(model))
         is_own = self.forward_fn is not None or _is_own_code(model, loaded.options)
         tried: list[Batching] = ["packed"] if family.batching == "packed" and self.forward_fn is None else []
         if is_own and family.batching != "equal":
             tried += ["padded", "equal"]
         if tried and device.type != "meta":  # without values, there is nothing to compare
-            found = find_batching(
-                model,
-                lambda ids, lengths, batching: self._run(loaded, ids, lengths, batching),
-                draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device),
-                tried,
-                dtype,
-            )
+            texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
+            found = find_batching(model, partial(self._forward, loaded), family, self.config, texts, tried, dtype)
             if found is None and is_own:
                 raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")
             loaded.batching = found or "padded"
@@ -256,27 +236,20 @@ class Backbone:
         for loaded in self.models.values():
             if ready or next(loaded.model.parameters()).dtype == dtype:
                 return self._cut_copy(loaded.model)
-        loaded_dtype = torch.float32 if self._needs_probe() else dtype
-        return load_encoder(self.source, self.name, self.family, self._cut, loaded_dtype)
+        probes = needs_probe(self.family, self.config, self.layers_kept)
+        return load_encoder(self.source, self.name, self.family, self._cut, torch.float32 if probes else dtype)
 
     def _cut_copy(self, model: nn.Module) -> nn.Module:
         copied = deepcopy(model)
         if not self.source.is_whole:
-            if self._needs_probe():
+            if needs_probe(self.family, self.config, self.layers_kept):
                 nn.Module.to(copied, torch.float32)
             self._cut(copied)
         return copied
 
-    def _probed_family(self) -> Family | None:
-        return probed_family(self.config, self.layers_kept) if self.family.probed else None
-
-    def _needs_probe(self) -> bool:
-        return self.family.probed and self._probed_family() is None
-
     def _cut(self, encoder: nn.Module) -> None:
-        """Cut a whole encoder in place, after the probe of a configuration that this process has not seen yet."""
-        if self._needs_probe():
-            cut_probed(encoder, self.config, self.layers_kept, self.family)
+        if self.family.probed:
+            self.family = cut_probed(encoder, self.config, self.layers_kept, self.family)
         else:
             self.family.cut(encoder, self.layers_kept)
 
@@ -416,25 +389,15 @@ def count_from_zero(num_layers: int, config: PretrainedConfig) -> int:
     return num_layers + int(config.num_hidden_layers) + 1 if num_layers < 0 else num_layers
 
 
-def _rope_switch(config: PretrainedConfig) -> int | None:
-    """Return the length above which a text changes the position frequencies of all texts in its batch, as in LongRoPE.
-
-    So do Phi-3 and others.
-    """
+def _rope_switch(config: PretrainedConfig) -> float:
+    """Return the length above which a text changes the position frequencies of its batch (LongRoPE, as in Phi-3)."""
     # Before transformers 5, it was rope_scaling.
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     default = getattr(config, "original_max_position_embeddings", None)
     for settings in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
         if settings.get("rope_type", settings.get("type")) == "longrope":
-            switch = settings.get("original_max_position_embeddings", default)
-            return None if switch is None else int(switch)
-    return None
-
-
-def _split_at(lengths: Sequence[int], limit: int | None) -> list[Sequence[int]]:
-    """Divide lengths, longest first, into those above a limit and the others."""
-    longer = 0 if limit is None else sum(length > limit for length in lengths)
-    return [part for part in (lengths[:longer], lengths[longer:]) if part]
+            return float(settings.get("original_max_position_embeddings", default) or math.inf)
+    return math.inf
 
 
 def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
