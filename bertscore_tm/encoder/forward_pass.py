@@ -26,15 +26,7 @@ from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
 
-__all__ = [
-    "Forward",
-    "accepted_options",
-    "are_same_vectors",
-    "draw_texts",
-    "find_batching",
-    "run_encoder",
-    "run_texts",
-]
+__all__ = ["accepted_options", "are_same_vectors", "draw_texts", "find_batching", "run_encoder", "run_texts"]
 
 # From token ids or embeddings, shape (batch, positions, ...), the mask of real positions, and position ids of a packed
 # row, both of shape (batch, positions), to hidden states, shape (layers, batch, positions, width).
@@ -107,14 +99,7 @@ def run_encoder(
     num_layers: int,
     all_layers: bool,
 ) -> Tensor:
-    """Run an encoder, whole or cut, on the inputs of a :data:`Forward`, with autocast off.
-
-    Returns:
-        Hidden states of one layer, or of all up to it, shape (layers, batch, positions, width).
-
-    Raises:
-        ValueError: the forward pass does not return the hidden states of the layers.
-    """
+    """Run an encoder, whole or cut, as a :data:`Forward`; return the states of one layer, or of all up to it."""
     # Layer 0 is the state before the first layer.
     kept = family.layers_to_keep(num_layers)
     wants_states = all_layers or kept > num_layers
@@ -151,11 +136,8 @@ def run_encoder(
 
 
 def accepted_options(model: nn.Module) -> frozenset[str]:
-    """Return which of the attention mask, position ids and options of outputs a model accepts.
-
-    A forward pass with ``**kwargs``, as in subclasses and profilers, accepts all of them. The class's method is read:
-    hooks that wrap that of an instance may hide its arguments.
-    """
+    """Return which of the attention mask, position ids and options of outputs a model accepts; all, with kwargs."""
+    # Hooks that wrap the method of an instance may hide its arguments.
     parameters = signature(type(model).forward).parameters
     accepts_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
     return frozenset(name for name in _OPTIONS if accepts_any or name in parameters)
@@ -217,11 +199,7 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
-    """Let a model that calls torch's attention call ours, which is torch's outside packed rows, or torch's again.
-
-    Returns:
-        Whether a part of the model calls either.
-    """
+    """Let a model that calls torch's attention call ours, or torch's again; return whether it calls either."""
     _register()
     configs: dict[int, Any] = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
     switched = [one for one in configs.values() if getattr(one, "_attn_implementation", None) in ("sdpa", _NAME)]
@@ -380,10 +358,7 @@ def _record_states(layers: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:
-    """Switch BigBird to the kind of attention that it uses for texts of a length; other models have one kind only.
-
-    By itself it switches to full attention at the first batch of short texts and keeps it from then on.
-    """
+    """Switch BigBird to its attention for a length: by itself, it keeps that of the first short texts."""
     if not hasattr(model, "set_attention_type"):
         return
     sparse = config.attention_type == "block_sparse" and length > (5 + 2 * config.num_random_blocks) * config.block_size

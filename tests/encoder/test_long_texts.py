@@ -85,7 +85,7 @@ def test_windows_in_the_metric_with_idf_and_without_warning(minilm, recwarn):
 def test_matching_in_blocks_equals_matching_at_once(minilm, monkeypatch):
     corpus = [long_text(90), long_text(20)], [long_text(95)[9:], long_text(99)[3:]]
     at_once = bert_score(*corpus, FrozenEncoder(minilm, all_layers=True), idf=True)
-    monkeypatch.setattr("bertscore_tm.core.matching._NUMBERS_PER_STEP", 7 * 2000)
+    monkeypatch.setattr("bertscore_tm.core.memory._NUMBERS_PER_STEP", 7 * 2000)
     blocks = bert_score(*corpus, FrozenEncoder(minilm, all_layers=True), idf=True)
     for name in ("precision", "recall", "f1"):
         torch.testing.assert_close(blocks[name], at_once[name], atol=1e-6, rtol=0)

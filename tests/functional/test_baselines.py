@@ -82,7 +82,7 @@ def test_error_says_how_far_the_mean_is_from_the_expected_score(tiny):
 
     def look_up(pairs):
         rows = [number[candidate, only] for candidate, (only,) in zip(pairs.candidates, pairs.references, strict=True)]
-        return CorpusScores(list(range(len(rows))), table[..., rows], torch.zeros(len(table[0]), len(rows)), 0)
+        return CorpusScores(table[..., rows], torch.zeros(len(table[0]), len(rows)), 0)
 
     deviations = []
     for seed in range(200):
