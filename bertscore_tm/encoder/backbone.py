@@ -68,6 +68,7 @@ class Backbone:
 
     def __post_init__(self, ready: nn.Module | None) -> None:
         self.layers_kept = self.family.layers_to_keep(self.num_layers)
+        self.first_position = self.family.first_position(self.config)
         if ready is not None:
             self._place(next(ready.parameters()).device, lambda dtype: self._cut_copy(ready))
 
@@ -80,8 +81,8 @@ class Backbone:
     def run(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
         """Run texts, which do not affect each other.
 
-        Takes token ids or input embeddings of all texts, shape (tokens, ...), and the number of each text's tokens,
-        longest first. Returns hidden states in the order of the tokens, shape (layers, tokens, width).
+        Takes ids or input embeddings of all tokens and the lengths of the texts, longest first. Returns hidden states
+        in the order of the tokens, shape (layers, tokens, width).
         """
         loaded = self.loaded(ids.device)
         forward = partial(self._forward, loaded)
@@ -89,7 +90,7 @@ class Backbone:
         longer = sum(length > switch for length in lengths)
         several = [some for some in (lengths[:longer], lengths[longer:]) if some]
         parts = [
-            run_texts(forward, part, some, loaded.batching, self.family, self.config)
+            run_texts(forward, part, some, loaded.batching, self.first_position, self.config)
             for part, some in zip(torch.split(ids, list(map(sum, several))), several, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -116,7 +117,7 @@ class Backbone:
     def _forward(self, loaded: LoadedModel, inputs: Tensor, mask: Tensor, position_ids: Tensor | None) -> Tensor:
         if self.forward_fn is None:
             given = loaded.model, loaded.options, self.family, self.config, inputs, mask, position_ids
-            return run_encoder(*given, self.num_layers, self.all_layers)
+            return run_encoder(*given, self.num_layers, self.all_layers, self.layers_kept)
         with torch.autocast(device_type=inputs.device.type, enabled=False):
             vectors = self.forward_fn(loaded.model, {"input_ids": inputs, "attention_mask": mask.long()})
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:

@@ -46,7 +46,7 @@ def run_texts(
     inputs: Tensor,
     lengths: Sequence[int],
     batching: Batching,
-    family: Family,
+    first_position: int,
     config: PretrainedConfig,
 ) -> Tensor:
     """Run texts together, given as token ids or embeddings, one after the other, shape (tokens, ...), longest first.
@@ -65,7 +65,7 @@ def run_texts(
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     real = _real_positions(lengths)
     if batching == "packed":
-        positions = torch.arange(lengths[0], device="cpu") + family.first_position(config)
+        positions = torch.arange(lengths[0], device="cpu") + first_position
         positions = positions.expand_as(real)[real][None].to(device)
         token = _row.set(groups)
         try:
@@ -98,10 +98,10 @@ def run_encoder(
     position_ids: Tensor | None,
     num_layers: int,
     all_layers: bool,
+    kept: int,
 ) -> Tensor:
-    """Run an encoder, whole or cut, as a :data:`Forward`; return the states of one layer, or of all up to it."""
+    """Run an encoder with so many layers as a :data:`Forward`; return the states of one, or of all up to it."""
     # Layer 0 is the state before the first layer.
-    kept = family.layers_to_keep(num_layers)
     wants_states = all_layers or kept > num_layers
     length = mask.shape[1]
     _choose_attention(model, config, length)
@@ -156,9 +156,10 @@ def find_batching(
 
     If texts are packed, the model calls our attention afterwards.
     """
+    first = family.first_position(config)
 
     def run(several: Sequence[Tensor], batching: Batching) -> Tensor:
-        return run_texts(forward, torch.cat(list(several)), list(map(len, several)), batching, family, config)
+        return run_texts(forward, torch.cat(list(several)), list(map(len, several)), batching, first, config)
 
     alone = torch.cat([run([text], "equal") for text in texts], 1)
     for batching in candidates:

@@ -98,7 +98,7 @@ class _Probe:
     ) -> Tensor:
         layer = self.layers if layer is None else layer
         given = self.encoder, self.options, self.family, self.config, inputs, mask, positions
-        return run_encoder(*given, layer, all_layers)
+        return run_encoder(*given, layer, all_layers, self.family.layers_to_keep(layer))
 
     def run_whole(self, layer: int | slice, inputs: Tensor) -> Tensor:
         """Return the output of a layer, as if it were the last one, of the encoder with all layers."""

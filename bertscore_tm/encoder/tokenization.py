@@ -244,10 +244,7 @@ class TextTokenizer:
 
 
 class Window(NamedTuple):
-    """A part of a text that fits the encoder, and the range of its tokens whose vectors are used.
-
-    ``start`` is the position of the ``first`` such token among the compared ones of the whole text.
-    """
+    """A part of a text; the vectors of its tokens from ``first`` to ``last`` are those from ``start`` of the whole."""
 
     ids: list[int]
     first: int

@@ -173,13 +173,12 @@ def compute_scores(
     tokenizer: TextTokenizer,
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> tuple[Tensor, Tensor]:
-    """Compute scores from matched tokens, all of which must have a weight.
-
-    Returns the ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens.
-    """
-    weights = weights.to(matched.counts.device)
-    for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
-        require_known(weights, ids, tokenizer)
+    """Return ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens."""
+    if weights.table.device != matched.counts.device:
+        weights = weights.to(matched.counts.device)
+    if weights.source.kind == "mapping":
+        for ids in (matched.pairs.candidate_ids, matched.pairs.reference_ids):
+            require_known(weights, ids, tokenizer)
     scores = precision_recall_f1(matched.pairs, weights.table, f1)
     best = [best_of_references(score, matched.counts) for score in scores]
     return torch.stack([score for score, _ in best]), best[2][1]
@@ -266,8 +265,8 @@ def match_batch(
 ) -> MatchedTexts:
     """Match the texts of an update, unless another metric has just matched the same.
 
-    ``layer`` is one of an encoder with all layers; by default, all of them are returned. Vectors of references are kept
-    in ``cache_bytes`` of CPU memory for the next epoch.
+    ``layer`` is one of an encoder with all layers, which are all returned by default; ``cache_bytes`` of CPU memory
+    hold the vectors of references for the next epoch.
     """
     owner = encoder.cache(device)
     latest = _latest.get(owner)
