@@ -78,7 +78,7 @@ class Sums:
         """Return the sums with more pairs included."""
         scores = scored.scores.double()
         return Sums(
-            self.num_pairs + len(scored.rows),
+            self.num_pairs + scored.scores.shape[-1],
             self.sums + scores.sum(-1),
             self.squares + scores.square().sum(-1),
         )

@@ -59,7 +59,7 @@ def score_across_ranks(
     The idf counts ``idf_texts``, else the ``references``, by default those of the corpus.
     """
     from bertscore_tm.scoring.alignment import compute_alignment
-    from bertscore_tm.scoring.messages import count_zero, list_warnings
+    from bertscore_tm.scoring.messages import warn_about_scores
     from bertscore_tm.scoring.rescaling import rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
 
@@ -76,10 +76,7 @@ def score_across_ranks(
     if scored is None:
         return None
     max_length = encoder.tokenizer.max_length
-    for message in list_warnings(
-        int(count_zero(scored.scores)), scored.num_truncated, not weights.is_uniform, max_length
-    ):
-        warn_user(message)
+    warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, max_length)
     return ScoredCorpus(
         scores=rescale_scores(scored.scores, baseline),
         best_reference=scored.best_reference,
@@ -157,7 +154,6 @@ def score_shards(
         blocks = (distinct[i : i + TEXTS_PER_BLOCK] for i in range(0, len(distinct), TEXTS_PER_BLOCK))
         num_truncated = sum(encoder.tokenizer(block).num_truncated for block in blocks)
     return CorpusScores(
-        rows=list(range(len(texts))),
         scores=torch.cat([part["scores"] for part in parts], dim=-1),
         best_reference=torch.cat([part["best"] for part in parts], dim=-1),
         num_truncated=num_truncated,

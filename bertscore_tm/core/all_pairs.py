@@ -8,17 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.memory import halve_until_it_fits
+from bertscore_tm.core.memory import FEWEST_NUMBERS, halve_until_it_fits, numbers_per_step
 from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 
 __all__ = ["score_all_pairs"]
-
-# Similarities per block: 4 MB in float32, which stay in a processor's caches. An accelerator wants large blocks.
-_NUMBERS_PER_BLOCK = 1_000_000
-_TIMES_ON_ACCELERATORS = 64
-# When memory runs out, blocks are halved down to this.
-_FEWEST_NUMBERS = 5_000
 
 
 @dataclass(frozen=True)
@@ -61,8 +55,8 @@ def score_all_pairs(
     others = candidates if references is None else references
     (precision, recall), _ = halve_until_it_fits(
         lambda limit: _mean_best(vectors, weights, candidates, references, limit),
-        _NUMBERS_PER_BLOCK * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS),
-        _FEWEST_NUMBERS,
+        numbers_per_step(device),
+        FEWEST_NUMBERS,
         device,
         f"{len(candidates)} x {len(others)} pairs of texts to match, next to the vectors of their tokens: pass fewer "
         f"texts at a time",

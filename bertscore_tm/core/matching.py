@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.memory import halve_until_it_fits
+from bertscore_tm.core.memory import FEWEST_NUMBERS, halve_until_it_fits, numbers_per_step
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, segment_ids, token_batches
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -31,13 +31,6 @@ __all__ = [
     "match_greedily",
     "match_pairs",
 ]
-
-# Numbers per matching step, similarities and padded vectors of all layers: 4 MB in float32, which stay in a processor's
-# caches. An accelerator wants large steps.
-_NUMBERS_PER_STEP = 1_000_000
-_TIMES_ON_ACCELERATORS = 64
-# When memory runs out, steps are halved down to this.
-_FEWEST_NUMBERS = 5_000
 
 
 @dataclass(frozen=True)
@@ -121,17 +114,7 @@ class TokenwiseMatching:
     def __call__(
         self, similarities: Tensor, candidate: TokenMass, reference: TokenMass, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the weighted sums of both sides' matched similarities.
-
-        Args:
-            similarities: shape (batch, candidate tokens, reference tokens).
-            candidate: the candidates' tokens.
-            reference: the references' tokens.
-            temperature: v, above 0.
-
-        Returns:
-            Sums over the candidate's and over the reference's tokens, shape (batch,) each.
-        """
+        """Return the weighted sums of both sides' matched similarities, as described for :data:`Matching`."""
         matched = self.match_tokens(similarities, reference.mask, temperature)
         matched_back = self.match_tokens(similarities.mT, candidate.mask, temperature)
         return (matched * candidate.weights).sum(1), (matched_back * reference.weights).sum(1)
@@ -206,11 +189,11 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
     device = vectors.vectors.device
-    largest = _NUMBERS_PER_STEP * (1 if device.type == "cpu" else _TIMES_ON_ACCELERATORS)
+    largest = numbers_per_step(device)
     matched, limit = halve_until_it_fits(
         lambda limit: _match_in_steps(vectors, candidates, references, limit),
         largest,
-        _FEWEST_NUMBERS,
+        FEWEST_NUMBERS,
         device,
         f"{len(candidates)} pairs of texts to match, next to the vectors of their tokens: pass fewer pairs at a time",
     )

@@ -73,8 +73,8 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Ten
     result, factor = rows.new_empty(len(rows), len(weight)), weight if packed is None else packed
     for part, (piece,) in _split_rows(rows):
         product: Tensor = torch.ops.mkldnn._linear_pointwise(piece, factor, bias, "none", [], "")
-        if part == slice(0, len(rows)):
-            return product[part]
+        if len(piece) == len(rows):
+            return product  # not a view of it, as models may change it in place
         result[part] = product[: part.stop - part.start]
     return result
 

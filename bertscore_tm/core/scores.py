@@ -97,12 +97,7 @@ def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: to
 
 
 def accumulator(device: torch.device) -> torch.dtype:
-    """Return the dtype of weights and sums: float64, or float32 on Apple's GPUs, which do not support it.
-
-    Example:
-        >>> accumulator(torch.device("cpu")), accumulator(torch.device("mps"))
-        (torch.float64, torch.float32)
-    """
+    """Return the dtype of weights and sums: float64, or float32 on Apple's GPUs, which do not support it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -111,13 +106,6 @@ def harmonic_mean(precision: Tensor, recall: Tensor) -> Tensor:
 
     Where one of them is negative the quotient has a pole; it is clamped to [-1, 1], the range of similarities. To
     choose or to train by F1, use :func:`selection_f1`.
-
-    Args:
-        precision: any shape.
-        recall: the same shape.
-
-    Returns:
-        The same shape.
 
     Example:
         >>> harmonic_mean(torch.tensor([0.5, 0.0]), torch.tensor([1.0, 0.0]))
@@ -134,13 +122,6 @@ def selection_f1(precision: Tensor, recall: Tensor) -> Tensor:
 
     The formula has a pole where P or R is negative: P = .0282 and R = -.0317 give .51 for two unrelated texts. This one
     is continuous, lies between P and R, has finite gradients, and equals the metric's F1 where both are positive.
-
-    Args:
-        precision: any shape.
-        recall: the same shape.
-
-    Returns:
-        The same shape.
 
     Example:
         >>> selection_f1(torch.tensor([0.5, -0.2]), torch.tensor([1.0, 0.2]))

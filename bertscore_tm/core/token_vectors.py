@@ -70,12 +70,6 @@ class TokenVectors:
         mask = steps < lengths[:, None]
         return torch.where(mask, self.offsets[texts][:, None] + steps, 0), mask
 
-    def pad(self, texts: Tensor, memory: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return :meth:`gather` of texts, shape (batch,), and the mask of real tokens, both on the vectors' device."""
-        index, mask = self.locate(texts)
-        on_device = mask.to(self.vectors.device)
-        return self.gather(index, on_device, memory), on_device
-
     def gather(self, index: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
         """Gather vectors in a padded batch.
 

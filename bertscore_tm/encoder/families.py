@@ -7,13 +7,14 @@ properties of a type that is not listed here are found in the model's structure,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Literal, cast
 
 import torch
 from torch import nn
-from transformers import AutoModel, PretrainedConfig
+from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 
 __all__ = [
     "FAMILIES",
@@ -22,10 +23,9 @@ __all__ = [
     "OwnModelConfig",
     "describe_refusal",
     "family_of",
-    "find_family",
-    "listed_family",
+    "ready_config",
+    "ready_encoder",
     "text_config",
-    "text_part",
 ]
 
 # How texts of different lengths share a forward pass.
@@ -84,7 +84,7 @@ class Family:
 
     def encoder_of(self, model: nn.Module) -> nn.Module:
         """Return the encoder within a base model: the model itself if it has no decoder and takes texts only."""
-        part = text_part(model)
+        part = _text_part(model)
         found: nn.Module | None = None if self.encoder is None else getattr(part, self.encoder, None)
         return part if found is None else found
 
@@ -181,10 +181,7 @@ _OWN = Family(layers=(), absolute_positions=None)
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """Return the part of a configuration that describes the model of the texts.
-
-    In models that take images or sound too it is one of several, in encoder-decoder models that of the encoder.
-    """
+    """Return the part of a configuration for texts: that of an encoder, or one of several, next to images or sound."""
     if config.model_type in FAMILIES:
         return config
     if getattr(config, "is_encoder_decoder", False):
@@ -193,12 +190,8 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     return config.get_text_config()
 
 
-def text_part(model: nn.Module) -> nn.Module:
-    """Return the encoder of texts within a base model of transformers.
-
-    Raises:
-        ValueError: the encoder has no configuration, as in FSMT.
-    """
+def _text_part(model: nn.Module) -> nn.Module:
+    """Return the encoder of texts within a base model of transformers, or raise an error if it has no configuration."""
     config = cast(Any, model).config
     if getattr(config, "is_encoder_decoder", False):
         encoder: nn.Module | None = getattr(model, "encoder", None)
@@ -206,7 +199,7 @@ def text_part(model: nn.Module) -> nn.Module:
             return model
         if not hasattr(encoder, "config"):
             raise ValueError(describe_refusal(config, "structure", "its encoder has no configuration"))
-        return text_part(encoder)
+        return _text_part(encoder)
     part = text_config(config)
     if part is config:
         return model
@@ -216,14 +209,35 @@ def text_part(model: nn.Module) -> nn.Module:
     return base
 
 
+def ready_encoder(model: nn.Module) -> nn.Module:
+    """Return the encoder within a ready model of transformers, with or without a head or a decoder."""
+    # Slow to import; already imported by anyone who has a model of transformers.
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"{type(model).__name__} is not a model of transformers: pass forward_fn= too, a function of the "
+            f"model and a dictionary of input_ids and attention_mask that returns token vectors"
+        )
+    base: nn.Module = model.base_model
+    listed = _listed_family(text_config(model.config))
+    return _text_part(base) if listed is None else listed.encoder_of(base)
+
+
+def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_forward_fn: bool) -> PretrainedConfig:
+    """Return a copy of a ready model's configuration; one of ours where a function runs a type that is not listed."""
+    config = getattr(model, "config", None)
+    if isinstance(config, PretrainedConfig) and (not has_forward_fn or config.model_type in FAMILIES):
+        return deepcopy(config)
+    own = OwnModelConfig()
+    own.vocab_size = len(tokenizer)
+    return own
+
+
 def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, trust_remote_code: bool = False) -> Family:
     """Return the family of a model's configuration; of a type that is not listed, what its structure shows.
 
-    Args:
-        config: configuration of the model; it may take images or sound too.
-        encoder: the encoder, if it is in memory. Needed for model classes that transformers cannot find by the
-            configuration; else a type that is not listed is built without weights.
-        trust_remote_code: run code that comes with the model.
+    Without the encoder, a type that is not listed is built without weights.
 
     Raises:
         ValueError: the model is not one of texts, or has no list with one module per layer.
@@ -237,7 +251,7 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
     if isinstance(config, OwnModelConfig):
         return _OWN
     part = text_config(config)
-    if (listed := listed_family(part)) is not None:
+    if (listed := _listed_family(part)) is not None:
         return listed
     if encoder is None:
         try:
@@ -246,22 +260,18 @@ def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, tru
                 base: nn.Module = auto.from_config(config, trust_remote_code=trust_remote_code).base_model
         except (AttributeError, ImportError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(describe_refusal(part, "structure", f"{type(error).__name__}: {error}")) from error
-        encoder = text_part(base)
-    return find_family(encoder, part)
+        encoder = _text_part(base)
+    return _find_family(encoder, part)
 
 
-def listed_family(config: PretrainedConfig) -> Family | None:
+def _listed_family(config: PretrainedConfig) -> Family | None:
     """Return the family of a listed type, unless its configuration changes its attention; else ``None``."""
     # With this option, as in PaliGemma, Gemma's attention is bidirectional without padding and causal with it.
     return None if getattr(config, "use_bidirectional_attention", False) else FAMILIES.get(config.model_type)
 
 
-def find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
-    """Find an encoder's layers and the convention of its positions in its structure, for a probe to complete.
-
-    Raises:
-        ValueError: the model is not one of texts, or has no list with one module per layer.
-    """
+def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
+    """Find an encoder's layers and the convention of its positions in its structure, for a probe to complete."""
     if getattr(encoder, "main_input_name", "input_ids") != "input_ids":
         raise ValueError(describe_refusal(config, "structure", f"its input is {encoder.main_input_name!r}, not texts"))
     count = getattr(config, "num_hidden_layers", 0)

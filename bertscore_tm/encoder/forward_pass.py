@@ -7,13 +7,14 @@ Callers pass tokens one after the other and get vectors in the same form, whiche
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter, signature
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, cast
 
@@ -25,15 +26,7 @@ from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
 
-__all__ = [
-    "Forward",
-    "accepted_options",
-    "are_same_vectors",
-    "draw_texts",
-    "find_batching",
-    "run_encoder",
-    "run_texts",
-]
+__all__ = ["accepted_options", "are_same_vectors", "draw_texts", "find_batching", "run_encoder", "run_texts"]
 
 # From token ids or embeddings, shape (batch, positions, ...), the mask of real positions, and position ids of a packed
 # row, both of shape (batch, positions), to hidden states, shape (layers, batch, positions, width).
@@ -53,19 +46,10 @@ def run_texts(
     inputs: Tensor,
     lengths: Sequence[int],
     batching: Batching,
-    *,
-    first_position: int = 0,
-    pad_id: int = 0,
+    first_position: int,
+    config: PretrainedConfig,
 ) -> Tensor:
-    """Run texts together.
-
-    Args:
-        forward: the forward pass.
-        inputs: token ids or embeddings of all texts, one after the other, shape (tokens, ...).
-        lengths: tokens of each text, longest first.
-        batching: how texts of different lengths share a forward pass.
-        first_position: position id of a text's first token.
-        pad_id: what padding consists of.
+    """Run texts together, given as token ids or embeddings, one after the other, shape (tokens, ...), longest first.
 
     Returns:
         Hidden states in the order of the inputs, shape (layers, tokens, width).
@@ -79,20 +63,34 @@ def run_texts(
             mask = torch.ones(count, length, dtype=torch.bool, device=device)
             parts.append(forward(part.reshape(count, length, *part.shape[1:]), mask, None).flatten(1, 2))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-    steps = torch.arange(lengths[0], device="cpu")
-    real = steps < torch.tensor(lengths, dtype=torch.long, device="cpu")[:, None]
+    real = _real_positions(lengths)
     if batching == "packed":
-        positions = (steps + first_position).expand_as(real)[real][None].to(device)
-        with _packed_row(groups):
+        positions = torch.arange(lengths[0], device="cpu") + first_position
+        positions = positions.expand_as(real)[real][None].to(device)
+        token = _row.set(groups)
+        try:
             return forward(inputs[None], torch.ones_like(positions, dtype=torch.bool), positions)[:, 0]
+        finally:
+            _row.reset(token)
     places = real.flatten().nonzero().squeeze(1).to(device)
-    padded = inputs.new_full((real.numel(), *inputs.shape[1:]), pad_id).index_copy(0, places, inputs)
-    padded = padded.view(*real.shape, *inputs.shape[1:])
+    padded = _pad(inputs, places, real.shape, int(getattr(config, "pad_token_id", None) or 0))
     return forward(padded, real.to(device), None).flatten(1, 2).index_select(1, places)
+
+
+def _real_positions(lengths: Sequence[int]) -> Tensor:
+    """Return which positions of padded texts, longest first, hold a token, shape (texts, longest), on the CPU."""
+    return torch.arange(lengths[0], device="cpu") < torch.tensor(lengths, dtype=torch.long, device="cpu")[:, None]
+
+
+def _pad(packed: Tensor, places: Tensor, shape: Sequence[int], value: int = 0) -> Tensor:
+    """Put tokens, shape (tokens, ...), at their places in a padded batch of a shape (texts, longest)."""
+    padded = packed.new_full((math.prod(shape), *packed.shape[1:]), value).index_copy(0, places, packed)
+    return padded.view(*shape, *packed.shape[1:])
 
 
 def run_encoder(
     model: nn.Module,
+    options: Collection[str],
     family: Family,
     config: PretrainedConfig,
     inputs: Tensor,
@@ -100,19 +98,9 @@ def run_encoder(
     position_ids: Tensor | None,
     num_layers: int,
     all_layers: bool,
-    *,
     kept: int,
-    options: Collection[str],
 ) -> Tensor:
-    """Run an encoder of so many layers ("kept") on a batch, with autocast off.
-
-    Inputs are token ids, shape (batch, positions), or embeddings, shape (batch, positions, width); ``position_ids``
-    those of a packed row, shape (1, positions). Hidden states of one layer, or of all up to it, are returned in the
-    shape (layers, batch, positions, width).
-
-    Raises:
-        ValueError: the forward pass does not return the hidden states of the layers.
-    """
+    """Run an encoder with so many layers as a :data:`Forward`; return the states of one, or of all up to it."""
     # Layer 0 is the state before the first layer.
     wants_states = all_layers or kept > num_layers
     length = mask.shape[1]
@@ -148,11 +136,8 @@ def run_encoder(
 
 
 def accepted_options(model: nn.Module) -> frozenset[str]:
-    """Return which of the attention mask, position ids and options of outputs a model accepts.
-
-    A forward pass with ``**kwargs``, as in subclasses and profilers, accepts all of them. The class's method is read:
-    hooks that wrap that of an instance may hide its arguments.
-    """
+    """Return which of the attention mask, position ids and options of outputs a model accepts; all, with kwargs."""
+    # Hooks that wrap the method of an instance may hide its arguments.
     parameters = signature(type(model).forward).parameters
     accepts_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
     return frozenset(name for name in _OPTIONS if accepts_any or name in parameters)
@@ -160,30 +145,33 @@ def accepted_options(model: nn.Module) -> frozenset[str]:
 
 def find_batching(
     model: nn.Module,
-    run: Callable[[Tensor, Sequence[int], Batching], Tensor],
+    forward: Forward,
+    family: Family,
+    config: PretrainedConfig,
     texts: Sequence[Tensor],
     candidates: Sequence[Batching],
     dtype: torch.dtype,
 ) -> Batching | None:
     """Find the first way in which texts, longest first, get the same vectors together as alone, or ``None``.
 
-    ``run`` returns the vectors of texts as :func:`run_texts` does. If texts are packed, the model calls our attention
-    afterwards.
+    If texts are packed, the model calls our attention afterwards.
     """
-    lengths = [len(text) for text in texts]
-    alone = torch.cat([run(text, [len(text)], "equal") for text in texts], 1)
+    first = family.first_position(config)
+
+    def run(several: Sequence[Tensor], batching: Batching) -> Tensor:
+        return run_texts(forward, torch.cat(list(several)), list(map(len, several)), batching, first, config)
+
+    alone = torch.cat([run([text], "equal") for text in texts], 1)
     for batching in candidates:
         if batching == "packed" and not _switch_attention(model, packed=True):
             continue
         try:
-            together = run(torch.cat(list(texts)), lengths, batching)
+            if are_same_vectors(alone, run(texts, batching), dtype):
+                return batching
         except Exception as error:
             # Models that do not call our attention, or not as expected, fail in many ways.
             if batching != "packed" or is_out_of_memory(error):
                 raise
-        else:
-            if are_same_vectors(alone, together, dtype):
-                return batching
         # Models may look at the name of their attention without packed rows too.
         _switch_attention(model, packed=False)
     return None
@@ -212,11 +200,7 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
-    """Let a model that calls torch's attention call ours, which is torch's outside packed rows, or torch's again.
-
-    Returns:
-        Whether a part of the model calls either.
-    """
+    """Let a model that calls torch's attention call ours, or torch's again; return whether it calls either."""
     _register()
     configs: dict[int, Any] = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
     switched = [one for one in configs.values() if getattr(one, "_attn_implementation", None) in ("sdpa", _NAME)]
@@ -225,11 +209,8 @@ def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
     return bool(switched)
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Lengths of the texts in a packed row, longest first: each length with the number of texts."""
-
-    groups: list[tuple[int, int]]
+# Lengths of the texts in a packed row, longest first: each length with the number of texts.
+_row: ContextVar[list[tuple[int, int]] | None] = ContextVar("row", default=None)
 
 
 @dataclass(frozen=True)
@@ -241,18 +222,6 @@ class _Pattern:
 
     is_causal: bool = False
     mask: Tensor | None = None
-
-
-_row: ContextVar[_Row | None] = ContextVar("row", default=None)
-
-
-@contextmanager
-def _packed_row(groups: list[tuple[int, int]]) -> Iterator[None]:
-    token = _row.set(_Row(groups))
-    try:
-        yield
-    finally:
-        _row.reset(token)
 
 
 @cache
@@ -271,7 +240,7 @@ def _make_pattern(**arguments: Any) -> Any:
     row = None if torch.compiler.is_compiling() else _row.get()
     if row is None:
         return sdpa_mask(**arguments)
-    steps, zero = torch.arange(row.groups[0][0], device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
+    steps, zero = torch.arange(row[0][0], device="cpu"), torch.zeros((), dtype=torch.long, device="cpu")
     # By the rule of the model alone: the row has no padding.
     allowed = arguments["mask_function"](zero, zero, steps[:, None], steps[None, :])
     allowed = allowed.expand(len(steps), len(steps))
@@ -304,7 +273,7 @@ def _attend(
         attend = _attend_by_kernel
     else:
         attend = _attend_padded
-    return attend(states, row.groups, attention_mask, scale)[None], None
+    return attend(states, row, attention_mask, scale)[None], None
 
 
 def _attend_by_length(
@@ -325,13 +294,8 @@ def _attend_padded(
 ) -> Tensor:
     """Attend in one step, with padding inside of attention alone, for devices on which many small steps are slow."""
     device = states[0].device
-    lengths = torch.tensor(list(chain.from_iterable([one] * many for one, many in groups)), device="cpu")
-    real = torch.arange(groups[0][0], device="cpu") < lengths[:, None]
+    real = _real_positions(_lengths(groups))
     places = real.flatten().nonzero().squeeze(1).to(device)
-    batch = [
-        one.new_zeros(real.numel(), *one.shape[1:]).index_copy(0, places, one).view(*real.shape, *one.shape[1:])
-        for one in states
-    ]
     mask = real[:, None, None, :].to(device)
     if pattern.mask is not None:
         mask = mask & pattern.mask
@@ -339,7 +303,8 @@ def _attend_padded(
         mask = mask & torch.ones(real.shape[1], real.shape[1], dtype=torch.bool, device=device).tril()
     # Padding attends to all, as a softmax over nothing is NaN.
     mask = mask | ~real[:, None, :, None].to(device)
-    attended = _dot_product([one.transpose(1, 2) for one in batch], mask, False, scale)
+    batch = [_pad(one, places, real.shape).transpose(1, 2) for one in states]
+    attended = _dot_product(batch, mask, False, scale)
     return attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
 
 
@@ -349,36 +314,27 @@ def _attend_by_kernel(
     """Attend by torch's kernel for texts of different lengths."""
     from torch.nn.attention.varlen import varlen_attn
 
-    lengths = chain.from_iterable([one] * many for one, many in groups)
-    ends = torch.tensor([0, *lengths], dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32)
+    ends = torch.tensor([0, *_lengths(groups)], dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32)
     ends = ends.to(states[0].device)
     longest = groups[0][0]
     query, key, value = (one.contiguous() for one in states)
+    window = (-1, 0) if pattern.is_causal else (-1, -1)
+    grouped = query.shape[1] != key.shape[1]
     attended: Any = varlen_attn(
-        query,
-        key,
-        value,
-        ends,
-        ends,
-        longest,
-        longest,
-        scale=scale,
-        window_size=(-1, 0) if pattern.is_causal else (-1, -1),
-        enable_gqa=query.shape[1] != key.shape[1],
+        query, key, value, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=grouped
     )
     return cast(Tensor, attended)
 
 
+def _lengths(groups: Sequence[tuple[int, int]]) -> list[int]:
+    return [length for length, count in groups for _ in range(count)]
+
+
 def _dot_product(batch: Sequence[Tensor], mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
     query, key, value = batch
+    grouped = query.shape[1] != key.shape[1]
     return nn.functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
+        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
 
 
@@ -403,10 +359,7 @@ def _record_states(layers: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -> None:
-    """Switch BigBird to the kind of attention that it uses for texts of a length; other models have one kind only.
-
-    By itself it switches to full attention at the first batch of short texts and keeps it from then on.
-    """
+    """Switch BigBird to its attention for a length: by itself, it keeps that of the first short texts."""
     if not hasattr(model, "set_attention_type"):
         return
     sparse = config.attention_type == "block_sparse" and length > (5 + 2 * config.num_random_blocks) * config.block_size

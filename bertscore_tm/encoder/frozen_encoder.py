@@ -23,24 +23,11 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm import catalog
 from bertscore_tm.core.memory import halve_until_it_fits
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
-from bertscore_tm.encoder.backbone import (
-    Backbone,
-    ForwardFunction,
-    count_from_zero,
-    ready_config,
-    ready_encoder,
-    resolve_layer,
-)
-from bertscore_tm.encoder.families import Family, family_of, text_config
+from bertscore_tm.encoder.backbone import Backbone, ForwardFunction
+from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer, listed_name
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
-from bertscore_tm.encoder.tokenization import (
-    LongText,
-    PackedWindows,
-    TextTokenizer,
-    TokenizedTexts,
-    TokenizerSettings,
-)
+from bertscore_tm.encoder.tokenization import LongText, PackedWindows, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
 from bertscore_tm.utilities.class_names import full_class_name
 from bertscore_tm.utilities.integers import as_integer
@@ -143,11 +130,7 @@ class FrozenEncoder:
         self._forward_fn = forward_fn
         self._given_tokenizer = tokenizer
         self._tokenizer_settings = TokenizerSettings(
-            max_length,
-            long_text,
-            stride,
-            prefix_space,
-            exclude_special_tokens,
+            max_length, long_text, stride, prefix_space, exclude_special_tokens
         )
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
@@ -164,19 +147,9 @@ class FrozenEncoder:
                 # A branch may move between two encoders, or before the weights are loaded.
                 source = replace(source, revision=getattr(config, "_commit_hash", None) or revision)
         family = family_of(config, ready, trust_remote_code=trust_remote_code)
-        self.num_layers = resolve_layer(self.config, self.name, num_layers, all_layers, forward_fn)
-        self._backbone = Backbone(
-            source,
-            self.name,
-            self.config,
-            family,
-            num_layers=self.num_layers,
-            all_layers=all_layers,
-            dtype=self.dtype,
-            forward_fn=forward_fn,
-        )
-        if ready is not None:
-            self._backbone.copy_ready(ready)
+        self.num_layers = self._resolve_layer(num_layers)
+        given = self.num_layers, all_layers, self.dtype, forward_fn, ready
+        self._backbone = Backbone(source, self.name, self.config, family, *given)
         # Token budgets that fit in memory, on devices where it ran out.
         self._budgets: dict[torch.device, int] = {}
         self._caches: dict[tuple[torch.device, bool], VectorCache] = {}
@@ -230,16 +203,32 @@ class FrozenEncoder:
         return self._backbone.family
 
     def layer_number(self, num_layers: int) -> int:
-        """Return the number of an encoder layer, of which negative ones count from the model's last, counted from 0.
-
-        Raises:
-            TypeError: it is not an integer.
-            ValueError: the encoder does not return this layer.
-        """
-        layer = count_from_zero(as_integer("num_layers", num_layers), self.config)
+        """Return the number, from 0, of a layer that the encoder returns; negative ones count from the model's last."""
+        layer = self._count_from_zero(num_layers)
         if not 0 <= layer <= self.num_layers:
             raise ValueError(f"num_layers={num_layers} is not one of the layers 0 to {self.num_layers} of {self!r}")
         return layer
+
+    def _resolve_layer(self, num_layers: int | None) -> int:
+        """Return the number of the compared layer: by default the tuned one, or the last one with ``all_layers``."""
+        if self._forward_fn is not None:
+            if self.all_layers:
+                raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
+            return 0 if num_layers is None else as_integer("num_layers", num_layers)
+        available = int(self.config.num_hidden_layers)
+        if num_layers is None:
+            num_layers = available if self.all_layers else catalog.tuned_layer(self.listed_name)
+        layer = self._count_from_zero(num_layers)
+        if not 0 <= layer <= available:
+            raise ValueError(f"num_layers={num_layers} does not exist: {self.name} has layers 0 to {available}")
+        width = self.config.hidden_size
+        if self.all_layers and getattr(self.config, "word_embed_proj_dim", width) != width:
+            raise ValueError(f"the layers of {self.name} differ in width: choose one with num_layers, not all_layers")
+        return layer
+
+    def _count_from_zero(self, num_layers: int) -> int:
+        number = as_integer("num_layers", num_layers)
+        return number + int(self.config.num_hidden_layers) + 1 if number < 0 else number
 
     @property
     def num_outputs(self) -> int:
@@ -276,11 +265,7 @@ class FrozenEncoder:
         return self._backbone.source, self._given_tokenizer, self._tokenizer_settings, self.dtype, *layers
 
     def signature_fields(self, layer: int | None = None, *, hashed: bool = True) -> dict[str, object]:
-        """Return the parts of the signature by name, with or without hashes of contents; scoring adds its settings.
-
-        Raises:
-            OSError: the model's folder was saved again since the encoder was made.
-        """
+        """Return the parts of the signature by name, with or without hashes of contents; scoring adds its settings."""
         tokenizer = self.tokenizer
         layers = f"0-{self.num_layers}" if self.all_layers else str(self.num_layers)
         forward = None
@@ -305,9 +290,7 @@ class FrozenEncoder:
             "family": "probed" if self.family.probed else None,
         }
 
-    def encode(
-        self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_finite: bool = True
-    ) -> TokenVectors:
+    def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
         Texts are sorted by length and cut into batches by a token budget. Results do not depend on order, batch size
@@ -316,7 +299,6 @@ class FrozenEncoder:
         Args:
             texts: the texts, or the output of ``self.tokenizer`` for them.
             device: where to encode and leave the vectors.
-            check_finite: check that the vectors are finite, for which a program waits for an accelerator.
 
         Returns:
             Packed vectors, in the order of the texts; only the vectors are on the device.
@@ -345,7 +327,7 @@ class FrozenEncoder:
                 vectors = found.new_empty(self.num_outputs, windows.num_tokens, found.shape[-1])
             vectors.index_copy_(1, places, found)
 
-        batching = self._backbone.batching(device) if windows.lengths else "packed"
+        batching = self._backbone.loaded(device).batching if windows.lengths else "packed"
         is_padded = batching == "padded"
         on_cpu = _PADDED_TOKENS_PER_BATCH if is_padded else _TOKENS_PER_BATCH["cpu"]
         budget = self._budgets.get(device) or (on_cpu if device.type == "cpu" else _TOKENS_PER_BATCH_ACCELERATOR)
@@ -372,26 +354,17 @@ class FrozenEncoder:
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
-        found = TokenVectors(vectors, *tokenized.pack())
-        if check_finite:
-            self.require_finite(found)
-        return found
-
-    def require_finite(self, found: TokenVectors) -> None:
-        """Raise an error if the vectors of texts are not finite."""
         # The sum of finite unit vectors is finite.
-        if not torch.isfinite(found.vectors.sum()):
+        if not torch.isfinite(vectors.sum()):
             raise ValueError(
-                f"the token vectors of {self.name} contain NaN or infinite values in "
-                f"{self.resolve_dtype(found.vectors.device)}: use dtype='float32'"
+                f"the token vectors of {self.name} contain NaN or infinite values in {self.resolve_dtype(device)}: use "
+                f"dtype='float32'"
             )
+        return TokenVectors(vectors, *tokenized.pack())
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
-        """Return the cache of token vectors, which all encoders with the same settings in this process share.
-
-        That of losses and rewards is not that of metrics: the last digits of a text's vectors depend on the batch that
-        it was encoded in, so with a common cache validations would change training.
-        """
+        """Return the cache of token vectors, which all encoders with the same settings in this process share."""
+        # The last digits of vectors depend on the batch: with a common cache, validations would change training.
         device = torch.empty(0, dtype=torch.float32, device=device).device
         key = device, of_losses
         if key not in self._caches:
@@ -402,15 +375,11 @@ class FrozenEncoder:
         """Return the unit vectors of soft tokens, with a gradient to their input embeddings.
 
         Args:
-            inputs_embeds: input embeddings instead of token ids, shape (batch, positions, embedding width); texts
-                start at position 0, special tokens included.
+            inputs_embeds: shape (batch, positions, embedding width); texts start at position 0, with special tokens.
             mask: real positions, shape (batch, positions), bool; padding follows the text.
 
         Returns:
             Shape (layers, batch, positions, width), float32 or wider.
-
-        Raises:
-            ValueError: the family does not support embeddings instead of token ids.
         """
         device = inputs_embeds.device
         self.backbone(device)  # completes the family
@@ -448,7 +417,7 @@ class FrozenEncoder:
 
     def backbone(self, device: torch.device | str) -> Any:
         """Return the model on a device, loaded if it is not in memory; it is shared, so do not change it."""
-        return self._backbone.on(torch.device(device))
+        return self._backbone.loaded(torch.device(device)).model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenEncoder:
         return self
@@ -470,13 +439,7 @@ Encoder = FrozenEncoder | str | os.PathLike[str]
 
 
 def as_encoder(encoder: Encoder, *, single_layer: bool = False) -> FrozenEncoder:
-    """Return the encoder that an ``encoder`` argument names; where one layer is compared, an encoder of one layer.
-
-    Raises:
-        TypeError: something else is given, such as a metric, a loss or a model.
-        ValueError: the model or its layer does not exist, or the encoder has all layers where one is compared.
-        OSError: the model cannot be loaded.
-    """
+    """Return the encoder that an ``encoder`` argument names; where one layer is compared, an encoder of one layer."""
     if not isinstance(encoder, FrozenEncoder):
         kind = f"a {full_class_name(encoder)}"
         if isinstance(getattr(encoder, "encoder", None), FrozenEncoder):

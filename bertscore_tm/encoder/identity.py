@@ -42,15 +42,10 @@ _ORIGIN = ("_name_or_path", "transformers_version")
 class ModelSource:
     """Where a model comes from; encoders with equal sources may share a model.
 
-    Args:
-        kind: a name on the hub, a local folder, or a ready model, which cannot be loaded again.
-        location: hub name, or absolute path of the folder; empty for a ready model.
-        revision: revision on the hub.
-        trust_remote_code: run code that comes with the model.
-        ready_number: number of a copy of a ready model, never used twice in a process.
-        is_whole: the ready model keeps all its parts, since a function of the user runs it.
-        files: names, sizes and times of a folder's files when the encoder was made.
-        subfolder: folder of the transformer within a folder of Sentence-Transformers.
+    ``location`` is the hub name, or the absolute path of the folder, whose ``files`` had these names, sizes and times
+    when the encoder was made; ``subfolder`` that of the transformer within a folder of Sentence-Transformers. A ready
+    model cannot be loaded again: ``ready_number`` is never used twice in a process, and one that a function of the user
+    runs ``is_whole``, with all its parts.
     """
 
     kind: Literal["hub", "folder", "ready"]
@@ -64,11 +59,7 @@ class ModelSource:
 
     @classmethod
     def from_name(cls, name: str, revision: str | None = None, trust_remote_code: bool = False) -> ModelSource:
-        """Return the source of a hub name or a folder; equal for all paths of the same unchanged folder.
-
-        Warns:
-            UserWarning: the name is that of a folder in the current directory and of a known model on the hub.
-        """
+        """Return the source of a hub name or a folder; equal for all paths of the same unchanged folder."""
         if Path(name).is_dir():
             folder = Path(name).resolve()
             if _is_known_on_hub(name):
@@ -92,11 +83,7 @@ class ModelSource:
         return Path(self.location, self.subfolder)
 
     def check_unchanged(self) -> None:
-        """Check that a folder has the files that it had when the encoder was made.
-
-        Raises:
-            OSError: it was saved again meanwhile.
-        """
+        """Raise an error if a folder was saved again since the encoder was made."""
         if self.kind == "folder" and self.files != _identify_files(self.folder):
             raise OSError(
                 f"the contents of {self.location!r} have changed since the encoder was made: create the encoder again"
@@ -123,10 +110,7 @@ def _is_known_on_hub(name: str) -> bool:
 
 
 def listed_name(name: str, config: PretrainedConfig) -> str:
-    """Return the name under which the published tables may list a model, given by hub name or path of a folder.
-
-    It is that of the origin that a folder's configuration names, where that is listed.
-    """
+    """Return the name to look up in the published tables: of a folder, its listed origin or namesake."""
     config_path = Path(name) / "config.json"
     if catalog.listed_as(name) is None and config_path.is_file():
         # Read here, since from_pretrained replaces the origin by the folder.
@@ -198,10 +182,7 @@ def hash_model(model: nn.Module) -> str:
 
 
 def hash_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a SHA-256 of a tokenizer: vocabulary, normalisation, splitting, special tokens and limits.
-
-    Of a tokenizer with parts written in Python, the class's name stands for its code.
-    """
+    """Return a SHA-256 of a tokenizer's settings and vocabulary; a class's name stands for its code in Python."""
     settings = {name: getattr(tokenizer, name, None) for name in _TOKENIZER_SETTINGS}
     parts: list[Any] = [type(tokenizer).__qualname__, settings, tokenizer.special_tokens_map, tokenizer.get_vocab()]
     if tokenizer.is_fast:

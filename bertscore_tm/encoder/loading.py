@@ -33,7 +33,6 @@ __all__ = [
     "load_config",
     "load_encoder",
     "load_tokenizer",
-    "quiet_loading",
     "quiet_transformers",
     "require_tokenizer",
     "resolve_tokenizer",
@@ -45,31 +44,27 @@ _MOST_WITHOUT_WORDS = 16
 
 def load_config(source: ModelSource, name: str) -> PretrainedConfig:
     """Load a model's configuration."""
-    with quiet_loading("configuration", name, source.location):
-        config: PretrainedConfig = AutoConfig.from_pretrained(
-            source.location,
-            revision=source.revision,
-            trust_remote_code=source.trust_remote_code,
-            subfolder=source.subfolder,
-        )
+    with _quiet_loading("configuration", name, source.location):
+        config: PretrainedConfig = _load(AutoConfig, source)
     return config
 
 
-def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
-    """Load a tokenizer.
+def _load(auto_class: Any, source: ModelSource, **options: Any) -> Any:
+    # trust_remote_code must be given: by default, transformers asks on standard input whether to run such code.
+    return auto_class.from_pretrained(
+        source.location,
+        revision=source.revision,
+        trust_remote_code=source.trust_remote_code,
+        subfolder=source.subfolder,
+        **options,
+    )
 
-    Raises:
-        OSError: it cannot be loaded, its files are missing, or its folder has changed since the encoder was made.
-    """
+
+def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer, whose folder must be unchanged since the encoder was made."""
     source.check_unchanged()
-    with quiet_loading("tokenizer", name, source.location):
-        # trust_remote_code must be given: by default, transformers asks on standard input whether to run such code.
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            source.location,
-            revision=source.revision,
-            trust_remote_code=source.trust_remote_code,
-            subfolder=source.subfolder,
-        )
+    with _quiet_loading("tokenizer", name, source.location):
+        tokenizer: PreTrainedTokenizerBase = _load(AutoTokenizer, source)
     if not _has_vocabulary(tokenizer):
         raise OSError(
             f"could not load the tokenizer of {name!r}: its files are missing. Save the model's own tokenizer next to "
@@ -79,29 +74,13 @@ def load_tokenizer(source: ModelSource, name: str) -> PreTrainedTokenizerBase:
 
 
 def load_encoder(
-    source: ModelSource,
-    name: str,
-    family: Family,
-    cut: Callable[[nn.Module], None],
-    dtype: torch.dtype,
+    source: ModelSource, name: str, family: Family, cut: Callable[[nn.Module], None], dtype: torch.dtype
 ) -> nn.Module:
-    """Load an encoder on the CPU, and drop the layers that are not needed.
-
-    Raises:
-        OSError: it cannot be loaded, its folder has changed since the encoder was made, or the file lacks weights,
-            which transformers would fill with random numbers.
-    """
+    """Load an encoder on the CPU from files that are complete and unchanged, and drop layers that are not needed."""
     source.check_unchanged()
     auto_class = AutoModelForTextEncoding if family.encoder_class else AutoModel
-    with quiet_loading("weights", name, source.location):
-        model, info = auto_class.from_pretrained(
-            source.location,
-            dtype=dtype,
-            revision=source.revision,
-            trust_remote_code=source.trust_remote_code,
-            subfolder=source.subfolder,
-            output_loading_info=True,
-        )
+    with _quiet_loading("weights", name, source.location):
+        model, info = _load(auto_class, source, dtype=dtype, output_loading_info=True)
     # Compared by object, since the names change when the encoder is taken out of the model.
     parameters = dict(model.named_parameters(remove_duplicate=False))
     random = {parameters[key]: key for key in info["missing_keys"] if key in parameters}
@@ -120,12 +99,7 @@ def load_encoder(
 def resolve_tokenizer(
     tokenizer: PreTrainedTokenizerBase | str | os.PathLike[str], argument: str
 ) -> PreTrainedTokenizerBase:
-    """Return a tokenizer of transformers, loaded if only its hub name or folder is given.
-
-    Raises:
-        TypeError: it is something else; the error names the caller's argument.
-        OSError: it cannot be loaded.
-    """
+    """Return a tokenizer of transformers, loaded if only its hub name or folder is given."""
     if isinstance(tokenizer, str | os.PathLike):
         name = os.fspath(tokenizer)
         return load_tokenizer(ModelSource.from_name(name), name)
@@ -135,12 +109,7 @@ def resolve_tokenizer(
 def require_tokenizer(
     tokenizer: Any, argument: str, allowed: str = "a tokenizer of transformers"
 ) -> PreTrainedTokenizerBase:
-    """Return an object that must be a tokenizer of transformers.
-
-    Raises:
-        TypeError: it is something else; the error names the caller's argument and what is allowed.
-        ValueError: it was loaded from a folder without its files.
-    """
+    """Return an argument that must be a tokenizer of transformers, with its files."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise TypeError(
             f"{argument} must be {allowed}, got a {type(tokenizer).__name__}; "
@@ -154,10 +123,7 @@ def require_tokenizer(
 
 
 def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether a tokenizer has tokens besides special ones.
-
-    Of a model that was saved without its tokenizer, transformers 5 makes one without, to which all words are unknown.
-    """
+    """Return whether a tokenizer has tokens besides special ones; transformers makes one without if files lack."""
     added = tokenizer.added_tokens_decoder
     if len(tokenizer) - len(added) > _MOST_WITHOUT_WORDS:  # the vocabulary itself may take long to list
         return True
@@ -165,43 +131,27 @@ def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
     return len(set(tokenizer.get_vocab().values()) - added.keys()) > 1
 
 
-class _Verbosity:
-    """The verbosity of transformers, which is global: lowered once, restored when the last thread is done."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.holders = 0
-        self.before = 0
-
-    def lower(self) -> None:
-        with self.lock:
-            if self.holders == 0:
-                self.before = transformers_logging.get_verbosity()
-                transformers_logging.set_verbosity(logging.ERROR)
-            self.holders += 1
-
-    def restore(self) -> None:
-        with self.lock:
-            self.holders -= 1
-            if self.holders == 0:
-                transformers_logging.set_verbosity(self.before)
-
-
-_verbosity = _Verbosity()
+_verbosity_lock = threading.Lock()
+# The verbosity of transformers, which is global, at each entry into a quiet block of any thread; the last one to leave
+# restores the first.
+_verbosities: list[int] = []
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Suppress warnings of transformers that need no action, such as that Longformer pads texts."""
-    _verbosity.lower()
+    with _verbosity_lock:
+        _verbosities.append(transformers_logging.get_verbosity())
+        transformers_logging.set_verbosity(logging.ERROR)
     try:
         yield
     finally:
-        _verbosity.restore()
+        with _verbosity_lock:
+            transformers_logging.set_verbosity(_verbosities.pop())
 
 
 @contextmanager
-def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
+def _quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
     """Suppress output while a part of a model is loaded, and turn failures into one error that names the remedy."""
     has_progress_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -212,23 +162,7 @@ def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
         # These name their remedy already.
         if isinstance(error, ImportError) or is_out_of_memory(error):
             raise
-        if Path(location).is_dir():
-            tried = "the local folder"
-            remedy = _remedy(Path(location))
-        elif Path(location).is_file():
-            tried, remedy = "a local folder, but it is a file", "Pass the folder that save_pretrained wrote"
-        elif location.startswith((".", "~")) or Path(location).is_absolute():
-            tried = "a local folder, but there is none"
-            remedy = "Pass a folder that save_pretrained wrote, or a name on the hub"
-        else:
-            tried = "a local folder of that name, then the hub"
-            remedy = (
-                "To work offline, save model and tokenizer with save_pretrained(folder) on a machine with network "
-                "access, and pass that folder"
-            )
-            similar = [] if catalog.listed_as(name) else catalog.similar_names(name, catalog.models())
-            if similar:
-                remedy = f"Similar listed names: {', '.join(similar)}. {remedy}"
+        tried, remedy = _describe_attempt(name, location)
         if type(error).__name__ == "UnpicklingError":
             # The message of torch advises to run any code that the file holds.
             cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"
@@ -238,6 +172,25 @@ def quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
     finally:
         if has_progress_bar:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _describe_attempt(name: str, location: str) -> tuple[str, str]:
+    """Return what was tried to load a model, and what to do now."""
+    path = Path(location)
+    if path.is_dir():
+        return "the local folder", _remedy(path)
+    if path.is_file():
+        return "a local folder, but it is a file", "Pass the folder that save_pretrained wrote"
+    if location.startswith((".", "~")) or path.is_absolute():
+        return "a local folder, but there is none", "Pass a folder that save_pretrained wrote, or a name on the hub"
+    remedy = (
+        "To work offline, save model and tokenizer with save_pretrained(folder) on a machine with network access, and "
+        "pass that folder"
+    )
+    similar = [] if catalog.listed_as(name) else catalog.similar_names(name, catalog.models())
+    if similar:
+        remedy = f"Similar listed names: {', '.join(similar)}. {remedy}"
+    return "a local folder of that name, then the hub", remedy
 
 
 def _remedy(folder: Path) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -18,10 +18,9 @@ from bertscore_tm.encoder.forward_pass import (
     draw_texts,
     find_batching,
     run_encoder,
-    run_texts,
 )
 
-__all__ = ["cut_probed", "probed_family"]
+__all__ = ["cut_probed", "needs_probe"]
 
 # Tokens of the texts that are tried: short ones, and some that fill several blocks of models with local attention.
 _LENGTHS = (64, 34, 21, 21, 3)
@@ -32,17 +31,21 @@ _LARGEST_ROW = 1024
 _results: dict[tuple[str, int], Family] = {}
 
 
-def probed_family(config: PretrainedConfig, layers_kept: int) -> Family | None:
-    """Return the result of an earlier probe of this configuration; ``None`` before the first one."""
-    return _results.get((config.to_json_string(), layers_kept))
+def needs_probe(family: Family, config: PretrainedConfig, layers_kept: int) -> bool:
+    """Return whether a family has to be probed, as this process has not seen the configuration yet."""
+    return family.probed and (config.to_json_string(), layers_kept) not in _results
 
 
 def cut_probed(encoder: nn.Module, config: PretrainedConfig, layers_kept: int, family: Family) -> Family:
-    """Probe a whole encoder in float32, cut it in place, and return its family, completed.
+    """Cut a whole encoder in place, and return its family, completed: by a probe, in float32, or by an earlier one.
 
     Raises:
         ValueError: a probe fails.
     """
+    key = config.to_json_string(), layers_kept
+    if key in _results:
+        _results[key].cut(encoder, layers_kept)
+        return _results[key]
     nn.Module.eval(encoder)
     cast(Any, encoder).config.use_cache = False
     probe = _Probe(encoder, config, family, layers_kept)
@@ -62,7 +65,7 @@ def cut_probed(encoder: nn.Module, config: PretrainedConfig, layers_kept: int, f
                     raise
                 finding = str(error) if isinstance(error, _ProbeError) else f"{type(error).__name__}: {error}"
                 raise ValueError(describe_refusal(config, name, finding)) from error
-    _results[config.to_json_string(), layers_kept] = probe.family
+    _results[key] = probe.family
     return probe.family
 
 
@@ -85,53 +88,45 @@ class _Probe:
         # Two texts of equal length.
         self.ids = torch.stack(self.texts[2:4])
 
-    def run(self, layer: int, inputs: Tensor, *, all_layers: bool = False) -> Tensor:
-        """Return the output of a layer for a batch of token ids or embeddings without padding."""
+    def run(self, layer: int, inputs: Tensor) -> Tensor:
+        """Return the output of a layer, the last one in memory, for a batch without padding."""
         mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
-        return self.forward(inputs, mask, None, layer, all_layers)
+        return self.forward(inputs, mask, None, layer, all_layers=False)[0]
 
     def forward(
         self, inputs: Tensor, mask: Tensor, positions: Tensor | None, layer: int | None = None, all_layers: bool = True
     ) -> Tensor:
         layer = self.layers if layer is None else layer
-        kept = self.family.layers_to_keep(layer)
-        given = self.encoder, self.family, self.config, inputs, mask, positions, layer, all_layers
-        return run_encoder(*given, kept=kept, options=self.options)
+        given = self.encoder, self.options, self.family, self.config, inputs, mask, positions
+        return run_encoder(*given, layer, all_layers, self.family.layers_to_keep(layer))
 
     def run_whole(self, layer: int | slice, inputs: Tensor) -> Tensor:
         """Return the output of a layer, as if it were the last one, of the encoder with all layers."""
-        return self.run(self.layers, inputs, all_layers=True)[layer]
+        mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
+        return self.forward(inputs, mask, None)[layer]
 
     def find_final_modules(self) -> None:
         """Find the modules that turn the last layer's output into the encoder's."""
         called: list[tuple[str, Tensor, Tensor]] = []
 
-        def record(name: str) -> Callable[..., None]:
-            def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-                if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
-                    called.append((name, inputs[0], output))
-
-            return hook
+        def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if inputs and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
+                called.append((name, inputs[0], output))
 
         inside = tuple(f"{path}." for path in self.family.layers)
         hooks = [
-            module.register_forward_hook(record(name))
+            module.register_forward_hook(partial(record, name))
             for name, module in self.encoder.named_modules()
             if name and not name.startswith(inside) and not any(path.startswith(name) for path in inside)
         ]
         ids = self.ids[:1]
         try:
-            output = self.encoder(
-                input_ids=ids,
-                **({"attention_mask": torch.ones_like(ids)} if "attention_mask" in self.options else {}),
-                **({"return_dict": True} if "return_dict" in self.options else {}),
-            )
+            sought = self.run(self.layers, ids)
         finally:
             for hook in hooks:
                 hook.remove()
         # From the last module to the first; the hook of a module runs after those of the modules within it.
         found: list[str] = []
-        sought: Tensor = output.last_hidden_state
         for name, before, after in reversed(called):
             if torch.equal(after, sought) and not torch.equal(before, after):
                 found.append(name)
@@ -158,20 +153,8 @@ class _Probe:
             candidates = ["equal"]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
         # is limited to some tokens of the highest weight.
-        found = find_batching(
-            self.encoder,
-            lambda ids, lengths, batching: run_texts(
-                self.forward,
-                ids,
-                lengths,
-                batching,
-                first_position=self.family.first_position(self.config),
-                pad_id=int(getattr(self.config, "pad_token_id", None) or 0),
-            ),
-            texts,
-            candidates,
-            torch.float32,
-        )
+        given = self.encoder, self.forward, self.family, self.config
+        found = find_batching(*given, texts, candidates, torch.float32)
         if found is None:
             raise _ProbeError("a text got other vectors next to a text of equal length than alone")
         self.family = replace(self.family, batching=found)
@@ -195,7 +178,7 @@ class _Probe:
         tried = self.layer if self.layer < self.layers else max(self.layers - 1, 1)
         expected = self.run_whole(tried, self.ids)
         self.family.cut(self.encoder, self.family.layers_to_keep(tried))
-        if not are_same_vectors(self.run(tried, self.ids)[0], expected, torch.float32):
+        if not are_same_vectors(self.run(tried, self.ids), expected, torch.float32):
             raise _ProbeError(f"layer {tried} of the model without the layers above it differs")
         if tried != self.layer:
             self.family.set_layers(self.encoder, lists, self.layers)

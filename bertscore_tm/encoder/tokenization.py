@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -15,15 +16,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.utilities.integers import as_integer
 
-__all__ = [
-    "LongText",
-    "PackedWindows",
-    "TextTokenizer",
-    "TokenizedTexts",
-    "TokenizerSettings",
-    "Window",
-    "cut_into_windows",
-]
+__all__ = ["LongText", "PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
 
 LongText = Literal["truncate", "window", "error"]
 
@@ -33,12 +26,7 @@ _NO_LIMIT = 10**9
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """How texts become token ids, as described in :class:`bertscore_tm.FrozenEncoder`.
-
-    Raises:
-        TypeError: ``max_length`` or ``stride`` is not an integer.
-        ValueError: ``long_text`` is unknown, or ``stride`` is given without windows.
-    """
+    """How texts become token ids, as described in :class:`bertscore_tm.FrozenEncoder`; checked."""
 
     max_length: int | None = None
     long_text: LongText = "truncate"
@@ -79,10 +67,7 @@ class TokenizedTexts:
         return [ids[before : len(ids) - after] for ids in self.ids] if before or after else self.ids
 
     def pack(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the compared tokens as tensors on the CPU.
-
-        Their ids, shape (tokens,), and their number in each text, shape (texts,), both int64; ``has_content``; and
-        ``truncated``.
+        """Return ids, lengths, ``has_content`` and ``truncated`` of the compared tokens, as tensors on the CPU.
 
         Example:
             >>> texts = TokenizedTexts([[2, 7, 8, 3], [2, 3]], [True, False], [False, False], num_excluded=(1, 1))
@@ -104,14 +89,10 @@ class TokenizedTexts:
 
 
 class TextTokenizer:
-    """Turn texts into the token ids that BERTScore compares.
+    """Turn texts into the token ids that BERTScore compares, with the model's special tokens.
 
-    Texts are stripped and encoded with the model's special tokens. Lone surrogates, which are not characters, become
-    U+FFFD. The tokenizers of some families (RoBERTa, GPT-2) get a space before each text, as in all published scores;
-    it is put into the text, as transformers 5 ignores ``add_prefix_space`` at call time.
-
-    Raises:
-        ValueError: ``max_length`` leaves no room for text or exceeds the model's positions, or ``stride`` does not fit.
+    The tokenizers of some families (RoBERTa, GPT-2) get a space before each text, as in all published scores; it is put
+    into the text, as transformers 5 ignores ``add_prefix_space`` at call time.
     """
 
     def __init__(
@@ -183,20 +164,12 @@ class TextTokenizer:
 
     @cached_property
     def control_ids(self) -> list[int]:
-        """Ids that do not count as text when a generator predicts them: all special ones except unknown and mask.
-
-        Such as bos, eos, padding, cls, sep and the codes of languages.
-        """
+        """Ids that do not count as text when a generator predicts them: all special ones except unknown and mask."""
         tokenizer = self.tokenizer
         ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id, tokenizer.mask_token_id}
-        ids |= {
-            tokenizer.bos_token_id,
-            tokenizer.eos_token_id,
-            tokenizer.pad_token_id,
-            tokenizer.cls_token_id,
-            tokenizer.sep_token_id,
-        }
-        return sorted({i for i in ids if i is not None})
+        # One of these may be the unknown token too.
+        ids |= {getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad", "cls", "sep")}
+        return sorted(i for i in ids if i is not None)
 
     @cached_property
     def end_ids(self) -> list[int]:
@@ -205,26 +178,14 @@ class TextTokenizer:
         ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {tokenizer.bos_token_id, tokenizer.cls_token_id}
         return sorted(i for i in ends if i is not None)
 
-    @cached_property
-    def pad_id(self) -> int:
-        """The padding id; 0 for tokenizers without one, as padding is masked anyway."""
-        return self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
-
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
-        """Tokenize texts.
-
-        Raises:
-            ValueError: a text is too long and ``long_text`` is ``"error"``, or a token has no embedding in the model.
-        """
+        """Tokenize texts, whose tokens must have embeddings, and whose length must be allowed by ``long_text``."""
         if not texts:
             return TokenizedTexts([], [], [], self.num_excluded)
         prepared = [self.prepare(text) for text in texts]
         encoded = self._encode(prepared, truncate=False)
-        long = [
-            i
-            for i, ids in enumerate(encoded["input_ids"])
-            if self.max_length is not None and len(ids) > self.max_length
-        ]
+        limit = math.inf if self.max_length is None else self.max_length
+        long = [i for i, ids in enumerate(encoded["input_ids"]) if len(ids) > limit]
         if long and self.long_text == "error":
             # Without its index: callers tokenize unique texts only, so users could not look it up.
             raise ValueError(
@@ -236,8 +197,8 @@ class TextTokenizer:
             cut = self._encode([prepared[i] for i in long], truncate=True)
             for row, i in enumerate(long):
                 truncated[i] = True
-                for key in ("input_ids", "special_tokens_mask"):
-                    encoded[key][i] = cut[key][row]
+                for key, values in encoded.items():
+                    values[i] = cut[key][row]
         if 0 < self._num_embeddings < self.vocab_size:
             self._require_embeddings(encoded["input_ids"])
         # A "[CLS]" written in a text carries no weight either.
@@ -282,13 +243,8 @@ class TextTokenizer:
         return {key: list(encoded[key]) for key in ("input_ids", "special_tokens_mask")}
 
 
-@dataclass(frozen=True)
-class Window:
-    """A part of a text that fits the encoder, and the range of its tokens whose vectors are used.
-
-    ``first`` and ``last`` are positions in the window, of the first such token and after the last one; ``start`` is the
-    position of the first among the compared tokens of the whole text.
-    """
+class Window(NamedTuple):
+    """A part of a text; the vectors of its tokens from ``first`` to ``last`` are those from ``start`` of the whole."""
 
     ids: list[int]
     first: int
@@ -323,11 +279,7 @@ def cut_into_windows(ids: list[int], tokenizer: TextTokenizer) -> list[Window]:
 class PackedWindows:
     """The windows of several texts, longest first and one after the other, on the CPU.
 
-    Args:
-        lengths: tokens of each window.
-        ids: their token ids, shape (tokens,).
-        places: place of each token among the compared tokens of all texts, -1 for those that are context only.
-        num_tokens: number of compared tokens of all texts.
+    ``places`` are those of each token among the ``num_tokens`` compared tokens of all texts; -1 for context only.
     """
 
     lengths: list[int]

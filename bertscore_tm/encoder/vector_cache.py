@@ -69,17 +69,10 @@ class VectorCache:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def __contains__(self, text: Hashable) -> bool:
-        return text in self._texts
-
     def fetch(
         self, texts: Sequence[Text], encode: Callable[[list[Text]], TokenVectors], max_bytes: int
     ) -> tuple[list[Text], TokenVectors]:
-        """Return the vectors of unique texts, encoded and cached up to a number of bytes if they are missing.
-
-        Returns:
-            The texts in the order of their vectors, cached ones first; and the vectors, on the cache's device.
-        """
+        """Return unique texts, cached ones first, and their vectors, encoded and cached if they are missing."""
         cached, vectors = self.look_up(texts)
         parts = [] if vectors is None else [vectors]
         missing = [text for text in texts if text not in cached]
@@ -90,7 +83,7 @@ class VectorCache:
         return [*cached, *missing], concatenate(parts)
 
     def look_up(self, texts: Sequence[Text]) -> tuple[dict[Text, int], TokenVectors | None]:
-        """Return the index of each of the unique texts that is cached, and their vectors, or ``None`` of none."""
+        """Return the index of each of the unique texts that is cached, and their vectors, if any."""
         # Looked up once, as another thread may add texts meanwhile.
         cached = {text: entry for text in texts if (entry := self._texts.get(text)) is not None}
         vectors = self._gather(list(cached.values())) if cached else None
@@ -150,19 +143,13 @@ class VectorCache:
 
 
 def as_cache_bytes(cache_bytes: SupportsIndex) -> int:
-    """Return the size of a cache in bytes as passed by a user; 0 turns the cache off.
-
-    Raises:
-        TypeError: it is not an integer.
-        ValueError: it is negative.
-    """
+    """Return the size of a cache in bytes as passed by a user, an integer of at least 0, which turns it off."""
     size = as_integer("cache_bytes", cache_bytes)
     if size < 0:
         raise ValueError(f"cache_bytes must be at least 0, got {size}")
     return size
 
 
-# The caches in use.
 _caches: SharedObjects[VectorCache] = SharedObjects()
 
 

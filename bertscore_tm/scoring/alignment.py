@@ -56,11 +56,7 @@ class AlignedText:
     full_share: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tokens and their numbers as lists, for JSON.
-
-        Returns:
-            ``tokens``, ``weights``, ``best``, ``matches``, ``shares`` and ``special_share``, rounded to six decimals.
-        """
+        """Return the tokens and their numbers, without ``joined`` and ``full_share``, as lists, for JSON."""
         numbers = {name: [round(x, 6) for x in getattr(self, name).tolist()] for name in ("weights", "best", "shares")}
         return {
             "tokens": self.tokens,
@@ -212,11 +208,6 @@ def compute_alignment(
     to the precision; likewise the tokens of the reference to the recall (Zhang et al. 2020, section 3). Special tokens
     count, unless the encoder excludes them, but are not listed. By default the weights are 1, and 0 for cls and sep.
     Similarities are never rescaled. If all weights of a text are 0, so are its shares.
-
-    Raises:
-        TypeError: a text is not a string.
-        ValueError: the encoder returns several layers and ``layer`` is not given, a text is empty, or a token has no
-            weight.
     """
     texts = {"candidate": candidate, "reference": reference}
     for name, text in texts.items():
@@ -231,15 +222,14 @@ def compute_alignment(
     vectors = encoder.encode(tokenized, device)
     if layer is not None:
         vectors = vectors.of_layer(layer)
-    first, second = torch.tensor([0], device="cpu"), torch.tensor([1], device="cpu")
     if weights is None:
         weights = token_weights(encoder, device=device)
     require_known(weights, vectors.ids, encoder.tokenizer)
     table = weights.table.to(vectors.vectors.device)
-    pairs = match_pairs(vectors, first, second)
+    pairs = match_pairs(vectors, torch.tensor([0], device="cpu"), torch.tensor([1], device="cpu"))
     scores = torch.stack(precision_recall_f1(pairs, table, f1))
     precision, recall, harmonic = rescale_scores(scores, baseline).flatten().tolist()
-    matrix = cosine_similarities(vectors.pad(first)[0], vectors.pad(second)[0])[0, 0].cpu()
+    matrix = cosine_similarities(*torch.split(vectors.vectors[0], vectors.lengths.tolist())).cpu()
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
     is_content = [torch.tensor(one.is_content, device="cpu") for one in displayed]
     if encoder.tokenizer.exclude_special_tokens:

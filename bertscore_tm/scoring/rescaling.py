@@ -91,17 +91,7 @@ class Baseline:
         return cls(table, name, hashlib.sha256(content).hexdigest()[:8])
 
     def rows(self, layers: range) -> Tensor:
-        """Return the baseline of some layers.
-
-        Args:
-            layers: the layers.
-
-        Returns:
-            Precision, recall and F1, shape (3, layers).
-
-        Raises:
-            ValueError: the table has no row for one of them.
-        """
+        """Return precision, recall and F1 of some layers, shape (3, layers), which the table must have."""
         if len(self.table) < layers.stop:
             raise ValueError(
                 f"the baseline table {self.name} ends at layer {len(self.table) - 1}, but the encoder's layer is "
@@ -129,15 +119,6 @@ def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = 
     """Return the baseline of the compared layers, or of the compared one; ``None`` without rescaling.
 
     The encoder's language chooses among the published tables of its model.
-
-    Warns:
-        UserWarning: the published table is used although the encoder excludes special tokens.
-
-    Raises:
-        TypeError: ``rescale`` is something else.
-        ValueError: there is no published table, or several for different languages, or the table is malformed or has no
-            row for the layer.
-        OSError: the file cannot be read.
     """
     if rescale is False:
         return None

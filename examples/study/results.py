@@ -69,8 +69,12 @@ def summarize_rules(runs: Mapping[Key, Any], choices: Mapping[Key, Mapping[str, 
     cost = fmean(run["seconds"]["decoding and scoring"] / run["seconds"]["training"] for run in runs.values())
     both = {measure: _seeds_and_texts(runs, choices, measure) for measure in ("layer3", "layer6", "rougeL")}
     return {
-        **{"gains": gains, "tests": tests, "seeds_and_texts": both},
-        **{"correlations": correlations, "cost": cost, "curves": curves},
+        "gains": gains,
+        "tests": tests,
+        "seeds_and_texts": both,
+        "correlations": correlations,
+        "cost": cost,
+        "curves": curves,
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bertscore_tm.core import all_pairs
+from bertscore_tm.core import all_pairs, memory
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
@@ -43,7 +43,7 @@ def looped(vectors, weights, candidate, reference):
 @pytest.mark.parametrize("numbers", [1_000_000, 200, 8], ids=["one block", "several blocks", "parts of texts"])
 @pytest.mark.parametrize("with_references", [False, True])
 def test_equals_a_loop_over_tokens(vectors, numbers, with_references, monkeypatch):
-    monkeypatch.setattr(all_pairs, "_NUMBERS_PER_BLOCK", numbers)
+    monkeypatch.setattr(memory, "_NUMBERS_PER_STEP", numbers)
     # The tokens of text 3 have no weight.
     weights = torch.arange(9, dtype=torch.float64)
     weights[vectors.ids.split(LENGTHS)[3]] = 0
@@ -81,10 +81,10 @@ def test_smaller_blocks_when_memory_runs_out(vectors, monkeypatch):
         return products(candidate, reference)
 
     monkeypatch.setattr(all_pairs, "cosine_similarities", products_of_few)
-    monkeypatch.setattr(all_pairs, "_FEWEST_NUMBERS", 1)
+    monkeypatch.setattr(all_pairs, "FEWEST_NUMBERS", 1)
     scores = score_all_pairs(vectors, weights, texts)
     assert max(sizes) > 400 >= sizes[-1]
     assert torch.allclose(scores, expected, atol=1e-6)
-    monkeypatch.setattr(all_pairs, "_FEWEST_NUMBERS", math.inf)
+    monkeypatch.setattr(all_pairs, "FEWEST_NUMBERS", math.inf)
     with pytest.raises(torch.OutOfMemoryError, match=r"8 x 8 pairs of texts .* pass fewer texts at a time"):
         score_all_pairs(vectors, weights, texts)

@@ -77,7 +77,7 @@ def test_matching_real_texts_in_small_steps_equals_loops(minilm, pairs, monkeypa
     chosen = [(i, 8 + (i + 3) % 8) for i in range(8)]
     expected_candidate, expected_reference = looped(vectors, chosen)
     for budget in (1, 8_000_000):
-        monkeypatch.setattr("bertscore_tm.core.matching._NUMBERS_PER_STEP", budget)
+        monkeypatch.setattr("bertscore_tm.core.memory._NUMBERS_PER_STEP", budget)
         matched = match_pairs(vectors, *torch.tensor(chosen).T)
         assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
         assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)

@@ -62,6 +62,18 @@ def test_views_and_transposed_matrices():
         assert (linear(x, weight) - exact(x, weight)).abs().max() < 5e-6
 
 
+@pytest.mark.parametrize("rows", [5, 64, 600])
+def test_a_model_may_change_an_output_in_place(rows):
+    """As LED does with its queries, also of fewer rows than are multiplied."""
+    layer = nn.Linear(24, 40).requires_grad_(False)
+    pack_linears(layer)
+    x = matrix(rows, 24).requires_grad_()
+    output = layer(x[None])
+    output /= 2
+    output.sum().backward()
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(rows, -1) / 2, atol=5e-6, rtol=0)
+
+
 def test_onednn_gets_few_sizes(sizes):
     """Each size costs a kernel: of rows, and of the rows that are summed over."""
     few = {*range(32, 513, 32)}

@@ -16,6 +16,7 @@ def test_vectors_after_the_end_of_a_text_are_zero(buffer):
         truncated=torch.tensor([False, False]),
     )
     memory = None if buffer is None else torch.full((buffer,), torch.nan)
-    padded, mask = vectors.pad(torch.tensor([1, 0]), memory)
+    index, mask = vectors.locate(torch.tensor([1, 0]))
+    padded = vectors.gather(index, mask, memory)
     assert padded.tolist() == [[[[7, 8], [0, 0], [0, 0]], [[1, 2], [3, 4], [5, 6]]]]
     assert mask.tolist() == [[True, False, False], [True, True, True]]

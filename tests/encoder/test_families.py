@@ -171,7 +171,7 @@ def test_soft_tokens_equal_ids(family, layer):
     # Texts without unknown tokens: some models take them for padding and number their positions so.
     texts = [*TEXTS[2:], *real_pairs(4)[1]]
     ids = [torch.tensor(row) for row in encoder.tokenizer(texts).ids]
-    padded = pad_sequence(ids, batch_first=True, padding_value=encoder.tokenizer.pad_id)
+    padded = pad_sequence(ids, batch_first=True, padding_value=encoder.tokenizer.tokenizer.pad_token_id or 0)
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
     embeds = encoder.embedding_table(CPU)[padded].clone().requires_grad_()
     for rows in ([*range(len(ids))], [0]):  # the second is padded after its end only

@@ -29,12 +29,12 @@ def texts(count=9):
 
 
 def batching(encoder):
-    return encoder._backbone._loaded(CPU).batching
+    return encoder._backbone.loaded(CPU).batching
 
 
 def padded(encoder, monkeypatch):
     """The same encoder, which pads."""
-    monkeypatch.setattr(encoder._backbone._loaded(CPU), "batching", "padded")
+    monkeypatch.setattr(encoder._backbone.loaded(CPU), "batching", "padded")
     return encoder
 
 

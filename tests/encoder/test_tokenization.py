@@ -87,7 +87,6 @@ def test_special_ids(parts):
     assert tokenizer.unweighted_ids == [101, 102]
     assert tokenizer.control_ids == [0, 101, 102]
     assert tokenizer.end_ids == [102]
-    assert tokenizer.pad_id == 0
     assert tokenizer.vocab_size == 30522
     assert tokenizer.tokens([101, 1037, 102]) == ["[CLS]", "a", "[SEP]"]
 

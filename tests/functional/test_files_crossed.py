@@ -10,7 +10,7 @@ from tests.support.files_crossed import files_crossed
 from tests.support.soft_predictions import labels_of, near_labels
 
 
-@pytest.mark.parametrize(("kind", "limit"), [("metric", 23), ("ranking", 27)])
+@pytest.mark.parametrize(("kind", "limit"), [("metric", 14), ("ranking", 14)])
 def test_a_pair_crosses_few_files(encoder, kind, limit):
     metric = BERTScore(encoder, cache_bytes=0)
 

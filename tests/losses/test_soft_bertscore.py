@@ -93,7 +93,7 @@ def plain_scores(family, z, ids, u, v, how):
 def test_equals_the_formula_written_as_loops(family, matching, u, v):
     encoder = tiny(family)
     end = encoder.tokenizer.end_ids[0]
-    start, pad = encoder.tokenizer.tokenizer.cls_token_id, encoder.tokenizer.pad_id
+    start, pad = encoder.tokenizer.tokenizer.cls_token_id, encoder.tokenizer.tokenizer.pad_token_id
     target = torch.tensor([[start, 50, 60, 70, 80, 90, end, 33], [IGNORE, 51, IGNORE, 61, 71, end, pad, pad]])
     where = [[1, 2, 3, 4, 5], [1, 3, 4]]
     z = noise(encoder, *target.shape, dtype=torch.float64)
