@@ -126,7 +126,8 @@ def listed_name(name: str, config: PretrainedConfig) -> str:
 def _listed_by_folder(folder: Path, model_type: str, num_layers: int) -> str | None:
     """Return the listed model that a folder, or the hub's cache around it, is named after, if the sizes fit."""
     cached = [part.removeprefix("models--").replace("--", "/") for part in folder.parts if part.startswith("models--")]
-    listed = {catalog.listed_as(name) for name in ("/".join(folder.parts[-2:]), *cached)} - {None}
+    named = map(catalog.listed_as, ("/".join(folder.parts[-2:]), *cached))
+    listed = {name for name in named if name is not None}
     listed = listed or {name for name in catalog.models() if name.rpartition("/")[2] == folder.name}
     if len(listed) != 1:
         return None

@@ -12,10 +12,9 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.scoring.corpus import SCORES, plan_steps
-from bertscore_tm.scoring.messages import list_warnings, progress_bar
+from bertscore_tm.scoring.messages import progress_bar, warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
-from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["score_matrix"]
 
@@ -97,7 +96,7 @@ def score_matrix(
                 del others, both
                 return_freed_memory()
                 progress(len(step))
-    for message in list_warnings(0, num_truncated, False, used_encoder.tokenizer.max_length):
-        warn_user(message)
+    if num_truncated:
+        warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
     repeated = scores[:, [row_places[text] for text in rows]][:, :, [column_places[text] for text in columns]]
     return dict(zip(SCORES, repeated, strict=True))

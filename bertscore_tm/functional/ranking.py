@@ -14,12 +14,11 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
-from bertscore_tm.scoring.messages import list_warnings, progress_bar
+from bertscore_tm.scoring.messages import progress_bar, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
 from bertscore_tm.utilities.settings import require_choice
-from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "Component",
@@ -136,8 +135,8 @@ def rank_candidates(
         scores, num_truncated = score_items(
             items, used_encoder, token_table, used_device, component, references_reduce, progress
         )
-    for message in list_warnings(0, num_truncated, False, used_encoder.tokenizer.max_length):
-        warn_user(message)
+    if num_truncated:
+        warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
     order = [order_candidates(each) for each in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
     return RankedCandidates(scores, order, best, (used_encoder, token_table.source))

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["CORPUS_WARNINGS", "describe_truncation", "progress_bar", "warn_about_scores", "warn_unused"]
+__all__ = [
+    "CORPUS_WARNINGS",
+    "describe_truncation",
+    "progress_bar",
+    "warn_about_scores",
+    "warn_of_truncation",
+    "warn_unused",
+]
 
 # Patterns of the messages of `warn_about_scores`, with any count.
 CORPUS_WARNINGS = (r"\d+ candidates? scored 0 because ", r"\d+ texts? (is|are) longer than \d+ tokens ")
@@ -42,7 +49,12 @@ def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max
             reason += f" or {verb} only tokens of weight 0, such as the idf of tokens that occur in every reference"
         warn_user(f"{num_zero} {'candidate' if one else 'candidates'} scored 0 because {reason}")
     if num_truncated:
-        warn_user(f"{describe_truncation(num_truncated, max_length)}; long_text='window' scores whole texts")
+        warn_of_truncation(num_truncated, max_length)
+
+
+def warn_of_truncation(num_truncated: int, max_length: int | None) -> None:
+    """Warn about at least one truncated text."""
+    warn_user(f"{describe_truncation(num_truncated, max_length)}; long_text='window' scores whole texts")
 
 
 @contextmanager
