@@ -55,7 +55,7 @@ class Shards:
         ``work`` computes a part, given the indices of its items, such as pairs, and a function to call with the number
         of items done since the last call. ``name`` is that of an item in the progress and in the names of files.
         """
-        from bertscore_tm.scoring.messages import progress_bar
+        from bertscore_tm.scoring.corpus import progress_bar
 
         size = largest
         if self.folder is not None:

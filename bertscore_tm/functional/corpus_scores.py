@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
-from bertscore_tm.scoring.corpus import SCORES, CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import progress_bar, warn_about_scores
+from bertscore_tm.scoring.corpus import SCORES, CorpusScores, progress_bar, score_corpus
+from bertscore_tm.scoring.messages import warn_about_scores
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights

@@ -11,8 +11,8 @@ from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.scoring.corpus import SCORES, plan_steps
-from bertscore_tm.scoring.messages import progress_bar, warn_of_truncation
+from bertscore_tm.scoring.corpus import SCORES, plan_steps, progress_bar
+from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
 

@@ -13,8 +13,8 @@ from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
-from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
-from bertscore_tm.scoring.messages import progress_bar, warn_of_truncation
+from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps, progress_bar
+from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights

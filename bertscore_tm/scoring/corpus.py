@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from weakref import WeakKeyDictionary
@@ -33,6 +34,7 @@ __all__ = [
     "match_batch",
     "match_encoded",
     "plan_steps",
+    "progress_bar",
     "score_corpus",
 ]
 
@@ -300,3 +302,12 @@ def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.devi
     pairs = {one.name: torch.cat([getattr(part.pairs, one.name) for part in parts]) for one in fields(MatchedPairs)}
     counts = torch.cat([part.counts for part in parts])
     return MatchedTexts(MatchedPairs(**pairs), counts, sum(part.num_truncated for part in parts))
+
+
+@contextmanager
+def progress_bar(total: int, enabled: bool, unit: str = "pair") -> Generator[Callable[[int], None], None, None]:
+    """Show on standard error how many pairs, or other units, are scored; yields a function to call with each number."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=unit, disable=not enabled) as bar:
+        yield bar.update

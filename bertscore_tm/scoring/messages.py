@@ -1,9 +1,7 @@
-"""Warnings about scores, with counts, and the progress bar."""
+"""Warnings about scores, with counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from functools import cache
 
 from torch import Tensor
@@ -13,7 +11,6 @@ from bertscore_tm.utilities.user_warnings import warn_user
 __all__ = [
     "CORPUS_WARNINGS",
     "describe_truncation",
-    "progress_bar",
     "warn_about_scores",
     "warn_of_truncation",
     "warn_unused",
@@ -55,12 +52,3 @@ def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max
 def warn_of_truncation(num_truncated: int, max_length: int | None) -> None:
     """Warn about at least one truncated text."""
     warn_user(f"{describe_truncation(num_truncated, max_length)}; long_text='window' scores whole texts")
-
-
-@contextmanager
-def progress_bar(total: int, enabled: bool, unit: str = "pair") -> Generator[Callable[[int], None], None, None]:
-    """Show on standard error how many pairs, or other units, are scored; yields a function to call with each number."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit=unit, disable=not enabled) as bar:
-        yield bar.update
