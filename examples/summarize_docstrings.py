@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
                 BERTScore(encoder, reduction="none"),
                 Seq2SeqGenerate(tokenizer, target_key="summary", max_new_tokens=24),
             ),
-            BERTScoreEarlyStopping(significance=0.05),  # after 5 validations without a significantly better F1
+            BERTScoreEarlyStopping(),  # after 5 validations without a better F1
             SampleLogger(num_samples=3, num_alignments=0),  # worst, median and best
             AttributeSchedule("bertscore_weight", 0.0, 1.0, total_iters=options.steps),
             ModelCheckpoint(monitor="val_bertscore_f1", mode="max", save_weights_only=True),

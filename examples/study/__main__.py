@@ -20,9 +20,10 @@ import torch
 
 from bertscore_tm.utilities.files import write_atomically
 from examples.docstrings import positive, quieten
+from examples.study import training
 from examples.study.results import draw, summarize_arms, summarize_rules, tables
 from examples.study.rules import Choice, apply_rules
-from examples.study.training import ARMS, CROSS_ENTROPY, REGIMES, RISK, WALL_TIME, run_arm, run_checkpoints, time_steps
+from examples.study.training import ARMS, CROSS_ENTROPY, REGIMES, RISK, WALL_TIME, run_arm, run_checkpoints
 
 TASKS = ("manual pages", "docstrings")
 ARM_TASK, ARM_STEPS = TASKS[0], (300, 1000)
@@ -50,15 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         keys = [(task, regime, seed) for seed, task, regime in product(range(options.seeds), TASKS, REGIMES)]
         found = list(pool.map(_run, [output] * len(keys), keys))
         times = _stored(
-            output / "seconds_per_step.json", lambda: pool.submit(time_steps, _start(output, 0), ARM_TASK).result()
+            output / "seconds_per_step.json",
+            lambda: pool.submit(training.time_steps, _start(output, 0), ARM_TASK).result(),
         )
         counts = zip(ARM_STEPS, options.arm_seeds, strict=True)
         plan = [(arm, steps, seed) for steps, count in counts for seed in range(count) for arm in ARMS]
         longer = times[RISK] / times[CROSS_ENTROPY]
         arms = list(pool.map(_run_arm, [output] * len(plan), plan, [longer] * len(plan)))
+    texts = training.load_task(TASKS[1]).train[:96]
     results = {
         "rules": summarize_rules(*(dict(zip(keys, column, strict=True)) for column in zip(*found, strict=True))),
         "seconds_per_step": times,
+        "t5_small": _stored(output / "t5_small.json", partial(training.time_t5_small, texts)),
         "arms": summarize_arms(dict(zip(plan, arms, strict=True))),
     }
     with write_atomically(output / "results.json") as file:

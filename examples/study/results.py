@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr, ttest_1samp
 
 from bertscore_tm.statistics import holm, mean_interval
-from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, PATIENCES, SUBSETS, Choice, mean_loss
+from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, SUBSETS, Choice, mean_loss
 from examples.study.training import CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME
 
 MEASURES = {"layer5": "F1 layer 5", "layer3": "layer 3", "layer6": "layer 6", "rougeL": "ROUGE-L", "bleu": "BLEU"}
@@ -131,9 +131,8 @@ def _seeds_and_texts(runs: Mapping[Key, Any], choices: Mapping[Key, Any], measur
 def tables(results: Mapping[str, Any]) -> list[str]:
     """Return the page's tables of ``results.json``, scores times 100."""
     gains, tests = results["rules"]["gains"], results["rules"]["tests"]
-    stopping = [("val_loss", ""), ("F1", ""), ("F1", ", significance 0.05")]
     names = [LARGEST_F1, *OTHERS]
-    names += [f"early stopping on {what}, patience {one}{level}" for (what, level), one in product(stopping, PATIENCES)]
+    names += [one for one in gains if one.startswith("early stopping") and "at the stop" not in one]
     names += [f"early stopping on F1, patience {one}, weights at the stop" for one in (3, 5)]
     names += [f"F1 of {count} texts" for count in SUBSETS]
     rules = [["rule", *MEASURES.values(), "steps"]]

@@ -70,10 +70,7 @@ def replay_early_stopping(run: Mapping[str, Any]) -> dict[str, int]:
         stopping[f"early stopping on val_loss, patience {patience}"] = EarlyStopping(
             "val_loss", patience=patience, check_on_train_epoch_end=False
         )
-        for level in (None, 0.05):
-            ours = BERTScoreEarlyStopping(patience=patience, significance=level)
-            with_level = f", significance {level}" if level else ""
-            stopping[f"early stopping on F1, patience {patience}{with_level}"] = ours
+        stopping[f"early stopping on F1, patience {patience}"] = BERTScoreEarlyStopping(patience=patience)
     panel = _Panel(stopping)
     trainer = pl.Trainer(
         accelerator="cpu",

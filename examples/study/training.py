@@ -24,6 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.losses import BERTScoreReward, BERTScoreRisk
+from examples.benchmarks.random_models import T5_SMALL, build_model
 from examples.docstrings import PACKAGES, TARGET_TOKENS, Corpus, DocstringPair, load_corpus, load_generator
 from examples.study.manual_pages import collect_pages, split_pages
 
@@ -238,6 +239,33 @@ def time_steps(folder: Path, task: str) -> dict[str, float]:
             began = time.perf_counter()
             generator.train(examples, 20, round_number, falls=True, risk=risk)
             times[name].append((time.perf_counter() - began) / 20)
+    return {name: median(seconds) for name, seconds in times.items()}
+
+
+def time_t5_small(pairs: Sequence[tuple[int, DocstringPair]]) -> dict[str, float]:
+    """Return the median seconds of a step of T5-small's shape, and of decoding and scoring as many texts.
+
+    Its weights are random, so that it writes the largest number of tokens; the tokens are MiniLM's.
+    """
+    model, tokenizer = build_model(T5_SMALL), AutoTokenizer.from_pretrained(get_model_path())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    times: dict[str, list[float]] = {"step": [], "validation": []}
+    options = {"padding": True, "truncation": True, "return_tensors": "pt"}
+    for first in range(0, 16 * 6, 16):
+        part = [pair for _, pair in pairs[first : first + 16]]
+        summaries = [pair.summary for pair in part]
+        inputs = tokenizer([pair.document for pair in part], max_length=256, **options)["input_ids"]
+        labels = tokenizer(summaries, max_length=TARGET_TOKENS, **options)["input_ids"]
+        labels = labels.masked_fill(labels == 0, -100)
+        began = time.perf_counter()
+        model.train()(input_ids=inputs, attention_mask=inputs != 0, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        trained = time.perf_counter()
+        ids = model.eval().generate(inputs, attention_mask=inputs != 0, max_new_tokens=TARGET_TOKENS)
+        score(tokenizer.batch_decode(ids, skip_special_tokens=True), summaries, LAYER)
+        times["step"].append(trained - began)
+        times["validation"].append(time.perf_counter() - trained)
     return {name: median(seconds) for name, seconds in times.items()}
 
 

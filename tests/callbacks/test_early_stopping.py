@@ -85,11 +85,10 @@ def test_old_values_do_not_count_where_a_subclass_checks_either(tmp_path, hook, 
 
 def test_every_argument_has_lightnings_name_and_default():
     def settings(callback):
-        own = ("_last_checked", "significance", "_pairs", "_best_pairs")
-        return {name: value for name, value in vars(callback).items() if name not in own}
+        return {name: value for name, value in vars(callback).items() if name != "_last_checked"}
 
     theirs, ours = (inspect.signature(kind).parameters for kind in (EarlyStopping, BERTScoreEarlyStopping))
-    assert list(ours) == [*theirs, "significance"]
+    assert list(ours) == list(theirs)
     others = {"min_delta": 0.25, "patience": 7, "stopping_threshold": 0.9, "divergence_threshold": 0.1}
     flags = {name: not one.default for name, one in ours.items() if isinstance(one.default, bool)}
     given = {"monitor": "x", "mode": "max", **others, **flags}

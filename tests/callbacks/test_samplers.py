@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampl
 from torchmetrics.text import EditDistance
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
-from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, ScoredTextWriter
+from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, ScoredTextWriter
 from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import stream
 from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, trainer
@@ -138,8 +138,7 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     index_key = "index" if kind == "bucketing" else None
     scorer = BERTScoreCallback(metrics, index_key=index_key, text_statistics=True)
     pairs = PairsOfEpochs(scorer)
-    stopping = BERTScoreEarlyStopping(significance=0.05)
-    callbacks = [scorer, stopping, pairs]
+    callbacks = [scorer, pairs]
     if kind in FOLLOWED_IN:
         callbacks.append(SampleLogger(1, 0, follow=[FOLLOWED]))
     folder = folder / f"{kind}-{world_size}"
@@ -147,7 +146,7 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     run = trainer(folder, callbacks, logger=CSVLogger(folder, "csv", version=0), **ranks_of(world_size))
     run.fit(chooser(few, count=COUNT, kind=Indexed), val_dataloaders=LOADERS[kind](rank, world_size))
     scores = {key: value.item() for key, value in run.callback_metrics.items() if key.startswith("val_")}
-    return scores, [*pairs.pairs, stopping.state_dict()["best_pairs"]], shown(folder, "val_samples"), folder / "texts"
+    return scores, pairs.pairs, shown(folder, "val_samples"), folder / "texts"
 
 
 def validated(few, encoder, folder, world_size, data, index_key=None, **options):
@@ -226,9 +225,8 @@ def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
         ratio = sum(map(len, few[0])) / sum(map(len, few[1]))
         assert scores["val_texts_length_ratio"] == pytest.approx(ratio)
         assert scores["val_edits"] == EditDistance(reduction="sum")(*few).item()
-        # The same example in the same place in both epochs and in what `significance` compares with.
-        assert len(pairs) == 3
-        assert pairs[2].untyped_storage().nbytes() == 4 * COUNT
+        # The same example in the same place in both epochs.
+        assert len(pairs) == 2
         for one in pairs:
             torch.testing.assert_close(one, pairs_in_order(kind, f1), atol=1e-6, rtol=0)
     if kind in FOLLOWED_IN:

@@ -80,7 +80,7 @@ GIVEN = {
         "interval": "epoch",
         "total_iters": 9,
     },
-    "BERTScoreEarlyStopping": {"patience": 7, "significance": 0.01},
+    "BERTScoreEarlyStopping": {"patience": 7},
     "SampleLogger": {"num_samples": 2, "inputs": "question", "follow": [3]},
 }
 

@@ -7,7 +7,6 @@ import torch
 from scipy import stats
 
 from bertscore_tm import BERTScore
-from bertscore_tm.callbacks import BERTScoreEarlyStopping
 from bertscore_tm.layer_tuning import correlation, rank_with_ties
 from bertscore_tm.statistics import compare_paired, darr_kendall, holm, mean_interval, williams_test
 
@@ -149,9 +148,8 @@ def test_a_missing_scipy_is_named_with_its_extra(monkeypatch):
         lambda: correlation([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]),
         lambda: mean_interval([0.1, 0.2]),
         lambda: compare_paired([0.1] * 6, [0.2] * 6),
-        # Before any text is scored, or any epoch is trained.
+        # Before any text is scored.
         lambda: BERTScore("unused", confidence=0.95),
-        lambda: BERTScoreEarlyStopping(significance=0.05),
     )
     for call in calls:
         with pytest.raises(ImportError, match=r"bertscore-tm\[cli\]"):

@@ -73,7 +73,7 @@ def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
     encoder = FrozenEncoder(*parts, num_layers=2)
     callbacks = [
         BERTScoreCallback(BERTScore(encoder, reduction="none"), generate),
-        BERTScoreEarlyStopping(significance=0.05),
+        BERTScoreEarlyStopping(),
         SampleLogger(1, num_alignments=0),
         AttributeSchedule("loss.temperature", 2.0, 1.0, total_iters=2),
         AttributeSchedule("weight", 0.0, 1.0, total_iters=2),
