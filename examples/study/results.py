@@ -147,10 +147,12 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     for steps, arm, minus in dict.fromkeys((one["steps"], one["arm"], one["minus"]) for one in found):
         row = [one for one in found if (one["steps"], one["arm"], one["minus"]) == (steps, arm, minus)]
         arms.append([f"{steps} ({row[0]['seeds']})", arm, minus, *map(_cell, row)])
-    return [
-        "\n".join(f"| {' | '.join(row)} |" for row in (table[0], ["---"] * len(table[0]), *table[1:]))
-        for table in (rules, conditions, tested, arms)
-    ]
+    return [_markdown(table) for table in (rules, conditions, tested, arms)]
+
+
+def _markdown(table: Sequence[Sequence[str]]) -> str:
+    head, *rows = (f"| {' | '.join(row)} |" for row in table)
+    return "\n".join([head, f"|{'---|' * len(table[0])}", *rows])
 
 
 def _cell(one: Mapping[str, float]) -> str:
