@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "LayerRow",
     "baseline",
     "baseline_languages",
     "default_model",
+    "layer_row",
     "listed_as",
     "models",
     "parse_baseline",
@@ -133,6 +137,44 @@ def tuned_layer(model: str) -> int:
     remedy = f"pass num_layers=... (-1 is the last layer, {command} finds a good one)"
     layer: int = _find_entry(model, "tuned layer", remedy)["num_layers"]
     return layer
+
+
+class LayerRow(NamedTuple):
+    """A row of the table of tuned layers: a model's name and the number of its tuned layer."""
+
+    model: str
+    num_layers: int
+
+
+def layer_row(source: str | os.PathLike[str]) -> LayerRow:
+    """Return a row of the table of tuned layers, or that in a file of ``bertscore-tm tune-layers``.
+
+    Args:
+        source: name of a listed model, or path of a ``.json`` file.
+
+    Returns:
+        The row.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the model is not listed, or the file has no such row.
+
+    Example:
+        >>> layer_row("FacebookAI/roberta-large")
+        LayerRow(model='roberta-large', num_layers=17)
+    """
+    name = os.fspath(source)
+    if not name.endswith(".json"):
+        remedy = "listed_as must be in catalog.models(), or a .json file of `bertscore-tm tune-layers`"
+        layer = _find_entry(name, "tuned layer", remedy)["num_layers"]
+        return LayerRow(listed_as(name) or name, layer)
+    try:
+        row = json.loads(Path(name).read_text(encoding="utf-8"))["row"]
+        return LayerRow(str(row["model"]), int(row["num_layers"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name} has no row of a tuned layer: write it with `bertscore-tm tune-layers --output FILE.json`"
+        ) from error
 
 
 def published_correlation(model: str) -> float | None:

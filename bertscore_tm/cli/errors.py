@@ -41,8 +41,8 @@ def print_message(message: str) -> None:
 
 
 _NAMES = (
-    *("batch_size", "device", "exclude_special_tokens", "language", "long_text", "max_length", "num_layers"),
-    *("prefix_space", "rescale", "stride", "trust_remote_code"),
+    *("batch_size", "device", "exclude_special_tokens", "language", "listed_as", "long_text", "max_length"),
+    *("num_layers", "prefix_space", "rescale", "trust_remote_code"),
 )
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES}
 # Match `num_layers=7` and `num_layers=...`, and without `=` only names that are not English words; never within a path

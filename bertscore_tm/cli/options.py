@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 # The arguments that the encoder has under the same names.
 _ENCODER_OPTIONS = (
-    *("num_layers", "dtype", "revision", "trust_remote_code", "max_length", "batch_size", "long_text", "stride"),
+    *("num_layers", "dtype", "revision", "trust_remote_code", "max_length", "batch_size", "long_text", "listed_as"),
     *("prefix_space", "exclude_special_tokens", "device"),
 )
 
@@ -96,6 +96,8 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
     if not all_layers:
         layer = "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)"
     add("-l", "--num-layers", type=int, metavar="L", help=layer)
+    help = "listed model, or .json file of tune-layers, whose layer and baseline a copy or fine-tuned model uses"
+    add("--listed-as", metavar="NAME", help=help)
     add("--revision", help="revision of a hub model")
     add("--trust-remote-code", action="store_true", help="run code from the model's repository")
     dtypes = ("float32", "bfloat16", "float16", "float64", "auto")
@@ -105,7 +107,6 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
     add("--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)")
     help = "truncate longer texts, encode them in overlapping windows, or stop (default: %(default)s)"
     add("--long-text", default="truncate", choices=("truncate", "window", "error"), help=help)
-    add("--stride", type=int, metavar="N", help="tokens from one window to the next (default: half a window)")
     help = "put a space before each text (default: as the model's family needs it)"
     add("--prefix-space", action=argparse.BooleanOptionalAction, help=help)
     help = "leave the special tokens around a text, such as cls and sep, out of the matching"
@@ -154,7 +155,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     from bertscore_tm.encoder import FrozenEncoder
 
     options = {name: getattr(arguments, name) for name in _ENCODER_OPTIONS} | {"all_layers": all_layers}
-    if not all_layers and arguments.num_layers is None:
+    if not all_layers and arguments.num_layers is None and arguments.listed_as is None:
         options["num_layers"] = _layer_of_folder(arguments.model)
     try:
         if arguments.language is not None:
@@ -163,7 +164,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
             encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
         else:
             encoder = FrozenEncoder(arguments.model, **options)
-        # Loading the tokenizer checks --max-length, --long-text and --stride.
+        # Loading the tokenizer checks --max-length and --long-text.
         _ = encoder.tokenizer
     except (ValueError, OSError) as error:
         raise CommandError(use_option_names(str(error))) from error

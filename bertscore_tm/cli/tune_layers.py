@@ -4,6 +4,7 @@ Judgements are numbers in the column or key "human", or in those of --human-colu
 preferences (--darr): rows with a reference, the better text and the worse text. Layers are ranked by the mean over the
 kinds of judgement. "p" is that of Williams' test against the next layer of the ranking, on the same texts: intervals of
 two layers may overlap although one of them is reliably better. Kendall's coefficient and preferences have no such test.
+The document of --json holds the best layer as "row", which other commands read with "--listed-as FILE.json".
 
 Examples::
 
@@ -19,6 +20,7 @@ import argparse
 import math
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertscore_tm.cli import options, report
@@ -197,9 +199,21 @@ def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Na
     rankings = {
         name: _rank_layers(scores, judged, arguments) for name, scores in zip(report.SCORES, scored.scores, strict=True)
     }
+    best = rankings[arguments.component][0]
+    coefficient = "darr" if arguments.darr else arguments.coefficient
+    model, file = scored.encoder.name, arguments.darr or arguments.candidates
+    row = {
+        # A path on this machine means nothing on another.
+        "model": Path(model).resolve().name if Path(model).is_dir() else model,
+        "num_layers": best["layer"],
+        "component": arguments.component,
+        coefficient: best["mean"],
+        "data": Path(file).name,
+    }
     return {
+        "row": row,
         "rankings": rankings,
-        "coefficient": "darr" if arguments.darr else arguments.coefficient,
+        "coefficient": coefficient,
         "confidence": arguments.confidence,
         "num_judged": len(judged.texts) // (1 if judged.human else 2),
         "num_systems": None if judged.systems is None else len(set(judged.systems)),

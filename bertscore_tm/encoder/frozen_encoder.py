@@ -25,7 +25,7 @@ from bertscore_tm.core.memory import halve_until_it_fits
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone, ForwardFunction
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
-from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer, listed_name
+from bertscore_tm.encoder.identity import ModelSource, find_row, hash_tokenizer, listed_name
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
 from bertscore_tm.encoder.tokenization import LongText, PackedWindows, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
@@ -65,9 +65,8 @@ class FrozenEncoder:
         max_length: largest number of tokens per text, special tokens included. Default: what tokenizer and model
             allow.
         long_text: treatment of longer texts: ``"truncate"`` (default) cuts and counts them, ``"window"`` encodes them
-            in overlapping windows, taking each token's vector from the window in which it has most context (time and
-            memory are linear in the text's length), ``"error"`` raises an error.
-        stride: tokens from the start of one window to the next. Default: half a window.
+            in windows that overlap by half, taking each token's vector from the window in which it has most context
+            (time and memory are linear in the text's length), ``"error"`` raises an error.
         prefix_space: put a space before each text. Default: as the model's family needs it.
         exclude_special_tokens: encode the special tokens that the tokenizer adds around a text, such as cls and sep, as
             context only: they are not matched and have no weight. Default: other tokens can match them.
@@ -79,13 +78,17 @@ class FrozenEncoder:
             chooses the row of the baseline.
         device: where functions and rewards encode. Default: the GPU if there is one, else the CPU. Metrics, losses and
             callbacks follow the device of their module instead.
+        listed_as: the listed model whose tuned layer and published baseline to use, for a local copy or a fine-tuned
+            model of it, such as ``"roberta-large"``; or a ``.json`` file of ``bertscore-tm tune-layers``, whose layer
+            is used. Default: by the name of the model or folder.
 
     Attributes:
         language: language code that chooses among published baselines, set by :meth:`for_language`, else ``None``.
 
     Raises:
         TypeError: the tokenizer is not one of transformers, or a number is not an integer.
-        ValueError: the model fails a probe, the layer does not exist, or a ready model has no tokenizer.
+        ValueError: the model fails a probe, the layer does not exist, a ready model has no tokenizer, or ``listed_as``
+            is not listed or has another number of layers.
         OSError: the model is neither a local folder nor available from the hub.
 
     Example:
@@ -107,12 +110,12 @@ class FrozenEncoder:
         trust_remote_code: bool = False,
         max_length: int | None = None,
         long_text: LongText = "truncate",
-        stride: int | None = None,
         prefix_space: bool | None = None,
         exclude_special_tokens: bool = False,
         batch_size: int | None = None,
         forward_fn: ForwardFunction | None = None,
         device: torch.device | str | None = None,
+        listed_as: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(model, nn.Module) and tokenizer is None:
             raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
@@ -129,9 +132,7 @@ class FrozenEncoder:
         self.dtype = _as_dtype(dtype)
         self._forward_fn = forward_fn
         self._given_tokenizer = tokenizer
-        self._tokenizer_settings = TokenizerSettings(
-            max_length, long_text, stride, prefix_space, exclude_special_tokens
-        )
+        self._tokenizer_settings = TokenizerSettings(max_length, long_text, prefix_space, exclude_special_tokens)
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             assert tokenizer is not None
@@ -147,6 +148,7 @@ class FrozenEncoder:
                 # A branch may move between two encoders, or before the weights are loaded.
                 source = replace(source, revision=getattr(config, "_commit_hash", None) or revision)
         family = family_of(config, ready, trust_remote_code=trust_remote_code)
+        self._row = None if listed_as is None else find_row(listed_as, self.config)
         self.num_layers = self._resolve_layer(num_layers)
         given = self.num_layers, all_layers, self.dtype, forward_fn, ready
         self._backbone = Backbone(source, self.name, self.config, family, *given)
@@ -214,10 +216,13 @@ class FrozenEncoder:
         if self._forward_fn is not None:
             if self.all_layers:
                 raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
-            return 0 if num_layers is None else as_integer("num_layers", num_layers)
+            default = 0 if self._row is None else self._row.num_layers
+            return default if num_layers is None else as_integer("num_layers", num_layers)
         available = int(self.config.num_hidden_layers)
-        if num_layers is None:
-            num_layers = available if self.all_layers else catalog.tuned_layer(self.listed_name)
+        if num_layers is None and self.all_layers:
+            num_layers = available
+        elif num_layers is None:
+            num_layers = catalog.tuned_layer(self.listed_name) if self._row is None else self._row.num_layers
         layer = self._count_from_zero(num_layers)
         if not 0 <= layer <= available:
             raise ValueError(f"num_layers={num_layers} does not exist: {self.name} has layers 0 to {available}")
@@ -237,8 +242,8 @@ class FrozenEncoder:
 
     @property
     def listed_name(self) -> str:
-        """The name to look up in the published tables; of a folder, the name of its origin where that is known."""
-        return listed_name(self.name, self.config)
+        """The name to look up in the published tables; ``listed_as``, or of a folder the name of its origin."""
+        return listed_name(self.name, self.config) if self._row is None else self._row.model
 
     def signature(self, layer: int | None = None) -> str:
         """Return everything in this encoder that changes a score, in one line.

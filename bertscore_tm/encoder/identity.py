@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,9 +19,10 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
+from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["ModelSource", "hash_files", "hash_model", "hash_tokenizer", "listed_name"]
+__all__ = ["ModelSource", "find_row", "hash_files", "hash_model", "hash_tokenizer", "listed_name"]
 
 _next_ready_number = count(1)
 
@@ -132,16 +134,31 @@ def _listed_by_folder(folder: Path, model_type: str, num_layers: int) -> str | N
     if len(listed) != 1:
         return None
     (name,) = listed
-    languages = catalog.baseline_languages(name)
-    depth = len(catalog.baseline(languages[0], name)) - 1 if languages else catalog.tuned_layer(name)
-    fits = num_layers == depth if languages else num_layers >= depth
-    if not fits or _letters(model_type) not in _letters(name):
+    if not _has_depth(name, num_layers) or _letters(model_type) not in _letters(name):
         return None
     warn_user(
         f"the folder {str(folder)!r} has the name, architecture and number of layers of {name}: using the tuned layer "
-        f"and the baseline of {name}. Pass num_layers to choose the layer"
+        f"and the baseline of {name}. listed_as={name!r} confirms this, num_layers chooses another layer"
     )
     return name
+
+
+def _has_depth(name: str, num_layers: int) -> bool:
+    """Return whether a listed model may have a number of layers: that of its baseline, else at least the tuned one."""
+    languages = catalog.baseline_languages(name)
+    if languages:
+        return num_layers == len(catalog.baseline(languages[0], name)) - 1
+    return num_layers >= catalog.tuned_layer(name)
+
+
+def find_row(listed_as: str | os.PathLike[str], config: PretrainedConfig) -> catalog.LayerRow:
+    """Return the row of the tuned layers that ``listed_as`` states, which must fit a model's number of layers."""
+    row = catalog.layer_row(listed_as)
+    num_layers = int(config.num_hidden_layers)
+    is_own = isinstance(config, OwnModelConfig)
+    if not is_own and catalog.listed_as(row.model) is not None and not _has_depth(row.model, num_layers):
+        raise ValueError(f"listed_as={os.fspath(listed_as)!r} does not fit: this model has {num_layers} layers")
+    return row
 
 
 def _letters(name: str) -> str:

@@ -30,18 +30,14 @@ class TokenizerSettings:
 
     max_length: int | None = None
     long_text: LongText = "truncate"
-    stride: int | None = None
     prefix_space: bool | None = None
     exclude_special_tokens: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_length", "stride"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, as_integer(name, value))
+        if self.max_length is not None:
+            object.__setattr__(self, "max_length", as_integer("max_length", self.max_length))
         if self.long_text not in get_args(LongText):
             raise ValueError(f"long_text={self.long_text!r} is not one of {', '.join(map(repr, get_args(LongText)))}")
-        if self.stride is not None and self.long_text != "window":
-            raise ValueError(f"stride={self.stride} needs long_text='window', got long_text={self.long_text!r}")
 
 
 _DEFAULT_SETTINGS = TokenizerSettings()
@@ -120,12 +116,10 @@ class TextTokenizer:
             if positions is not None and settings.max_length > positions:
                 raise ValueError(f"max_length={settings.max_length} exceeds the {positions} positions of the encoder")
             self.max_length = settings.max_length
+        # Tokens from the start of one window to the next: half a window.
         self.stride: int | None = None
         if self.long_text == "window" and self.max_length is not None:
-            room = self.max_length - self.num_special_tokens
-            self.stride = max(room // 2, 1) if settings.stride is None else settings.stride
-            if not 1 <= self.stride <= room:
-                raise ValueError(f"stride={self.stride} must be from 1 to {room}, the tokens of text that fit a window")
+            self.stride = max((self.max_length - self.num_special_tokens) // 2, 1)
         # Tokens of the tokenizer may be missing in the model, such as added ones.
         self._num_embeddings = int(getattr(config, "vocab_size", 0))
         self.vocab_size = max(len(tokenizer), self._num_embeddings)

@@ -166,7 +166,7 @@ def test_standard_input_is_named(monkeypatch, capsys):
         ("--num-layers=3", "--num-layers=3"),
         ("pass trust_remote_code=True", "pass --trust-remote-code "),
         ("pass num_layers=... or", "pass --num-layers  or"),
-        ("/data/stride/device-1/num_layers.txt", "/data/stride/device-1/num_layers.txt"),
+        ("/data/rescale/device-1/num_layers.txt", "/data/rescale/device-1/num_layers.txt"),
     ],
 )
 def test_argument_names_are_replaced_with_options(message, printed):

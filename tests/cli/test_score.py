@@ -173,14 +173,14 @@ def test_intervals_of_documents(command, tmp_path):
     [
         ([], {}),
         (["--idf", "--rescale", "baseline.csv"], {"idf": True, "rescale": "baseline.csv"}),
-        (["--idf", "more.txt", "--long-text", "window", "--max-length", "12", "--stride", "4"], {"idf": "more.txt"}),
+        (["--idf", "more.txt", "--long-text", "window", "--max-length", "12"], {"idf": "more.txt"}),
     ],
 )
 def test_the_signature_is_that_of_the_metric(command, minilm, folder, arguments, options):
     windows = {}
     if options.get("idf") == "more.txt":
         options = {"idf": (folder / "more.txt").read_text(encoding="utf-8").splitlines()}
-        windows = {"long_text": "window", "max_length": 12, "stride": 4}
+        windows = {"long_text": "window", "max_length": 12}
     printed = command("-c", "hyps.txt", "-r", "refs.txt", "-l", str(LAYER), *arguments).out
     metric = BERTScore(FrozenEncoder(minilm, num_layers=LAYER, **windows), **options)
     metric.update(*pairs())

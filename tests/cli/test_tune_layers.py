@@ -93,8 +93,10 @@ def test_document_is_the_librarys_ranking(command, model, how, idf):
     ],
 )
 def test_other_files(command, arguments):
-    expected = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)
-    assert json.loads(command(*arguments, "--json").out) == expected
+    expected, found = (json.loads(command(*one, "--json").out) for one in (["-c", "judged.jsonl", *KINDS], arguments))
+    assert found["row"].pop("data") == arguments[1]
+    assert expected["row"].pop("data") == "judged.jsonl"
+    assert found == expected
 
 
 def test_systems(command, model):
@@ -103,6 +105,34 @@ def test_systems(command, model):
     human = {name: system_means(torch.tensor(values), SYSTEMS) for name, values in HUMAN.items()}
     check_document(found, [rank_layers(system_means(scores[name], SYSTEMS), human) for name in SCORES])
     assert (found["num_judged"], found["num_systems"]) == (COUNT, 6)
+
+
+@pytest.mark.parametrize(
+    ("judged", "coefficient"),
+    [(["-c", "judged.jsonl", *KINDS, "--coefficient", "spearman"], "spearman"), (["--darr", "darr.jsonl"], "darr")],
+)
+def test_an_encoder_and_other_commands_use_the_row_of_the_best_layer(command, folder, capsys, judged, coefficient):
+    command(*judged, "--component", "recall", "-o", "row.json")
+    document = json.loads((folder / "row.json").read_text())
+    best = document["rankings"]["recall"][0]
+    data = judged[1]
+    assert document["row"] == {
+        "model": "model", "num_layers": best["layer"], "component": "recall", coefficient: best["mean"], "data": data
+    }  # fmt: skip
+    # Another layer than that of the file, to see that it is read.
+    for layer in (best["layer"], (best["layer"] + 1) % 4):
+        document["row"]["num_layers"] = layer
+        (folder / "row.json").write_text(json.dumps(document))
+        encoder = FrozenEncoder(folder / "model", listed_as=folder / "row.json")
+        assert (encoder.num_layers, encoder.listed_name) == (layer, "model")
+        assert f"|layer:{layer}|" in encoder.signature()
+        texts = ["--candidate-text", "a cat", "--reference-text", "the cat", "--device", "cpu", "--json"]
+        shown = run_here(capsys, "score", "-m", "model", "--listed-as", "row.json", *texts)
+        assert f"|layer:{layer}|" in json.loads(shown.out)["signature"]
+    document["row"]["num_layers"] = 4
+    (folder / "row.json").write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="num_layers=4 does not exist"):
+        FrozenEncoder(folder / "model", listed_as=folder / "row.json")
 
 
 def test_preferences(command, model):

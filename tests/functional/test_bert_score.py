@@ -1,7 +1,9 @@
 """The function on texts: token weights, layers, the best reference, and what the signature says."""
 
 import json
+import pickle
 import shutil
+import warnings
 from collections import defaultdict
 from functools import partial
 
@@ -10,7 +12,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer, DistilBertConfig, RobertaConfig
 
 import bertscore_tm
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score, catalog
+from bertscore_tm.scoring.rescaling import find_baseline
+from tests.support.models import tiny_config, tiny_model
 from tests.support.texts import several_references
 
 TOLERANCE = 1e-6
@@ -71,7 +75,7 @@ def test_the_signature_changes_with_everything_that_changes_a_number(minilm, tmp
         ({}, {"rescale": tables[1]}),
         ({"dtype": "bfloat16"}, {}),
         ({"long_text": "window"}, {}),
-        ({"long_text": "window", "stride": 9}, {}),
+        ({"long_text": "window", "max_length": 9}, {}),
         ({"long_text": "error"}, {}),
     ]
 
@@ -189,6 +193,27 @@ def test_a_folder_named_after_a_listed_model(tmp_path, folder):
         other.save_pretrained(tmp_path / folder)
         with pytest.raises(ValueError, match="no tuned layer is published for"):
             FrozenEncoder(tmp_path / folder)
+
+
+def test_a_model_that_is_listed_as_another(tmp_path):
+    folder = tmp_path / "models" / "bert-base-uncased"
+    model, tokenizer = AutoModel.from_config(tiny_config("roberta", num_hidden_layers=12)), tiny_model("roberta")[1]
+    for part in (model, tokenizer):
+        part.save_pretrained(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in ((folder,), (model, tokenizer)):
+            encoder = FrozenEncoder(*given, listed_as="FacebookAI/roberta-base")
+            assert (encoder.num_layers, encoder.listed_name) == (10, "roberta-base")
+            (row,) = find_baseline(encoder, True).rows.T.tolist()
+            assert row == catalog.baseline("en", "roberta-base")[10].tolist()
+            assert pickle.loads(pickle.dumps(encoder)).listed_name == "roberta-base"
+    assert FrozenEncoder(folder, listed_as="roberta-base", num_layers=3).num_layers == 3
+    assert FrozenEncoder(folder, listed_as="roberta-base", all_layers=True).num_layers == 12
+    with pytest.raises(ValueError, match="listed_as='roberta-large' does not fit: this model has 12 layers"):
+        FrozenEncoder(folder, listed_as="roberta-large")
+    with pytest.raises(ValueError, match="similar listed names: roberta-base"):
+        FrozenEncoder(folder, listed_as="roberta-bas")
 
 
 def test_a_progress_bar_only_when_asked_for(encoder, capsys):

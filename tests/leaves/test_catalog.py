@@ -13,6 +13,7 @@ from bertscore_tm.catalog import (
     baseline,
     baseline_languages,
     default_model,
+    layer_row,
     listed_as,
     models,
     published_correlation,
@@ -108,6 +109,17 @@ def test_the_error_for_an_unlisted_model_lists_similar_names(minilm):
         FrozenEncoder(minilm)
     with pytest.raises(ValueError, match=r"no correlation is published for 'x'.*tune-layers"):
         published_correlation("x")
+
+
+def test_rows_that_cannot_be_read(tmp_path):
+    with pytest.raises(ValueError, match=r"'roberta-larg'.*listed_as must be .*similar listed names: roberta-large"):
+        layer_row("roberta-larg")
+    for content in ("{}", "[]", "no", '{"row": {"model": "a"}}', '{"row": {"model": "a", "num_layers": null}}'):
+        (tmp_path / "row.json").write_text(content)
+        with pytest.raises(ValueError, match=r"row\.json has no row of a tuned layer: write it with"):
+            layer_row(tmp_path / "row.json")
+    with pytest.raises(FileNotFoundError):
+        layer_row(tmp_path / "other.json")
 
 
 def test_the_error_for_a_missing_table_lists_similar_names():

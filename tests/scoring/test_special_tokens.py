@@ -99,7 +99,7 @@ TEXTS = ["a black cat sat on the mat", "", "hello", " ".join(["the weather is ni
     ("family", "options"),
     [
         ("bert", {"all_layers": True}),
-        ("bert", {"max_length": 12, "long_text": "window", "stride": 4}),
+        ("bert", {"max_length": 12, "long_text": "window"}),
         ("bert", {"forward_fn": lambda model, inputs: model(**inputs).last_hidden_state}),
         ("mbart", {"max_length": 12, "long_text": "window"}),
         ("t5", {}),
