@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "LayerRow",
@@ -28,6 +30,7 @@ __all__ = [
     "layer_row",
     "listed_as",
     "models",
+    "name_of_copy",
     "parse_baseline",
     "published_correlation",
     "similar_names",
@@ -139,42 +142,108 @@ def tuned_layer(model: str) -> int:
     return layer
 
 
+def name_of_copy(name: str, model_type: str, num_layers: int) -> str:
+    """Return the listed name of a model's local copy: its folder's origin, or namesake if type and depth fit.
+
+    Args:
+        name: hub name, or path of a folder or of the hub's cache.
+        model_type: type of the model's configuration, such as ``"roberta"``.
+        num_layers: number of the model's layers.
+
+    Returns:
+        The listed name, or the given one. A namesake is noted in a warning, once per folder.
+
+    Example:
+        >>> name_of_copy("roberta-large", "roberta", 24)
+        'roberta-large'
+    """
+    config_path = Path(name) / "config.json"
+    if listed_as(name) is None and config_path.is_file():
+        # Read here, since from_pretrained replaces the origin by the folder.
+        origin = str(json.loads(config_path.read_text(encoding="utf-8")).get("_name_or_path", ""))
+        if listed_as(origin) is not None:
+            return origin
+        return _listed_by_folder(Path(name).absolute(), model_type, num_layers) or name
+    return name
+
+
+@lru_cache(maxsize=64)
+def _listed_by_folder(folder: Path, model_type: str, num_layers: int) -> str | None:
+    """Return the listed model that a folder, or the hub's cache around it, is named after, if the sizes fit."""
+    cached = [part.removeprefix("models--").replace("--", "/") for part in folder.parts if part.startswith("models--")]
+    named = map(listed_as, ("/".join(folder.parts[-2:]), *cached))
+    listed = {name for name in named if name is not None}
+    listed = listed or {name for name in models() if name.rpartition("/")[2] == folder.name}
+    if len(listed) != 1:
+        return None
+    (name,) = listed
+    if not _has_depth(name, num_layers) or _letters(model_type) not in _letters(name):
+        return None
+    warn_user(
+        f"the folder {str(folder)!r} has the name, architecture and number of layers of {name}: using the tuned layer "
+        f"and the baseline of {name}. listed_as={name!r} confirms this, num_layers chooses another layer"
+    )
+    return name
+
+
+def _has_depth(name: str, num_layers: int) -> bool:
+    """Return whether a listed model may have a number of layers: that of its baseline, else at least the tuned one."""
+    languages = baseline_languages(name)
+    if languages:
+        return num_layers == len(baseline(languages[0], name)) - 1
+    return num_layers >= tuned_layer(name)
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
 class LayerRow(NamedTuple):
-    """A row of the table of tuned layers: a model's name and the number of its tuned layer."""
+    """A row of the table of tuned layers: a model's name and the number of its tuned layer.
+
+    Example:
+        >>> LayerRow("roberta-large", 17).num_layers
+        17
+    """
 
     model: str
     num_layers: int
 
 
-def layer_row(source: str | os.PathLike[str]) -> LayerRow:
+def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> LayerRow:
     """Return a row of the table of tuned layers, or that in a file of ``bertscore-tm tune-layers``.
 
     Args:
         source: name of a listed model, or path of a ``.json`` file.
+        depth: number of layers of the model, which that of a listed one must fit. Default: any.
 
     Returns:
         The row.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the model is not listed, or the file has no such row.
+        ValueError: the model is not listed or has another depth, or the file has no such row.
 
     Example:
         >>> layer_row("FacebookAI/roberta-large")
         LayerRow(model='roberta-large', num_layers=17)
     """
     name = os.fspath(source)
-    if not name.endswith(".json"):
+    if name.endswith(".json"):
+        try:
+            found = json.loads(Path(name).read_text(encoding="utf-8"))["row"]
+            row = LayerRow(str(found["model"]), int(found["num_layers"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name} has no row of a tuned layer: write it with `bertscore-tm tune-layers --output FILE.json`"
+            ) from error
+    else:
         remedy = "listed_as must be in catalog.models(), or a .json file of `bertscore-tm tune-layers`"
         layer = _find_entry(name, "tuned layer", remedy)["num_layers"]
-        return LayerRow(listed_as(name) or name, layer)
-    try:
-        row = json.loads(Path(name).read_text(encoding="utf-8"))["row"]
-        return LayerRow(str(row["model"]), int(row["num_layers"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{name} has no row of a tuned layer: write it with `bertscore-tm tune-layers --output FILE.json`"
-        ) from error
+        row = LayerRow(listed_as(name) or name, layer)
+    if depth is not None and listed_as(row.model) is not None and not _has_depth(row.model, depth):
+        raise ValueError(f"listed_as={name!r} does not fit: this model has {depth} layers")
+    return row
 
 
 def published_correlation(model: str) -> float | None:

@@ -97,7 +97,12 @@ def special_token_weights(unweighted_ids: list[int], vocab_size: int, device: to
 
 
 def accumulator(device: torch.device) -> torch.dtype:
-    """Return the dtype of weights and sums: float64, or float32 on Apple's GPUs, which do not support it."""
+    """Return the dtype of weights and sums: float64, or float32 on Apple's GPUs, which do not support it.
+
+    Example:
+        >>> accumulator(torch.device("cpu"))
+        torch.float64
+    """
     return torch.float32 if device.type == "mps" else torch.float64
 
 

@@ -25,7 +25,7 @@ from bertscore_tm.core.memory import halve_until_it_fits
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone, ForwardFunction
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
-from bertscore_tm.encoder.identity import ModelSource, find_row, hash_tokenizer, listed_name
+from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
 from bertscore_tm.encoder.tokenization import LongText, PackedWindows, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
@@ -148,7 +148,8 @@ class FrozenEncoder:
                 # A branch may move between two encoders, or before the weights are loaded.
                 source = replace(source, revision=getattr(config, "_commit_hash", None) or revision)
         family = family_of(config, ready, trust_remote_code=trust_remote_code)
-        self._row = None if listed_as is None else find_row(listed_as, self.config)
+        depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
+        self._row = None if listed_as is None else catalog.layer_row(listed_as, depth)
         self.num_layers = self._resolve_layer(num_layers)
         given = self.num_layers, all_layers, self.dtype, forward_fn, ready
         self._backbone = Backbone(source, self.name, self.config, family, *given)
@@ -243,7 +244,10 @@ class FrozenEncoder:
     @property
     def listed_name(self) -> str:
         """The name to look up in the published tables; ``listed_as``, or of a folder the name of its origin."""
-        return listed_name(self.name, self.config) if self._row is None else self._row.model
+        if self._row is not None:
+            return self._row.model
+        depth = int(getattr(self.config, "num_hidden_layers", 0))
+        return catalog.name_of_copy(self.name, self.config.model_type, depth)
 
     def signature(self, layer: int | None = None) -> str:
         """Return everything in this encoder that changes a score, in one line.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,10 +18,9 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["ModelSource", "find_row", "hash_files", "hash_model", "hash_tokenizer", "listed_name"]
+__all__ = ["ModelSource", "hash_files", "hash_model", "hash_tokenizer"]
 
 _next_ready_number = count(1)
 
@@ -109,60 +107,6 @@ def _is_known_on_hub(name: str) -> bool:
     with suppress(HFValidationError):
         return catalog.listed_as(name) is not None or isinstance(try_to_load_from_cache(name, "config.json"), str)
     return False
-
-
-def listed_name(name: str, config: PretrainedConfig) -> str:
-    """Return the name to look up in the published tables: of a folder, its listed origin or namesake."""
-    config_path = Path(name) / "config.json"
-    if catalog.listed_as(name) is None and config_path.is_file():
-        # Read here, since from_pretrained replaces the origin by the folder.
-        origin = str(json.loads(config_path.read_text(encoding="utf-8")).get("_name_or_path", ""))
-        if catalog.listed_as(origin) is not None:
-            return origin
-        return _listed_by_folder(Path(name).absolute(), config.model_type, int(config.num_hidden_layers)) or name
-    return name
-
-
-# Warns once per folder.
-@lru_cache(maxsize=64)
-def _listed_by_folder(folder: Path, model_type: str, num_layers: int) -> str | None:
-    """Return the listed model that a folder, or the hub's cache around it, is named after, if the sizes fit."""
-    cached = [part.removeprefix("models--").replace("--", "/") for part in folder.parts if part.startswith("models--")]
-    named = map(catalog.listed_as, ("/".join(folder.parts[-2:]), *cached))
-    listed = {name for name in named if name is not None}
-    listed = listed or {name for name in catalog.models() if name.rpartition("/")[2] == folder.name}
-    if len(listed) != 1:
-        return None
-    (name,) = listed
-    if not _has_depth(name, num_layers) or _letters(model_type) not in _letters(name):
-        return None
-    warn_user(
-        f"the folder {str(folder)!r} has the name, architecture and number of layers of {name}: using the tuned layer "
-        f"and the baseline of {name}. listed_as={name!r} confirms this, num_layers chooses another layer"
-    )
-    return name
-
-
-def _has_depth(name: str, num_layers: int) -> bool:
-    """Return whether a listed model may have a number of layers: that of its baseline, else at least the tuned one."""
-    languages = catalog.baseline_languages(name)
-    if languages:
-        return num_layers == len(catalog.baseline(languages[0], name)) - 1
-    return num_layers >= catalog.tuned_layer(name)
-
-
-def find_row(listed_as: str | os.PathLike[str], config: PretrainedConfig) -> catalog.LayerRow:
-    """Return the row of the tuned layers that ``listed_as`` states, which must fit a model's number of layers."""
-    row = catalog.layer_row(listed_as)
-    num_layers = int(config.num_hidden_layers)
-    is_own = isinstance(config, OwnModelConfig)
-    if not is_own and catalog.listed_as(row.model) is not None and not _has_depth(row.model, num_layers):
-        raise ValueError(f"listed_as={os.fspath(listed_as)!r} does not fit: this model has {num_layers} layers")
-    return row
-
-
-def _letters(name: str) -> str:
-    return "".join(filter(str.isalnum, name.lower()))
 
 
 def _identify_files(folder: Path) -> tuple[_FileIdentity, ...]:
