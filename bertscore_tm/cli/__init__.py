@@ -14,7 +14,7 @@ import difflib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
@@ -96,8 +96,9 @@ def print_error(error: CommandError) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments; errors name the help of the command, unknown arguments too."""
-    if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
-        raise CommandError(f"give a command first: {', '.join(COMMANDS)} (see bertscore-tm score --help)")
+    if argv and argv[0] not in (*COMMANDS, "-h", "--help", "--version"):
+        problem = "" if argv[0].startswith("-") else f"unknown: {argv[0]}{_suggest(argv[0], COMMANDS)}; "
+        raise CommandError(f"{problem}give a command first: {', '.join(COMMANDS)} (see bertscore-tm --help)")
     parser = _Parser(
         prog="bertscore-tm",
         description="BERTScore from the shell: similarity of texts to references, computed from token vectors.",
@@ -128,12 +129,18 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [word for word in unknown if word.startswith("-")]
-        # Without dashes, which would make short names similar.
-        known = [name.lstrip("-") for name in command._option_string_actions if "_" not in name]
-        close = difflib.get_close_matches(flags[0].partition("=")[0].lstrip("-"), known, 1) if flags else []
-        meant = f": did you mean --{close[0]}?" if close else ""
+        known = [name for name in command._option_string_actions if "_" not in name]
+        meant = _suggest(flags[0].partition("=")[0], known) if flags else ""
         raise CommandError(f"unknown: {' '.join(flags or unknown)}{meant} (see bertscore-tm {argv[0]} --help)")
     return arguments
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    """Return the question whether the most similar known word was meant; empty if there is none."""
+    # Without dashes, which would make short names similar.
+    by_name = {name.lstrip("-"): name for name in known}
+    close = difflib.get_close_matches(word.lstrip("-"), by_name, 1)
+    return f": did you mean {by_name[close[0]]}?" if close else ""
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -77,9 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--system-column", metavar="NAME", help=help)
     group.add_argument("--names", metavar="NAME", nargs="+", help="names of the systems in tables (default: the files)")
     options.add_column_arguments(parser)
-    options.add_encoder_arguments(parser)
-    options.add_idf_arguments(parser)
-    options.add_rescale_arguments(parser)
+    options.add_scoring_arguments(parser)
     group = parser.add_argument_group("comparison")
     options.add_component_argument(group, "the score to compare")
     help = "compare these metrics too: BLEU and chrF by sacrebleu, ROUGE by rouge-score"

@@ -46,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_component_argument(group, "the score to rank by")
     help = "reduction over several references (default: %(default)s)"
     group.add_argument("--references-reduce", choices=("mean", "max"), default="mean", help=help)
-    options.add_encoder_arguments(parser)
-    options.add_idf_arguments(parser, references=False)
+    options.add_scoring_arguments(parser, of_references=False, rescale=False)
     report.add_output_arguments(parser, _SUFFIXES)
 
 

@@ -39,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "reference of --candidate-text; repeat for several references"
     group.add_argument("--reference-text", metavar="TEXT", action="append", help=help)
     options.add_column_arguments(parser)
-    options.add_encoder_arguments(parser)
-    options.add_idf_arguments(parser)
-    options.add_rescale_arguments(parser)
+    options.add_scoring_arguments(parser)
     group = report.add_output_arguments(parser, _SUFFIXES)
     help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
     group.add_argument("--per-segment", action="store_true", help=help)

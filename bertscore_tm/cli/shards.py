@@ -65,7 +65,9 @@ class Shards:
         if self.folder is not None and min(size, num_items) > SMALLEST:
             starts.insert(1, SMALLEST)
         parts = [range(start, stop) for start, stop in pairwise([*starts, num_items])]
-        missing = self.ranks.run_on_first(lambda: [part for part in parts if not self._is_kept(name, part)])
+        missing = self.ranks.run_on_first(
+            lambda: [part for part in parts if self.folder is None or not self._path(name, part).exists()]
+        )
         num_kept = num_items - sum(map(len, missing))
         if num_kept and self.ranks.rank == 0:
             print_message(f"resuming: {num_kept} of {num_items} {name}s are in {self.folder}")
@@ -92,9 +94,6 @@ class Shards:
     def _path(self, name: str, part: range) -> Path:
         assert self.folder is not None
         return self.folder / f"{name}-{part.start}.safetensors"
-
-    def _is_kept(self, name: str, part: range) -> bool:
-        return self.folder is not None and self._path(name, part).exists()
 
     def _keep(self, name: str, part: range, found: dict[str, Tensor]) -> None:
         from safetensors.torch import save

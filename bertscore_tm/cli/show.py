@@ -51,9 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--worst", type=positive, metavar="N", help=help)
     options.add_component_argument(group, "the score of --worst")
     options.add_column_arguments(parser)
-    options.add_encoder_arguments(parser)
-    options.add_idf_arguments(parser, references=False)
-    options.add_rescale_arguments(parser)
+    options.add_scoring_arguments(parser, of_references=False)
     report.add_output_arguments(parser, _SUFFIXES)
 
 
