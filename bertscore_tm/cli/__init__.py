@@ -1,8 +1,8 @@
 """The shell command ``bertscore-tm``: parse arguments, read files, call the library, print.
 
 The top room: it may import every other room except ``losses`` and ``callbacks``, and no room imports it. Each
-subcommand is a module, named like it with ``_`` for ``-``. Its docstring is the text of its ``--help``, ``HELP`` one
-line for the list of commands, ``add_arguments(parser)`` declares the arguments, and ``run(arguments)`` does the work.
+subcommand is a module, named like it with ``_`` for ``-``. Its docstring is the text of its ``--help``, of which
+the list of commands has the first line, ``add_arguments(parser)`` declares the arguments, ``run(arguments)`` works.
 
 Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast.
 """
@@ -108,10 +108,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
         module = import_module(f"{__name__}.{name.replace('-', '_')}")
+        description = str(module.__doc__).replace("::", ":")
         command = commands.add_parser(
             name,
-            help=module.HELP,
-            description=str(module.__doc__).replace("::", ":"),
+            help=description.partition("\n")[0],
+            description=description,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

@@ -29,8 +29,6 @@ from bertscore_tm.utilities.user_warnings import warn_user
 if TYPE_CHECKING:
     from bertscore_tm.baselines import MeasuredBaseline
 
-HELP = "make a baseline table for rescaling, for any model and text file"
-
 _SUFFIXES = (".csv",)
 
 

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     from bertscore_tm.statistics import PairedComparison
 
-HELP = "compare two or more systems on the same references"
-
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
 # Rounding of equal scores.
 _TIE = 1e-6
@@ -76,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "column or key of the system, if one file contains all, each with its texts in the same order"
     group.add_argument("--system-column", metavar="NAME", help=help)
     group.add_argument("--names", metavar="NAME", nargs="+", help="names of the systems in tables (default: the files)")
-    options.add_column_arguments(parser)
     options.add_scoring_arguments(parser)
     group = parser.add_argument_group("comparison")
     options.add_component_argument(group, "the score to compare")

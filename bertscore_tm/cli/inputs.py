@@ -35,12 +35,12 @@ _TYPE_NAMES |= {list: "an array", dict: "an object", str: "a string"}
 class Table:
     """The rows of a file: texts; for TSV and CSV lists of cells, a header included; for JSON and Parquet objects.
 
-    Error messages name the file or a row's place, such as ``"refs.txt:17"``.
+    Error messages name the file or a row's place, such as ``"refs.txt:17"``, which is its number unless it is given.
     """
 
     name: str
     rows: list[Any]
-    places: Sequence[str]
+    places: Sequence[str] = ()
     has_cells: bool = False
 
     @property
@@ -168,15 +168,14 @@ def read_table(path: str, file_format: str | None = None) -> Table:
         return _csv_table(text, name)
     # str.splitlines would also split at characters that occur within texts, such as U+2028.
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-    places = [f"{name}:{number}" for number in range(1, len(lines) + 1)]
     if found_format == "txt":
-        return Table(name, lines, places)
+        return Table(name, lines)
     # A row of empty cells in TSV has tabs.
     while lines and not (lines[-1].replace("\t", ".") if found_format == "tsv" else lines[-1]).strip():
         lines.pop()
     if found_format == "tsv":
-        return Table(name, [line.split("\t") for line in lines], places, has_cells=True)
-    return Table(name, [_json_line(line, place) for line, place in zip(lines, places, strict=False)], places)
+        return Table(name, [line.split("\t") for line in lines], has_cells=True)
+    return Table(name, [_json_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)])
 
 
 def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:

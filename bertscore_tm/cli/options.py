@@ -70,16 +70,6 @@ def take_files(arguments: argparse.Namespace) -> list[str | None]:
     return [arguments.candidates, *(arguments.references or ()), idf_file(arguments)]
 
 
-def add_column_arguments(parser: argparse.ArgumentParser, candidates: str = "candidate") -> None:
-    """Declare the arguments for file formats and columns."""
-    add = parser.add_argument_group("file formats").add_argument
-    add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
-    help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
-    add("--candidate-column", metavar="NAME", default=candidates, help=help)
-    help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
-    add("--reference-column", metavar="NAME", action="append", help=help)
-
-
 def add_document_argument(group: argparse._ArgumentGroup) -> None:
     """Declare the argument for the column of the documents."""
     help = "column or key of each text's document, in the first file with columns, to resample whole documents"
@@ -87,9 +77,23 @@ def add_document_argument(group: argparse._ArgumentGroup) -> None:
 
 
 def add_scoring_arguments(
-    parser: argparse.ArgumentParser, *, all_layers: bool = False, of_references: bool = True, rescale: bool = True
+    parser: argparse.ArgumentParser,
+    candidates: str = "candidate",
+    *,
+    all_layers: bool = False,
+    of_references: bool = True,
+    rescale: bool = True,
 ) -> None:
-    """Declare the arguments of the encoder, of idf, of the references if the command has a corpus, and of rescaling."""
+    """Declare the arguments for file formats and columns, the encoder, idf and rescaling.
+
+    ``candidates`` is the column of the candidates; without ``of_references`` only the texts of a file give the idf.
+    """
+    add = parser.add_argument_group("file formats").add_argument
+    add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
+    help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
+    add("--candidate-column", metavar="NAME", default=candidates, help=help)
+    help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
+    add("--reference-column", metavar="NAME", action="append", help=help)
     add_encoder_arguments(parser, all_layers=all_layers)
     group = parser.add_argument_group("token weights and rescaling" if rescale else "token weights")
     optional: dict[str, Any] = {"nargs": "?", "const": True}

@@ -16,7 +16,7 @@ import torch
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.cli import COMMANDS, main
 from bertscore_tm.statistics import mean_interval
-from tests.support.shell import write_lines, write_records
+from tests.support.shell import check_error, write_lines, write_records
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -228,14 +228,12 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
 )
 def test_errors_are_one_line(command, arguments, message):
     printed = command("-c", "hyps.txt", "-r", "refs.txt", *arguments, exit_code=2)
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    assert line.removeprefix("bertscore-tm: error: ").startswith(message)
+    check_error(printed, f"^{re.escape(message)}")
 
 
 def test_no_command_and_a_wrong_one(capsys):
     for arguments, shown in (
-        ([], "rank a model's layers"),
+        ([], "Rank the layers of a model"),
         (["scroe"], "error: unknown: scroe: did you mean score?; give a command first: score, rank, show, compare"),
         (["qqq"], "error: unknown: qqq; give a command first"),
         (["-c"], "error: give a command first"),
