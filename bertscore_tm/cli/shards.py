@@ -55,6 +55,8 @@ class Shards:
         ``work`` computes a part, given the indices of its items, such as pairs, and a function to call with the number
         of items done since the last call. ``name`` is that of an item in the progress and in the names of files.
         """
+        from safetensors.torch import load
+
         from bertscore_tm.scoring.corpus import progress_bar
 
         size = largest
@@ -89,7 +91,7 @@ class Shards:
             progress(sum(map(len, missing)) - sum(map(len, own)))
         if self.ranks.rank != 0:
             return None
-        return [in_memory[part] if self.folder is None else self._load(name, part) for part in parts]
+        return [in_memory[part] if part in in_memory else load(self._path(name, part).read_bytes()) for part in parts]
 
     def _path(self, name: str, part: range) -> Path:
         assert self.folder is not None
@@ -106,11 +108,6 @@ class Shards:
             )
         with write_atomically(path, "wb", follow_links=False) as file:
             file.write(save(found))
-
-    def _load(self, name: str, part: range) -> dict[str, Tensor]:
-        from safetensors.torch import load
-
-        return load(self._path(name, part).read_bytes())
 
 
 @contextmanager
