@@ -97,8 +97,9 @@ def print_error(error: CommandError) -> int:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments; errors name the help of the command, unknown arguments too."""
     if argv and argv[0] not in (*COMMANDS, "-h", "--help", "--version"):
-        problem = "" if argv[0].startswith("-") else f"unknown: {argv[0]}{_suggest(argv[0], COMMANDS)}; "
-        raise CommandError(f"{problem}give a command first: {', '.join(COMMANDS)} (see bertscore-tm --help)")
+        is_flag = argv[0].startswith("-")
+        problem = "give a command first" if is_flag else f"unknown: {argv[0]}{_suggest(argv[0], COMMANDS)}"
+        raise CommandError(f"{problem} (one of {', '.join(COMMANDS)}; see bertscore-tm --help)")
     parser = _Parser(
         prog="bertscore-tm",
         description="BERTScore from the shell: similarity of texts to references, computed from token vectors.",

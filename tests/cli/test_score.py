@@ -234,9 +234,9 @@ def test_errors_are_one_line(command, arguments, message):
 def test_no_command_and_a_wrong_one(capsys):
     for arguments, shown in (
         ([], "Rank the layers of a model"),
-        (["scroe"], "error: unknown: scroe: did you mean score?; give a command first: score, rank, show, compare"),
-        (["qqq"], "error: unknown: qqq; give a command first"),
-        (["-c"], "error: give a command first"),
+        (["scroe"], "error: unknown: scroe: did you mean score? (one of score, rank, show, compare"),
+        (["qqq"], "error: unknown: qqq (one of score"),
+        (["-c"], "error: give a command first (one of score"),
     ):
         assert main(arguments) == 2
         printed = capsys.readouterr()
