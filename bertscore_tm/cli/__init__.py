@@ -1,8 +1,8 @@
 """The shell command ``bertscore-tm``: parse arguments, read files, call the library, print.
 
 The top room: it may import every other room except ``losses`` and ``callbacks``, and no room imports it. Each
-subcommand is a module, named like it with ``_`` for ``-``. Its docstring is the text of its ``--help``, ``HELP`` one
-line for the list of commands, ``add_arguments(parser)`` declares the arguments, and ``run(arguments)`` does the work.
+subcommand is a module, named like it with ``_`` for ``-``. Its docstring is the text of its ``--help``, of which
+the list of commands has the first line, ``add_arguments(parser)`` declares the arguments, ``run(arguments)`` works.
 
 Only the requested subcommand is imported. torch is imported when it runs, so that ``--help`` is fast.
 """
@@ -14,7 +14,7 @@ import difflib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
@@ -96,8 +96,10 @@ def print_error(error: CommandError) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments; errors name the help of the command, unknown arguments too."""
-    if argv and argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
-        raise CommandError(f"give a command first: {', '.join(COMMANDS)} (see bertscore-tm score --help)")
+    if argv and argv[0] not in (*COMMANDS, "-h", "--help", "--version"):
+        is_flag = argv[0].startswith("-")
+        problem = "give a command first" if is_flag else f"unknown: {argv[0]}{_suggest(argv[0], COMMANDS)}"
+        raise CommandError(f"{problem} (one of {', '.join(COMMANDS)}; see bertscore-tm --help)")
     parser = _Parser(
         prog="bertscore-tm",
         description="BERTScore from the shell: similarity of texts to references, computed from token vectors.",
@@ -107,10 +109,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
         module = import_module(f"{__name__}.{name.replace('-', '_')}")
+        description = str(module.__doc__).replace("::", ":")
         command = commands.add_parser(
             name,
-            help=module.HELP,
-            description=str(module.__doc__).replace("::", ":"),
+            help=description.partition("\n")[0],
+            description=description,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -128,12 +131,18 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [word for word in unknown if word.startswith("-")]
-        # Without dashes, which would make short names similar.
-        known = [name.lstrip("-") for name in command._option_string_actions if "_" not in name]
-        close = difflib.get_close_matches(flags[0].partition("=")[0].lstrip("-"), known, 1) if flags else []
-        meant = f": did you mean --{close[0]}?" if close else ""
+        known = [name for name in command._option_string_actions if "_" not in name]
+        meant = _suggest(flags[0].partition("=")[0], known) if flags else ""
         raise CommandError(f"unknown: {' '.join(flags or unknown)}{meant} (see bertscore-tm {argv[0]} --help)")
     return arguments
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    """Return the question whether the most similar known word was meant; empty if there is none."""
+    # Without dashes, which would make short names similar.
+    by_name = {name.lstrip("-"): name for name in known}
+    close = difflib.get_close_matches(word.lstrip("-"), by_name, 1)
+    return f": did you mean {by_name[close[0]]}?" if close else ""
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:

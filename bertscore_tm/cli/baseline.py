@@ -15,6 +15,7 @@ Examples::
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
@@ -27,10 +28,6 @@ from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.baselines import MeasuredBaseline
-    from bertscore_tm.scoring.corpus import CorpusScores
-    from bertscore_tm.scoring.texts import TextPairs
-
-HELP = "make a baseline table for rescaling, for any model and text file"
 
 _SUFFIXES = (".csv",)
 
@@ -83,15 +80,9 @@ def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBase
     num_pairs, seed = arguments.pairs, arguments.seed
     settings = {"input": input_digest(texts), "seed": seed, "pairs": num_pairs}
     with open_shards(ranks, arguments, num_pairs, encoder, settings) as shards:
-
-        def score(pairs: TextPairs) -> CorpusScores | None:
-            return score_shards(shards, pairs, encoder, weights, device)
-
-        baseline = ranks.run_on_all(
-            lambda: make_baseline(
-                encoder, texts, num_pairs, seed, save_every=num_pairs, score=score, run_on_first=ranks.run_on_first
-            )
-        )
+        score = partial(score_shards, shards, encoder=encoder, weights=weights, device=device)
+        how: dict[str, Any] = {"save_every": num_pairs, "score": score, "run_on_first": ranks.run_on_first}
+        baseline = ranks.run_on_all(lambda: make_baseline(encoder, texts, num_pairs, seed, **how))
     return baseline, encoder.tokenizer.max_length
 
 

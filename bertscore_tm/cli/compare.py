@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     from bertscore_tm.statistics import PairedComparison
 
-HELP = "compare two or more systems on the same references"
-
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
 # Rounding of equal scores.
 _TIE = 1e-6
@@ -76,10 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "column or key of the system, if one file contains all, each with its texts in the same order"
     group.add_argument("--system-column", metavar="NAME", help=help)
     group.add_argument("--names", metavar="NAME", nargs="+", help="names of the systems in tables (default: the files)")
-    options.add_column_arguments(parser)
-    options.add_encoder_arguments(parser)
-    options.add_idf_arguments(parser)
-    options.add_rescale_arguments(parser)
+    options.add_scoring_arguments(parser)
     group = parser.add_argument_group("comparison")
     options.add_component_argument(group, "the score to compare")
     help = "compare these metrics too: BLEU and chrF by sacrebleu, ROUGE by rouge-score"

@@ -35,12 +35,12 @@ _TYPE_NAMES |= {list: "an array", dict: "an object", str: "a string"}
 class Table:
     """The rows of a file: texts; for TSV and CSV lists of cells, a header included; for JSON and Parquet objects.
 
-    Error messages name the file or a row's place, such as ``"refs.txt:17"``.
+    Error messages name the file or a row's place, such as ``"refs.txt:17"``, which is its number unless it is given.
     """
 
     name: str
     rows: list[Any]
-    places: Sequence[str]
+    places: Sequence[str] = ()
     has_cells: bool = False
 
     @property
@@ -79,21 +79,18 @@ class Table:
 
         Names or numbers as in :meth:`texts`; a TSV or CSV file has a header unless all are numbers.
         """
-        if self.has_cells:
-            return self._cell_columns(columns)
-        if not self.has_columns:
-            return [list(self.rows) for _ in columns]
-        return [[self._entry(row, [column])[1] for row in range(len(self.rows))] for column in columns]
+        return [[value for _, value in column] for column in self.alternatives([[column] for column in columns])]
 
-    def one_of(self, columns: Sequence[str]) -> list[tuple[str, Any]]:
-        """Return name and value of the one of several columns that each row has."""
+    def alternatives(self, groups: Sequence[Sequence[str]]) -> list[list[tuple[str, Any]]]:
+        """Return, for each of several groups of columns, name and value of the one of them that each row has."""
         if self.has_cells:
-            known = [name for name in columns if self.rows and name in self.rows[0]]
-            column = self._single(0, known) or columns[0]
-            return [(column, value) for value in self._cell_columns([column])[0]]
+            header = self.rows[0] if self.rows else ()
+            columns = [self._single(0, [name for name in group if name in header]) or group[0] for group in groups]
+            cells = self._cell_columns(columns)
+            return [[(name, cell) for cell in column] for name, column in zip(columns, cells, strict=True)]
         if not self.has_columns:
-            return [(columns[0], row) for row in self.rows]
-        return [self._entry(row, columns) for row in range(len(self.rows))]
+            return [[(group[0], row) for row in self.rows] for group in groups]
+        return [[self._entry(row, group) for row in range(len(self.rows))] for group in groups]
 
     def has_header(self, columns: Sequence[str]) -> bool:
         """Return whether the first line has the names of columns: in TSV and CSV, unless all given are numbers."""
@@ -171,15 +168,14 @@ def read_table(path: str, file_format: str | None = None) -> Table:
         return _csv_table(text, name)
     # str.splitlines would also split at characters that occur within texts, such as U+2028.
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-    places = [f"{name}:{number}" for number in range(1, len(lines) + 1)]
     if found_format == "txt":
-        return Table(name, lines, places)
+        return Table(name, lines)
     # A row of empty cells in TSV has tabs.
     while lines and not (lines[-1].replace("\t", ".") if found_format == "tsv" else lines[-1]).strip():
         lines.pop()
     if found_format == "tsv":
-        return Table(name, [line.split("\t") for line in lines], places, has_cells=True)
-    return Table(name, [_json_line(line, place) for line, place in zip(lines, places, strict=False)], places)
+        return Table(name, [line.split("\t") for line in lines], has_cells=True)
+    return Table(name, [_json_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)])
 
 
 def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:
@@ -234,22 +230,18 @@ def read_files(arguments: argparse.Namespace) -> TextPairs:
 def read_references(arguments: argparse.Namespace, candidates: Table, num_candidates: int) -> list[list[str]]:
     """Return the references of every candidate, at least one: those of all files, or of the candidates' file."""
     paths, columns = arguments.references, arguments.reference_column
+    groups: list[Sequence[str]] = [REFERENCES] if columns is None else [[column] for column in columns]
     tables = [candidates] if paths is None else [read_table(path, arguments.format) for path in paths]
     references: list[list[str]] = [[] for _ in range(num_candidates)]
     for table in tables:
-        if columns is None:
-            found = [table.one_of(REFERENCES)]
-        else:
-            found = [[(columns[i], value) for value in column] for i, column in enumerate(table.columns(columns))]
+        found = table.alternatives(groups)
         check_lengths([candidates, table], [num_candidates, len(found[0])])
         for column in found:
             for row, (name, value) in enumerate(column):
-                given = (
-                    table.check_texts(row, value, name)
-                    if isinstance(value, list)
-                    else [table.check_text(row, value, name)]
-                )
-                references[row] += given
+                if isinstance(value, list):
+                    references[row] += table.check_texts(row, value, name)
+                else:
+                    references[row].append(table.check_text(row, value, name))
     return references
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertscore_tm.cli.errors import CommandError, use_option_names
@@ -71,20 +70,39 @@ def take_files(arguments: argparse.Namespace) -> list[str | None]:
     return [arguments.candidates, *(arguments.references or ()), idf_file(arguments)]
 
 
-def add_column_arguments(parser: argparse.ArgumentParser, candidates: str = "candidate") -> None:
-    """Declare the arguments for file formats and columns."""
+def add_document_argument(group: argparse._ArgumentGroup) -> None:
+    """Declare the argument for the column of the documents."""
+    help = "column or key of each text's document, in the first file with columns, to resample whole documents"
+    group.add_argument("--document-column", metavar="NAME", help=help)
+
+
+def add_scoring_arguments(
+    parser: argparse.ArgumentParser,
+    candidates: str = "candidate",
+    *,
+    all_layers: bool = False,
+    of_references: bool = True,
+    rescale: bool = True,
+) -> None:
+    """Declare the arguments for file formats and columns, the encoder, idf and rescaling.
+
+    ``candidates`` is the column of the candidates; without ``of_references`` only the texts of a file give the idf.
+    """
     add = parser.add_argument_group("file formats").add_argument
     add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
     help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
     add("--candidate-column", metavar="NAME", default=candidates, help=help)
     help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
     add("--reference-column", metavar="NAME", action="append", help=help)
-
-
-def add_document_argument(group: argparse._ArgumentGroup) -> None:
-    """Declare the argument for the column of the documents."""
-    help = "column or key of each text's document, in the first file with columns, to resample whole documents"
-    group.add_argument("--document-column", metavar="NAME", help=help)
+    add_encoder_arguments(parser, all_layers=all_layers)
+    group = parser.add_argument_group("token weights and rescaling" if rescale else "token weights")
+    optional: dict[str, Any] = {"nargs": "?", "const": True}
+    corpus = "the references or, with a file, in these texts" if of_references else "these texts"
+    help = f"weight tokens by their idf in {corpus}, one per line or in the column text"
+    group.add_argument("--idf", default=False, metavar="FILE", help=help, **(optional if of_references else {}))
+    if rescale:
+        help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
+        group.add_argument("--rescale", default=False, metavar="TABLE", help=help, **optional)
 
 
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
@@ -113,24 +131,6 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
     add("--exclude-special-tokens", action="store_true", help=help)
 
 
-def add_idf_arguments(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
-    """Declare the arguments for idf token weights, of the references where the command has a corpus of them."""
-    optional: dict[str, Any] = {"nargs": "?", "const": True} if references else {}
-    corpus = "the references or, with a file, in these texts" if references else "these texts"
-    help = f"weight tokens by their idf in {corpus}, one per line or in the column text"
-    parser.add_argument_group("token weights").add_argument(
-        "--idf", default=False, metavar="FILE", help=help, **optional
-    )
-
-
-def add_rescale_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments for rescaling."""
-    help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
-    parser.add_argument_group("rescaling").add_argument(
-        "--rescale", nargs="?", const=True, default=False, metavar="TABLE", help=help
-    )
-
-
 def add_component_argument(group: argparse._ArgumentGroup, use: str) -> None:
     """Declare the argument for precision, recall or F1, and what it is used for."""
     choices = ("precision", "recall", "f1")
@@ -155,8 +155,6 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     from bertscore_tm.encoder import FrozenEncoder
 
     options = {name: getattr(arguments, name) for name in _ENCODER_OPTIONS} | {"all_layers": all_layers}
-    if not all_layers and arguments.num_layers is None and arguments.listed_as is None:
-        options["num_layers"] = _layer_of_folder(arguments.model)
     try:
         if arguments.language is not None:
             default_model(arguments.language)  # Checks that it is one, also where the model is given.
@@ -169,17 +167,6 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     except (ValueError, OSError) as error:
         raise CommandError(use_option_names(str(error))) from error
     return encoder
-
-
-def _layer_of_folder(model: str | None) -> int | None:
-    """Return the published layer of the listed model that a local folder is named after."""
-    from bertscore_tm.catalog import models, tuned_layer
-
-    if model is None or not Path(model).is_dir():
-        return None
-    folder = Path(model).absolute().name
-    named = [name for name in models() if name.rpartition("/")[2] == folder]
-    return tuned_layer(named[0]) if len(named) == 1 else None
 
 
 def idf_file(arguments: argparse.Namespace) -> str | None:

@@ -33,21 +33,17 @@ if TYPE_CHECKING:
 
     from bertscore_tm.functional.ranking import Item
 
-HELP = "choose the best of several candidates, against references or by consensus"
-
 _SUFFIXES = (".jsonl",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_file_arguments(parser, "JSON lines with an array of candidates each")
-    options.add_column_arguments(parser, "candidates")
     group = parser.add_argument_group("ranking")
     options.add_component_argument(group, "the score to rank by")
     help = "reduction over several references (default: %(default)s)"
     group.add_argument("--references-reduce", choices=("mean", "max"), default="mean", help=help)
-    options.add_encoder_arguments(parser)
-    options.add_idf_arguments(parser, references=False)
+    options.add_scoring_arguments(parser, "candidates", of_references=False, rescale=False)
     report.add_output_arguments(parser, _SUFFIXES)
 
 

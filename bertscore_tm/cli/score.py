@@ -26,8 +26,6 @@ from bertscore_tm.utilities.user_warnings import warn_user
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
 
-HELP = "score candidate texts against references"
-
 _SUFFIXES = (".txt", ".json", ".tsv", ".csv")
 _ROWS_PER_BLOCK = 10_000
 
@@ -38,10 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--candidate-text", metavar="TEXT", help="a single text to score, instead of files")
     help = "reference of --candidate-text; repeat for several references"
     group.add_argument("--reference-text", metavar="TEXT", action="append", help=help)
-    options.add_column_arguments(parser)
-    options.add_encoder_arguments(parser)
-    options.add_idf_arguments(parser)
-    options.add_rescale_arguments(parser)
+    options.add_scoring_arguments(parser)
     group = report.add_output_arguments(parser, _SUFFIXES)
     help = "also print the scores of each pair; pairs and references count from 1, except in JSON arrays"
     group.add_argument("--per-segment", action="store_true", help=help)

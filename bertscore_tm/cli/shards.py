@@ -55,6 +55,8 @@ class Shards:
         ``work`` computes a part, given the indices of its items, such as pairs, and a function to call with the number
         of items done since the last call. ``name`` is that of an item in the progress and in the names of files.
         """
+        from safetensors.torch import load
+
         from bertscore_tm.scoring.corpus import progress_bar
 
         size = largest
@@ -65,7 +67,9 @@ class Shards:
         if self.folder is not None and min(size, num_items) > SMALLEST:
             starts.insert(1, SMALLEST)
         parts = [range(start, stop) for start, stop in pairwise([*starts, num_items])]
-        missing = self.ranks.run_on_first(lambda: [part for part in parts if not self._is_kept(name, part)])
+        missing = self.ranks.run_on_first(
+            lambda: [part for part in parts if self.folder is None or not self._path(name, part).exists()]
+        )
         num_kept = num_items - sum(map(len, missing))
         if num_kept and self.ranks.rank == 0:
             print_message(f"resuming: {num_kept} of {num_items} {name}s are in {self.folder}")
@@ -87,14 +91,11 @@ class Shards:
             progress(sum(map(len, missing)) - sum(map(len, own)))
         if self.ranks.rank != 0:
             return None
-        return [in_memory[part] if self.folder is None else self._load(name, part) for part in parts]
+        return [in_memory[part] if part in in_memory else load(self._path(name, part).read_bytes()) for part in parts]
 
     def _path(self, name: str, part: range) -> Path:
         assert self.folder is not None
         return self.folder / f"{name}-{part.start}.safetensors"
-
-    def _is_kept(self, name: str, part: range) -> bool:
-        return self.folder is not None and self._path(name, part).exists()
 
     def _keep(self, name: str, part: range, found: dict[str, Tensor]) -> None:
         from safetensors.torch import save
@@ -107,11 +108,6 @@ class Shards:
             )
         with write_atomically(path, "wb", follow_links=False) as file:
             file.write(save(found))
-
-    def _load(self, name: str, part: range) -> dict[str, Tensor]:
-        from safetensors.torch import load
-
-        return load(self._path(name, part).read_bytes())
 
 
 @contextmanager

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
 
-HELP = "show how the tokens of a candidate and a reference match"
-
 # Formats that show one pair.
 _PICTURES = (".png", ".pdf", ".svg", ".html")
 _SUFFIXES = (".txt", ".json", *_PICTURES)
@@ -50,10 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "show the N pairs of the files with the lowest score, the lowest first"
     group.add_argument("--worst", type=positive, metavar="N", help=help)
     options.add_component_argument(group, "the score of --worst")
-    options.add_column_arguments(parser)
-    options.add_encoder_arguments(parser)
-    options.add_idf_arguments(parser, references=False)
-    options.add_rescale_arguments(parser)
+    options.add_scoring_arguments(parser, of_references=False)
     report.add_output_arguments(parser, _SUFFIXES)
 
 

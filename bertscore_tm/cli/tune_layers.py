@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from bertscore_tm.scoring.texts import TextPairs
 
-HELP = "rank a model's layers by their correlation with human judgements"
-
 _SUFFIXES = (".txt", ".json")
 
 
@@ -54,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     help = "column or key of the system that wrote the candidate: correlate the means of systems instead of texts"
     add("--system-column", metavar="NAME", help=help)
-    options.add_column_arguments(parser)
-    options.add_encoder_arguments(parser, all_layers=True)
-    options.add_idf_arguments(parser)
+    options.add_scoring_arguments(parser, all_layers=True, rescale=False)
     group = parser.add_argument_group("ranking")
     options.add_component_argument(group, "the score to rank layers by")
     choices, help = ("pearson", "spearman", "kendall"), "correlation coefficient (default: %(default)s)"

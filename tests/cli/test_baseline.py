@@ -1,7 +1,6 @@
 """``bertscore-tm baseline``: the table of the library, after interruptions and on several ranks too."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from bertscore_tm import FrozenEncoder
 from bertscore_tm.baselines import make_baseline
 from bertscore_tm.cli import shards
 from tests.support.models import save_tiny_model
-from tests.support.shell import numbers_in, run_here, write_lines
+from tests.support.shell import check_error, numbers_in, run_here, write_lines
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -91,8 +90,4 @@ def test_document(command, folder):
 )
 def test_bad_input(command, folder, arguments, message):
     write_lines(folder / "same.txt", ["a cat", "a cat "])
-    printed = command(*arguments.pop("options", ()), exit_code=2, **arguments)
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    assert line.startswith("bertscore-tm: error: ")
-    assert re.search(message, line)
+    check_error(command(*arguments.pop("options", ()), exit_code=2, **arguments), message)

@@ -9,7 +9,7 @@ import torch
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
-from tests.support.shell import numbers_in, run_here, write_lines, write_records
+from tests.support.shell import check_error, numbers_in, run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -317,8 +317,4 @@ def test_a_metric_whose_library_is_missing(command, monkeypatch):
 )
 def test_bad_input(command, tmp_path, arguments, message):
     write_lines(tmp_path / "short.txt", ["one text"])
-    printed = command(*arguments, exit_code=2)
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    assert line.startswith("bertscore-tm: error: ")
-    assert re.search(message, line)
+    check_error(command(*arguments, exit_code=2), message)

@@ -198,8 +198,5 @@ def test_files_and_columns_add_references(tmp_path, monkeypatch):
     from_stdin(monkeypatch, table.read_bytes().split(b"\n", 1)[1])
     numbers = ["--candidate-column", "2", "--reference-column", "1", "--reference-column", "3"]
     assert scored_pairs(monkeypatch, "-c", "-", "--format", "tsv", *numbers) == wanted
-
-
-def test_texts_on_the_command_line(monkeypatch):
     given = ["--candidate-text", "a cat", "--reference-text", "the cat", "--reference-text", "-"]
     assert scored_pairs(monkeypatch, *given) == [("a cat", ["the cat", "-"])]

@@ -108,28 +108,18 @@ def test_the_output_is_a_file_of_candidates(folder, encoder_arguments, capsys):
     [
         (['{"candidates": ["a"]}', '{"candidates": "a"}'], [], "c.jsonl:2: 'candidates' must be an array of at least"),
         (['{"candidates": []}'], [], "c.jsonl:1: 'candidates' must be an array of at least one text"),
-        (['{"candidates": ["a", 3]}'], [], "c.jsonl:1: 'candidates[1]' must be a string, got a number"),
-        (['{"texts": ["a"]}'], [], "c.jsonl:1: no key 'candidates'; the object has 'texts'"),
-        (['{"candidates": ["a"]}'] * 4 + ["{"], [], "c.jsonl:5: not valid JSON"),
         ([], [], "c.jsonl: the file contains no candidates"),
         (['{"candidates": ["a"]}'] * 3, ["-r", "r.txt"], "r.txt:2: the file ends here, but c.jsonl has 3 texts"),
         (['{"candidates": ["a"]}'], ["-r", "r.txt"], "c.jsonl:1: the file ends here, but r.txt has 2 texts"),
-        (['{"candidates": ["a"]}'] * 2, ["-r", "r3.txt"], "c.jsonl:2: the file ends here, but r3.txt has 3 texts"),
-        (['{"candidates": ["a"]}'] * 9, ["-r", "r.txt"], "r.txt:2: the file ends here, but c.jsonl has 9 texts"),
-        (['{"candidates": ["a"]}'] * 2, ["-r", "blank.txt"], "blank.txt has 3 texts, as its blank last line is an"),
         (['{"candidates": ["a"]}'], ["-r", "none.txt"], "none.txt:0: the file ends here, but c.jsonl has 1 texts"),
         (['{"candidates": ["a"]}'], ["-r", "-", "-"], "standard input (-) can be read only once"),
         (['{"candidates": ["a"]}'], ["-o", "c.jsonl"], "argument --output: c.jsonl is read, and would be replaced"),
-        (['{"candidates": ["a"]}'], ["-r", "r.tsv"], "r.tsv:1: no column is named 'reference'"),
     ],
 )
 def test_errors_name_the_file_and_the_line(tmp_path, encoder_arguments, capsys, monkeypatch, lines, options, message):
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "c.jsonl", lines)
     write_lines(tmp_path / "r.txt", ["a", "b"])
-    write_lines(tmp_path / "r3.txt", ["a", "b", "c"])
-    write_lines(tmp_path / "r.tsv", ["a"])
-    write_lines(tmp_path / "blank.txt", ["a", "b", ""])
     write_lines(tmp_path / "none.txt", [])
     printed = run_here(capsys, "rank", "c.jsonl", "-o", "best.jsonl", *options, *encoder_arguments, exit_code=2)
     assert message in printed.err

@@ -11,7 +11,7 @@ import pytest
 from bertscore_tm import BERTScore, FrozenEncoder, align
 from bertscore_tm.functional import bert_score
 from tests.support.report_pages import read_data
-from tests.support.shell import run_here
+from tests.support.shell import check_error, run_here
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,10 +95,7 @@ def test_pictures_and_pages(command, tmp_path):
 )
 def test_errors_are_one_line(command, monkeypatch, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
-    printed = command(*arguments, exit_code=2)
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    assert line.startswith(f"bertscore-tm: error: {message}")
+    check_error(command(*arguments, exit_code=2), f"^{re.escape(message)}")
     assert list(tmp_path.iterdir()) == []
 
 

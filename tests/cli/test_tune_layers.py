@@ -1,7 +1,6 @@
 """``bertscore-tm tune-layers``: the ranking of the library, from judgements in files of several kinds."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
 from tests.support.models import save_tiny_model
-from tests.support.shell import numbers_in, run_here, write_lines, write_records
+from tests.support.shell import check_error, numbers_in, run_here, write_lines, write_records
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -208,8 +207,4 @@ def test_bad_input(command, folder, arguments, message):
     write("constant.jsonl", [3] * 5)
     write("few.jsonl", [1, 2, 3])
     write_records(folder / "single.jsonl", [{"reference": "a", "better": "a", "worse": "b"}])
-    printed = command(*arguments, exit_code=2)
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    assert line.startswith("bertscore-tm: error: ")
-    assert re.search(message, line)
+    check_error(command(*arguments, exit_code=2), message)

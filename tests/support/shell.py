@@ -29,6 +29,14 @@ def run_here(capsys: Any, *arguments: Any, exit_code: int = 0) -> Any:
     return capsys.readouterr()
 
 
+def check_error(printed: Any, message: str) -> None:
+    """Check that a command printed one line, an error that a regular expression matches."""
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("bertscore-tm: error: ")
+    assert re.search(message, line.removeprefix("bertscore-tm: error: "))
+
+
 def from_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     """Let the command read these bytes from standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
