@@ -1,4 +1,5 @@
 import math
+from itertools import chain
 
 import pytest
 import torch
@@ -39,6 +40,13 @@ def looped(vectors, pairs):
     return candidate_best, reference_best
 
 
+def assert_equals_loops(vectors, pairs):
+    matched = match_pairs(vectors, *torch.tensor(pairs).T)
+    expected_candidate, expected_reference = looped(vectors, pairs)
+    assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
+    assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
+
+
 def angle(degrees):
     return [math.cos(math.radians(degrees)), math.sin(math.radians(degrees))]
 
@@ -48,12 +56,8 @@ def test_padding_never_beats_a_negative_best_match():
     texts = [[angle(a) for a in angles] for angles in ([0, 10], [170], [180, 190, 200, 175, 185], [0, 5, 10])]
     vectors = packed(texts)
     pairs = [(0, 1), (0, 2), (1, 3), (2, 0), (3, 2)]
-    candidates, references = torch.tensor(pairs).T
-    matched = match_pairs(vectors, candidates, references)
-    expected_candidate, expected_reference = looped(vectors, pairs)
-    assert max(expected_candidate + expected_reference) < 0
-    assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
-    assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
+    assert max(chain(*looped(vectors, pairs))) < 0
+    assert_equals_loops(vectors, pairs)
 
 
 @settings(max_examples=30, deadline=None)
@@ -64,23 +68,16 @@ def test_padding_never_beats_a_negative_best_match():
 def test_matching_pairs_equals_loops(angles, data):
     vectors = packed([[angle(a) for a in text] for text in angles])
     number = st.integers(0, len(angles) - 1)
-    pairs = data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=8))
-    matched = match_pairs(vectors, *torch.tensor(pairs).T)
-    expected_candidate, expected_reference = looped(vectors, pairs)
-    assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
-    assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
+    assert_equals_loops(vectors, data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=8)))
 
 
 def test_matching_real_texts_in_small_steps_equals_loops(minilm, pairs, monkeypatch):
     vectors = FrozenEncoder(minilm, num_layers=6).encode(pairs[0][:8] + pairs[1][:8])
     # Unrelated texts, whose worst best matches are negative.
     chosen = [(i, 8 + (i + 3) % 8) for i in range(8)]
-    expected_candidate, expected_reference = looped(vectors, chosen)
     for budget in (1, 8_000_000):
         monkeypatch.setattr("bertscore_tm.core.memory._NUMBERS_PER_STEP", budget)
-        matched = match_pairs(vectors, *torch.tensor(chosen).T)
-        assert matched.candidate_best[:, 0].tolist() == pytest.approx(expected_candidate, abs=1e-6)
-        assert matched.reference_best[:, 0].tolist() == pytest.approx(expected_reference, abs=1e-6)
+        assert_equals_loops(vectors, chosen)
 
 
 def test_pairs_without_content_match_nothing():
@@ -168,3 +165,19 @@ def test_token_batches_keep_to_the_budget_and_lose_nothing(lengths, budget):
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
+
+
+@pytest.mark.parametrize("buffer", [None, 2, 100])
+def test_vectors_after_the_end_of_a_text_are_zero(buffer):
+    vectors = TokenVectors(
+        vectors=torch.arange(1.0, 9.0).view(1, 4, 2),
+        ids=torch.arange(4),
+        lengths=torch.tensor([3, 1]),
+        has_content=torch.tensor([True, True]),
+        truncated=torch.tensor([False, False]),
+    )
+    memory = None if buffer is None else torch.full((buffer,), torch.nan)
+    index, mask = vectors.locate(torch.tensor([1, 0]))
+    padded = vectors.gather(index, mask, memory)
+    assert padded.tolist() == [[[[7, 8], [0, 0], [0, 0]], [[1, 2], [3, 4], [5, 6]]]]
+    assert mask.tolist() == [[True, False, False], [True, True, True]]

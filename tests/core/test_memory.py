@@ -1,11 +1,13 @@
-"""Freed memory is returned to the operating system."""
+"""Smaller batches where memory runs out, and freed memory is returned to the operating system."""
 
 import subprocess
 import sys
 
 import pytest
+import torch
 
 from bertscore_tm.core import memory
+from bertscore_tm.core.memory import halve_until_it_fits
 
 # Many blocks too small for their own mapping, each followed by a small one that stays.
 HOLES = """
@@ -34,3 +36,16 @@ def test_other_systems_do_nothing(monkeypatch):
     memory.return_freed_memory()
     assert memory._trim() is None
     memory._trim.cache_clear()
+
+
+@pytest.mark.parametrize(("smallest", "tried"), [(1, [9, 4, 2, 1]), (4, [9, 4]), (5, [9]), (9, [9])])
+def test_sizes_are_halved_down_to_the_smallest(smallest, tried):
+    sizes = []
+
+    def step(size):
+        sizes.append(size)
+        raise MemoryError
+
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory on cpu with 9 texts"):
+        halve_until_it_fits(step, 9, smallest, torch.device("cpu"), "9 texts")
+    assert sizes == tried

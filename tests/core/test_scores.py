@@ -1,7 +1,5 @@
-"""The score against the reference package, against plain loops, and its invariances, with the real encoder."""
+"""The score against the reference package, and its invariances, with the real encoder."""
 
-import math
-from collections import Counter
 from functools import cache
 
 import bert_score as oracle_package
@@ -9,7 +7,6 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.core.matching import MatchedPairs
@@ -42,7 +39,7 @@ SETTINGS = [
     (None, False, "references", False),
     (None, False, None, True),
 ]
-PAIRS_COMPARED = 24
+PAIRS_COMPARED = 16
 
 
 def stacked(scores):
@@ -125,37 +122,6 @@ def test_equals_the_reference_package(deviations, setting):
     deviation = deviations(setting)
     assert deviation <= TOLERANCE
     assert deviation > 0 or setting[0] == 0  # else something was compared with itself
-
-
-@pytest.mark.parametrize("idf", [False, True])
-def test_equals_a_plain_loop_over_tokens(minilm, encoder, pairs, idf):
-    candidates, references = pairs[0][:12], pairs[1][:12]
-    tokenizer = AutoTokenizer.from_pretrained(minilm)
-    model = AutoModel.from_pretrained(minilm).eval()
-
-    def tokens(text):
-        ids = tokenizer(text.strip(), return_tensors="pt")
-        with torch.no_grad():
-            states = model(**ids, output_hidden_states=True).hidden_states[5][0].double()
-        return ids["input_ids"][0].tolist(), [state / state.norm() for state in states]
-
-    documents = Counter(i for text in references for i in set(tokenizer(text.strip())["input_ids"]))
-
-    def weight(token):
-        if idf:
-            return math.log((len(references) + 1) / (documents[token] + 1))
-        return 0.0 if token in (tokenizer.cls_token_id, tokenizer.sep_token_id) else 1.0
-
-    def mean_best(queries, keys):
-        ids, vectors = queries
-        best = [max(float(vector @ key) for key in keys[1]) for vector in vectors]
-        return sum(weight(i) * b for i, b in zip(ids, best, strict=True)) / sum(map(weight, ids))
-
-    ours = bert_score(candidates, references, encoder, idf=idf)
-    for n, (candidate, reference) in enumerate(zip(map(tokens, candidates), map(tokens, references), strict=True)):
-        precision, recall = mean_best(candidate, reference), mean_best(reference, candidate)
-        expected = (precision, recall, 2 * precision * recall / (precision + recall))
-        assert [ours[name][n].item() for name in SCORES] == pytest.approx(expected, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("idf", [False, True])

@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, T5Model
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.families import FAMILIES
-from tests.support.models import EVERY_FAMILY, randomised, save_tiny_model, tiny_config, tiny_model
+from tests.support.models import EVERY_FAMILY, randomised, save_tiny_model, tiny_config
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,19 +41,10 @@ ORACLE_FAILS = {
     **{("squeezebert", layer): AttributeError for layer in SINGLE_LAYERS},
 }
 
-# transformers' ProphetNet returns NaN in float64, and so does Gemma 2 for batches with padding.
-NOT_IN_FLOAT64 = {"gemma2", "prophetnet"}
-
-
-def short_pairs(count):
-    """Real texts of at most eight words."""
-    candidates, references = ([" ".join(text.split()[:8]) for text in side] for side in real_pairs(count))
-    return candidates, references
-
 
 def corpus():
-    """Real pairs, one of them with a text of more than 64 tokens."""
-    candidates, references = short_pairs(5)
+    """Real pairs of at most eight words, one of them with a text of more than 64 tokens."""
+    candidates, references = ([" ".join(text.split()[:8]) for text in side] for side in real_pairs(5))
     return [*candidates[:4], " ".join(4 * references)], references
 
 
@@ -144,7 +135,7 @@ def test_scores_of_bytes_equal_the_reference_package(tmp_path):
         assert not found[..., -1].any()
 
 
-# 2. Plain transformers, one text at a time.
+# 2. Plain transformers, one text at a time, so that a batch's neighbours change nothing.
 
 
 class Plain:
@@ -220,21 +211,3 @@ def test_families_with_a_final_norm_and_with_a_prefix_space():
     final = {family: facts.final_modules for family, facts in FAMILIES.items() if facts.final_modules}
     assert final == {family: (norm,) for family, norm in FINAL_NORM.items()}
     assert {family for family, facts in FAMILIES.items() if facts.prefix_space} == PREFIX_SPACE
-
-
-# 3. Neighbours.
-
-
-@pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
-def test_vectors_do_not_depend_on_neighbours(family):
-    model = tiny_model(family)
-    candidates, references = short_pairs(6)
-    long = [" ".join(references[i:] + references[:i])[:200] for i in range(2)]
-    texts = [*long, *candidates, *references]
-    # In float64 where possible, so that a neighbour's influence exceeds rounding.
-    dtype, tolerance = ("float32", 1e-5) if family in NOT_IN_FLOAT64 else ("float64", TOLERANCE)
-    encoder = FrozenEncoder(*model, all_layers=True, dtype=dtype)
-    together = encoder.encode(texts)
-    assert together.lengths.median() * 2 < together.lengths.max()
-    for text, found in zip(texts, together.vectors.split(together.lengths.tolist(), dim=1), strict=True):
-        torch.testing.assert_close(found, encoder.encode([text]).vectors, atol=tolerance, rtol=0)

@@ -90,9 +90,9 @@ def test_a_folder_that_changes_before_it_is_loaded_is_an_error(tmp_path, use):
 # Tokenizers.
 
 
-def require_separate(make: Callable[[int], BERTScore], agreeing: list[str], differing: list[str]) -> None:
+def require_separate(encoders: list[FrozenEncoder], agreeing: list[str], differing: list[str]) -> None:
     """Check that a collection of two metrics, which agree on its first batch, gives what each gives alone."""
-    metrics = {"one": make(0), "other": make(1)}
+    metrics = {name: BERTScore(one, component="f1") for name, one in zip(("one", "other"), encoders, strict=True)}
     collection = MetricCollection({name: metric.clone() for name, metric in metrics.items()})
     for texts in (agreeing, differing):
         collection.update(texts, PAIRS[1])
@@ -154,9 +154,7 @@ def test_tokenizers_that_cannot_be_serialised_are_equal_as_objects_only():
     own = [copy.deepcopy(tokenizer) for _ in range(2)]
     for one, size in zip(own, (1, 2), strict=True):
         one.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(Characters(size))
-    require_separate(
-        lambda i: BERTScore(FrozenEncoder(model, own[i], num_layers=2), component="f1"), ["a", "I"], PAIRS[0]
-    )
+    require_separate([FrozenEncoder(model, one, num_layers=2) for one in own], ["a", "I"], PAIRS[0])
 
 
 # Functions of the caller.
@@ -175,11 +173,8 @@ def scaled(factor: float) -> Callable[[torch.nn.Module, dict[str, Tensor]], Tens
 def test_a_collection_keeps_functions_of_one_name_apart(encoder):
     model, tokenizer = encoder.backbone("cpu"), encoder.tokenizer.tokenizer
     functions = [scaled(0.0), scaled(0.5)]
-    require_separate(
-        lambda i: BERTScore(FrozenEncoder(model, tokenizer, forward_fn=functions[i]), component="f1"),
-        ["hello", "rain"],
-        PAIRS[0],
-    )
+    encoders = [FrozenEncoder(model, tokenizer, forward_fn=function) for function in functions]
+    require_separate(encoders, ["hello", "rain"], PAIRS[0])
 
 
 def test_a_function_is_equal_to_itself_in_copies_and_pickles():

@@ -1,6 +1,7 @@
-"""Packed texts: in every family that packs, equal to texts alone and to padded ones, with their gradients."""
+"""Texts that share a forward pass, packed, padded or of equal length: equal to texts alone, with their gradients."""
 
 import copy
+import functools
 import inspect
 from importlib import import_module
 from importlib.util import find_spec
@@ -9,12 +10,20 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModel
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    FNetConfig,
+    FNetModel,
+    MobileBertConfig,
+    MobileBertModel,
+)
 
-from bertscore_tm import FrozenEncoder
+from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass
 from bertscore_tm.encoder.families import FAMILIES
-from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model
+from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.texts import real_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -50,23 +59,6 @@ def test_the_families_that_the_table_says_pack_and_give_the_vectors_of_padded_te
         order = torch.arange(len(texts())).flip(0)
         for found in (together, backwards.select(order)):
             torch.testing.assert_close(found.vectors, expected, atol=2e-6, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("family", "sizes"),
-    [("mistral", {"sliding_window": 4, "num_key_value_heads": 2}), ("modernbert", {"local_attention": 8})],
-)
-def test_sliding_windows_and_fewer_heads_of_keys_stay_right(family, sizes):
-    model = randomised(AutoModel.from_config(tiny_config(family, **sizes)))
-    encoder = FrozenEncoder(model, tiny_model(family)[1], num_layers=LAYER)
-    alone = torch.cat([encoder.encode([text]).vectors for text in texts()], 1)
-    torch.testing.assert_close(encoder.encode(texts()).vectors, alone, atol=2e-6, rtol=0)
-    assert batching(encoder) == "packed"
-    model.config.update({"sliding_window": 400, "local_attention": 400})
-    wide = AutoModel.from_config(model.config).eval()
-    wide.load_state_dict(model.state_dict())
-    unlimited = FrozenEncoder(wide, tiny_model(family)[1], num_layers=LAYER)
-    assert (unlimited.encode(texts()).vectors - alone).abs().max() > 0.001
 
 
 def soft_inputs(encoder, dtype):
@@ -175,3 +167,154 @@ def test_packed_texts_on_a_gpu(family, dtype):
     expected = FrozenEncoder(*tiny_model(family), num_layers=LAYER).encode(texts()).vectors
     found = encoder.encode(texts(), "cuda").vectors.cpu()
     assert (found * expected).sum(-1).min() > (1 - 1e-4 if dtype == "float32" else 0.99)
+
+
+# Models that mix padding into real tokens, or whose forward pass hides that it takes a mask
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}
+
+
+def vectors(model, inputs):
+    return model(**inputs).last_hidden_state
+
+
+def vectors_without_mask(model, inputs):
+    return model(inputs["input_ids"]).last_hidden_state
+
+
+@pytest.fixture(scope="module")
+def models():
+    tokenizer = tiny_tokenizer("wordpiece")
+    sizes = SIZES | {"vocab_size": len(tokenizer)}
+    mobile = MobileBertConfig(**sizes, embedding_size=16, num_attention_heads=4, intra_bottleneck_size=16)
+    made = {
+        "bert": BertModel(BertConfig(**sizes, num_attention_heads=4)),
+        "mobilebert": MobileBertModel(mobile),
+        "fnet": FNetModel(FNetConfig(**sizes)),
+    }
+    return {name: randomised(model) for name, model in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "forward"),
+    [("bert", vectors), ("mobilebert", vectors), ("fnet", vectors_without_mask), ("bert", vectors_without_mask)],
+)
+def test_scores_of_any_model_do_not_depend_on_neighbours(models, name, forward):
+    tokenizer = tiny_tokenizer("wordpiece")
+    candidates, references = ([text[:60] for text in texts] for texts in real_pairs(12))
+    together = bert_score(candidates, references, FrozenEncoder(models[name], tokenizer, forward_fn=forward))["f1"]
+    single = FrozenEncoder(models[name], tokenizer, forward_fn=forward, batch_size=1)
+    pairs = zip(candidates, references, strict=True)
+    alone = [bert_score([candidate], [reference], single)["f1"] for candidate, reference in pairs]
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-6, rtol=0)
+
+
+def test_a_long_text_does_not_switch_the_frequencies_of_others():
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+    rope |= {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    config = tiny_config("phi3", rope_parameters=rope, original_max_position_embeddings=16)
+    model, tokenizer = randomised(AutoModel.from_config(config)), tiny_tokenizer("phi3")
+    texts = ["a cat sat", "hello", "the quick brown fox jumps over the lazy dog near a bank" * 2]
+    encoder = FrozenEncoder(model, tokenizer, num_layers=2)
+    alone = torch.cat([encoder.encode([text]).vectors[0] for text in texts])
+    torch.testing.assert_close(encoder.encode(texts).vectors[0], alone, atol=2e-6, rtol=0)
+    padded = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
+    mask = padded.attention_mask.bool()
+    soft = encoder.encode_soft(encoder.embedding_table("cpu")[padded.input_ids], mask)[0]
+    torch.testing.assert_close(soft[mask], alone, atol=2e-6, rtol=0)
+
+
+def test_a_model_is_probed_once_and_batched_by_equal_length_only_where_padding_matters(models):
+    calls = []
+
+    def counted(model, inputs):
+        calls.append(tuple(inputs["input_ids"].shape))
+        return vectors(model, {"input_ids": inputs["input_ids"]} if isinstance(model, FNetModel) else inputs)
+
+    texts = ["a", "a cat sat", "a dog ran"]
+    for name, batches in (("bert", [3]), ("fnet", [2, 1])):
+        encoder = FrozenEncoder(models[name], tiny_tokenizer("wordpiece"), forward_fn=counted)
+        assert calls[:5] == [(1, 21), (1, 4), (1, 4), (1, 2), (4, 21)]
+        calls.clear()
+        encoder.encode(texts)
+        assert [rows for rows, _ in calls] == batches
+        calls.clear()
+
+
+class ForwardsAll(BertModel):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+class DropsMask(BertModel):
+    def forward(self, **kwargs):
+        return super().forward(**kwargs | {"attention_mask": None})
+
+
+class TakesIdsOnly(BertModel):
+    def forward(self, input_ids):
+        return super().forward(input_ids)
+
+
+TEXTS = ["a", "a cat sat", "a dog ran", "the quick brown fox jumps over the lazy dog near a bank"]
+
+
+def without_names(forward):
+    """A patch such as a profiler's."""
+
+    def patched(self, *args, **kwargs):
+        return forward(self, *args, **kwargs)
+
+    return patched
+
+
+def with_class(model, kind):
+    made = kind(model.config).eval()
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+@pytest.mark.parametrize("kind", [ForwardsAll, DropsMask, TakesIdsOnly, "patched"])
+def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(models, kind, monkeypatch):
+    tokenizer = tiny_tokenizer("wordpiece")
+    plain = FrozenEncoder(models["bert"], tokenizer, num_layers=2)
+    expected = torch.cat([plain.encode([text]).vectors for text in TEXTS], 1)
+    if kind == "patched":
+        monkeypatch.setattr(BertModel, "forward", without_names(BertModel.forward))
+        model = copy.deepcopy(models["bert"])
+    else:
+        model = with_class(models["bert"], kind)
+    batches = []
+    encoder = FrozenEncoder(model, tokenizer, num_layers=2)
+    encoder.encode(["a", "b"])
+    encoder.backbone("cpu").register_forward_pre_hook(
+        lambda model, args, kwargs: batches.append(kwargs), with_kwargs=True
+    )
+    torch.testing.assert_close(encoder.encode(TEXTS).vectors, expected, atol=2e-6, rtol=0)
+    batches.clear()
+    encoder.encode(TEXTS)
+    assert len(batches) == (3 if kind is TakesIdsOnly else 1)
+    assert encoder.signature().split("|")[1:] == plain.signature().split("|")[1:]
+    if kind is TakesIdsOnly:
+        with pytest.raises(ValueError, match=r"TakesIdsOnly does not return the hidden states.*forward_fn="):
+            FrozenEncoder(model, tokenizer, num_layers=2, all_layers=True)
+        return
+    ids = [torch.tensor(row) for row in encoder.tokenizer(TEXTS).ids]
+    mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
+    embeds = encoder.embedding_table("cpu")[pad_sequence(ids, batch_first=True)]
+    torch.testing.assert_close(encoder.encode_soft(embeds, mask)[:, mask], expected, atol=2e-6, rtol=0)
+
+
+def test_a_forward_method_replaced_by_a_function_is_an_error(models):
+    """A copy would run the original model, whose layers are not cut and whose training goes on."""
+    model = copy.deepcopy(models["bert"])
+    model.forward = functools.partial(type(model).forward, model)  # copied with the model
+    expected = FrozenEncoder(models["bert"], tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
+    found = FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2).encode(TEXTS).vectors
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+    for module in (model, model.encoder.layer[0].attention):
+        replaced = module.forward
+        module.forward = lambda *args, forward=replaced, **kwargs: forward(*args, **kwargs)
+        with pytest.raises(ValueError, match=r"forward method of .* was replaced by a function"):
+            FrozenEncoder(model, tiny_tokenizer("wordpiece"), num_layers=2)
+        module.forward = replaced

@@ -27,10 +27,11 @@ from bertscore_tm.callbacks import BERTScoreCallback
 from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder.tokenization import cut_into_windows
 from bertscore_tm.encoder.vector_cache import VectorCache
-from bertscore_tm.functional import SCORES, bert_score
+from bertscore_tm.functional import SCORES
 from bertscore_tm.losses import BERTScoreReward, SoftBERTScoreLoss
 from tests.support.lightning_modules import chooser, trainer
-from tests.support.metric_batches import mean
+from tests.support.metric_batches import mean, per_pair
+from tests.support.metric_kinds import flat
 from tests.support.models import counted_texts, save_tiny_model, tiny_model
 from tests.support.texts import real_pairs
 
@@ -57,10 +58,6 @@ SEVERAL = [(preds, [[one, TARGET[i]] if i % 2 else [one] for i, one in enumerate
 
 # Other candidates for the same references.
 LATER = [([PREDS[(i + k + 3) % COUNT] for k in range(len(target))], target) for i, (_, target) in enumerate(BATCHES)]
-
-
-def flat(target: Iterable[Any]) -> list[str]:
-    return [text for given in target for text in ([given] if isinstance(given, str) else given)]
 
 
 def ids(encoder: FrozenEncoder, texts: Iterable[str]) -> Counter[tuple[int, ...]]:
@@ -97,13 +94,6 @@ def epoch(metric: BERTScore, batches: Iterable[tuple[Any, Any]] = BATCHES) -> di
     found: dict[str, Tensor] = metric.compute()
     metric.reset()
     return found
-
-
-def of_function(encoder: FrozenEncoder, *batches: tuple[Any, Any], **options: Any) -> dict[str, Tensor]:
-    """The function's scores of all batches together, for each pair."""
-    preds = [text for batch in batches for text in batch[0]]
-    target = [[given] if isinstance(given, str) else given for batch in batches for given in batch[1]]
-    return bert_score(preds, target, encoder, **options)
 
 
 def assert_close(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
@@ -215,7 +205,7 @@ def test_later_epochs_encode_candidates_only_and_score_the_same(tiny, encoded, k
     assert taken(encoded) == everything(encoder, batches) != alone
     if not of_encoder.get("all_layers"):
         idf = {name: options[name] for name in ("idf",) if name in options}
-        expected = of_function(encoder, *batches, **idf)
+        expected = per_pair(encoder, *batches, **idf)
         assert_close(first, expected if options.get("reduction") == "none" else mean(expected))
 
 
@@ -260,7 +250,7 @@ def test_texts_that_do_not_fit_are_encoded_again(encoded, share, all_layers):
         assert (again == set()) == (share >= 1)
     assert_close(epochs[0], expected)
     assert_same(epochs[2], epochs[0])
-    assert_close(epochs[1], of_function(encoder, *LATER))
+    assert_close(epochs[1], per_pair(encoder, *LATER))
 
 
 @pytest.mark.parametrize("user", ["metric", "function", "function with idf", "function with the idf of a corpus"])
@@ -270,7 +260,7 @@ def test_a_budget_of_zero_and_the_function_keep_nothing(only_new, encoded, user)
     idf = {"function with idf": True, "function with the idf of a corpus": TARGET}.get(user, False)
 
     def use() -> None:
-        epoch(metric) if user == "metric" else of_function(encoder, *BATCHES, idf=idf)
+        epoch(metric) if user == "metric" else per_pair(encoder, *BATCHES, idf=idf)
 
     together = [(flat(p for p, _ in BATCHES), flat(t for _, t in BATCHES))]
     expected = everything(encoder, BATCHES if user == "metric" else together)
@@ -306,7 +296,7 @@ def test_metrics_with_different_budgets(encoded):
     for batches in (second, first):
         epoch(small, batches)
         assert taken(encoded) == candidates_alone(encoder, batches)
-    assert_close(epoch(small, third), mean(of_function(encoder, *third)))
+    assert_close(epoch(small, third), mean(per_pair(encoder, *third)))
     assert bytes_within(encoder.cache(CPU)) == held
 
 
@@ -362,7 +352,7 @@ def test_an_error_while_encoding_leaves_complete_states(monkeypatch, at, cache_b
     """The model fails at one of its forward passes: of references, or of candidates with cached references."""
     encoder = own_encoder(batch_size=2)
     batches = [BATCHES[0], LATER[1]]
-    expected = of_function(encoder, *batches)
+    expected = per_pair(encoder, *batches)
     metrics = [BERTScore(encoder, reduction="none", cache_bytes=cache_bytes) for _ in range(2)]
     metrics[0].update(*batches[0])
     left, forward = [0], BertModel.forward

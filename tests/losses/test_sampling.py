@@ -182,16 +182,13 @@ def test_errors_name_the_argument(inputs, options, said):
         sample_with_log_probs(make_model("gpt2"), given, **{"num_samples": 2, "max_new_tokens": 2, **options})
 
 
-def test_models_in_ddp_are_refused():
-    wrapped, ids = DistributedDataParallel.__new__(DistributedDataParallel), torch.ones(3, 1, 2, dtype=torch.long)
+def test_wrong_models_inputs_and_shapes_are_refused():
+    model, ids = make_model("gpt2"), torch.ones(2, 3, 4, dtype=torch.long)
+    wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
     with pytest.raises(TypeError, match="model is wrapped in DDP, which averages gradients only of what runs"):
         sample_with_log_probs(wrapped, batch_of("left"), 2, max_new_tokens=2)
     with pytest.raises(TypeError, match="model is wrapped in DDP"):
         sequence_log_probs(wrapped, batch_of("left"), ids, ids.bool())
-
-
-def test_wrong_inputs_and_shapes_are_refused():
-    model, ids = make_model("gpt2"), torch.ones(2, 3, 4, dtype=torch.long)
     with pytest.raises(TypeError, match="inputs must be a mapping with input_ids and attention_mask, got a tensor"):
         sample_with_log_probs(model, batch_of("right")["input_ids"], 2, max_new_tokens=2)
     with pytest.raises(ValueError, match=r"one shape \(batch, sequences, tokens\) with batch 3, got \(2, 3, 4\)"):

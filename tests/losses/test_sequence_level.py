@@ -53,13 +53,14 @@ BOTH = pytest.mark.parametrize("kind", [0, 1], ids=["self-critical", "minimum-ri
 
 
 def slow_self_critical(log_probs, rewards, mask, baseline):
-    """One item after the other; without a baseline the mean of the other samples."""
+    """One item after the other; a baseline of items or samples, or without one the mean of the other samples."""
+    bars = None if baseline is None else baseline.view(len(rewards), -1).expand_as(rewards)
     losses = []
     for item in range(len(rewards)):
         row = []
         for sample, reward in enumerate(rewards[item].tolist()):
             others = [r for k, r in enumerate(rewards[item].tolist()) if k != sample]
-            bar = sum(others) / len(others) if baseline is None else baseline[item].item()
+            bar = sum(others) / len(others) if bars is None else bars[item, sample].item()
             row.append(-(reward - bar) * sum(kept(log_probs[item, sample], mask[item, sample])))
         losses.append(row)
     return torch.tensor(losses, dtype=torch.float64)
@@ -73,38 +74,23 @@ def slow_minimum_risk(log_probs, rewards, mask, alpha):
     return torch.tensor(losses, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("greedy", [True, False])
-def test_self_critical_loss_is_the_formula(greedy):
-    log_probs, rewards, mask = sequences(5, 3, 6)
-    baseline = noise(5, seed=9).sigmoid() if greedy else None
-    loss = self_critical_loss(log_probs, rewards, mask, baseline, reduction="none")
-    expected = slow_self_critical(log_probs, rewards, mask, baseline)
-    assert loss.dtype == torch.float64
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
-    for reduction, value in (("mean", expected.mean()), ("sum", expected.sum())):
-        torch.testing.assert_close(self_critical_loss(log_probs, rewards, mask, baseline, reduction), value)
-
-
-def test_a_baseline_may_differ_between_the_samples_of_an_item():
-    log_probs, rewards, mask = sequences(3, 3, 4)
-    baseline = noise(3, 3, seed=9)
-    loss = self_critical_loss(log_probs, rewards, mask, baseline, reduction="none")
-    for sample in range(3):
-        alone = self_critical_loss(
-            log_probs[:, sample], rewards[:, sample], mask[:, sample], baseline[:, sample], "none"
-        )
-        torch.testing.assert_close(loss[:, sample], alone)
-
-
-@pytest.mark.parametrize("alpha", [0.005, 1.0, 4.0])
-def test_minimum_risk_loss_is_the_formula(alpha):
+@pytest.mark.parametrize(
+    ("loss", "slow", "option"),
+    [
+        (self_critical_loss, slow_self_critical, None),
+        (self_critical_loss, slow_self_critical, noise(5, seed=9).sigmoid()),
+        (self_critical_loss, slow_self_critical, noise(5, 4, seed=9)),
+        *((minimum_risk_loss, slow_minimum_risk, alpha) for alpha in (0.005, 1.0, 4.0)),
+    ],
+    ids=["mean of the others", "baseline", "baseline of samples", "alpha 0.005", "alpha 1", "alpha 4"],
+)
+def test_losses_are_the_formulae(loss, slow, option):
     log_probs, rewards, mask = sequences(5, 4, 6)
-    loss = minimum_risk_loss(log_probs, rewards, mask, alpha, reduction="none")
-    expected = slow_minimum_risk(log_probs, rewards, mask, alpha)
-    assert loss.dtype == torch.float64
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
-    for reduction, value in (("mean", expected.mean()), ("sum", expected.sum())):
-        torch.testing.assert_close(minimum_risk_loss(log_probs, rewards, mask, alpha, reduction), value)
+    expected = slow(log_probs, rewards, mask, option)
+    for reduction, value in (("none", expected), ("mean", expected.mean()), ("sum", expected.sum())):
+        found = loss(log_probs, rewards, mask, option, reduction)
+        assert found.dtype == torch.float64
+        torch.testing.assert_close(found, value, rtol=1e-12, atol=1e-12)
 
 
 def test_normalized_by_length_the_mean_log_probability_takes_the_place_of_the_sum():

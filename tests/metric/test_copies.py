@@ -1,4 +1,4 @@
-"""Copies and merged metrics, a metric within a module, and the bytes of its states."""
+"""Copies and merged metrics, and the bytes of their states."""
 
 from __future__ import annotations
 
@@ -68,13 +68,6 @@ def test_merge_state_of_something_else(encoder):
     assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, idf=sents)))
     metric.merge_state(updated(BERTScore(encoder, idf=tuple(reversed(sents))), SECOND))
     assert_equal(metric.compute(), mean(per_pair(encoder, FIRST, SECOND, idf=sents)))
-
-
-def test_holds_no_module_and_no_parameter(encoder):
-    metric = updated(BERTScore(encoder), FIRST)
-    assert list(metric.parameters()) == list(metric.buffers()) == list(metric.children()) == []
-    flags = (BERTScore.higher_is_better, BERTScore.is_differentiable, BERTScore.full_state_update)
-    assert flags == (True, False, False)
 
 
 @pytest.mark.parametrize("idf", [False, True])

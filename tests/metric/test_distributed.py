@@ -1,14 +1,19 @@
-"""The metric on several ranks: scores of one process, few bytes, uneven updates, errors, and calls by hand."""
+"""The metric on several ranks: scores of one process, few bytes, uneven updates, errors, calls by hand, dead ranks."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import chain, product
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection, SumMetric
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
@@ -19,7 +24,7 @@ from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.scoring.rescaling import LayerBaseline
-from tests.support.ranks import run_ranks
+from tests.support.ranks import run_ranks, run_separate_ranks
 from tests.support.texts import real_pairs, several_references
 
 pytestmark = [
@@ -30,7 +35,7 @@ pytestmark = [
 
 TOLERANCE = 1e-6
 LAYERS = 2
-SIZES = (1, 12)
+SIZES = (1, 7)
 # Whether idf, several references, all layers: every pair of two of them in every combination.
 KINDS = [(False, False, False), (True, True, False), (True, False, True), (False, True, True)]
 Data = dict[bool, tuple[list[str], list[Any]]]
@@ -126,12 +131,12 @@ class Counted:
 
         FrozenEncoder.encode, TextTokenizer.__call__ = counted_encode, counted_tokenize
         for name, position in (("all_gather", 1), ("all_reduce", 0)):
-            setattr(torch.distributed, name, self._counted(name, position))
+            setattr(dist, name, self._counted(name, position))
         for name in ("all_gather_into_tensor", "all_gather_object", "broadcast", "gather", "reduce", "send"):
-            setattr(torch.distributed, name, self._unexpected)
+            setattr(dist, name, self._unexpected)
 
     def _counted(self, name: str, position: int) -> Callable[..., Any]:
-        function = getattr(torch.distributed, name)
+        function = getattr(dist, name)
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.collectives.append(name)
@@ -167,7 +172,7 @@ def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict
         "confidence": {"confidence": 0.9},
     }
     found = {}
-    for (name, settings), count, long, indexed in product(options.items(), (10, 30), (False, True), (False, True)):
+    for (name, settings), count, long, indexed in product(options.items(), (4, 12), (False, True), (False, True)):
         preds, target = ([text * (3 if long else 1) for text in side[:count]] for side in pairs)
         # Two numbers in common, of which each is sent by both ranks before it is found to be the same.
         indices = [rank * (count - 2) + i for i in range(count)] if indexed else None
@@ -180,7 +185,7 @@ def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict
 
 
 def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
-    reports = run_ranks(count_all, 2, minilm, texts(30)[False])
+    reports = run_ranks(count_all, 2, minilm, texts(12)[False])
     vocabulary = FrozenEncoder(minilm, num_layers=1).tokenizer.vocab_size
     per_score, per_index, per_token_id = 3 * 4, 8, 8
     # Counts and settings: of a fixed size. Before each gathering the length of what is to come.
@@ -195,8 +200,8 @@ def test_bytes_grow_with_pairs_and_vocabulary_alone(minilm):
         assert sent >= header + frequencies + per_score * (count - 2)
         assert found[name, count, True, indexed] == sent, "bytes do not depend on the number of tokens"
         assert reports[1][name, count, long, indexed][1] == reports[0][name, count, long, indexed][1]
-    assert found["idf", 30, False, True] - found["idf", 10, False, True] == (per_score + per_index) * 20
-    assert found["mean", 30, False, False] == found["corpus", 30, False, False] == found["none", 30, True, False]
+    assert found["idf", 12, False, True] - found["idf", 4, False, True] == (per_score + per_index) * 8
+    assert found["mean", 12, False, False] == found["corpus", 12, False, False] == found["none", 12, True, False]
 
 
 # --- as in training
@@ -232,13 +237,6 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
         metric.update(*part(data, [5 + rank]))
         found["fourth"] = metric.compute()
 
-        on_step = BERTScore(encoder, idf=idf, reduction="none", dist_sync_on_step=True)
-        found["steps"] = [on_step(*part(data, [2 * step + rank])) for step in range(2)]
-        found["epoch"] = on_step.compute()
-        local = BERTScore(encoder, idf=idf, reduction="none", sync_on_compute=False)
-        local.update(*part(data, [0, 1] if rank == 0 else [2]))
-        found["local"] = local.compute()
-
         # Some ranks pass indices and others do not: an error on every rank, after which all continue.
         mixed = BERTScore(encoder, idf=idf, reduction="none")
         mixed.update(*part(data, [rank]), indices=[rank] if rank == 0 else None)
@@ -246,7 +244,7 @@ def use_as_in_training(rank: int, model: str, data: tuple[list[str], list[str]])
             mixed.compute()
         assert num_pairs(mixed) == 1
         # A step with an error loses nothing and leaves the metric synchronising.
-        on_step.reset()
+        on_step = BERTScore(encoder, idf=idf, reduction="none", dist_sync_on_step=True)
         on_step.update(*part(data, [rank]))
         with pytest.raises(TypeError):
             on_step([None], ["a"])
@@ -301,15 +299,11 @@ def test_as_in_training(minilm):
                 "second": [0, 1, 2, 3, 4],
                 "third": [0, 1, 2, 3, 4],
                 "fourth": [0, 1, 5, 2, 3, 4, 6],
-                "epoch": [0, 2, 1, 3],
-                "local": [[0, 1], [2]][rank],
                 "after bad step": [0, 1],
                 "repaired": [0, 2, 1, 3],
             }
             for name, numbers in wanted.items():
                 assert deviation(found[name], expected(encoder, idf, numbers)) <= TOLERANCE, (idf, rank, name)
-            for step, value in enumerate(found["steps"]):
-                assert deviation(value, expected(encoder, idf, [2 * step, 2 * step + 1])) <= TOLERANCE
     # Only the first rank speaks, with the counts of all.
     assert [text.split()[:2] for text in reports[0]["warnings"]] == [["2", "candidates"], ["2", "texts"]]
     assert reports[1]["warnings"] == []
@@ -368,3 +362,75 @@ def test_sync_and_compute_by_hand_as_in_torchmetrics(minilm):
         assert report["sync compute compute", False][1][1][1]["f1"].shape == (2,)
         assert report["sync sync unsync unsync compute", False][1][-1][1]["f1"].shape == (1,)
         assert report["sync compute compute", True][1][1][1] is TorchMetricsUserError
+
+
+# --- a rank whose other rank dies or is silent ends with an error and keeps its pairs
+
+SHARES = ([0, 1, 2, 3], [4, 5, 6])
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_after_collectives(count: int) -> None:
+    """Let this process take part in so many collectives and die before the next."""
+    left = [count]
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            if left[0] == 0:
+                die()
+            left[0] -= 1
+            return function(*args, **kwargs)
+
+        return collective
+
+    for name in ("all_gather", "all_reduce", "barrier"):
+        setattr(dist, name, dying(getattr(dist, name)))
+
+
+def compute_without_the_other_rank(
+    rank: int, report: dict[str, Any], model: str, pairs: Any, idf: bool, other: str
+) -> None:
+    """Rank 0 computes; the other rank dies or never calls ``compute``."""
+    # A rank that dies is noticed at once, a silent one after this time.
+    group = dist.new_group(timeout=timedelta(seconds=1 if other == "is silent" else 60))
+    encoder = FrozenEncoder(model, num_layers=LAYERS)
+    metric = BERTScore(encoder, idf=idf, process_group=group)
+    metric.update(*part(pairs, SHARES[rank]))
+    # Lets both come this far, so that it is the metric's own collectives that fail.
+    dist.barrier()
+    if (rank, other) == (1, "dies within compute"):
+        # A gather of torchmetrics takes three: the first is complete, and the document frequencies are not.
+        die_after_collectives(3)
+    while (rank, other) == (1, "is silent"):
+        time.sleep(60)
+    try:
+        metric.compute()
+    except Exception as error:
+        report["error"] = (type(error).__name__, str(error))
+        alone = BERTScore(encoder, idf=idf, sync_on_compute=False)
+        alone.merge_state(metric)
+        report["own"] = alone.compute()
+        raise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("idf", "other"),
+    [(False, "is silent"), (True, "dies within compute")],
+)
+def test_a_rank_without_the_other_ends_with_an_error_and_its_pairs(minilm, idf, other):
+    pairs = real_pairs(7)
+    endless = (1,) if other == "is silent" else ()
+    first, second = run_separate_ranks(compute_without_the_other_rank, 2, minilm, pairs, idf, other, endless=endless)
+    assert second.exit_code == -signal.SIGKILL
+    # A killed rank has the exit code of its signal, and this one ended by itself.
+    assert first.exit_code == 1
+    kind, message = first.report["error"]
+    print(f"{other}: {kind}: {message}")
+    assert kind in ("RuntimeError", "DistBackendError", "DistNetworkError")
+    wanted = bert_score(*part(pairs, SHARES[0]), FrozenEncoder(minilm, num_layers=LAYERS), idf=idf)
+    for name in SCORES:
+        assert first.report["own"][name].item() == pytest.approx(wanted[name].mean().item(), abs=1e-6)

@@ -20,7 +20,7 @@ from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.statistics import mean_interval
-from tests.support.metric_kinds import LAYERS, MAPPING, TOLERANCE, VOCABULARY
+from tests.support.metric_kinds import LAYERS, MAPPING, VOCABULARY, assert_close
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
 
@@ -50,11 +50,6 @@ def updated(metric: BERTScore, preds: Sequence[str] = PREDS, target: Sequence[An
 
 def stacked(found: Mapping[str, Tensor]) -> Tensor:
     return torch.stack([found[name] for name in SCORES])
-
-
-def assert_close(found: Tensor, wanted: Tensor, tolerance: float = TOLERANCE) -> None:
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, wanted.float(), rtol=0, atol=tolerance)
 
 
 def mean(scores: Tensor) -> Tensor:
@@ -197,12 +192,6 @@ def test_an_interval_has_the_range_of_scores_and_needs_two_pairs(encoder, tmp_pa
     assert all(one[name].shape == () and one[name].isnan() for name in INTERVAL)
 
 
-@pytest.mark.parametrize("confidence", [0, 1.0, -0.1, 95, math.nan, math.inf])
-def test_impossible_confidence(encoder, confidence):
-    with pytest.raises(ValueError, match="confidence must be between 0 and 1, got"):
-        BERTScore(encoder, confidence=confidence)
-
-
 # --- other settings
 
 
@@ -223,6 +212,9 @@ def test_impossible_settings(encoder):
     for score in ("F1", "hash", "", 1, ["f1"], True):
         with pytest.raises(ValueError, match=r"component=.* is not one of 'precision', 'recall', 'f1'"):
             BERTScore(encoder, component=score)
+    for confidence in (0, 1.0, -0.1, 95, math.nan, math.inf):
+        with pytest.raises(ValueError, match="confidence must be between 0 and 1, got"):
+            BERTScore(encoder, confidence=confidence)
     with pytest.raises(ValueError, match=r"component='recall' computes a single tensor.*confidence=0.9: remove one"):
         BERTScore(encoder, component="recall", confidence=0.9)
 

@@ -30,7 +30,7 @@ from tests.support.texts import real_pairs
 VOCABULARY = 30522
 LAYERS = 2
 # Odd, so that two processes get one example twice.
-COUNT = 7
+COUNT = 5
 # The first loads the encoder within its context.
 PRECISIONS = ("bf16-true", "bf16-mixed", "32-true")
 OWN = {"generator.0.weight", "generator.1.weight", "generator.1.bias"}

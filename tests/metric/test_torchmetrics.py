@@ -8,7 +8,7 @@ import inspect
 import io
 import pickle
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ def live(rank: int, world_size: int, metric: BERTScore, batches: Sequence[tuple[
     for name in ("is_differentiable", "higher_is_better", "full_state_update", "plot_lower_bound"):
         with pytest.raises(RuntimeError, match=name):
             setattr(metric, name, None)
+    assert (metric.higher_is_better, metric.is_differentiable, metric.full_state_update) == (True, False, False)
+    assert list(metric.parameters()) == list(metric.buffers()) == list(metric.children()) == []
     assert metric.state_dict() == {}
     held = metric.update_count
     metric.persistent(True)
@@ -153,7 +155,7 @@ def live_in_ranks(rank: int, world_size: int, pickled: bytes, data: dict[str, li
     for name, (by_rank, on_step, local) in metrics.items():
         batches = data[name]
         report[name, "rank"] = live(rank, world_size, by_rank, batches)
-        report[name, "step"] = live(rank, world_size, on_step, batches)
+        report[name, "step"] = [on_step(*batch) for batch in batches[rank::world_size]], on_step.compute()
         # A metric that never synchronises by itself does so on request.
         for batch in batches[rank::world_size]:
             local.update(*batch)
@@ -173,8 +175,10 @@ def live_in_ranks(rank: int, world_size: int, pickled: bytes, data: dict[str, li
     return report
 
 
-@pytest.fixture(scope="module")
-def reports(workshop) -> list[dict[str, Any]]:
+# One test for all kinds, as the ranks take longer to start than a kind takes, and each worker would start them.
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_processes(workshop):
     metrics, data = {}, {}
     for name, made in KINDS.items():
         data[name] = [workshop.batch(made, numbers) for numbers in BATCHES]
@@ -183,27 +187,20 @@ def reports(workshop) -> list[dict[str, Any]]:
         for metric in metrics[name]:
             metric.update(*workshop.batch(made, HELD))
     # Pickled here, as a tensor takes a file descriptor on its way to a process, of which there are not so many.
-    return run_ranks(live_in_ranks, 2, 2, pickle.dumps(metrics), data, timeout_s=120)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@every_kind
-def test_two_processes(workshop, reports, name):
-    made = KINDS[name]
+    reports = run_ranks(live_in_ranks, 2, 2, pickle.dumps(metrics), data, timeout_s=120)
     shares = [HELD + list(chain(*BATCHES[rank::2])) for rank in range(2)]
-    for how in ("rank", "step"):
-        for rank, report in enumerate(reports):
-            found = report[name, how]
-            for step, value in enumerate(found["steps"]):
-                numbers = BATCHES[2 * step : 2 * step + 2]
-                workshop.check(value, made, chain(*numbers) if how == "step" else numbers[rank])
-            workshop.check(found["result"], made, chain(*shares))
-            assert equal(found["result"], reports[0][name, how]["result"])
-            assert all(equal(other, found["result"], TOLERANCE) for other in found["results"])
-            for other in found["reset"]:
-                workshop.check(other, made, chain(*BATCHES[-2:]))
-    for rank, report in enumerate(reports):
+    for (name, made), (rank, report) in product(KINDS.items(), enumerate(reports)):
+        print(f"{name}, rank {rank}")
+        found, (steps, result) = report[name, "rank"], report[name, "step"]
+        for step, (own, of_all) in enumerate(zip(found["steps"], steps, strict=True)):
+            numbers = BATCHES[2 * step : 2 * step + 2]
+            workshop.check(own, made, numbers[rank])
+            workshop.check(of_all, made, chain(*numbers))
+        workshop.check(found["result"], made, chain(*shares))
+        assert equal(found["result"], reports[0][name, "rank"]["result"])
+        assert all(equal(other, found["result"], TOLERANCE) for other in (*found["results"], result))
+        for other in found["reset"]:
+            workshop.check(other, made, chain(*BATCHES[-2:]))
         workshop.check(report[name, "local"], made, shares[rank])
         workshop.check(report[name, "synced"], made, chain(*shares))
 

@@ -1,4 +1,4 @@
-"""Scores without the special tokens around texts: against a plain loop, torchmetrics, and vectors that include them."""
+"""Scores with and without the special tokens around texts, against a plain loop, and without them torchmetrics."""
 
 import json
 import math
@@ -27,22 +27,27 @@ def content_encoder(minilm):
     return FrozenEncoder(minilm, num_layers=LAYER, exclude_special_tokens=True)
 
 
-def plain_f1(folder, candidates, references, idf):
-    """F1 of every layer from the hidden states of transformers, without the first and last position of each text."""
+def plain_f1(folder, candidates, references, idf, excluded):
+    """F1 of every layer from the hidden states of transformers, with or without the first and last position."""
+    kept = slice(1, -1) if excluded else slice(None)
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
 
     def encode(text):
         inputs = tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             states = model(**inputs, output_hidden_states=True).hidden_states[: LAYER + 1]
-        vectors = torch.stack(states)[:, 0, 1:-1]
-        return inputs["input_ids"][0, 1:-1].tolist(), vectors / vectors.norm(dim=-1, keepdim=True)
+        vectors = torch.stack(states)[:, 0, kept]
+        return inputs["input_ids"][0, kept].tolist(), vectors / vectors.norm(dim=-1, keepdim=True)
 
     documents = [set(encode(text)[0]) for several in references for text in several]
 
+    def weight(token):
+        if idf:
+            return math.log((len(documents) + 1) / (sum(token in document for document in documents) + 1))
+        return 0.0 if token in (tokenizer.cls_token_id, tokenizer.sep_token_id) else 1.0
+
     def weights(ids):
-        counts = [sum(token in document for document in documents) for token in ids]
-        return torch.tensor([math.log((len(documents) + 1) / (count + 1)) if idf else 1.0 for count in counts])
+        return torch.tensor([weight(token) for token in ids])
 
     columns = []
     for candidate, several in zip(candidates, references, strict=True):
@@ -59,15 +64,16 @@ def plain_f1(folder, candidates, references, idf):
 
 
 @pytest.mark.parametrize("idf", [False, True])
-def test_scores_equal_a_plain_loop(minilm, pairs, idf):
+@pytest.mark.parametrize("excluded", [False, True])
+def test_scores_equal_a_plain_loop(minilm, pairs, idf, excluded):
     candidates, references = ([" ".join(text.split()[:12]) for text in side[:9]] for side in pairs)
     lists = several_references(references)
     layers = {"num_layers": LAYER, "all_layers": True}
-    without = FrozenEncoder(minilm, **layers, exclude_special_tokens=True)
-    found = bert_score(candidates, lists, without, idf=idf)["f1"]
-    torch.testing.assert_close(found, plain_f1(minilm, candidates, lists, idf), atol=1e-6, rtol=0)
-    assert (found - bert_score(candidates, lists, FrozenEncoder(minilm, **layers), idf=idf)["f1"]).abs().max() > 1e-3
-    metric = BERTScore(without, reduction="none", idf=idf)
+    encoder, other = (FrozenEncoder(minilm, **layers, exclude_special_tokens=x) for x in (excluded, not excluded))
+    found = bert_score(candidates, lists, encoder, idf=idf)["f1"]
+    torch.testing.assert_close(found, plain_f1(minilm, candidates, lists, idf, excluded), atol=1e-6, rtol=0)
+    assert (found - bert_score(candidates, lists, other, idf=idf)["f1"]).abs().max() > 1e-3
+    metric = BERTScore(encoder, reduction="none", idf=idf)
     metric.update(candidates[:4], lists[:4])
     metric.update(candidates[4:], lists[4:])
     torch.testing.assert_close(metric.compute()["f1"], found, atol=1e-6, rtol=0)

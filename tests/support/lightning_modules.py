@@ -119,21 +119,11 @@ class Quality(Chooser):
         ], references
 
 
-class Silent(Chooser):
-    """A Chooser whose steps return None: its texts come from ``generate``."""
-
-    def evaluation_step(self, batch: Tensor, batch_idx: int, dataloader_idx: int = 0) -> None:
-        return None
-
-    validation_step = evaluation_step
-    test_step = evaluation_step
-
-
 class Returns(Chooser):
     """A Chooser whose steps return a given value."""
 
-    def __init__(self, choices: Sequence[str], references: Sequence[Any], returned: Any) -> None:
-        super().__init__(choices, references)
+    def __init__(self, choices: Sequence[str], references: Sequence[Any], returned: Any = None, **options: Any) -> None:
+        super().__init__(choices, references, **options)
         self.returned = returned
 
     def evaluation_step(self, batch: Tensor, batch_idx: int, dataloader_idx: int = 0) -> Any:
@@ -141,6 +131,10 @@ class Returns(Chooser):
 
     validation_step = evaluation_step
     test_step = evaluation_step
+
+
+class Silent(Returns):
+    """A Chooser whose steps return None: its texts come from ``generate``."""
 
 
 class Logs(pl.LightningModule):

@@ -173,7 +173,7 @@ def flat(target: Iterable[Any]) -> list[str]:
 
 def assert_close(found: Tensor, wanted: Tensor) -> None:
     assert (found.dtype, found.shape, found.requires_grad) == (torch.float32, wanted.shape, BERTScore.is_differentiable)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(found, wanted.float(), rtol=0, atol=TOLERANCE)
 
 
 def check_interval(found: dict[str, Tensor], f1: np.ndarray, confidence: float) -> None:

@@ -144,19 +144,6 @@ EVERY_FAMILY = {
     "xlm-roberta-xl": "xlm-roberta",
     "xlnet": "xlnet",
 }
-# A selection, for tests that need a cls and a sep token or are too slow for all families.
-FAMILIES = (
-    "bert",
-    "roberta",
-    "distilbert",
-    "mpnet",
-    "electra",
-    "deberta",
-    "deberta-v2",
-    "camembert",
-    "xlm-roberta",
-)
-
 
 _DECODERS: dict[str, Any] = {
     "bytes": decoders.ByteLevel,
