@@ -61,17 +61,6 @@ def run(pairs, encoder, folder, right, stopping, *more, **options):
     return module.epochs, record.scores
 
 
-def test_noise_stops(pairs, shallow, tmp_path):
-    plain, noise = run(pairs, shallow, tmp_path, noise_around_a_plateau(), BERTScoreEarlyStopping(patience=3))
-    assert plain == EPOCHS  # each record starts the patience anew
-    assert [noise.index(max(noise[: k + 1])) for k in (0, 3, 6, 9, 12)] == [0, 3, 6, 9, 12]
-    doubting = BERTScoreEarlyStopping(patience=3, significance=0.05)
-    stopped, _ = run(pairs, shallow, tmp_path, noise_around_a_plateau(), doubting)
-    assert stopped == 4
-    assert doubting.best_score.item() == pytest.approx(noise[0], abs=1e-6)
-    assert "did not improve in the last 3 records" in doubting.stopping_reason_message
-
-
 class Watch(pl.Callback):
     """Keeps the pairs of every validation, and what was decided on them."""
 
