@@ -64,6 +64,13 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread_in_folders(request):
+    """The models of all tests in these folders are small."""
+    if request.path.parent.name in {"callbacks", "compat", "package", "plotting", "report"}:
+        request.getfixturevalue("one_thread")
+
+
 @pytest.fixture(scope="session")
 def minilm() -> str:
     """Folder of the real encoder: all-MiniLM-L6-v2, 6 layers, 384 wide."""

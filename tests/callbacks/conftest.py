@@ -9,17 +9,18 @@ import pytest
 # Imports of seconds are inside functions, as in the conftest.py above.
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread(one_thread):
-    """The models of these tests are small."""
-
-
 @pytest.fixture(scope="module")
 def few(pairs):
     """The examples of the runs."""
     from tests.support.callback_runs import COUNT
 
     return tuple(side[:COUNT] for side in pairs)
+
+
+@pytest.fixture(scope="module")
+def short_pairs(pairs):
+    """Real pairs, cut short: alignments of long texts take long to draw."""
+    return tuple([" ".join(text.split()[:8]) for text in side] for side in pairs)
 
 
 @pytest.fixture(scope="module")

@@ -78,20 +78,6 @@ def test_values_lie_between_the_ends_and_reach_them(start, end, position, delay,
     assert value == pytest.approx(expected[shape])
 
 
-def test_every_step_has_its_value(encoder):
-    """Eight steps of two schedules, of which one starts after two; the values by hand."""
-    module = Watched(encoder)
-    schedules = (
-        AttributeSchedule(TEMPERATURE, 1.0, 0.2, total_iters=8),
-        AttributeSchedule(WEIGHT, 1.0, 0.5, total_iters=6, delay=2, shape="cosine"),
-    )
-    assert len({one.state_key for one in schedules}) == 2
-    fit(module, *schedules, max_epochs=2)
-    half = [0.5 + 0.5 * (1 + math.cos(math.pi * k / 4)) / 2 for k in range(4)]
-    assert [t for t, _ in module.seen] == pytest.approx([1.0 - 0.1 * k for k in range(8)])
-    assert [w for _, w in module.seen] == pytest.approx([1.0, 1.0, *half, 0.5, 0.5], abs=1e-6)
-
-
 def test_default_length_is_all_of_training(encoder):
     module = Watched(encoder)
     fit(module, AttributeSchedule(TEMPERATURE, 1.0, 0.25, shape="exponential"), max_epochs=2)

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback
-from tests.support.callback_runs import COUNT, History, logged, whole_weights
+from tests.support.callback_runs import COUNT, logged, whole_weights
 from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer
 
 
@@ -59,26 +59,6 @@ def test_run_continues_from_the_best_checkpoint(pairs, shallow, tmp_path):
     assert torch.equal(whole_weights(resumed), last)
     assert again.best_model_score.item() == max(scores)
     assert again.best_model_path == checkpoint.best_model_path
-
-
-def test_checkpoints_after_so_many_steps(pairs, shallow, tmp_path):
-    """Lightning saves them before the validation of that step, except where there was none yet, or an epoch ends."""
-    checkpoint = ModelCheckpoint(
-        tmp_path, "{step}", monitor="val_bertscore_f1", mode="max", every_n_train_steps=2, save_top_k=2
-    )
-    module, history = chooser(pairs, count=COUNT), History()
-    callbacks = [checkpoint, BERTScoreCallback(BERTScore(shallow)), history]
-    trainer(tmp_path, callbacks, val_check_interval=1, max_epochs=3).fit(module)
-    scores = {step: scores[-1] for step, scores, _ in history.seen}
-    assert list(scores) == list(range(1, 10))
-    assert len(set(scores.values())) > 4
-    saved = best_scores(checkpoint)
-    assert len(saved) == 2
-    for name, score in saved.items():
-        step = int(name.removeprefix("step=").removesuffix(".ckpt"))
-        assert step % 2 == 0
-        assert score in (scores[step - 1], scores[step])
-    assert checkpoint.best_model_score.item() == max(saved.values())
 
 
 # Learning rates

@@ -5,17 +5,15 @@ Every check sees a newly logged value, so the two must not differ.
 
 from __future__ import annotations
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
-from torch import nn
 
 from bertscore_tm.callbacks import BERTScoreEarlyStopping
-from tests.support.lightning_modules import loader, trainer
+from tests.support.lightning_modules import Logs, loader, trainer
 
 NAN, INF = float("nan"), float("inf")
 KINDS = (EarlyStopping, BERTScoreEarlyStopping)
@@ -23,36 +21,17 @@ KINDS = (EarlyStopping, BERTScoreEarlyStopping)
 PLAIN = {"mode": "min", "patience": 3, "check_on_train_epoch_end": None}
 
 
-class Script(pl.LightningModule):
-    """Logs the next value of each key whenever a hook runs; an epoch has four steps."""
+class Script(Logs):
+    """Logs the next value of each key whenever the hook runs; an epoch has four steps."""
 
-    def __init__(self, values, hook="on_validation_epoch_end", times=0):
-        super().__init__()
-        self.values, self.hook, self.times = values, hook, times
-        self.layer = nn.Linear(1, 1)
+    times = 0
 
-    def play(self, hook):
+    def log_value(self, hook):
         if hook != self.hook or self.trainer.sanity_checking:
             return
         for key, values in self.values.items():
             self.log(key, torch.tensor(float(values[min(self.times, len(values) - 1)])))
         self.times += 1
-
-    def training_step(self, batch, batch_idx):
-        self.play("training_step")
-        return self.layer(batch.float()[:, None]).sum()
-
-    def validation_step(self, batch, batch_idx):
-        self.play("validation_step")
-
-    def on_validation_epoch_end(self):
-        self.play("on_validation_epoch_end")
-
-    def on_train_epoch_end(self):
-        self.play("on_train_epoch_end")
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
 
     def train_dataloader(self):
         return loader(4, batch_size=1)
@@ -80,7 +59,7 @@ def outcome(stopping, run):
 
 def run_of(folder, callbacks, values, hook="on_validation_epoch_end", **arguments):
     run = trainer(folder, callbacks, **({"max_epochs": 8} | arguments))
-    run.fit(Script(values if isinstance(values, dict) else {"key": values}, hook))
+    run.fit(Script(values if isinstance(values, dict) else {"key": values}, hook=hook))
     return run
 
 

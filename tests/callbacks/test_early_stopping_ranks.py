@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.strategies import DDPStrategy
 
@@ -64,8 +63,8 @@ def stopped(stopping):
     }
 
 
-def outcome(kind, folder, values, **arguments):
-    stopping, module = kind("score", mode="max", **{"patience": 2} | arguments), Differing(values)
+def outcome(folder, values, **arguments):
+    stopping, module = BERTScoreEarlyStopping("score", mode="max", **{"patience": 2} | arguments), Differing(values)
     run = trainer(folder, [stopping], max_epochs=6, **two_devices())
     run.fit(module)
     return stopped(stopping) | {"epochs": run.current_epoch}
@@ -73,11 +72,10 @@ def outcome(kind, folder, values, **arguments):
 
 def disagree(rank, report, folder):
     for name, (values, arguments, *_) in DISAGREEMENTS.items():
-        report[name] = outcome(BERTScoreEarlyStopping, folder, values, **arguments)
-    report["lightning"] = outcome(EarlyStopping, folder, (RISING, FALLING))
+        report[name] = outcome(folder, values, **arguments)
     for name, values in {"one lacks it": (RISING, NONE), "all lack it": (NONE, NONE)}.items():
         try:
-            report[name] = outcome(BERTScoreEarlyStopping, folder, values)
+            report[name] = outcome(folder, values)
         except RuntimeError as error:
             report[name] = str(error)
     said = []
@@ -86,7 +84,7 @@ def disagree(rank, report, folder):
     logger = logging.getLogger("lightning.pytorch.callbacks.early_stopping")
     logger.addHandler(handler)
     for only_first in (False, True):
-        outcome(BERTScoreEarlyStopping, folder, (RISING, FALLING), verbose=True, log_rank_zero_only=only_first)
+        outcome(folder, (RISING, FALLING), verbose=True, log_rank_zero_only=only_first)
         report["said", only_first] = said.copy()
         said.clear()
     pair = [BERTScoreEarlyStopping("score", patience=2), BERTScoreEarlyStopping("score", patience=1, mode="min")]
@@ -113,12 +111,6 @@ def test_all_ranks_report_the_reason_of_the_first_that_stops(ranks, name):
         assert one["waited"] == waited[rank]
         assert one["state"]["stopping_reason"] == EarlyStoppingReason[reason].value
     assert ranks[0][name]["message"] == ranks[1][name]["message"]
-
-
-def test_lightning_gives_other_ranks_no_reason(ranks):
-    """What ours is measured against."""
-    assert [one["lightning"]["reason"].name for one in ranks] == ["NOT_STOPPED", "PATIENCE_EXHAUSTED"]
-    assert ranks[0]["lightning"]["message"] != ranks[1]["lightning"]["message"]
 
 
 def test_key_missing_on_a_rank_is_an_error_on_all(ranks):

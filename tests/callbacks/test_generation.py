@@ -19,6 +19,7 @@ from bertscore_tm.callbacks import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional import bert_score
 from tests.support.callback_runs import generator
+from tests.support.lightning_modules import WithModel
 from tests.support.models import EVERY_FAMILY, tiny_tokenizer
 from tests.support.texts import real_pairs
 
@@ -33,15 +34,6 @@ def tokenizer_of(family):
 
 def model_of(family):
     return generator(family)[0]
-
-
-class Module(pl.LightningModule):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def validation_step(self, batch, batch_idx):
-        pass
 
 
 def padded(rows, value, side="right"):
@@ -77,7 +69,7 @@ def test_encoder_decoders(family, texts_as_target):
     batch["summary"] = [[text, "another"] for text in REFERENCES]
     options = {"target_key": "summary", "return_dict_in_generate": True} if texts_as_target else {}
     generate = Seq2SeqGenerate(tokenizer, max_new_tokens=6, num_beams=1, do_sample=False, **options)
-    preds, target = generate(Module(model), batch)
+    preds, target = generate(WithModel(model), batch)
     expected = one_by_one(model, rows, max_new_tokens=6, num_beams=1)
     assert preds == tokenizer.batch_decode(expected, skip_special_tokens=True)
     assert len(set(preds)) > 1
@@ -117,7 +109,7 @@ def test_decoders(family, kind):
         batch = {**inputs_of(rows, side=kind), "labels": labels_of(tokenizer)}
         options |= {"prompt_key": "input_ids", "return_dict_in_generate": kind == "left"}
     generate = CausalGenerate(tokenizer, **options)
-    preds, target = generate(Module(model), batch)
+    preds, target = generate(WithModel(model), batch)
     prompts = TEXTS if kind == "texts" else tokenizer.batch_decode(rows, skip_special_tokens=True)
     assert generate.inputs(batch) == prompts
     expected = one_by_one(model, rows, max_new_tokens=5)
@@ -130,6 +122,14 @@ def test_decoders(family, kind):
     assert tokenizer.padding_side == side
 
 
+def without_labels(batch):
+    return {key: value for key, value in batch.items() if key != "labels"}
+
+
+def cut(batch):
+    return batch | {"labels": batch["labels"][:, 1:]}
+
+
 def separate(batch):
     return batch | {"labels": batch["labels"].roll(1, 0)}
 
@@ -138,30 +138,29 @@ def shifted(batch):
     return batch | {"labels": nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
 
 
+OTHER_IDS = "labels other than the ids at their positions"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda batch: {key: value for key, value in batch.items() if key != "labels"}, "the batch has no labels"),
-        (
-            lambda batch: batch | {"labels": batch["labels"][:, 1:]},
-            r"labels of shape \(4, \d+\) for ids of shape \(4, \d+\)",
-        ),
-        (separate, "labels other than the ids at their positions"),
-        (shifted, "labels other than the ids at their positions"),
+        (without_labels, "the batch has no labels"),
+        (cut, r"labels of shape \(4, \d+\) for ids of shape \(4, \d+\)"),
+        (separate, OTHER_IDS),
+        (shifted, OTHER_IDS),
     ],
-    ids=["none", "other shape", "separate", "shifted"],
 )
 def test_the_end_of_the_prompt_is_never_guessed(change, said):
     tokenizer, batch = tokenizer_of("gpt2"), change(chat_batch(tokenizer_of("gpt2")))
     with pytest.raises(MisconfigurationException, match=said + ".*pass prompt_key='input_ids' if these are prompts"):
-        CausalGenerate(tokenizer, target_key="answer")(Module(model_of("gpt2")), batch)
+        CausalGenerate(tokenizer, target_key="answer")(WithModel(model_of("gpt2")), batch)
     alone = CausalGenerate(tokenizer, prompt_key="input_ids", target_key="answer").inputs(batch)
     whole = [row[kept.bool()] for row, kept in zip(batch["input_ids"], batch["attention_mask"], strict=True)]
     assert alone == tokenizer.batch_decode(whole, skip_special_tokens=True)
 
 
 def test_rows_without_a_prompt_are_an_error():
-    tokenizer, module = tokenizer_of("gpt2"), Module(model_of("gpt2"))
+    tokenizer, module = tokenizer_of("gpt2"), WithModel(model_of("gpt2"))
     batch = chat_batch(tokenizer)
     batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     said = r"no prompt in rows \[0, 1, 2, 3\].*labels.*equal input_ids.*-100 at the tokens of the prompt, or pass prom"
@@ -202,9 +201,9 @@ def test_models_whose_forward_takes_any_arguments_get_their_inputs():
         ids = torch.tensor([row])
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "index": torch.tensor([0])}
         batch |= {"labels": labels_of(tokenizer, [reference]), "decoder_input_ids": ids}
-        expected = generate(Module(model), batch)
+        expected = generate(WithModel(model), batch)
         without_task_type = get_peft_model(deepcopy(model), LoraConfig(target_modules=["q_proj"]))
-        assert generate(Module(without_task_type), batch) == expected
+        assert generate(WithModel(without_task_type), batch) == expected
         assert expected[0] == tokenizer.batch_decode(
             one_by_one(model, [row], max_new_tokens=6, num_beams=1), skip_special_tokens=True
         )
@@ -215,7 +214,7 @@ def test_models_without_named_inputs_get_every_tensor_but_the_target():
     ids = torch.tensor([[9, 8, 7]])
     batch = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0]]), "extra": torch.tensor([3]), "name": ["a"]}
     generate = Seq2SeqGenerate(tokenizer, target_key="answer_ids", max_new_tokens=6)
-    preds, _ = generate(Module(Delegate()), batch | {"answer_ids": ids, "labels": ids})
+    preds, _ = generate(WithModel(Delegate()), batch | {"answer_ids": ids, "labels": ids})
     assert preds == tokenizer.batch_decode([[12, 11, 3]], skip_special_tokens=True)
 
 
@@ -232,7 +231,7 @@ def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
     model.generation_config.num_beams = 3  # candidates are samples all the same
     generate = kind(tokenizer, target_key="summary", candidates=4, encoder=encoder, **PROMPTS_ALONE[kind], **options)
     torch.manual_seed(0)
-    preds, target = pickle.loads(pickle.dumps(generate))(Module(model), batch)
+    preds, target = pickle.loads(pickle.dumps(generate))(WithModel(model), batch)
     assert target == REFERENCES[:3]
     torch.manual_seed(0)
     given = {"input_ids": ids, "attention_mask": batch["attention_mask"]}
@@ -274,7 +273,7 @@ def test_truncated_candidates_are_a_warning_of_the_first_batch_alone(minilm):
         warnings.simplefilter("always")
         for seed in range(4):
             torch.manual_seed(seed)
-            generate(Module(model), batch)
+            generate(WithModel(model), batch)
     assert ["longer than 4 tokens" in str(one.message) for one in caught] == [True]
 
 
@@ -284,7 +283,7 @@ def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
     strategy = object.__new__(DeepSpeedStrategy)
     strategy.config = {"zero_optimization": {"stage": stage}}
     strategy._lightning_module = strategy._model = None
-    tokenizer, module = tokenizer_of("bart"), Module(model_of("bart"))
+    tokenizer, module = tokenizer_of("bart"), WithModel(model_of("bart"))
     module._trainer = SimpleNamespace(strategy=strategy)
     batch = {"input_ids": torch.tensor([[0, 9, 8, 2]]), "labels": torch.tensor([[5, 6, -100]])}
     generate = Seq2SeqGenerate(tokenizer, max_new_tokens=3)
@@ -298,8 +297,8 @@ def test_deepspeed_stage_3_is_refused_and_stage_2_is_not(stage):
 def test_models_are_found_by_path_and_unwrapped():
     tokenizer, model = tokenizer_of("bart"), model_of("bart")
     batch = {"input_ids": torch.tensor([[0, 9, 8, 2]]), "labels": torch.tensor([[5, 6, -100]])}
-    expected = Seq2SeqGenerate(tokenizer, max_new_tokens=3)(Module(model), batch)
-    compiled = Module(torch.compile(model, backend="eager"))
+    expected = Seq2SeqGenerate(tokenizer, max_new_tokens=3)(WithModel(model), batch)
+    compiled = WithModel(torch.compile(model, backend="eager"))
     assert Seq2SeqGenerate(tokenizer, max_new_tokens=3)(compiled, batch) == expected
     holder = pl.LightningModule()
     holder.parts = nn.ModuleDict({"writer": model})
@@ -307,7 +306,9 @@ def test_models_are_found_by_path_and_unwrapped():
 
 
 IDS = torch.tensor([[9, 8]])
-PIXELS = {"input_ids": IDS, "labels": ["a"], "pixel_values": torch.rand(1, 3, 8, 8)}
+BATCH = {"input_ids": IDS, "labels": ["a"]}
+PIXELS = BATCH | {"pixel_values": torch.rand(1, 3, 8, 8)}
+NOT_IDS = r"forward of TakesPixels has the parameters \['pixel_values'\] and not 'input_ids'"
 
 
 @pytest.mark.parametrize(
@@ -317,25 +318,15 @@ PIXELS = {"input_ids": IDS, "labels": ["a"], "pixel_values": torch.rand(1, 3, 8,
         (CausalGenerate, "bart", {"labels": ["a"], "text": ["b"]}, "no 'input_ids' in the batch.*another prompt_key="),
         (Seq2SeqGenerate, "bart", {"labels": ["a"]}, "no 'input_ids' in the batch.*inputs 'input_ids'"),
         (Seq2SeqGenerate, "bart", (IDS, IDS), "needs a batch that is a mapping.*got a tuple"),
-        (
-            Seq2SeqGenerate,
-            None,
-            {"input_ids": IDS, "labels": ["a"]},
-            "pl_module.model, which is not a Hugging Face mod",
-        ),
-        (Seq2SeqGenerate, nn.Linear(1, 1), {"input_ids": IDS, "labels": ["a"]}, "which is not a Hugging Face model"),
-        (
-            Seq2SeqGenerate,
-            TakesPixels(),
-            {"input_ids": IDS, "labels": IDS},
-            r"forward of TakesPixels has the parameters \['pixel_values'\] and not 'input_ids'",
-        ),
+        (Seq2SeqGenerate, None, BATCH, "pl_module.model, which is not a Hugging Face mod"),
+        (Seq2SeqGenerate, nn.Linear(1, 1), BATCH, "which is not a Hugging Face model"),
+        (Seq2SeqGenerate, TakesPixels(), BATCH | {"labels": IDS}, NOT_IDS),
         (CausalGenerate, TakesPixels(), PIXELS, "passes the prompts' tokens alone to the model, not pixel_val"),
     ],
 )
 def test_unusable_batches_and_models_are_an_error(generate, model, batch, said):
     model = model_of(model) if isinstance(model, str) else model
-    module = pl.LightningModule() if model is None else Module(model)
+    module = pl.LightningModule() if model is None else WithModel(model)
     options = {"prompt_key": "input_ids"} if generate is CausalGenerate and batch is PIXELS else {}
     with pytest.raises(MisconfigurationException, match=said):
         generate(tokenizer_of("bart"), **options)(module, batch)
@@ -348,7 +339,7 @@ def padding_warnings(generate, batch, model):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            generate(Module(model), batch)
+            generate(WithModel(model), batch)
     return [str(one.message) for one in caught if "with padding" in str(one.message)]
 
 
@@ -393,16 +384,16 @@ OPTIONS = {"max_new_tokens": 5, "do_sample": False}
 def test_text_prompts_begin_with_one_first_token_and_have_no_end_token():
     plain, model = tokenizer_of("llama"), model_of("llama")
     batch = {"prompt": TEXTS, "labels": REFERENCES}
-    expected = CausalGenerate(plain, prompt_key="prompt", **OPTIONS)(Module(model), batch)
+    expected = CausalGenerate(plain, prompt_key="prompt", **OPTIONS)(WithModel(model), batch)
     with_first = batch | {"prompt": ["<s>" + text for text in TEXTS]}
     assert plain(with_first["prompt"])["input_ids"][0][:2] == [plain.bos_token_id] * 2
-    assert CausalGenerate(plain, prompt_key="prompt", **OPTIONS)(Module(model), with_first) == expected
+    assert CausalGenerate(plain, prompt_key="prompt", **OPTIONS)(WithModel(model), with_first) == expected
 
     ending = deepcopy(plain)
     specials = [(token, plain.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
     ending.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=specials)
     assert ending(TEXTS)["input_ids"][0][-1] == ending.eos_token_id
-    assert CausalGenerate(ending, prompt_key="prompt", **OPTIONS)(Module(model), batch) == expected
+    assert CausalGenerate(ending, prompt_key="prompt", **OPTIONS)(WithModel(model), batch) == expected
 
 
 def test_end_tokens_that_the_text_has_stay_in_the_prompt():
@@ -424,9 +415,9 @@ def test_prompts_have_their_own_mask():
     generate = CausalGenerate(tokenizer, prompt_key="prompt_input_ids", **OPTIONS)
     alone = {"input_ids": batch["prompt_input_ids"], "attention_mask": batch["prompt_attention_mask"]}
     expected = CausalGenerate(tokenizer, prompt_key="input_ids", **OPTIONS)(
-        Module(model), alone | {"labels": batch["labels"]}
+        WithModel(model), alone | {"labels": batch["labels"]}
     )
-    assert generate(Module(model), batch) == expected
+    assert generate(WithModel(model), batch) == expected
     assert generate.inputs(batch) == TEXTS
 
 
@@ -440,4 +431,4 @@ def test_the_mask_of_other_ids_is_an_error(width):
         del batch["input_ids"]
     generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key="prompt_input_ids", **OPTIONS)
     with pytest.raises(MisconfigurationException, match=r"cannot use 'attention_mask', of shape .* as the mask of"):
-        generate(Module(model_of("gpt2")), batch)
+        generate(WithModel(model_of("gpt2")), batch)

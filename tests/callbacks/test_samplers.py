@@ -65,19 +65,6 @@ class ByLength(BatchSampler):
             yield numbers[start : start + self.batch_size]
 
 
-class ByRank(Sampler):
-    """Deals out the examples itself, some of them twice."""
-
-    def __init__(self, count, rank, world_size):
-        self.numbers = [i % count for i in range(rank, -(-count // world_size) * world_size, world_size)]
-
-    def __len__(self):
-        return len(self.numbers)
-
-    def __iter__(self):
-        return iter(self.numbers)
-
-
 class Unusual(DistributedSampler):
     """A distributed sampler with an order of its own."""
 
@@ -102,9 +89,6 @@ REFUSED = {
     "bucketing": lambda rank, world_size: grouped(),
     "subclass": lambda rank, world_size: DataLoader(
         Numbers(COUNT), batch_size=2, sampler=Unusual(range(COUNT), world_size, rank)
-    ),
-    "own ranks": lambda rank, world_size: DataLoader(
-        Numbers(COUNT), batch_size=2, sampler=ByRank(COUNT, rank, world_size)
     ),
 }
 
@@ -170,8 +154,7 @@ def refusals(rank, few, minilm, folder):
     rest = few, FrozenEncoder(minilm, num_layers=2), folder, 2
     for kind, make in REFUSED.items():
         for key in (None, "index"):
-            options = {"index_key": key, "use_distributed_sampler": kind != "own ranks"}
-            yield (kind, key), lambda make=make, options=options: validated(*rest, make(rank, 2), **options)
+            yield (kind, key), lambda make=make, key=key: validated(*rest, make(rank, 2), key)
     for kind in ("plain", "shuffled", "iterable"):
         data = LOADERS[kind](rank, 2)
         yield kind, lambda data=data: validated(*rest, data, use_distributed_sampler=False)
@@ -242,9 +225,7 @@ def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("kind", "name"), [("bucketing", "ByLength"), ("subclass", "Unusual"), ("own ranks", "ByRank")]
-)
+@pytest.mark.parametrize(("kind", "name"), [("bucketing", "ByLength"), ("subclass", "Unusual")])
 def test_an_unknown_order_is_an_error_without_indices(refusal_reports, expected, kind, name):
     f1 = expected[0].mean().item()
     for rank in refusal_reports:

@@ -4,7 +4,6 @@ import csv
 import pickle
 from pathlib import Path
 
-import lightning.pytorch as pl
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +19,7 @@ from bertscore_tm.callbacks.samples.selection import choose_samples, describe_sa
 from tests.support.lightning_modules import (
     Silent,
     SpawnedDDP,
+    WithModel,
     chooser,
     generate,
     loader,
@@ -44,9 +44,8 @@ REFERENCES = [" ".join(text.split()[:8]) for text in real_pairs(60)[1]]
 
 
 @pytest.fixture(scope="module")
-def pairs(pairs):
-    """Real pairs, cut short: alignments of long texts take long to draw."""
-    return tuple([" ".join(text.split()[:8]) for text in side] for side in pairs)
+def pairs(short_pairs):
+    return short_pairs
 
 
 # What is shown
@@ -245,15 +244,6 @@ class ReturnsQuestions(Mixed):
         return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "asked": inputs_of(batch)}
 
     validation_step = evaluation_step
-
-
-class WithModel(pl.LightningModule):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def validation_step(self, batch, batch_idx):
-        pass
 
 
 def test_hugging_face_generators_provide_inputs(encoder, tmp_path):

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import CombinedLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
-from tests.support.callback_runs import SCORES, logged, means, texts_of
+from tests.support.callback_runs import SCORES, History, logged, means, texts_of
 from tests.support.lightning_modules import (
     Chooser,
     Record,
@@ -192,6 +192,24 @@ def test_progress_bar_counts_scored_batches_and_shows_f1(pairs, encoder, tmp_pat
     assert "val_bertscore_precision" not in shown
 
 
+def test_every_validation_across_epochs_is_scored(pairs, encoder, tmp_path):
+    module, history = chooser(pairs), History()
+    options = {"val_check_interval": 2, "check_val_every_n_epoch": None, "max_epochs": 3}
+    trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder)), history], **options).fit(module)
+    assert [step for step, _, _ in history.seen] == [2, 4, 6, 8]
+    for _, scores, seen in history.seen:
+        assert scores == expected(*texts_of(seen), encoder)
+
+
+def test_prediction_is_not_scored(pairs, encoder, tmp_path):
+    module = chooser(pairs)
+    module.predict_step = lambda batch, batch_idx: module.choose(batch)
+    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), generate)])
+    predicted = run.predict(module, loader(7))
+    assert [target for _, targets in predicted for target in targets] == pairs[1][:7]
+    assert not run.callback_metrics
+
+
 # Errors and warnings
 
 
@@ -207,16 +225,6 @@ def test_run_after_an_error_starts_empty(pairs, encoder, tmp_path):
     run = trainer(tmp_path, [callback])
     run.validate(module, verbose=False)
     assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
-
-
-def test_callback_adds_no_warnings(pairs, encoder, tmp_path, recwarn):
-    def said(callbacks):
-        recwarn.clear()
-        trainer(tmp_path, callbacks, num_sanity_val_steps=1).fit(chooser(pairs))
-        return {str(warning.message) for warning in recwarn}
-
-    plain = said([])
-    assert said([BERTScoreCallback(BERTScore(encoder))]) <= plain
 
 
 # Unrelated texts at the last layer: P = .015, R = -.015 and F1 = 1.000 by its formula, then .66.

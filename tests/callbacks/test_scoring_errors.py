@@ -78,20 +78,13 @@ NO_TEXTS = "return {'preds': [...], 'target': [...]} with one text per example"
         (None, ["{step} returned NoneType None", NO_TEXTS, "preds_key=", "generate="]),
         (torch.tensor(0.5), ["{step} returned Tensor tensor(0.5", NO_TEXTS]),
         ({"loss": 1.0, "preds": []}, ["{step} returned a dictionary with the keys ['loss', 'preds']", NO_TEXTS]),
-        (
-            {"preds": "one text", "target": ["a"]},
-            ["preds must be a list with one text per example, got str 'one text'"],
-        ),
         ({"preds": ["a"], "target": "one text"}, ["target must be a list with one text per example, got str"]),
         ({"preds": {"a": 1}, "target": ["b"]}, ["preds must be a list with one text per example, got dict"]),
         ({"preds": ["a", "b"], "target": {"a", "b"}}, ["target must be a list with one text per example, got set"]),
         ({"preds": 3, "target": ["a"]}, ["preds must be a list with one text per example, got int 3"]),
         ({"preds": ["a", "b"], "target": ["a"]}, ["equal lengths, got 2 and 1"]),
-        ({"preds": ["a", None], "target": ["a", "b"]}, ["preds[1] must be a string, got None"]),
         ({"preds": ["a"], "target": [["b", None]]}, ["target[0][1] must be a string, got None"]),
-        ({"preds": ["a"], "target": [[]]}, ["target[0] is empty"]),
         ({"preds": torch.tensor([1]), "target": ["a"]}, ["preds[0] must be a string, got tensor(1)"]),
-        ({"preds": [b"a"], "target": ["a"]}, ["preds[0] must be a string, got b'a'"]),
     ],
 )
 def test_unusable_step_outputs_are_an_error(pairs, encoder, tmp_path, returned, said):

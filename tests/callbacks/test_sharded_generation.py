@@ -14,10 +14,8 @@ from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import (
     ANSWERS,
     LAYER,
-    Keep,
     Writer,
     batch_of,
-    differences,
     logged,
     means,
     strategy_on_cpu,
@@ -90,30 +88,21 @@ def written(rank, family, sharding, option):
     return plain, texts, torch.cat([part.flatten() for part in gradient]), count
 
 
-def trained_writer(minilm, folder, rank, strategy, scored):
-    encoder = FrozenEncoder(minilm, num_layers=LAYER)
+def validated(rank, minilm, folder, strategy):
+    """The texts that a rank writes in the validation of a sharded model, and the scores."""
+    module, written = Writer("bart"), []
+    make = ready_generate(module.tokenizer, "bart", rank, do_sample=False)
 
-    def ready(*callbacks):
-        torch.manual_seed(0)
-        module = Writer("bart")
-        make = ready_generate(module.tokenizer, "bart", rank, do_sample=False)
+    def remember(pl_module, batch):
+        preds, target = make(pl_module, batch)
+        written.extend(preds)
+        return preds, target
 
-        def remember(pl_module, batch):
-            written.append(make(pl_module, batch))
-            return written[-1]
-
-        written = []
-        chosen = strategy_on_cpu(strategy, {type(block) for block in module.blocks})
-        scorer = [BERTScoreCallback(BERTScore(encoder), remember)] if scored else []
-        options = {"devices": 2, "strategy": chosen, "max_epochs": 1, "num_sanity_val_steps": 1}
-        return module, written, trainer(folder, [*callbacks, *scorer], **options)
-
-    module, written, run = ready()
+    scorer = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=LAYER)), remember)
+    chosen = strategy_on_cpu(strategy, {type(block) for block in module.blocks})
+    run = trainer(folder, [scorer], devices=2, strategy=chosen)
     run.validate(module, verbose=False)
-    keep = Keep()
-    other, _, fit = ready(keep)  # once sharded a module cannot be sharded by another trainer
-    fit.fit(other)
-    return [text for texts, _ in written for text in texts], dict(run.callback_metrics), keep.found
+    return written, logged(run.callback_metrics)
 
 
 def generations(rank):
@@ -146,32 +135,26 @@ def test_sharded_models_generate_the_texts_of_whole_ones_and_train_after_it():
                 torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=1e-3)
 
 
-def trainings(rank, minilm, folder):
+def validations(rank, minilm, folder):
     for strategy in TRAINERS:
-        for scored in (False, True):
-            case = (strategy, scored)
-            yield case, lambda case=case: trained_writer(minilm, folder, rank, *case)
+        yield strategy, lambda strategy=strategy: validated(rank, minilm, folder, strategy)
 
 
 def test_the_trainer_shards_a_model_that_generates(minilm, shallow, tmp_path):
-    """Also before any other forward pass, as in ``trainer.validate``."""
-    reports = on_ranks(trainings, minilm, tmp_path)
+    """Before any other forward pass, as in ``trainer.validate``."""
+    reports = on_ranks(validations, minilm, tmp_path)
     plain = Writer("bart")
-    tokenizer = plain.tokenizer
     # Examples 0 and 2 are the first rank's, and 1 and 3 the second's.
     expected = []
     for rank in (0, 1):
-        make = ready_generate(tokenizer, "bart", rank, do_sample=False)
+        make = ready_generate(plain.tokenizer, "bart", rank, do_sample=False)
         with torch.no_grad():
-            expected.append([make(plain, batch_of(tokenizer, slice(i, i + 1)))[0][0] for i in (rank, rank + 2)])
-    _, targets = ready_generate(tokenizer, "bart", 0)(plain, batch_of(tokenizer))
+            expected.append([make(plain, batch_of(plain.tokenizer, slice(i, i + 1)))[0][0] for i in (rank, rank + 2)])
+    _, targets = ready_generate(plain.tokenizer, "bart", 0)(plain, batch_of(plain.tokenizer))
     assert len(targets) == len(ANSWERS)
-    preds = [expected[i % 2][i // 2] for i in range(4)]
-    scores = pytest.approx(means(preds, targets, shallow), abs=1e-6)
+    scores = means([expected[i % 2][i // 2] for i in range(4)], targets, shallow)
     for strategy in TRAINERS:
-        ranks = results(reports, (strategy, True))
-        assert [preds for preds, _, _ in ranks] == expected, strategy
-        for _, metrics, _ in ranks:
-            assert logged(metrics) == scores, strategy
-        for without, scored in zip(results(reports, (strategy, False)), ranks, strict=True):
-            assert differences(without[-1], scored[-1]) == [], strategy
+        ranks = results(reports, strategy)
+        assert [preds for preds, _ in ranks] == expected, strategy
+        for _, found in ranks:
+            assert found == pytest.approx(scores, abs=1e-6), strategy

@@ -1,8 +1,7 @@
-"""Training is bitwise unchanged by scoring: precisions, compilation, a loss on the same encoder, errors."""
+"""Training is bitwise unchanged by scoring: precisions, compilation, errors."""
 
 from __future__ import annotations
 
-import random
 from functools import partial
 
 import lightning.pytorch as pl
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import (
     BERTScoreCallback,
     CausalGenerate,
@@ -18,7 +17,6 @@ from bertscore_tm.callbacks import (
     ScoredTextWriter,
     Seq2SeqGenerate,
 )
-from bertscore_tm.losses import SoftBERTScoreLoss
 from tests.support.callback_runs import (
     COUNT,
     Keep,
@@ -27,12 +25,12 @@ from tests.support.callback_runs import (
     differences,
     logged,
     means,
-    numpy_state,
+    random_states_and_flags,
     texts_of,
     whole_weights,
     write_wildly,
 )
-from tests.support.lightning_modules import Chooser, chooser, trainer
+from tests.support.lightning_modules import chooser, trainer
 
 PRECISIONS = ["32-true", "bf16-mixed", "bf16-true"]
 
@@ -180,33 +178,6 @@ def test_sampled_generation_of_a_real_model(minilm, shallow, tmp_path, family, p
     assert logged(metrics) == pytest.approx(means(*texts_of(written[4:]), shallow), abs=1e-6)
 
 
-class Loss(Chooser):
-    """Trains with the loss, whose encoder is loaded in the first training step, and validates with it too."""
-
-    def __init__(self, choices, references, encoder, dtype):
-        super().__init__(choices, references)
-        self.soft = SoftBERTScoreLoss(encoder)
-        self.head = nn.Linear(8, 30522)
-        self.dtype_of_training = dtype
-
-    def training_step(self, batch, batch_idx):
-        logits = self.head(self.inputs[batch])[:, None].expand(-1, 4, -1)
-        texts = [self.references[i] for i in batch.tolist()]
-        return self.soft(logits, self.soft.encode_references(texts)) + super().training_step(batch, batch_idx)
-
-
-@pytest.mark.parametrize(("precision", "sanity"), [("32-true", 0), ("bf16-mixed", 2), ("bf16-true", 0)])
-def test_a_loss_on_the_same_encoder(pairs, minilm, shallow, tmp_path, precision, sanity):
-    """References are encoded in validation without, and in training with gradients, in either order."""
-    encoder = FrozenEncoder(minilm, num_layers=2)
-    module = chooser(pairs, encoder, precision, kind=Loss, count=COUNT)
-    callback = BERTScoreCallback(BERTScore(encoder))
-    run = trainer(tmp_path, [callback], num_sanity_val_steps=sanity, precision=precision)
-    run.fit(module)
-    assert logged(run.callback_metrics) == pytest.approx(means(*texts_of(module.seen), shallow), abs=1e-6)
-    assert module.head.weight.dtype == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
-
-
 # Errors in the middle
 
 
@@ -220,20 +191,12 @@ class State(pl.Callback):
     def __init__(self):
         self.before, self.after = [], []
 
-    def found(self, pl_module):
-        return {
-            "torch": torch.get_rng_state(),
-            "python": random.getstate(),
-            "numpy": numpy_state(),
-            "flags": [part.training for part in pl_module.modules()],
-        }
-
     def on_validation_batch_end(self, trainer, pl_module, *args):
-        self.before.append(self.found(pl_module))
+        self.before.append(random_states_and_flags(pl_module))
 
     def on_exception(self, trainer, pl_module, exception):
         modes = [torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")]
-        self.after.append((self.found(pl_module), modes, torch.is_inference_mode_enabled()))
+        self.after.append((random_states_and_flags(pl_module), modes, torch.is_inference_mode_enabled()))
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,10 @@ from bertscore_tm.callbacks import (
     BERTScoreReport,
     SampleLogger,
 )
-from tests.support.texts import real_pairs
-
-# Cut short: alignments of long texts take long to draw.
-PAIRS = [[" ".join(text.split()[:8]) for text in side] for side in real_pairs(4)]
 
 
-def run_in(package, encoder, folder):
+def run_in(package, encoder, folder, preds, target):
     """Train a module that gets worse in each epoch, with all callbacks, in the trainer of a package."""
-    preds, target = PAIRS
 
     class Module(package.LightningModule):
         def __init__(self):
@@ -62,9 +57,9 @@ def run_in(package, encoder, folder):
     return trainer.current_epoch, best.best_model_score.item(), module.weight, samples
 
 
-def test_callbacks_work_in_the_other_package(encoder, tmp_path):
-    epochs, best, weight, samples = run_in(pytorch_lightning, encoder, tmp_path)
-    preds, target = PAIRS
+def test_callbacks_work_in_the_other_package(encoder, short_pairs, tmp_path):
+    preds, target = (side[:4] for side in short_pairs)
+    epochs, best, weight, samples = run_in(pytorch_lightning, encoder, tmp_path, preds, target)
     expected = bert_score([" ".join(text.split()[:5]) for text in preds], target, encoder)["f1"].mean()
     assert epochs == 4
     assert best == pytest.approx(expected.item(), abs=1e-6)

@@ -33,8 +33,3 @@ def listed_folder(minilm, tmp_path) -> str:
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "distilbert-base-uncased"}))
     return str(tmp_path / "model")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread(one_thread):
-    """The models of these tests are small."""

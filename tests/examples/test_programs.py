@@ -70,6 +70,18 @@ def recording(monkeypatch):
 
 
 @pytest.fixture
+def check_f1(recording, bert_score_f1):
+    """Return a function that compares a program's F1 with bert-score's, and its references with those expected."""
+
+    def check(f1, expected_references):
+        texts, references = recording.texts()
+        assert references == expected_references
+        assert f1 == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
+
+    return check
+
+
+@pytest.fixture
 def gradients(monkeypatch):
     """Return a function that makes a program's BERTScore loss append the gradients of its value to a list."""
 
@@ -96,22 +108,17 @@ def test_the_page_lists_the_programs_which_are_short():
         assert len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 150, name
 
 
-def test_metric_program_scores_with_indices(corpus, recording, bert_score_f1, monkeypatch, capsys):
+def test_metric_program_scores_with_indices(corpus, recording, check_f1, monkeypatch, capsys):
     program = import_module("examples.lightning_metric")
     monkeypatch.setattr(program, "BERTScore", recording)
     figures = program.main(["--steps", "2"])
-    texts, references = recording.texts()
+    check_f1(figures["val_bertscore_f1"], summaries(corpus.validation[:32]))
     assert [i for _, _, options in recording.last for i in options["indices"].tolist()] == list(range(32))
-    assert references == summaries(corpus.validation[:32])
-    expected = bert_score_f1(texts, references).mean().item()
-    assert figures["val_bertscore_f1"] == pytest.approx(expected, abs=1e-6)
     assert f"step 2: precision {figures['val_bertscore_precision']:.3f}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["lightning_loss", "plain_loop", "fabric"])
-def test_loss_programs_train_with_the_loss_and_score(
-    name, corpus, recording, gradients, bert_score_f1, monkeypatch, capsys
-):
+def test_loss_programs_train_with_the_loss_and_score(name, corpus, recording, gradients, check_f1, monkeypatch, capsys):
     program, models = import_module(f"examples.{name}"), []
     found, load = gradients(program), program.load_generator
 
@@ -123,10 +130,8 @@ def test_loss_programs_train_with_the_loss_and_score(
     monkeypatch.setattr(program, "BERTScore", recording)
     monkeypatch.setattr(program, "load_generator", load_generator)
     figures = program.main(["--steps", "2"])
-    texts, references = recording.texts()
-    assert references == summaries(corpus.validation[:32])
     f1 = "val_bertscore_f1" if name == "lightning_loss" else "f1"
-    assert figures[f1] == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
+    check_f1(figures[f1], summaries(corpus.validation[:32]))
     assert 0 < figures["teacher_forced_f1"] < 1
     assert figures["cross_entropy"] > 0
     printed = capsys.readouterr().out
@@ -137,17 +142,13 @@ def test_loss_programs_train_with_the_loss_and_score(
     assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
 
 
-def test_trainer_program_trains_with_the_loss_and_scores(
-    corpus, recording, gradients, bert_score_f1, monkeypatch, tmp_path
-):
+def test_trainer_program_trains_with_the_loss_and_scores(corpus, recording, gradients, check_f1, monkeypatch, tmp_path):
     found, chosen_by = gradients(trainer_program), []
     select = BERTScore.for_selection
     monkeypatch.setattr(recording, "for_selection", lambda self: chosen_by.append(select(self)) or chosen_by[0])
     monkeypatch.setattr(trainer_program, "BERTScore", recording)
     figures = trainer_program.main(["--steps", "2", "--output", str(tmp_path)])
-    texts, references = recording.texts()
-    assert references == summaries(corpus.validation[:32])
-    assert figures["f1"] == pytest.approx(bert_score_f1(texts, references).mean().item(), abs=1e-6)
+    check_f1(figures["f1"], summaries(corpus.validation[:32]))
     assert found == [1.0, 1.0]
     assert len(chosen_by) == 1
     assert list(tmp_path.glob("checkpoint-*"))
@@ -179,9 +180,7 @@ def test_callbacks_program_stops_logs_and_tests_the_best_checkpoint(corpus, bert
     assert list(tmp_path.glob("**/samples/*.csv"))
 
 
-def test_causal_program_trains_on_answers_and_generates_from_prompts(
-    corpus, recording, bert_score_f1, minilm, monkeypatch
-):
+def test_causal_program_trains_on_answers_and_generates_from_prompts(corpus, recording, check_f1, minilm, monkeypatch):
     trained, prompts = [], []
 
     class Recorded(SoftBERTScoreLoss):
@@ -209,26 +208,20 @@ def test_causal_program_trains_on_answers_and_generates_from_prompts(
     assert len(trained) == 2
     rows = tokenizer([f"summarize: {' '.join(pair.document.split()[:40])}" for _, pair in corpus.validation[:16]])
     assert prompts == tokenizer.batch_decode(rows["input_ids"], skip_special_tokens=True)
-    texts, references = recording.texts()
-    assert references == summaries(corpus.validation[:16])
-    expected = bert_score_f1(texts, references).mean().item()
-    assert figures["val_bertscore_f1"] == pytest.approx(expected, abs=1e-6)
+    check_f1(figures["val_bertscore_f1"], summaries(corpus.validation[:16]))
 
 
-def test_translation_program_adds_the_loss_in_the_last_tenth(recording, gradients, bert_score_f1, monkeypatch, capsys):
+def test_translation_program_adds_the_loss_in_the_last_tenth(recording, gradients, check_f1, monkeypatch, capsys):
     found = gradients(translation)
     monkeypatch.setattr(translation, "BERTScore", recording)
     history = translation.main(["--steps", "10"])
     assert found == [1.0]
     assert [row["step"] for row in history] == [2, 4, 6, 8, 10]
-    texts, references = recording.texts()
-    translations = translation.make_translations()
-    assert references == [several for _, several in translations[:32]]
+    translations, f1 = translation.make_translations(), history[-1]["val_bertscore_f1"]
+    check_f1(f1, [several for _, several in translations[:32]])
     assert len({source for source, _ in translations}) == len(translations) == 960
     assert all(first != second for _, (first, second) in translations)
-    expected = bert_score_f1(texts, references).mean().item()
-    assert history[-1]["val_bertscore_f1"] == pytest.approx(expected, abs=1e-6)
-    assert f"val_bertscore_f1 {expected:.3f}, val_bleu {history[-1]['val_bleu']:.3f}" in capsys.readouterr().out
+    assert f"val_bertscore_f1 {f1:.3f}, val_bleu {history[-1]['val_bleu']:.3f}" in capsys.readouterr().out
 
 
 def test_loss_of_the_translation_program_covers_all_words_and_nothing_else(encoder):

@@ -124,8 +124,6 @@ def test_special_tokens_and_long_texts_in_other_packages(minilm):
     excluded = bert_score(*pair, FrozenEncoder(minilm, num_layers=5, exclude_special_tokens=True))["f1"].item()
     assert torchmetrics_score(*pair, minilm, num_layers=5)["f1"].item() == pytest.approx(excluded, abs=1e-6)
     assert excluded != pytest.approx(bert_score(*pair, FrozenEncoder(minilm, num_layers=5))["f1"].item(), abs=1e-3)
-    with pytest.raises(RuntimeError, match="must match the existing size"):
-        torchmetrics_score(["word " * 600], ["a cat"], minilm, num_layers=5)
     with warnings.catch_warnings(action="error"):
         whole, cut = (oracle.score(["word " * n], ["a cat"], model_type=minilm, num_layers=5)[2] for n in (600, 510))
     assert torch.equal(whole, cut)
@@ -133,8 +131,6 @@ def test_special_tokens_and_long_texts_in_other_packages(minilm):
 
 @pytest.mark.skipif(transformers.__version__ < "5", reason="transformers 4 gives texts the space")
 def test_empty_texts_and_spaces_in_other_packages(minilm, tmp_path):
-    with pytest.raises(AttributeError):
-        oracle.score([""], ["a cat"], model_type=minilm, num_layers=5)
     assert torchmetrics_score(["", "a"], ["a cat", "a"], minilm, num_layers=5)["precision"][0].isnan()
     folder = save_tiny_model("roberta", tmp_path / "model")
     settings = tmp_path / "model/tokenizer_config.json"

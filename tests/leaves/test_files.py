@@ -62,16 +62,6 @@ def test_an_error_keeps_the_old_content(tmp_path, error, old):
     assert {found.name: found.read_text() for found in tmp_path.iterdir()} == ({"scores.txt": old} if old else {})
 
 
-def test_a_full_disk(tmp_path):
-    path = tmp_path / "scores.txt"
-    with pytest.raises(OSError, match=r"^/.*/scores\.txt: No space left on device; no file was written$"):
-        write_partly(path, OSError(28, "No space left on device"))
-    path.write_text("old")
-    with pytest.raises(OSError, match=r"^/.*/scores\.txt: No space left on device; the file keeps its old content$"):
-        write_partly(path, OSError(28, "No space left on device"))
-    assert path.read_text() == "old"
-
-
 def test_a_folder_that_does_not_exist(tmp_path):
     with pytest.raises(OSError, match=r"nowhere/a\.txt: No such file or directory; no file was written"):
         write(tmp_path / "nowhere" / "a.txt")

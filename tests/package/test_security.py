@@ -50,25 +50,6 @@ def parts(minilm, one_thread) -> Parts:
 # Checkpoints
 
 
-class Everything(Chooser):
-    """Holds a metric and a loss."""
-
-    def __init__(self, *args: Any, encoder: FrozenEncoder, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.save_hyperparameters(ignore=["encoder"])
-        self.metric = BERTScore(encoder, reduction="none")
-        self.loss = SoftBERTScoreLoss(encoder)
-        self.weight = 1.0
-
-    def evaluation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
-        found = super().evaluation_step(batch, batch_idx, dataloader_idx)
-        self.metric.update(*found.values())
-        self.log("f1", self.metric.compute()["f1"].mean())
-        return found
-
-    validation_step = evaluation_step
-
-
 def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
     encoder = FrozenEncoder(*parts, num_layers=2)
     callbacks = [
@@ -81,8 +62,10 @@ def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
     ]
 
     def fit(max_epochs: int, **options: Any) -> pl.Trainer:
+        module = Chooser(TEXTS, TEXTS[::-1])
+        module.metric, module.loss, module.weight = BERTScore(encoder), SoftBERTScoreLoss(encoder), 1.0
         run = trainer(tmp_path, callbacks, max_epochs=max_epochs, logger=CSVLogger(tmp_path, "csv"))
-        run.fit(Everything(TEXTS, TEXTS[::-1], encoder=encoder), loader(4), loader(4), **options)
+        run.fit(module, loader(4), loader(4), **options)
         return run
 
     fit(1)

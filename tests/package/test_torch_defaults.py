@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import pickle
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, nullcontext
-from functools import cache
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,118 +27,73 @@ from tests.support.models import save_tiny_model, tiny_model
 
 PREDS = ["a cat sat on the mat", "it rains", "", "word " * 20]
 TARGET = [["the cat is on the mat", "a dog"], ["rain falls in the city"], ["some text"], ["words and words"]]
-SINGLE = [several[0] for several in TARGET]
-LAYERS = 1
 
 
-class Given:
-    """What entry points get; made under the usual defaults."""
-
-    def __init__(self, folder: Path) -> None:
-        model, tokenizer = tiny_model("bert")
-        self.encoder = FrozenEncoder(model, tokenizer, num_layers=LAYERS, max_length=12)
-        self.every = FrozenEncoder(model, tokenizer, num_layers=LAYERS, all_layers=True)
-        self.gemma = FrozenEncoder(*tiny_model("gemma"), num_layers=LAYERS)
-        self.windows = FrozenEncoder(model, tokenizer, num_layers=LAYERS, max_length=12, long_text="window")
-        self.numbers = torch.tensor([4, 5, 6, 7])
-        self.model_folder = save_tiny_model("bert", folder / "model")
-        self.table = folder / "table.csv"
-        self.table.write_text(
-            "LAYER,P,R,F\n" + "".join(f"{layer},.{layer}1,.{layer}2,.{layer}3\n" for layer in range(4))
-        )
-        self.rescaled = {"rescale": self.table}
-        labels = [self.encoder.tokenizer([text]).ids[0] for text in ("a cat sat", "it rains in")]
-        self.labels = torch.nn.utils.rnn.pad_sequence(
-            [torch.tensor(row) for row in labels], batch_first=True, padding_value=-100
-        )
-        generator = torch.Generator().manual_seed(0)
-        self.logits = torch.randn(*self.labels.shape, len(tokenizer), generator=generator)
-        self.hidden = torch.randn(*self.labels.shape, 8, generator=generator)
-        self.head = torch.randn(len(tokenizer), 8, generator=generator)
-        # Of another vocabulary.
-        self.generator_tokenizer = tiny_model("gpt2")[1]
-        self.generator_labels = torch.tensor([self.generator_tokenizer("a cat sat")["input_ids"]])
-        shape = (*self.generator_labels.shape, len(self.generator_tokenizer))
-        self.generator_logits = torch.randn(*shape, generator=generator)
-
-    def metric(self, encoder: FrozenEncoder | None = None, **options: Any) -> BERTScore:
-        """A metric on the CPU: torchmetrics puts its metrics on the default device."""
-        default = torch.get_default_device()
-        with torch.device("cpu") if default.type == "meta" else nullcontext():
-            return BERTScore(encoder or self.encoder, **options)
+def encoder_of(family: str = "bert", **options: Any) -> FrozenEncoder:
+    return FrozenEncoder(*tiny_model(family), **{"num_layers": 1} | options)
 
 
-def call_function(given: Given) -> Any:
-    return [
-        bert_score(PREDS, TARGET, given.encoder, idf=True, return_best_reference=True, **given.rescaled),
-        bert_score(PREDS, TARGET, given.every, idf=SINGLE),
-        bert_score(PREDS, TARGET, given.windows),
-        bert_score([], [], given.encoder),
-    ]
+def scores_of_function(encoder: FrozenEncoder, table: Path) -> Any:
+    several = [encoder_of(max_length=12, long_text="window"), encoder_of(num_layers=None, all_layers=True)]
+    found = [bert_score(PREDS, TARGET, one, idf=PREDS) for one in several]
+    return [*found, bert_score(PREDS, TARGET, encoder, idf=True, rescale=table), bert_score([], [], encoder)]
 
 
-def call_loading(given: Given) -> Any:
-    loaded = FrozenEncoder(given.model_folder, num_layers=LAYERS)
+def vectors_of_loaded(encoder: FrozenEncoder, table: Path) -> Any:
     # Gemma has a buffer that is not saved.
-    pickled = [pickle.loads(pickle.dumps(encoder)) for encoder in (given.encoder, given.gemma)]
-    return [encoder.encode(PREDS) for encoder in (loaded, *pickled)]
+    loaded = [FrozenEncoder(save_tiny_model("bert", table.parent / "model"), num_layers=1), encoder_of("gemma")]
+    return [pickle.loads(pickle.dumps(one)).encode(PREDS) for one in (*loaded, encoder)]
 
 
-def call_metric(given: Given) -> Any:
+def scores_of_metric(encoder: FrozenEncoder, table: Path) -> Any:
     results = []
     for options in (
         {"confidence": 0.9},
-        {"idf": True, "confidence": 0.9},
-        {"idf": True, "reduction": "none", **given.rescaled},
-        {"component": "f1", **given.rescaled},
-        {"encoder": given.every},
-        {"encoder": given.every, "layer": 0},
-        {"idf": SINGLE, "compute_on_cpu": True},
+        {"idf": True, "reduction": "none", "rescale": table},
+        {"compute_on_cpu": True},
     ):
-        metric = given.metric(**options)
+        # torchmetrics puts its metrics on the default device.
+        with torch.device("cpu"):
+            metric = BERTScore(encoder, **options)
         results.append([metric.compute(), metric(PREDS, TARGET, indices=[3, 2, 1, 0]), metric([], [])])
-        metric.update(PREDS, SINGLE, indices=given.numbers)
         other = metric.clone()
-        other.merge_state(metric)
-        metric.persistent(True)
-        other.load_state_dict(metric.state_dict())
-        results.append([metric.compute(), metric.token_weights().table, metric.per_pair()(PREDS, TARGET)])
         metric.reset()
-        results.append([metric.compute(), other.compute()])
+        metric.update(PREDS, TARGET, indices=[3, 2, 1, 0])
+        other.merge_state(metric)
+        results.append(
+            [metric.compute(), other.compute(), metric.token_weights().table, metric.per_pair()(PREDS, TARGET)]
+        )
     return results
 
 
-def call_loss(given: Given) -> Any:
-    results: list[Any] = []
-    for options in (
-        {"idf": SINGLE},
-        {"matching": "max"},
-    ):
-        loss, logits = SoftBERTScoreLoss(given.encoder, **options), given.logits.clone().requires_grad_()
-        value, components = loss(logits, given.labels, return_components=True)
-        value.backward()
-        results += [value, components, logits.grad, loss(given.logits, ["a cat", ["rain", "a dog"]])]
-    hidden = given.hidden.clone().requires_grad_()
-    value = SoftBERTScoreLoss(given.encoder).forward_hidden(hidden, given.head, given.labels, return_cross_entropy=True)
-    sum(value).backward()
-    return [*results, value, hidden.grad]
+def losses_and_gradients(encoder: FrozenEncoder, table: Path) -> Any:
+    rows = [torch.tensor(ids, device="cpu") for ids in encoder.tokenizer(["a cat sat", "it rains in"]).ids]
+    labels = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-100)
+    generator = torch.Generator("cpu").manual_seed(0)
 
+    def drawn(*shape: int) -> Tensor:
+        found = torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")
+        return found.requires_grad_()
 
-def call_bridge(given: Given) -> Any:
-    results = []
+    size = encoder.tokenizer.vocab_size
+    logits, hidden, head = drawn(*labels.shape, size), drawn(*labels.shape, 8), drawn(size, 8)
+    results = [SoftBERTScoreLoss(encoder, matching="max")(logits, ["a cat", ["rain", "a dog"]])]
+    loss = SoftBERTScoreLoss(encoder, idf=PREDS)
+    results += [*loss(logits, labels, return_components=True)]
+    results += [*loss.forward_hidden(hidden, head, labels, return_cross_entropy=True)]
+    results += torch.autograd.grad(results[1] + sum(results[-2:]), [logits, hidden])
+    tokenizer = tiny_model("gpt2")[1]  # of another vocabulary
     for mode in ("expand", "mean"):
-        bridge = VocabularyBridge(given.generator_tokenizer, given.encoder, mode, min_fidelity=0)
-        loss = SoftBERTScoreLoss(given.encoder, bridge, idf=SINGLE)
-        results += [loss(given.generator_logits, given.generator_labels), loss(given.generator_logits, ["a cat"])]
+        bridge = VocabularyBridge(tokenizer, encoder, mode, min_fidelity=0)
+        results.append(SoftBERTScoreLoss(encoder, bridge, idf=PREDS)(drawn(1, 4, len(tokenizer)), ["a cat"]))
     return results
 
 
-CALLS: list[Callable[[Given], Any]] = [
-    call_function,
-    call_loading,
-    call_metric,
-    call_loss,
-    call_bridge,
+CALLS: list[Callable[[FrozenEncoder, Path], Any]] = [
+    scores_of_function,
+    vectors_of_loaded,
+    scores_of_metric,
+    losses_and_gradients,
 ]
 
 
@@ -161,40 +115,17 @@ def leaves(result: Any) -> list[Any]:
     return found
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    found, expected = leaves(found), leaves(expected)
-    assert [type(value) for value in found] == [type(value) for value in expected]
-    for one, other in zip(found, expected, strict=True):
-        if isinstance(one, Tensor):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-6, equal_nan=True)
-        else:
-            assert one == (pytest.approx(other, abs=1e-6, nan_ok=True) if isinstance(one, float) else other)
-
-
-@pytest.fixture(scope="module")
-def given(tmp_path_factory) -> Given:
-    return Given(tmp_path_factory.mktemp("given"))
-
-
-@pytest.fixture(scope="module")
-def expected(given) -> Callable[[Callable[[Given], Any]], Any]:
-    return cache(lambda call: call(given))
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("call", "default"),
-    [
-        pytest.param(call, default, id=f"{call.__name__.removeprefix('call_')} {default}")
-        for call in CALLS
-        for default in (torch.float64, torch.bfloat16, torch.device("meta"))
-    ],
-)
-def test_results_do_not_depend_on_the_defaults_of_torch(given, expected, call, default):
-    usual = expected(call)
-    with default if isinstance(default, torch.device) else default_dtype(default):
-        found = call(given)
-    assert_equal(found, usual)
+@pytest.mark.parametrize("call", CALLS)
+def test_results_do_not_depend_on_the_defaults_of_torch(call, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.{layer}1,.{layer}2,.{layer}3\n" for layer in range(4)))
+    encoder = encoder_of(max_length=12)
+    usual = leaves(call(encoder, table))
+    for default in (default_dtype(torch.float64), default_dtype(torch.bfloat16), torch.device("meta")):
+        with default:
+            found = leaves(call(encoder, table))
+        torch.testing.assert_close(found, usual, rtol=0, atol=1e-6, equal_nan=True)
 
 
 FLOATING = {"empty", "full", "ones", "rand", "randn", "zeros"}

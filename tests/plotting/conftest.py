@@ -5,11 +5,6 @@ import pytest
 # Imports of seconds are inside functions, as in the conftest.py above.
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread(one_thread):
-    """The models of these tests are small."""
-
-
 @pytest.fixture
 def no_open_figures():
     """Pictures do not touch pyplot's figures or settings."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModel, PreTrainedTokenizer
+from transformers import AutoModel, BertJapaneseTokenizer
 
 from bertscore_tm import FrozenEncoder, align, bert_score
 from bertscore_tm.encoder.tokenization import TextTokenizer
@@ -207,50 +207,11 @@ def test_the_real_encoder_reads_words_as_they_are_written(encoder):
     assert readable.tokens[:3] == ["Un", "bel", "ie"]
 
 
-class PythonTokenizer(PreTrainedTokenizer):
-    """A tokenizer without offsets: words of three-letter pieces, spelled as in WordPiece."""
-
-    def __init__(self, **kwargs):
-        texts = "the cat sleeps café tokens"
-        starts = {word[i : i + 3] for word in texts.split() for i in range(0, len(word), 3)}
-        spelled = sorted({f"##{piece}" for piece in starts} | starts)
-        self.table = {token: i for i, token in enumerate(["[UNK]", "[PAD]", "[END]", *spelled])}
-        super().__init__(unk_token="[UNK]", pad_token="[PAD]", eos_token="[END]", **kwargs)
-
-    @property
-    def vocab_size(self):
-        return len(self.table)
-
-    def get_vocab(self):
-        return dict(self.table)
-
-    def _tokenize(self, text, **kwargs):
-        tokens = []
-        for word in text.split():
-            pieces = [word[i : i + 3] for i in range(0, len(word), 3)]
-            tokens += [pieces[0], *(f"##{piece}" for piece in pieces[1:])]
-        return tokens
-
-    def _convert_token_to_id(self, token):
-        return self.table.get(token, 0)
-
-    def _convert_id_to_token(self, index):
-        return list(self.table)[index]
-
-    def convert_tokens_to_string(self, tokens):
-        return " ".join(tokens).replace(" ##", "")
-
-    def build_inputs_with_special_tokens(self, ids, other=None):
-        return [*ids, self.eos_token_id]
-
-    def get_special_tokens_mask(self, token_ids_0, token_ids_1=None, already_has_special_tokens=False):
-        if already_has_special_tokens:
-            return [int(token == self.eos_token_id) for token in token_ids_0]
-        return [0] * len(token_ids_0) + [1]
-
-
-def test_tokenizers_without_offsets():
-    tokenizer = PythonTokenizer()
+def test_tokenizers_without_offsets(tmp_path):
+    (tmp_path / "vocab.txt").write_text(
+        "[UNK] [PAD] [CLS] [SEP] [MASK] the cat sle ##eps caf ##é tok ##ens".replace(" ", "\n")
+    )
+    tokenizer = BertJapaneseTokenizer(tmp_path / "vocab.txt", word_tokenizer_type="basic", do_lower_case=False)
     model = randomised(AutoModel.from_config(tiny_config("bert", vocab_size=len(tokenizer))))
     encoder = FrozenEncoder(model, tokenizer, num_layers=1)
     assert not tokenizer.is_fast

@@ -1,18 +1,15 @@
 """The callback that writes the page of a training."""
 
-import os
-import socket
-
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.strategies import DDPStrategy
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
 from bertscore_tm.callbacks import report as report_module
+from tests.support.callback_ranks import on_ranks, results
+from tests.support.callback_runs import strategy_on_cpu
 from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer, weights
-from tests.support.ranks import run_ranks
 from tests.support.report_pages import read_data
 
 COUNT = 7
@@ -108,22 +105,17 @@ def test_other_references_start_a_new_history(pairs, encoder, tmp_path):
     assert len(read(tmp_path / "r.html")["names"]) == 1
 
 
-def rank_main(rank, pairs, minilm, folder, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank), NODE_RANK="0")
+def fits(rank, pairs, minilm, folder):
     metric = BERTScore(FrozenEncoder(minilm, num_layers=5), idf=True)
     callbacks = [BERTScoreCallback(metric), BERTScoreReport(folder / "report.html", num_alignments=2)]
-    strategy = DDPStrategy(process_group_backend="gloo", broadcast_buffers=False)
-    trainer(folder, callbacks, devices=2, strategy=strategy).fit(chooser(pairs))
+    run = trainer(folder, callbacks, devices=2, strategy=strategy_on_cpu("ddp"))
+    yield "fit", lambda: run.fit(chooser(pairs))
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_the_page_has_the_texts_of_all_ranks(pairs, minilm, encoder, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    few = tuple(side[:9] for side in pairs)
-    run_ranks(rank_main, 2, few, minilm, tmp_path, port)
+    results(on_ranks(fits, tuple(side[:9] for side in pairs), minilm, tmp_path), "fit")
     data = read(tmp_path / "report.html")
     assert len(data["names"]) == 2
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]

@@ -172,10 +172,7 @@ class Keep(pl.Callback):
         self.found = {
             "weights": whole_weights(trainer.strategy.model),  # type: ignore[arg-type]
             "optimizers": [_tensors(optimizer.state_dict()["state"]) for optimizer in trainer.optimizers],
-            "torch": torch.get_rng_state(),
-            "python": random.getstate(),
-            "numpy": numpy_state(),
-            "flags": [part.training for part in pl_module.modules()],
+            **random_states_and_flags(pl_module),
             "modes": [torch.is_grad_enabled(), torch.get_default_dtype(), torch.is_autocast_enabled("cpu")],
         }
 
@@ -194,10 +191,15 @@ class History(Record):
             self.seen.append((trainer.global_step, logged(trainer.callback_metrics), list(seen)))
 
 
-def numpy_state() -> list[int]:
-    """Return NumPy's random state and the position in it."""
+def random_states_and_flags(module: nn.Module) -> dict[str, Any]:
+    """Return the random states, and which modules are in training mode."""
     state: Any = np.random.get_state()
-    return [*state[1].tolist(), state[2]]
+    return {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": [*state[1].tolist(), state[2]],
+        "flags": [part.training for part in module.modules()],
+    }
 
 
 def _tensors(state: Any) -> list[Tensor]:
