@@ -299,7 +299,13 @@ class FrozenEncoder:
             "family": "probed" if self.family.probed else None,
         }
 
-    def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
+    def encode(
+        self,
+        texts: Sequence[str] | TokenizedTexts,
+        device: torch.device | str = "cpu",
+        *,
+        check_finite: bool = True,
+    ) -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
         Texts are sorted by length and cut into batches by a token budget. Results do not depend on order, batch size
@@ -308,6 +314,7 @@ class FrozenEncoder:
         Args:
             texts: the texts, or the output of ``self.tokenizer`` for them.
             device: where to encode and leave the vectors.
+            check_finite: check the vectors, for which the program waits; else pass them to :meth:`require_finite`.
 
         Returns:
             Packed vectors, in the order of the texts; only the vectors are on the device.
@@ -363,13 +370,17 @@ class FrozenEncoder:
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
-        # The sum of finite unit vectors is finite.
+        if check_finite:
+            self.require_finite(vectors)
+        return TokenVectors(vectors, *tokenized.pack())
+
+    def require_finite(self, vectors: Tensor) -> None:
+        """Raise a ValueError if unit vectors contain NaN or infinite values: their sum then does too."""
         if not torch.isfinite(vectors.sum()):
             raise ValueError(
-                f"the token vectors of {self.name} contain NaN or infinite values in {self.resolve_dtype(device)}: use "
-                f"dtype='float32'"
+                f"the token vectors of {self.name} contain NaN or infinite values in "
+                f"{self.resolve_dtype(vectors.device)}: use dtype='float32'"
             )
-        return TokenVectors(vectors, *tokenized.pack())
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
         """Return the cache of token vectors, which all encoders with the same settings in this process share."""

@@ -108,14 +108,20 @@ def encode_texts(
     if cache_bytes == 0 or not references:
         both = list(dict.fromkeys([*candidates, *references]))
         return EncodedTexts({text: i for i, text in enumerate(both)}, encoder.encode(both, device))
+    cache = encoder.cache(device, of_losses=of_losses)
+    known, vectors = cache.look_up(references)
+    missing = [text for text in references if text not in known]
     # Candidates are not looked up: the cache would change the batches they are encoded in, and with them the last
     # digits of their vectors, from one epoch to the next.
-    cache = encoder.cache(device, of_losses=of_losses)
-    known, vectors = cache.fetch(references, lambda missing: encoder.encode(missing, device), cache_bytes)
-    indices = {text: i for i, text in enumerate(dict.fromkeys([*known, *candidates]))}
-    if len(indices) > len(known):
-        vectors = concatenate([vectors, encoder.encode([*indices][len(known) :], device)])
-    return EncodedTexts(indices, vectors)
+    looked_up = {*references}
+    new = [text for text in candidates if text not in looked_up]
+    encoded = [encoder.encode(several, device, check_finite=False) for several in (missing, new) if several]
+    parts = concatenate([*([] if vectors is None else [vectors]), *encoded])
+    if encoded:
+        encoder.require_finite(parts.vectors)  # once for all, since the program waits for it
+    if missing:
+        cache.add(missing, encoded[0], cache_bytes)
+    return EncodedTexts({text: i for i, text in enumerate([*known, *missing, *new])}, parts)
 
 
 def encode_steps(
