@@ -56,8 +56,7 @@ class Shards:
         of items done since the last call. ``name`` is that of an item in the progress and in the names of files.
         """
         from safetensors.torch import load
-
-        from bertscore_tm.scoring.corpus import progress_bar
+        from tqdm import tqdm
 
         size = largest
         if self.folder is not None:
@@ -76,19 +75,19 @@ class Shards:
         own = missing[self.ranks.rank :: self.ranks.size]
         in_memory: dict[range, dict[str, Tensor]] = {}
         enabled = self.ranks.rank == 0 and (shown or sys.stderr.isatty())
-        with progress_bar(num_items, enabled, name) as progress:
-            progress(num_kept)
+        with tqdm(total=num_items, unit=name, disable=not enabled) as bar:
+            bar.update(num_kept)
 
             def compute_own() -> None:
                 for part in own:
-                    found = work(part, progress)
+                    found = work(part, bar.update)
                     if self.folder is None:
                         in_memory[part] = found
                     else:
                         self._keep(name, part, found)
 
             self.ranks.run_on_all(compute_own)
-            progress(sum(map(len, missing)) - sum(map(len, own)))
+            bar.update(sum(map(len, missing)) - sum(map(len, own)))
         if self.ranks.rank != 0:
             return None
         return [in_memory[part] if part in in_memory else load(self._path(name, part).read_bytes()) for part in parts]

@@ -352,9 +352,8 @@ class FrozenEncoder:
             while done < len(windows.lengths):
                 longest = windows.lengths[done]
                 advice = (
-                    f"a single text of {longest} tokens, next to the vectors of {windows.num_tokens} tokens: pass "
-                    f"fewer texts at a time, a smaller max_length, long_text='window', dtype='bfloat16', or another "
-                    f"device"
+                    f"a single text of {longest} tokens, next to {windows.num_tokens} vectors: pass fewer texts, a "
+                    f"smaller max_length, long_text='window', dtype='bfloat16', or another device"
                 )
                 fitting = budget // longest if is_padded else bisect_right(ends, ends[done] + budget) - 1 - done
                 count = max(1, min(fitting, self.batch_size or fitting, len(windows.lengths) - done))

@@ -7,9 +7,10 @@ from itertools import chain
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
-from bertscore_tm.scoring.corpus import SCORES, CorpusScores, progress_bar, score_corpus
+from bertscore_tm.scoring.corpus import SCORES, CorpusScores, score_corpus
 from bertscore_tm.scoring.messages import warn_about_scores
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
@@ -91,7 +92,7 @@ def score_and_warn(
     verbose: bool = False,
 ) -> CorpusScores:
     """Score a corpus before rescaling, with a progress bar, and warn about empty and truncated texts."""
-    with progress_bar(len(texts), verbose) as progress:
-        scored = score_corpus(texts, encoder, weights, device, progress=progress)
+    with tqdm(total=len(texts), unit="pair", disable=not verbose) as bar:
+        scored = score_corpus(texts, encoder, weights, device, progress=bar.update)
     warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length)
     return scored

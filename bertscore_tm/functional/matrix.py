@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.scoring.corpus import SCORES, plan_steps, progress_bar
+from bertscore_tm.scoring.corpus import SCORES, plan_steps
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
@@ -72,10 +73,10 @@ def score_matrix(
     num_truncated = vectors.num_truncated
     row_numbers = torch.arange(len(row_texts), device="cpu")
     scores = torch.zeros(len(SCORES), len(row_texts), len(column_texts), dtype=torch.float32, device="cpu")
-    with progress_bar(len(column_texts), verbose, unit="text") as progress:
+    with tqdm(total=len(column_texts), unit="text", disable=not verbose) as bar:
         if references is None:
             scores[:] = score_all_pairs(vectors, weights.table, row_numbers).cpu()
-            progress(len(column_texts))
+            bar.update(len(column_texts))
         else:
             place = {text: i for i, text in enumerate(row_texts)}
             known = [i for i, text in enumerate(column_texts) if text in place]
@@ -83,7 +84,7 @@ def score_matrix(
             if known:
                 numbers = torch.tensor([place[column_texts[i]] for i in known], dtype=torch.long, device="cpu")
                 scores[..., known] = score_all_pairs(vectors, weights.table, row_numbers, numbers).cpu()
-                progress(len(known))
+                bar.update(len(known))
             wanted = TextPairs([""] * len(new), [[column_texts[i]] for i in new])
             for step in plan_steps(wanted, used_encoder, used_device):
                 columns_of_step = [new[i] for i in step]
@@ -95,7 +96,7 @@ def score_matrix(
                 num_truncated += others.num_truncated
                 del others, both
                 return_freed_memory()
-                progress(len(step))
+                bar.update(len(step))
     if num_truncated:
         warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
     repeated = scores[:, [row_places[text] for text in rows]][:, :, [column_places[text] for text in columns]]

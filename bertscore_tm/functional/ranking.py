@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
-from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps, progress_bar
+from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents
@@ -131,9 +132,9 @@ def rank_candidates(
     documents = [text for item in items for text in item.references or item.candidates]
     token_table = token_weights(used_encoder, idf, documents, used_device)
 
-    with progress_bar(len(items), verbose, unit="item") as progress:
+    with tqdm(total=len(items), unit="item", disable=not verbose) as bar:
         scores, num_truncated = score_items(
-            items, used_encoder, token_table, used_device, component, references_reduce, progress
+            items, used_encoder, token_table, used_device, component, references_reduce, bar.update
         )
     if num_truncated:
         warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)

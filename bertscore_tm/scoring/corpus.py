@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from weakref import WeakKeyDictionary
@@ -34,7 +33,6 @@ __all__ = [
     "match_batch",
     "match_encoded",
     "plan_steps",
-    "progress_bar",
     "score_corpus",
 ]
 
@@ -271,11 +269,7 @@ def match_batch(
     layer: int | None = None,
     cache_bytes: int = 0,
 ) -> MatchedTexts:
-    """Match the texts of an update, unless another metric has just matched the same.
-
-    ``layer`` is one of an encoder with all layers, which are all returned by default; ``cache_bytes`` of CPU memory
-    hold the vectors of references for the next epoch.
-    """
+    """Match the texts of an update, at one layer or all, unless another metric has just matched the same."""
     owner = encoder.cache(device)
     latest = _latest.get(owner)
     if latest is None or latest[0] != texts:
@@ -308,12 +302,3 @@ def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.devi
     pairs = {one.name: torch.cat([getattr(part.pairs, one.name) for part in parts]) for one in fields(MatchedPairs)}
     counts = torch.cat([part.counts for part in parts])
     return MatchedTexts(MatchedPairs(**pairs), counts, sum(part.num_truncated for part in parts))
-
-
-@contextmanager
-def progress_bar(total: int, enabled: bool, unit: str = "pair") -> Generator[Callable[[int], None], None, None]:
-    """Show on standard error how many pairs, or other units, are scored; yields a function to call with each number."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit=unit, disable=not enabled) as bar:
-        yield bar.update
