@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         prog="python -m examples.study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=positive, default=10, help="runs of each condition")
-    parser.add_argument("--arm-seeds", type=positive, nargs=2, default=(10, 10), help="with 300 and with 1,000 steps")
+    parser.add_argument("--arm-seeds", type=int, nargs=2, default=(10, 10), help="with 300 and with 1,000 steps")
     parser.add_argument("--jobs", type=positive, default=2, help="processes, each with one thread")
     parser.add_argument("--output", type=Path, default=Path("outputs/study"))
     parser.add_argument("--tables", type=Path, metavar="RESULTS", help="print the tables of a results.json, and stop")
@@ -66,8 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         "t5_small": _stored(output / "t5_small.json", partial(training.time_t5_small, texts)),
         "arms": summarize_arms(dict(zip(plan, arms, strict=True))),
     }
+    results = json.loads(json.dumps(results), parse_float=lambda text: round(float(text), 6))
     with write_atomically(output / "results.json") as file:
-        file.write(json.dumps(results, indent=1) + "\n")
+        json.dump(results, file)
     draw(results, output / "figure.png")
     print(*tables(results), f"Written: {output / 'results.json'}", sep="\n\n")
     return results
