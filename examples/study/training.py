@@ -251,7 +251,7 @@ def time_t5_small(pairs: Sequence[tuple[int, DocstringPair]]) -> dict[str, float
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     times: dict[str, list[float]] = {"step": [], "validation": []}
     options = {"padding": True, "truncation": True, "return_tensors": "pt"}
-    for first in range(0, 16 * 6, 16):
+    for first in range(0, len(pairs) - 15, 16):
         part = [pair for _, pair in pairs[first : first + 16]]
         summaries = [pair.summary for pair in part]
         inputs = tokenizer([pair.document for pair in part], max_length=256, **options)["input_ids"]

@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import islice
 from statistics import fmean
 
@@ -306,6 +307,7 @@ def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "REGIMES", {"few pairs": shape, "all pairs": shape})
     monkeypatch.setattr(command, "REGIMES", training.REGIMES)
     monkeypatch.setattr(command, "ARM_STEPS", (1, 2))
+    monkeypatch.setattr(training, "T5_SMALL", replace(training.T5_SMALL, layers=1, width=16, heads=2, inner=16))
     given = ["--seeds=2", "--arm-seeds", "2", "2", "--jobs=1", "--output", str(tmp_path)]
     first = command.main(given)
     stored = [path for path in tmp_path.rglob("*.json") if path.name != "results.json"]

@@ -192,7 +192,7 @@ def test_no_gradient_and_no_memory_stay_with_the_encoder(encoder):
     for _ in range(3):
         value, gradient = grad_of(loss, z, labels)
         del value, gradient
-    assert living() == before
+    assert living() <= before  # fewer, if what other tests left is collected meanwhile
     backbone = encoder.backbone(CPU)
     assert not any(p.requires_grad or p.grad is not None for p in backbone.parameters())
 
