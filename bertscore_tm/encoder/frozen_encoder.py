@@ -300,11 +300,7 @@ class FrozenEncoder:
         }
 
     def encode(
-        self,
-        texts: Sequence[str] | TokenizedTexts,
-        device: torch.device | str = "cpu",
-        *,
-        check_finite: bool = True,
+        self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_finite: bool = True
     ) -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 

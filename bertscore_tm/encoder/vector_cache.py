@@ -89,12 +89,6 @@ class VectorCache:
         vectors = self._gather(list(cached.values())) if cached else None
         return {text: i for i, text in enumerate(cached)}, vectors
 
-    def clear(self) -> None:
-        """Remove all texts."""
-        with self._lock:
-            self._texts.clear()
-            self.num_bytes = 0
-
     def _gather(self, entries: Sequence[_CachedText]) -> TokenVectors:
         lengths = [len(entry.ids) for entry in entries]
         num_layers, _, width = entries[0].vectors.shape
