@@ -162,23 +162,9 @@ def test_peaks_include_the_vectors_that_bert_score_keeps(minilm):
         memory.peak_of_scoring("both", 10, minilm, 1, WORDS)
 
 
-def test_memory(options, monkeypatch):
-    peaks = {("function", 20): 3e6, ("function", 200): 12e6, ("metric", 20): 4e6, ("metric", 200): 5e6}
-    peaks |= {("bert-score", 2): 1e6, ("bert-score", 4): 2e6}
+def test_memory(options):
     for scorer in ("function", "metric"):
         assert run_fresh(memory.peak_of_scoring, scorer, 20, options.model, 1, WORDS) > 0
-    monkeypatch.setattr(memory, "run_fresh", lambda function, scorer, pairs, *_: peaks[scorer, pairs])
-    figures = memory.measure(replace(options, pairs=200))
-    assert [(figure.what, figure.unit, *figure.values) for figure in figures] == [
-        ("function: peak at 20 pairs", "MB", 3),
-        ("function: peak at 200 pairs", "MB", 12),
-        ("function: growth per pair from 20 to 200 pairs", "kB", pytest.approx(50)),
-        ("metric: peak at 20 pairs", "MB", 4),
-        ("metric: peak at 200 pairs", "MB", 5),
-        ("metric: growth per pair from 20 to 200 pairs", "kB", pytest.approx(1e3 / 180)),
-        ("bert-score: growth per pair from 2 to 4 pairs", "kB", pytest.approx(500)),
-    ]
-    assert {figure.target for figure in figures if figure.at_most} == {300}
     with pytest.raises(ValueError, match="pairs must be at least 2, to compare fewer with more, got 1"):
         memory.measure(replace(options, pairs=1))
 

@@ -1,135 +1,13 @@
 """The docstrings that programs train on, and the generator that they train."""
 
 import re
-import sys
-import textwrap
 
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
 from examples import docstrings
-from examples.docstrings import Collate, DocstringPair, collect_pairs, load_corpus, load_generator
-
-LONG = "The remaining text has more than enough plain words to count as one whole document"
-GOOD = "Opens the gate for visitors."
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """Return a function that writes a file of an importable package."""
-    folder = tmp_path / "docstring_sample_package"
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    def write(path, source):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(textwrap.dedent(source).encode("utf-8", "surrogateescape"))
-
-    write("__init__.py", "")
-    return write
-
-
-def pairs_of(package, docstring):
-    package("module.py", f"def function():\n    r'''{textwrap.indent(docstring, '    ').strip()}\n    '''\n")
-    return [(pair.document, pair.summary) for pair in collect_pairs(["docstring_sample_package"], include_stdlib=False)]
-
-
-def test_package_on_disk_gives_exactly_the_expected_pairs(package):
-    package(
-        "shelf.py",
-        r'''
-        raise RuntimeError("the file must be read, not imported")
-
-        class Shelf:
-            r"""Holds a row of :class:`~library.Book` objects.
-
-            The books stand in the order of their ``title``, see `the manual <https://example.org/manual>`_ and
-            :func:`sorted_books` for the **exact** rules that decide what *order* means here.
-
-            .. versionadded:: 1.2
-               It was not there before this version.
-
-            Args:
-                width (int, optional): Room on the shelf
-            """
-
-            async def borrow(self, reader):
-                """
-                Lend a book to a reader.
-
-                The reader may take it home for at most four weeks, and should return it in good order.
-
-                Parameters
-                ----------
-                reader : Reader
-                    The person who takes the book home.
-                """
-
-            if True:
-                def count(self):
-                    """Too short."""
-
-                def copy(self):
-                    """Lend a book to a reader!
-
-                    The summary differs from an earlier one in its punctuation only, hence this one goes.
-                    """
-
-                def repeat(self):
-                    """Counts the animals twice.
-
-                    This function counts the animals twice. It does so because somebody always moves meanwhile.
-                    """
-        ''',
-    )
-    ignored = f'"""{GOOD}\n\n{LONG}.\n"""\n'
-    for path in ("tests/helpers.py", "_vendor/six.py", "test_shelf.py", "conftest.py", "not-a-module.py", "notes.txt"):
-        package(path, ignored)
-    package("broken.py", ignored + "def (:\n")
-    package("latin.py", ignored.replace("gate", "gate \udcff"))
-    name = "docstring_sample_package"
-    assert collect_pairs([name], include_stdlib=False) == [
-        DocstringPair(
-            "The books stand in the order of their title, see the manual and sorted_books for the exact rules that "
-            "decide what order means here.",
-            "Holds a row of Book objects.",
-            f"{name}.shelf",
-        ),
-        DocstringPair(
-            "The reader may take it home for at most four weeks, and should return it in good order.",
-            "Lend a book to a reader.",
-            f"{name}.shelf",
-        ),
-    ]
-    assert not any(module.startswith(name) for module in sys.modules)
-
-
-@pytest.mark.parametrize(
-    ("rest", "expected"),
-    [
-        (f"{LONG}.\n\n- first\n- second\n\nThe end.", f"{LONG}. The end."),
-        (f"{LONG}.\n\n>>> run()\nthe output\n\nThe end.", f"{LONG}. The end."),
-        (f"{LONG}.\n\nReturns:\n    The box.\n\nThe end.", f"{LONG}."),
-    ],
-)
-def test_prose_before_the_first_section_is_the_document(package, rest, expected):
-    assert pairs_of(package, f"{GOOD}\n\n{rest}") == [(expected, GOOD)]
-
-
-@pytest.mark.parametrize(
-    ("summary", "is_kept"),
-    [
-        ("Opens three words.", False),
-        ("Opens four words only.", True),
-        (" ".join(["Opens", *["word"] * 22, "end."]), True),
-        (" ".join(["Opens", *["word"] * 23, "end."]), False),
-        ("Opens the gate, e.g. for visitors.", True),
-        ("opens the gate for visitors.", False),
-        ("Opens the gate where x = y holds.", False),
-    ],
-)
-def test_summaries_are_selected(package, summary, is_kept):
-    assert pairs_of(package, f"{summary}\n\n{LONG}.") == ([(f"{LONG}.", summary)] if is_kept else [])
+from examples.docstrings import Collate, collect_pairs, load_corpus, load_generator
 
 
 def test_unknown_package_is_named():
