@@ -53,10 +53,8 @@ _SECTION = re.compile(
 )
 _LIST_ITEM = re.compile(r"\s|[-*+.]\s|\(?[0-9a-z][.)]\s")
 _REPLACED = (
-    (
-        re.compile(r"(?::[\w:]+:)?`{1,2}(?:[~!](?:\w+\.)*)?([^`<]+?)\s*(?:<[^`]*>)?`{1,2}_{0,2}"),
-        r"\1",
-    ),  # code and roles
+    # code and roles
+    (re.compile(r"(?::[\w:]+:)?`{1,2}(?:[~!](?:\w+\.)*)?([^`<]+?)\s*(?:<[^`]*>)?`{1,2}_{0,2}"), r"\1"),
     (re.compile(r"\[([^\[\]]+)\]\([^()\s]*\)"), r"\1"),  # Markdown links
     (re.compile(r"(?<![\w*])\*{1,2}(\w[^*]*)\*{1,2}(?![\w*])"), r"\1"),  # emphasis
     (re.compile(r"::$"), "."),
@@ -115,7 +113,7 @@ def collect_pairs(packages: Sequence[str] = PACKAGES, *, include_stdlib: bool = 
     seen: set[str] = set()
     for module in sorted(modules):
         for texts in filter(None, map(_document_and_summary, _docstrings(modules[module]))):
-            document, summary = map(_key, texts)
+            document, summary = map(distinct_key, texts)
             if summary not in document and seen.isdisjoint({document, summary}):
                 seen |= {document, summary}
                 pairs.append(DocstringPair(*texts, module))
@@ -133,10 +131,15 @@ def load_corpus(packages: Sequence[str] = ()) -> Corpus:
     """
     pairs = collect_pairs(packages)
     random.Random(0).shuffle(pairs)
+    return split_by_module(pairs, test=0.1, validation=0.1)
+
+
+def split_by_module(pairs: Sequence[DocstringPair], *, test: float, validation: float) -> Corpus:
+    """Split pairs by their modules' names; ``test`` and ``validation`` are the shares of the modules."""
     corpus = Corpus([], [], [])
     for pair in pairs:
         place = int.from_bytes(hashlib.sha256(pair.module.encode()).digest()[:6], "big") / 2**48
-        side = corpus.test if place < 0.1 else corpus.validation if place < 0.2 else corpus.train
+        side = corpus.test if place < test else corpus.validation if place < test + validation else corpus.train
         side.append((len(side), pair))
     return corpus
 
@@ -203,6 +206,11 @@ class Collate:
             "summary": [pair.summary for pair in pairs],
             "index": torch.tensor(indices),
         }
+
+
+def distinct_key(text: str) -> str:
+    """Return a text without case, punctuation and spaces, for comparison."""
+    return re.sub(r"[^a-z0-9]+", "", text.lower())
 
 
 def quieten() -> None:
@@ -292,8 +300,3 @@ def _docstrings(path: Path) -> Iterator[str]:
     nodes = [node for node in ast.walk(tree) if isinstance(node, _DOCUMENTED)]
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         yield ast.get_docstring(node, clean=False) or ""
-
-
-def _key(text: str) -> str:
-    """Return a text without case, punctuation and spaces, for comparison."""
-    return re.sub(r"[^a-z0-9]+", "", text.lower())

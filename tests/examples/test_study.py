@@ -1,11 +1,11 @@
 """The study: its texts, its generator, its rules and arms, its tables, and that a stopped study resumes."""
 
+import copy
 import gzip
 import json
 import random
 import shutil
 import subprocess
-from dataclasses import replace
 from itertools import islice
 from statistics import fmean
 
@@ -15,12 +15,12 @@ import torch
 from scipy import stats
 
 from bertscore_tm.statistics import holm
-from examples.docstrings import Corpus, DocstringPair
+from examples.docstrings import Corpus, DocstringPair, load_generator, split_by_module
 from examples.study import __main__ as command
 from examples.study import training
-from examples.study.manual_pages import FOLDERS, collect_pages, read_page, split_pages
-from examples.study.results import summarize_arms, summarize_rules, tables
-from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, Choice, apply_rules
+from examples.study.manual_pages import FOLDERS, collect_pages, read_page
+from examples.study.results import RULES, compare_rules, summarize_arms, summarize_rules, tables
+from examples.study.rules import BASELINE, BEST, LARGEST_F1, LAST, PATIENCES, SUBSETS, apply_rules
 from examples.study.training import ARMS, CROSS_ENTROPY, RISK, SHUFFLED, Generator, make_risk, measure
 from tests.support.markdown_blocks import ROOT
 from tests.support.texts import real_pairs
@@ -118,8 +118,8 @@ def run():
     for kept, loss in zip((0.3, 0.5, 0.45, 0.6, 0.9, 0.7, 0.8, 0.75), (5, 4, 3, 3.5, 3.2, 4, 4.5, 5), strict=True):
         texts = [" ".join(word for word in text.split() if draw.random() < kept) or "word" for text in references]
         found = measure(texts, references)
-        one = {"step": len(checkpoints) + 1, "losses": [(loss * n, n) for n in range(1, 25)], "texts": texts}
-        one |= {"f1": found["layer5"], "rougeL": found["rougeL"], "bleu": found["bleu"]}
+        one = {"step": len(checkpoints) + 1, "val_loss": loss, "texts": texts, "f1": found["layer5"]}
+        one |= {"validation": found}
         test = {measured: values[::-1] if isinstance(values, list) else values for measured, values in found.items()}
         checkpoints.append(one | {"test": test})
     return {"checkpoints": checkpoints, "references": references, "seconds": {"training": 4, "decoding and scoring": 1}}
@@ -140,86 +140,113 @@ def test_rules_choose_what_plain_loops_choose(run):
     choices = apply_rules(run, num_draws=3)
     f1 = [fmean(one["f1"]) for one in run["checkpoints"]]
     losses = [5, 4, 3, 3.5, 3.2, 4, 4.5, 5]
-    assert choices[BASELINE] == [Choice(2, 7)]
-    assert choices[LARGEST_F1] == choices[BEST] == [Choice(f1.index(max(f1)), 7)] == [Choice(4, 7)]
-    assert choices[LAST] == [Choice(7, 7)]
+    assert choices[BASELINE] == [[2, 7]]
+    assert choices[LARGEST_F1] == choices[BEST] == [[f1.index(max(f1)), 7]] == [[4, 7]]
+    assert choices[LAST] == [[7, 7]]
     for patience in (1, 2, 3, 10):
         stop = stop_of(losses, patience, lambda value, best: value < best)
-        assert choices[f"early stopping on val_loss, patience {patience}"] == [Choice(min(2, stop), stop)]
+        assert choices[f"early stopping on val_loss, patience {patience}"] == [[min(2, stop), stop]]
         stop = stop_of(f1, patience, lambda value, best: value > best)
         name = f"early stopping on F1, patience {patience}"
-        assert choices[name] == [Choice(f1.index(max(f1[: stop + 1])), stop)]
-        assert choices[f"{name}, weights at the stop"] == [Choice(stop, stop)]
-    assert [one.checkpoint for one in choices["F1 of 40 texts"]] == 3 * [4]
-    assert {one.stop for one in choices["F1 of 10 texts"]} == {7}
+        assert choices[name] == [[f1.index(max(f1[: stop + 1])), stop]]
+        assert choices[f"{name}, weights at the stop"] == [[stop, stop]]
+    assert choices["F1 of 40 texts"] == 3 * [[4, 7]]
+    assert {stop for _, stop in choices["F1 of 10 texts"]} == {7}
 
 
-def test_gains_are_paired_over_seeds_and_adjusted_together(run):
-    runs, choices = {}, {}
-    for task in ("a", "b"):
-        for seed in range(3):
-            runs[task, "few", seed] = run
-            chosen = {BASELINE: [Choice(seed, 7)], LARGEST_F1: [Choice(4, 5)], LAST: [Choice(7, 7)]}
-            choices[task, "few", seed] = chosen
-    found = summarize_rules(runs, choices)
-    layer6 = [fmean(one["test"]["layer6"]) for one in run["checkpoints"]]
-    gains = [layer6[4] - layer6[seed] for seed in range(3)]
-    gain = found["gains"][LARGEST_F1]["layer6"]
-    expected = stats.ttest_1samp(gains, 0)
-    assert gain["by_seed"] == pytest.approx(gains)
-    assert (gain["low"], gain["high"]) == pytest.approx(tuple(expected.confidence_interval()))
-    assert gain["p_value"] == pytest.approx(expected.pvalue)
-    assert gain["runs_above"] == 6
-    assert gain["by_condition"]["a / few"]["difference"] == pytest.approx(fmean(gains))
-    assert found["gains"][LARGEST_F1]["share of steps"] == pytest.approx(6 / 8)
-    assert [one["p_adjusted"] for one in found["tests"]] == holm([one["p_value"] for one in found["tests"]])
-    assert {one["minus"] for one in found["tests"]} == {BASELINE, LAST}
-    assert found["cost"] == 0.25
+def cell(differences, p_value=""):
+    """What a table shows of some differences."""
+    test = stats.ttest_1samp(differences, 0)
+    low, high = test.confidence_interval()
+    return f"{100 * fmean(differences):+.2f} ({100 * low:+.2f} to {100 * high:+.2f}{p_value})"
+
+
+@pytest.fixture
+def arms():
+    draw = np.random.default_rng(0)
+    found = {}
+    for arm in ARMS:
+        for seed in range(6):
+            values = (draw.normal(size=9) / 100 + 0.1 * (arm == RISK)).tolist()
+            found[arm, 300, seed] = {"test": dict.fromkeys(("layer3", "layer5", "layer6", "rougeL", "bleu"), values)}
+            found[arm, 300, seed]["test"] |= {"length": 1 + values[0]}
+    return found
+
+
+@pytest.fixture
+def results(run, arms):
+    """Three seeds, whose baseline is checkpoint 0, 1 or 2, in two tasks."""
+    runs = {(task, "few", seed): run for task in ("a", "b") for seed in range(3)}
+    names = [f"early stopping on F1, patience {one}" for one in PATIENCES]
+    names += [f"{names[4]}, weights at the stop", *(f"F1 of {one} texts" for one in SUBSETS), *RULES[1:4], BEST]
+    others = {name: [[3, 3], [3, 3]] for name in names}
+    choices = {key: {BASELINE: [[key[2], 7]], LARGEST_F1: [[4, 5]], LAST: [[key[2] + 5, 7]], **others} for key in runs}
+    return {"rules": summarize_rules(runs, choices), "arms": summarize_arms(arms)}
+
+
+def test_gains_are_paired_over_seeds_and_adjusted_together(run, results):
+    reached = {
+        name: [fmean(one["test"][name]) for one in run["checkpoints"]] for name in ("layer3", "layer6", "rougeL")
+    }
+    reached["bleu"] = [one["test"]["bleu"] for one in run["checkpoints"]]
+    gains = [reached["layer6"][4] - reached["layer6"][seed] for seed in range(3)]
+    table = compare_rules(results).sort_index()
+    assert table.loc[LARGEST_F1, "a / few"]["layer6"].tolist() == pytest.approx(gains)
+    assert set(table.loc[LARGEST_F1, "steps"]) == {6 / 8}
+    assert set(table.loc[BASELINE, "layer6"]) == {0}
+    rules, conditions, tested, _ = (table.splitlines() for table in tables(results))
+    assert rules[2].startswith(f"| {LARGEST_F1} | 75% | ")
+    assert rules[2].split(" | ")[4] == conditions[2].split(" | ")[3] == conditions[3].split(" | ")[3] == cell(gains)
+    found = {
+        (minus, name): [values[4] - values[seed + minus] for seed in range(3)]
+        for minus in (0, 5)
+        for name, values in reached.items()
+    }
+    adjusted = holm([stats.ttest_1samp(one, 0).pvalue for one in found.values()])
+    shown = [f" {cell(one, f'; p {p:.3f}')} " for one, p in zip(found.values(), adjusted, strict=True)]
+    assert [line.split("|")[2:-1] for line in tested[2:]] == [shown[:4], shown[4:]]
+    assert results["rules"]["cost"] == 0.25
     draw, means = np.random.default_rng(1), []
     texts = np.array([[run["checkpoints"][i]["test"]["layer6"] for i in (4, seed)] for seed in range(3)])
     for _ in range(4000):
         seeds = draw.integers(3, size=3)
         resampled = [texts[seeds][:, :, draw.integers(24, size=24)] for _ in range(2)]
         means.append(np.mean([(one[:, 0] - one[:, 1]).mean() for one in resampled]))
-    assert found["seeds_and_texts"]["layer6"] == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.01)
+    found = results["rules"]["seeds_and_texts"]["layer6"]
+    assert found == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.01)
 
 
-def test_arms_are_compared_by_seed_and_steps():
-    draw = np.random.default_rng(0)
-    arms = {}
-    for arm in ARMS:
-        for seed in range(6):
-            values = (draw.normal(size=9) / 100 + 0.1 * (arm == RISK)).tolist()
-            arms[arm, 300, seed] = {"test": dict.fromkeys(("layer3", "layer5", "layer6", "rougeL"), values)}
-            arms[arm, 300, seed]["test"] |= {"bleu": 0.5, "length": 1.0}
-    found = summarize_arms(arms)
-    one = next(x for x in found if (x["arm"], x["minus"], x["measure"]) == (RISK, SHUFFLED, "layer6"))
-    paired = [
-        fmean(arms[RISK, 300, i]["test"]["layer6"]) - fmean(arms[SHUFFLED, 300, i]["test"]["layer6"]) for i in range(6)
+def test_arms_are_compared_by_seed_and_steps(arms, results):
+    def paired(minus, measure="layer6", arm=RISK):
+        found = [[fmean(arms[one, 300, i]["test"][measure]) for one in (arm, minus)] for i in range(6)]
+        return [ours - theirs for ours, theirs in found]
+
+    lines = [line.strip("| ").split(" | ") for line in tables(results)[3].splitlines()[2:]]
+    assert [line[:3] for line in lines] == [
+        ["300 (6)", *pair] for pair in ((RISK, ARMS[0]), (RISK, ARMS[3]), (RISK, SHUFFLED), (SHUFFLED, CROSS_ENTROPY))
     ]
-    assert one["difference"] == pytest.approx(fmean(paired))
-    assert one["p_value"] == pytest.approx(stats.ttest_1samp(paired, 0).pvalue)
-    tested = [x for x in found if "p_adjusted" in x]
-    assert {(x["arm"], x["measure"]) for x in tested} == {(RISK, "layer5"), (RISK, "layer6")}
-    assert [x["p_adjusted"] for x in tested] == holm([x["p_value"] for x in tested])
-    assert {x["difference"] for x in found if x["measure"] == "bleu"} == {0}
+    # Layers 5 and 6 of the first three are tested together; here they are equal.
+    p_values = [stats.ttest_1samp(paired(minus), 0).pvalue for minus in (ARMS[0], ARMS[3], SHUFFLED) for _ in range(2)]
+    for line, p in zip(lines, holm(p_values)[::2], strict=False):
+        assert line[3] == line[5] == cell(paired(line[2]), f"; p {p:.3f}")
+        assert line[4] == line[6] == cell(paired(line[2]))
+    assert lines[3][5] == cell(paired(CROSS_ENTROPY, arm=SHUFFLED))
+    lengths = [arms[RISK, 300, i]["test"]["length"] - arms[SHUFFLED, 300, i]["test"]["length"] for i in range(6)]
+    assert lines[2][-1] == cell(lengths)
 
 
-def test_the_tables_of_the_page_are_those_of_the_stored_results(capsys):
+def test_the_tables_of_the_page_are_those_of_the_stored_results():
     page = (STUDY / "README.md").read_text(encoding="utf-8")
-    results = command.main(["--tables", str(STUDY / "results.json")])
-    printed = capsys.readouterr().out
+    found = [table.splitlines() for table in tables(json.loads((STUDY / "results.json").read_text()))]
     shown = [line for line in page.partition("## Results")[2].splitlines() if line.startswith("|")]
     assert len(shown) > 30
-    for line in shown:
-        assert line in printed.splitlines()
-    for table in tables(results):
-        assert table.splitlines()[0] in shown
+    assert set(shown) <= {line for table in found for line in table}
+    assert {table[0] for table in found} <= set(shown)
 
 
 def test_families_of_commands_stay_together():
     pages = [DocstringPair(f"text {i}", f"summary {i}", f"tool {i % 50}") for i in range(200)]
-    corpus = split_pages(pages)
+    corpus = split_by_module(pages, test=0.15, validation=0.05)
     families = [{pair.module for _, pair in side} for side in corpus]
     assert sum(map(len, families)) == len(set.union(*families)) == 50
     assert len(corpus.train) > len(corpus.test) > 0
@@ -232,20 +259,15 @@ def pairs():
     return [(i, DocstringPair(*both, f"tool {i}")) for i, both in texts]
 
 
-@pytest.fixture(scope="module")
-def saved(pairs, tmp_path_factory):
-    """An untrained generator, saved to a folder."""
-    folder = tmp_path_factory.mktemp("generator")
-    generator = Generator.make(pairs, seed=0)
-    generator.model.save_pretrained(folder)
-    generator.tokenizer.save_pretrained(folder)
-    return folder
+@pytest.fixture
+def generator(pairs):
+    torch.manual_seed(0)
+    return Generator(*load_generator(pairs, encoder_layers=2, decoder_layers=1, source_tokens=40))
 
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_generator_predicts_from_stored_states_as_from_the_texts(pairs, saved):
-    generator = Generator.load(saved)
+def test_generator_predicts_from_stored_states_as_from_the_texts(pairs, generator):
     documents = [pair.document for _, pair in pairs[:3]]
     inputs = generator.tokenizer(documents, max_length=40, truncation=True, padding=True, return_tensors="pt")
     examples = generator.encode(pairs[:3])
@@ -253,22 +275,21 @@ def test_generator_predicts_from_stored_states_as_from_the_texts(pairs, saved):
     with torch.no_grad():
         output = generator.model.eval()(inputs["input_ids"], inputs["attention_mask"], labels=batch["labels"])
         torch.testing.assert_close(generator.model(**batch).logits, output.logits, atol=1e-5, rtol=1e-4)
-    sums, counts = zip(*generator.losses(examples), strict=True)
-    assert sum(sums) / sum(counts) == pytest.approx(output.loss.item(), rel=0.02)  # in mixed precision
+    assert generator.loss(examples) == pytest.approx(output.loss.item(), rel=0.02)  # in mixed precision
 
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_arms_start_alike_and_train_the_decoding_half(pairs, saved):
-    examples = Generator.load(saved).encode(pairs[:24])
+def test_arms_start_alike_and_train_the_decoding_half(pairs, generator):
+    examples = generator.encode(pairs[:24])
 
     def trained(seed=1, shuffled=None):
-        generator = Generator.load(saved)
-        risk = None if shuffled is None else make_risk(generator, seed, shuffled=shuffled)
-        generator.train(examples, 3, seed, falls=True, risk=risk)
-        return dict(generator.model.named_parameters())
+        copied = copy.deepcopy(generator)
+        risk = None if shuffled is None else make_risk(copied, seed, shuffled=shuffled)
+        copied.train(examples, 3, seed, falls=True, risk=risk)
+        return dict(copied.model.named_parameters())
 
-    before, plain = dict(Generator.load(saved).model.named_parameters()), trained()
+    before, plain = dict(generator.model.named_parameters()), trained()
     head = "decoder.bert.encoder.layer.0.crossattention.self.query.weight"
     for name, weight in plain.items():
         frozen = name.startswith("encoder.") or "word_embeddings" in name
@@ -278,8 +299,8 @@ def test_arms_start_alike_and_train_the_decoding_half(pairs, saved):
     assert not any(torch.equal(other[head], plain[head]) for other in others)
 
 
-def test_shuffled_rewards_are_those_of_the_same_input(saved):
-    generator, texts = Generator.load(saved), [f"{word} rain fell" for word in ["a", "b", "c", "d", "e", "f", "g", "h"]]
+def test_shuffled_rewards_are_those_of_the_same_input(generator):
+    texts = [f"{word} rain fell" for word in ["a", "b", "c", "d", "e", "f", "g", "h"]]
     references = [["rain fell"]] * 4 + [["the sun"]] * 4
     true, shuffled = (make_risk(generator, 0, shuffled=one).reward(texts, references) for one in (False, True))
     assert shuffled != true
@@ -303,12 +324,10 @@ def test_measures_are_those_of_the_texts(bert_score_f1):
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "load_task", lambda task: Corpus(pairs[:40], pairs[40:50], pairs[50:]))
-    shape = training.Regime(16, 16, falls=True)
-    monkeypatch.setattr(training, "REGIMES", {"few pairs": shape, "all pairs": shape})
+    monkeypatch.setattr(training, "REGIMES", {"few pairs": (16, 16, True), "all pairs": (16, 16, True)})
     monkeypatch.setattr(command, "REGIMES", training.REGIMES)
     monkeypatch.setattr(command, "ARM_STEPS", (1, 2))
-    monkeypatch.setattr(training, "T5_SMALL", replace(training.T5_SMALL, layers=1, width=16, heads=2, inner=16))
-    given = ["--seeds=2", "--arm-seeds", "2", "2", "--jobs=1", "--output", str(tmp_path)]
+    given = ["--seeds=2", "--jobs=1", "--output", str(tmp_path)]
     first = command.main(given)
     stored = [path for path in tmp_path.rglob("*.json") if path.name != "results.json"]
     times = {path: path.stat().st_mtime_ns for path in stored}
@@ -321,7 +340,6 @@ def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     assert {path for path, time in times.items() if path.stat().st_mtime_ns != time} == set(stopped)
     assert second == first == json.loads((tmp_path / "results.json").read_text())
     assert (tmp_path / "figure.png").exists()
-    assert [len(one["steps"]) for one in first["rules"]["curves"]] == 8 * [16]
-    assert {one["arm"] for one in first["arms"]} == {RISK, SHUFFLED}
-    assert {one["minus"] for one in first["arms"]} >= {CROSS_ENTROPY, SHUFFLED}
+    assert [len(one["step"]) for one in first["rules"]["curves"]] == 8 * [16]
+    assert {one["arm"] for one in first["arms"]} == set(ARMS)
     assert "ROUGE-L" in capsys.readouterr().out
