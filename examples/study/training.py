@@ -29,7 +29,7 @@ from examples.study.manual_pages import collect_pages
 LAYER, HELD_OUT_LAYERS, REWARD_LAYER = 5, (3, 6), 3
 
 SOURCE_TOKENS, TARGET_TOKENS, BATCH_SIZE, RISK_INPUTS, LEARNING_RATE, WARMUP = 40, 24, 8, 6, 5e-4, 10
-VALIDATION_PAIRS, TEST_PAIRS, CHECKPOINTS, SAMPLES = 160, 200, 16, 4
+VALIDATION_PAIRS, TEST_PAIRS, CHECKPOINTS, SAMPLES, TIMED_STEPS = 160, 200, 16, 4, 20
 
 # Cross-entropy; the same with BERTScoreRisk added; with the rewards of an input's samples shuffled; and cross-entropy
 # for as many steps as fit into the time of the second.
@@ -208,9 +208,9 @@ def time_steps(start: Path, task: str) -> dict[str, float]:
     generator: Generator = torch.load(start, weights_only=False)
     examples = generator.encode(load_task(task).train[:320])
     risks = {CROSS_ENTROPY: None, RISK: make_risk(generator, 0, shuffled=False)}
-    run = partial(generator.train, examples, 20, 0, falls=True)
+    run = partial(generator.train, examples, TIMED_STEPS, 0, falls=True)
     seconds = in_turn({name: partial(run, risk=risk) for name, risk in risks.items()}, rounds=12)
-    return {name: median(found) / 20 for name, found in seconds.items()}
+    return {name: median(found) / TIMED_STEPS for name, found in seconds.items()}
 
 
 @lru_cache

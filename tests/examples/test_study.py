@@ -327,6 +327,7 @@ def test_a_stopped_study_resumes(pairs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "REGIMES", {"few pairs": (16, 16, True), "all pairs": (16, 16, True)})
     monkeypatch.setattr(command, "REGIMES", training.REGIMES)
     monkeypatch.setattr(command, "ARM_STEPS", (1, 2))
+    monkeypatch.setattr(training, "TIMED_STEPS", 1)
     given = ["--seeds=2", "--jobs=1", "--output", str(tmp_path)]
     first = command.main(given)
     stored = [path for path in tmp_path.rglob("*.json") if path.name != "results.json"]
