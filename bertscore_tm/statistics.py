@@ -19,7 +19,6 @@ from torch import Tensor
 from bertscore_tm.utilities.settings import require_between
 
 __all__ = [
-    "MIN_COMPARED",
     "Estimate",
     "PairedComparison",
     "Scores",
@@ -33,7 +32,7 @@ __all__ = [
 Scores = Tensor | Sequence[float]
 
 # With fewer texts, no choice of signs has a p-value below 0.05.
-MIN_COMPARED = 6
+_MIN_COMPARED = 6
 # Scores that differ by less are equal up to rounding in float32.
 _TIE = 1e-6
 # Up to 13 texts have fewer permutations, which are all counted.
@@ -128,11 +127,11 @@ def compare_paired(
         groups: label of each text's group, as in :func:`mean_interval`.
 
     Returns:
-        Mean of b minus mean of a, interval and p-value.
+        Mean of b minus mean of a, interval and p-value, which is NaN for fewer than six texts or groups.
 
     Raises:
-        ValueError: the shapes differ or are not (texts,), there are fewer than six texts or groups, a score is not
-            finite, or ``confidence`` is out of range.
+        ValueError: the shapes differ or are not (texts,), there are fewer than two texts, a score is not finite, or
+            ``confidence`` is out of range.
 
     Example:
         >>> a = torch.tensor([0.1, 0.4, 0.3, 0.5, 0.2, 0.6])
@@ -143,12 +142,10 @@ def compare_paired(
     first, second = as_paired_values(a, b, ("a", "b"))
     # Sums of integers are exact, so that equal ones are counted as equal.
     steps = _sum_groups(((second - first) / _TIE).round(), groups).numpy()
-    if len(steps) < MIN_COMPARED:
-        least = f"{MIN_COMPARED} {'texts' if groups is None else 'groups'}"
-        raise ValueError(f"a comparison needs at least {least} to reach a p-value below 0.05, got {len(steps)}")
+    p_value = _permutation_p_value(steps) if len(steps) >= _MIN_COMPARED else math.nan
     span = bounds[1] - bounds[0]
     low, high = mean_interval(second - first, confidence, bounds=(-span, span), groups=groups)
-    return PairedComparison((second - first).mean().item(), low.item(), high.item(), _permutation_p_value(steps))
+    return PairedComparison((second - first).mean().item(), low.item(), high.item(), p_value)
 
 
 def darr_kendall(better: Scores, worse: Scores, *, confidence: float = 0.95) -> Estimate:

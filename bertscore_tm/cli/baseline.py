@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
-from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
+from bertscore_tm.cli.distributed import RankGroup, join_ranks
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.cli.scored_corpus import score_shards
@@ -35,8 +35,7 @@ _SUFFIXES = (".csv",)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument_group("texts").add_argument
-    add("file", metavar="FILE", nargs="?", help="the file of -t")
-    add("-t", "--texts", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
+    add("texts", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
     add("--format", choices=FORMATS, help="format of the file (default: by suffix, where .txt.gz is .txt)")
     help = "column or JSON key of the texts (default: %(default)s)"
     add("--column", metavar="NAME", default="text", help=help)
@@ -51,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Make the table and print it with its standard errors."""
-    arguments.texts = arguments.texts or arguments.file
     report.choose_format(arguments, _SUFFIXES, arguments.texts)
     with join_ranks() as ranks:
         baseline, limit = _make(arguments, ranks)
@@ -74,27 +72,23 @@ def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBase
     from bertscore_tm.baselines import make_baseline
     from bertscore_tm.scoring.token_weights import token_weights
 
-    device = ranks.run_on_all(lambda: choose_device(arguments.device))
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
-    weights = token_weights(encoder, device=device)
+    weights = token_weights(encoder)
     num_pairs, seed = arguments.pairs, arguments.seed
     settings = {"input": input_digest(texts), "seed": seed, "pairs": num_pairs}
     with open_shards(ranks, arguments, num_pairs, encoder, settings) as shards:
-        score = partial(score_shards, shards, encoder=encoder, weights=weights, device=device)
+        score = partial(score_shards, shards, encoder=encoder, weights=weights)
         how: dict[str, Any] = {"save_every": num_pairs, "score": score, "run_on_first": ranks.run_on_first}
         baseline = ranks.run_on_all(lambda: make_baseline(encoder, texts, num_pairs, seed, **how))
     return baseline, encoder.tokenizer.max_length
 
 
 def _read_distinct(arguments: argparse.Namespace) -> list[str]:
-    if arguments.texts is None:
-        raise CommandError("no texts: give a FILE of many unrelated texts, one per line")
     texts = read_texts(arguments.texts, arguments.format, arguments.column)
     num_distinct = len({text.strip() for text in texts} - {""})
     if num_distinct < 2:
-        raise CommandError(
-            f"{arguments.texts}: random pairs need at least 2 distinct texts that are not blank, got {num_distinct}"
-        )
+        needed = "random pairs need at least 2 distinct texts that are not blank"
+        raise CommandError(f"{arguments.texts}: {needed}, got {num_distinct}")
     return texts
 
 

@@ -38,9 +38,9 @@ from bertscore_tm.cli.inputs import (
     Table,
     check_lengths,
     document_labels,
+    read_candidates,
     read_documents,
     read_references,
-    read_table,
 )
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
@@ -48,8 +48,6 @@ from bertscore_tm.cli.text_metrics import METRICS, MetricScores, check_installed
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from bertscore_tm.statistics import PairedComparison
 
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
 # Rounding of equal scores.
@@ -114,19 +112,13 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     """Format a table of systems and a table of differences, the settings and the signature."""
     label = report.SCORE_LABELS[document["component"]]
     interval = f"{100 * document['confidence']:g}% interval"
-    systems = [["system", *report.SCORE_LABELS.values(), f"{interval} of {label}"]]
-    for system in document["systems"]:
-        means = [f"{system[name]:.4f}" for name in report.SCORES]
-        systems.append([system["name"], *means, report.format_interval(system["low"], system["high"])])
-    tables = [systems, _difference_rows(label, interval, document["differences"])]
+    columns = {label: name for name, label in report.SCORE_LABELS.items()}
+    tables = [_system_rows(columns, f"{interval} of {label}", document["systems"])]
+    tables.append(_difference_rows(label, interval, document["differences"]))
     for metric in document["metrics"]:
-        corpus = metric["corpus"] is not None
-        rows = [["system", metric["label"], interval, *(["corpus"] if corpus else [])]]
-        for number, system in enumerate(metric["systems"]):
-            ends = report.format_interval(system["low"], system["high"])
-            rows.append([system["name"], f"{system['mean']:.4f}", ends])
-            rows[-1] += [f"{metric['corpus'][number]:.4f}"] if corpus else []
-        tables += [rows, _difference_rows(metric["label"], interval, metric["differences"])]
+        columns = {metric["label"]: "mean"} | ({"corpus": "corpus"} if "corpus" in metric["systems"][0] else {})
+        tables.append(_system_rows(columns, f"{interval} of {metric['label']}", metric["systems"]))
+        tables.append(_difference_rows(metric["label"], interval, metric["differences"]))
     counts = f"{report.format_count(document['num_texts'], 'text')}, "
     counts += report.format_count(document["num_references"], "reference")
     if document["num_documents"] is not None:
@@ -140,6 +132,14 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
     return "\n".join([*(report.format_rows(table, suffix) for table in tables), *lines]) + "\n"
+
+
+def _system_rows(columns: dict[str, str], interval: str, systems: list[dict[str, Any]]) -> list[list[str]]:
+    rows = [["system", *columns, interval]]
+    for system in systems:
+        means = [f"{system[name]:.4f}" for name in columns.values()]
+        rows.append([system["name"], *means, report.format_interval(system["low"], system["high"])])
+    return rows
 
 
 def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> list[list[str]]:
@@ -160,7 +160,8 @@ def _read(arguments: argparse.Namespace) -> Systems:
 
     scipy_stats()
     check_installed(arguments.metrics)
-    tables = [read_table(path, arguments.format) for path in arguments.candidates]
+    others = arguments.system_column, arguments.system_column and arguments.document_column
+    tables = [read_candidates(path, arguments, *others) for path in arguments.candidates]
     systems = (_read_files if arguments.system_column is None else _read_column)(tables, arguments)
     if arguments.names is None:
         return systems
@@ -175,8 +176,8 @@ def _read_files(tables: Sequence[Table], arguments: argparse.Namespace) -> Syste
     if arguments.references is None:
         raise CommandError("no references: give -r FILE")
     texts = [table.texts(arguments.candidate_column) for table in tables]
-    check_lengths(tables, list(map(len, texts)))
-    references = read_references(arguments, tables[0], len(texts[0]))
+    check_lengths(*tables)
+    references = read_references(arguments, tables[0])
     groups = read_documents([*arguments.candidates, *arguments.references], arguments, len(references))
     # A file that is given twice is two systems.
     names = [
@@ -193,28 +194,25 @@ def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Syst
     (table,) = tables
     candidates = table.texts(arguments.candidate_column)
     names = table.texts(arguments.system_column)
-    check_lengths([table, table], [len(candidates), len(names)])
-    references = read_references(arguments, table, len(candidates))
+    references = read_references(arguments, table)
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         rows.setdefault(name, []).append(row)
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
     (first, first_rows), *others = rows.items()
-    header = table.has_header([arguments.system_column])
     for name, own in others:
         for place, (one, other) in enumerate(zip(first_rows, own, strict=False)):
             if references[one] != references[other]:
                 message = f"text {place + 1} of {name!r} has other references than text {place + 1} of {first!r}"
-                raise table.error(other, message, header=header)
+                raise table.error(other, message)
         if len(own) != len(first_rows):
             message = f"{name!r} has {len(own)} texts, but {first!r} has {len(first_rows)}"
-            raise table.error(own[-1], message, header=header)
+            raise table.error(own[-1], message)
     texts = {name: [candidates[row] for row in own] for name, own in rows.items()}
     groups = None
     if arguments.document_column is not None:
         labels = document_labels(table, arguments.document_column)
-        check_lengths([table, table], [len(candidates), len(labels)])
         groups = [labels[row] for row in first_rows]
     return Systems(texts, [references[row] for row in first_rows], groups)
 
@@ -236,7 +234,9 @@ def _compare(
     for metric in metrics:
         texts = torch.tensor(metric.texts, dtype=torch.float64, device="cpu")
         own, tests = _compare_scores(texts, (0, metric.largest), systems, arguments)
-        described = {name: getattr(metric, name) for name in ("name", "label", "corpus", "settings")}
+        for row, score in zip(own, metric.corpus or (), strict=False):
+            row["corpus"] = score
+        described = {name: getattr(metric, name) for name in ("name", "label", "settings")}
         others.append({**described, "systems": own, "differences": tests})
     return {
         "systems": rows,
@@ -255,7 +255,7 @@ def _compare_scores(
     scores: Tensor, bounds: tuple[float, float], systems: Systems, arguments: argparse.Namespace
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return each system's mean and the tests of differences, from scores of shape (systems, texts)."""
-    from bertscore_tm.statistics import holm, mean_interval
+    from bertscore_tm.statistics import compare_paired, holm, mean_interval
 
     names = list(systems.texts)
     settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
@@ -266,7 +266,7 @@ def _compare_scores(
     ]
     indices = range(len(names))
     chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
-    tests = [_test(scores[j], scores[i], **settings) for j, i in chosen]
+    tests = [compare_paired(scores[j], scores[i], **settings) for j, i in chosen]
     p_values = [test.p_value for test in tests]
     adjusted = p_values if math.isnan(p_values[0]) else holm(p_values)
     differences = [
@@ -274,19 +274,6 @@ def _compare_scores(
         for (j, i), test, p in zip(chosen, tests, adjusted, strict=True)
     ]
     return rows, differences
-
-
-def _test(
-    a: Tensor, b: Tensor, *, confidence: float, bounds: tuple[float, float], groups: list[str] | None
-) -> PairedComparison:
-    """Compare two systems; a number of texts or documents that is too small has no p-value."""
-    from bertscore_tm.statistics import MIN_COMPARED, PairedComparison, compare_paired, mean_interval
-
-    if len(a if groups is None else set(groups)) >= MIN_COMPARED:
-        return compare_paired(a, b, confidence=confidence, bounds=bounds, groups=groups)
-    span = bounds[1] - bounds[0]
-    low, high = mean_interval(b - a, confidence, bounds=(-span, span), groups=groups)
-    return PairedComparison((b - a).mean().item(), low.item(), high.item(), math.nan)
 
 
 def _outcomes(differences: Tensor) -> dict[str, int]:

@@ -40,11 +40,12 @@ def print_message(message: str) -> None:
     print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
 
 
-_NAMES = (
-    *("batch_size", "device", "exclude_special_tokens", "language", "listed_as", "long_text", "max_length"),
-    *("num_layers", "prefix_space", "rescale", "trust_remote_code"),
+# The arguments that the encoder has under the same names.
+ENCODER_OPTIONS = (
+    *("num_layers", "dtype", "revision", "trust_remote_code", "max_length", "batch_size", "long_text", "listed_as"),
+    *("prefix_space", "exclude_special_tokens"),
 )
-_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _NAMES}
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*ENCODER_OPTIONS, "device", "language", "rescale")}
 # Match `num_layers=7` and `num_layers=...`, and without `=` only names that are not English words; never within a path
 # or a longer word.
 _ALONE = "|".join(name for name in _OPTIONS if "_" in name)

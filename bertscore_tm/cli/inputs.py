@@ -33,30 +33,28 @@ _TYPE_NAMES |= {list: "an array", dict: "an object", str: "a string"}
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file: texts; for TSV and CSV lists of cells, a header included; for JSON and Parquet objects.
+    """The rows of a file: texts; for TSV and CSV lists of cells below a header; for JSON and Parquet objects.
 
-    Error messages name the file or a row's place, such as ``"refs.txt:17"``, which is its number unless it is given.
+    Errors name the file and a row's line, which is its number, from 1, unless it is given, as ``"refs.txt:17"``. In a
+    TSV or CSV file without header the columns have numbers, from 1.
     """
 
     name: str
     rows: list[Any]
-    places: Sequence[str] = ()
-    has_cells: bool = False
+    header: Sequence[str] | None = None
+    lines: Sequence[int] = ()
+    separator: str = ":"
 
     @property
     def has_columns(self) -> bool:
         """Whether rows have several values: not those of plain lines and of JSON arrays of strings."""
-        return self.has_cells or not all(isinstance(row, str) for row in self.rows)
+        return self.header is not None or not all(isinstance(row, str) for row in self.rows)
 
     def texts(self, column: str) -> list[str]:
-        """Return one text per row, at least one, of a column or key, which is ignored for rows without columns.
-
-        In a TSV or CSV file without header the column is its number, from 1.
-        """
-        (texts,) = self.columns([column])
-        if not texts:
+        """Return one text per row, at least one, of a column or key, which is ignored for rows without columns."""
+        if not self.rows:
             raise self.error(0, "the file contains no texts")
-        return [self.check_text(row, text, column) for row, text in enumerate(texts)]
+        return [self.check_text(row, text, column) for row, text in enumerate(self.values(column))]
 
     def check_text(self, row: int, value: Any, column: str) -> str:
         """Return a value of a row, from 0, and of the named column if it is a valid text."""
@@ -74,33 +72,28 @@ class Table:
             raise self.error(row, f"{column!r} must be an array of at least one text")
         return [self.check_text(row, text, f"{column}[{i}]") for i, text in enumerate(values)]
 
-    def columns(self, columns: Sequence[str]) -> list[list[Any]]:
-        """Return the values of several columns: strings, or for JSON and Parquet any values.
+    def values(self, column: str) -> list[Any]:
+        """Return the values of a column: strings, or for JSON and Parquet any values."""
+        return [value for _, value in self.alternatives([column])]
 
-        Names or numbers as in :meth:`texts`; a TSV or CSV file has a header unless all are numbers.
-        """
-        return [[value for _, value in column] for column in self.alternatives([[column] for column in columns])]
-
-    def alternatives(self, groups: Sequence[Sequence[str]]) -> list[list[tuple[str, Any]]]:
-        """Return, for each of several groups of columns, name and value of the one of them that each row has."""
-        if self.has_cells:
-            header = self.rows[0] if self.rows else ()
-            columns = [self._single(0, [name for name in group if name in header]) or group[0] for group in groups]
-            cells = self._cell_columns(columns)
-            return [[(name, cell) for cell in column] for name, column in zip(columns, cells, strict=True)]
+    def alternatives(self, columns: Sequence[str]) -> list[tuple[str, Any]]:
+        """Return name and value of the one of several columns that each row has."""
         if not self.has_columns:
-            return [[(group[0], row) for row in self.rows] for group in groups]
-        return [[self._entry(row, group) for row in range(len(self.rows))] for group in groups]
+            return [(columns[0], row) for row in self.rows]
+        if self.header is None:
+            return [self._entry(row, columns) for row in range(len(self.rows))]
+        name = self._single(0, [name for name in columns if name in self.header]) or columns[0]
+        if self.header.count(name) != 1:
+            problem = "more than one column is" if name in self.header else "no column is"
+            known = ", ".join(map(repr, self.header))
+            raise CommandError(f"{self.name}:1: {problem} named {name!r}; the file has {known}")
+        number = self.header.index(name)
+        return [(name, cells[number]) for cells in self.rows]
 
-    def has_header(self, columns: Sequence[str]) -> bool:
-        """Return whether the first line has the names of columns: in TSV and CSV, unless all given are numbers."""
-        return self.has_cells and not all(column.isdecimal() for column in columns)
-
-    def error(self, row: int, message: str, *, header: bool = False) -> CommandError:
-        """Return an error at the place of a row, from 0; with ``header`` rows are counted after the header."""
-        number = row + header
-        place = self.places[number] if 0 <= number < len(self.places) else f"{self.name}:{number + 1}"
-        return CommandError(f"{place}: {message}")
+    def error(self, row: int, message: str) -> CommandError:
+        """Return an error at the place of a row, from 0."""
+        line = self.lines[row] if 0 <= row < len(self.lines) else row + 1
+        return CommandError(f"{self.name}{self.separator}{line}: {message}")
 
     def _entry(self, row: int, columns: Sequence[str]) -> tuple[str, Any]:
         """Return name and value of the one of several keys that an object has."""
@@ -119,31 +112,12 @@ class Table:
             raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
         return known[0] if known else None
 
-    def _cell_columns(self, columns: Sequence[str]) -> list[list[Any]]:
-        if not self.rows:
-            return [[] for _ in columns]
-        header, first = self.has_header(columns), self.rows[0]
-        numbers = [self._column_number(column, first) for column in columns]
-        for row, cells in enumerate(self.rows):
-            if len(cells) != len(first):
-                raise self.error(row, f"{len(cells)} columns, but the first line has {len(first)}")
-        return [[cells[number] for cells in self.rows[header:]] for number in numbers]
 
-    def _column_number(self, column: str, first: Sequence[str]) -> int:
-        if column.isdecimal():
-            if 1 <= int(column) <= len(first):
-                return int(column) - 1
-            raise self.error(0, f"column {column} does not exist: the line has {len(first)}, numbered from 1")
-        if first.count(column) == 1:
-            return first.index(column)
-        problem = "more than one column is" if column in first else "no column is"
-        raise self.error(0, f"{problem} named {column!r}; the header has {', '.join(map(repr, first))}")
-
-
-def read_table(path: str, file_format: str | None = None) -> Table:
+def read_table(path: str, file_format: str | None = None, columns: Sequence[str] = ()) -> Table:
     """Read a file, by default in the format of its suffix, into rows; ``-`` is standard input.
 
-    Files with the suffix .gz are decompressed. Blank lines at the end are dropped, except of plain lines.
+    Files with the suffix .gz are decompressed. Blank lines at the end are dropped, except of plain lines. TSV and CSV
+    have a header, unless all ``columns`` that will be read are numbers.
     """
     name = "standard input" if path == STDIN else path
     found_format, is_compressed = format_of(path, file_format)
@@ -156,16 +130,16 @@ def read_table(path: str, file_format: str | None = None) -> Table:
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from error
     if found_format == "parquet":
-        return _number_rows(name, _parquet_rows(data, name))
+        return Table(name, _parquet_rows(data, name), separator=": row ")
     text = _decode(data, name)
     if found_format == "json":
         hint = "; for one object per line give --format jsonl"
         value = _parse_json(text, lambda line: f"{name}:{line}" if line else name, hint)
         if not isinstance(value, list):
             raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
-        return _number_rows(name, value)
+        return Table(name, value, separator=": row ")
     if found_format == "csv":
-        return _csv_table(text, name)
+        return _with_header(name, *_csv_rows(text, name), columns)
     # str.splitlines would also split at characters that occur within texts, such as U+2028.
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     if found_format == "txt":
@@ -174,26 +148,23 @@ def read_table(path: str, file_format: str | None = None) -> Table:
     while lines and not (lines[-1].replace("\t", ".") if found_format == "tsv" else lines[-1]).strip():
         lines.pop()
     if found_format == "tsv":
-        return Table(name, [line.split("\t") for line in lines], has_cells=True)
+        return _with_header(name, [line.split("\t") for line in lines], range(1, len(lines) + 1), columns)
     return Table(name, [_json_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)])
 
 
 def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:
     """Read one text per row of a file; the column is ignored for plain lines."""
-    return read_table(path, file_format).texts(column)
+    return read_table(path, file_format, [column]).texts(column)
 
 
-def check_lengths(tables: Sequence[Table], lengths: Sequence[int]) -> None:
-    """Check that files have equal numbers of rows, the header not counted; an error names the shorter one's end."""
-    if len({table.name for table in tables}) == 1 and len(set(lengths)) > 1:
-        # One of the columns was read with the header.
-        raise CommandError(f"{tables[0].name}: give all columns by name, or of a file without header all by number")
-    longest = tables[lengths.index(max(lengths))]
+def check_lengths(*tables: Table) -> None:
+    """Check that files have equal numbers of rows; an error names the shorter one's end."""
+    longest = max(tables, key=lambda table: len(table.rows))
     ends_blank = not longest.has_columns and len(longest.rows) > 1 and not longest.rows[-1].strip()
-    for table, length in zip(tables, lengths, strict=True):
-        if length != max(lengths):
+    for table in tables:
+        if len(table.rows) != len(longest.rows):
             blank = ", as its blank last line is an empty text" if ends_blank else ""
-            message = f"the file ends here, but {longest.name} has {max(lengths)} texts{blank}"
+            message = f"the file ends here, but {longest.name} has {len(longest.rows)} texts{blank}"
             raise table.error(len(table.rows) - 1, message)
 
 
@@ -220,24 +191,33 @@ def read_files(arguments: argparse.Namespace) -> TextPairs:
     """Read the candidates and their references from files, at least one pair."""
     from bertscore_tm.scoring.texts import TextPairs
 
-    table = read_table(arguments.candidates, arguments.format)
+    table = read_candidates(arguments.candidates, arguments)
     candidates = table.texts(arguments.candidate_column)
     if arguments.references is None and not table.has_columns:
         raise CommandError(f"no references: give -r FILE, or --format if {table.name} also contains them")
-    return TextPairs(candidates, read_references(arguments, table, len(candidates)))
+    return TextPairs(candidates, read_references(arguments, table))
 
 
-def read_references(arguments: argparse.Namespace, candidates: Table, num_candidates: int) -> list[list[str]]:
+def read_candidates(path: str, arguments: argparse.Namespace, *others: str | None) -> Table:
+    """Read a file of candidates, which may contain their references and other columns too."""
+    columns = [arguments.candidate_column, *filter(None, others)]
+    if arguments.references is None:
+        columns += arguments.reference_column or REFERENCES
+    return read_table(path, arguments.format, columns)
+
+
+def read_references(arguments: argparse.Namespace, candidates: Table) -> list[list[str]]:
     """Return the references of every candidate, at least one: those of all files, or of the candidates' file."""
     paths, columns = arguments.references, arguments.reference_column
     groups: list[Sequence[str]] = [REFERENCES] if columns is None else [[column] for column in columns]
-    tables = [candidates] if paths is None else [read_table(path, arguments.format) for path in paths]
-    references: list[list[str]] = [[] for _ in range(num_candidates)]
+    tables = [candidates]
+    if paths is not None:
+        tables = [read_table(path, arguments.format, columns or REFERENCES) for path in paths]
+    references: list[list[str]] = [[] for _ in candidates.rows]
     for table in tables:
-        found = table.alternatives(groups)
-        check_lengths([candidates, table], [num_candidates, len(found[0])])
-        for column in found:
-            for row, (name, value) in enumerate(column):
+        check_lengths(candidates, table)
+        for group in groups:
+            for row, (name, value) in enumerate(table.alternatives(group)):
                 if isinstance(value, list):
                     references[row] += table.check_texts(row, value, name)
                 else:
@@ -247,12 +227,13 @@ def read_references(arguments: argparse.Namespace, candidates: Table, num_candid
 
 def read_documents(paths: Sequence[str | None], arguments: argparse.Namespace, num_texts: int) -> list[str] | None:
     """Read the document of each text from the first file that has columns; ``None`` without ``--document-column``."""
-    if arguments.document_column is None:
+    column = arguments.document_column
+    if column is None:
         return None
     path = next((path for path in paths if path and format_of(path, arguments.format)[0] != "txt"), None)
     if path is None or path == STDIN:
         raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl, to -c or -r")
-    labels = document_labels(read_table(path, arguments.format), arguments.document_column)
+    labels = document_labels(read_table(path, arguments.format, [column]), column)
     if len(labels) != num_texts:
         raise CommandError(f"argument --document-column: {path} has {len(labels)} rows for {num_texts} texts")
     return labels
@@ -260,14 +241,19 @@ def read_documents(paths: Sequence[str | None], arguments: argparse.Namespace, n
 
 def document_labels(table: Table, column: str) -> list[str]:
     """Return the document of each row, a string or an integer."""
-    (values,) = table.columns([column])
-    return [
-        str(value) if type(value) is int else table.check_text(row, value, column) for row, value in enumerate(values)
-    ]
+    values = enumerate(table.values(column))
+    return [str(value) if type(value) is int else table.check_text(row, value, column) for row, value in values]
 
 
-def _number_rows(name: str, rows: list[Any]) -> Table:
-    return Table(name, rows, [f"{name}: row {number}" for number in range(1, len(rows) + 1)])
+def _with_header(name: str, cells: list[list[str]], lines: Sequence[int], columns: Sequence[str]) -> Table:
+    """Return a table of cells, whose first row is the header unless all columns are numbers."""
+    header = cells[0] if cells else []
+    for line, row in zip(lines, cells, strict=True):
+        if len(row) != len(header):
+            raise CommandError(f"{name}:{line}: {len(row)} columns, but the first line has {len(header)}")
+    if columns and all(column.isdecimal() for column in columns):
+        return Table(name, cells, [str(number) for number in range(1, len(header) + 1)], lines)
+    return Table(name, cells[1:], header, lines[1:])
 
 
 def _decode(data: bytes, name: str) -> str:
@@ -289,10 +275,9 @@ def _parse_json(text: str, place: Callable[[int], str], hint: str = "") -> Any:
     except json.JSONDecodeError as error:
         message = f"{error.msg} at column {error.colno}{hint if error.msg == 'Extra data' else ''}"
         raise CommandError(f"{place(error.lineno)}: not valid JSON: {message}") from error
-    except ValueError as error:
-        raise CommandError(f"{place(0)}: a number has more than {sys.get_int_max_str_digits()} digits") from error
-    except RecursionError as error:
-        raise CommandError(f"{place(0)}: the JSON value is nested too deeply") from error
+    except (ValueError, RecursionError) as error:
+        # Integers of thousands of digits, and too deep nesting.
+        raise CommandError(f"{place(0)}: JSON that cannot be read: {error}") from error
 
 
 def _json_line(line: str, place: str) -> dict[str, Any]:
@@ -302,22 +287,22 @@ def _json_line(line: str, place: str) -> dict[str, Any]:
     return value
 
 
-def _csv_table(text: str, name: str) -> Table:
+def _csv_rows(text: str, name: str) -> tuple[list[list[str]], list[int]]:
+    """Return the rows, and the line at which each starts."""
     # The default limit is shorter than many documents.
     csv.field_size_limit(_CSV_CELL_LIMIT)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
-    # Cells may have several lines.
-    places: list[str] = [f"{name}:1"]
+    lines = [1]
     try:
         for row in reader:
             rows.append(row)
-            places.append(f"{name}:{reader.line_num + 1}")
+            lines.append(reader.line_num + 1)
     except csv.Error as error:
-        raise CommandError(f"{places[-1]}: not valid CSV: {error}") from error
+        raise CommandError(f"{name}:{lines[-1]}: not valid CSV: {error}") from error
     while rows and not rows[-1]:
         rows.pop()
-    return Table(name, rows, places[: len(rows)], has_cells=True)
+    return rows, lines[: len(rows)]
 
 
 def _parquet_rows(data: bytes, name: str) -> list[dict[str, Any]]:

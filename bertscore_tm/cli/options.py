@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertscore_tm.cli.errors import CommandError, use_option_names
+from bertscore_tm.cli.distributed import choose_device
+from bertscore_tm.cli.errors import ENCODER_OPTIONS, CommandError, use_option_names
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 
 if TYPE_CHECKING:
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
     from bertscore_tm.scoring.rescaling import LayerBaseline
 
 T = TypeVar("T")
-
-# The arguments that the encoder has under the same names.
-_ENCODER_OPTIONS = (
-    *("num_layers", "dtype", "revision", "trust_remote_code", "max_length", "batch_size", "long_text", "listed_as"),
-    *("prefix_space", "exclude_special_tokens", "device"),
-)
 
 
 def _number(kind: Callable[[str], T], is_allowed: Callable[[T], bool], described: str) -> Callable[[str], T]:
@@ -154,7 +149,8 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     from bertscore_tm.catalog import default_model
     from bertscore_tm.encoder import FrozenEncoder
 
-    options = {name: getattr(arguments, name) for name in _ENCODER_OPTIONS} | {"all_layers": all_layers}
+    options = {name: getattr(arguments, name) for name in ENCODER_OPTIONS}
+    options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
     try:
         if arguments.language is not None:
             default_model(arguments.language)  # Checks that it is one, also where the model is given.

@@ -21,10 +21,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
-from bertscore_tm.cli.distributed import RankGroup, choose_device, join_ranks
+from bertscore_tm.cli.distributed import RankGroup, join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import read_references, read_table
-from bertscore_tm.cli.scored_corpus import count_weights
+from bertscore_tm.cli.inputs import read_candidates, read_references
 from bertscore_tm.cli.shards import input_digest, open_shards, remove_shards
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -54,12 +53,12 @@ def run(arguments: argparse.Namespace) -> None:
         summary = _rank(arguments, ranks)
     if summary is None:
         return
-    best, signature = summary["mean_best"], summary["signature"]
+    best = "no score" if summary["mean_best"] is None else f"{summary['mean_best']:.4f}"
     text = (
-        f"{arguments.component} of the best candidates: {'no score' if best is None else f'{best:.4f}'} (mean)\n"
+        f"{arguments.component} of the best candidates: {best} (mean)\n"
         f"{report.format_count(summary['num_items'], 'line')}, "
         f"{report.format_count(summary['num_candidates'], 'candidate')}\n"
-        f"signature: {signature}\nwritten to {arguments.output}\n"
+        f"signature: {summary['signature']}\nwritten to {arguments.output}\n"
     )
     report.write_output(report.to_json(summary) if arguments.json else text, None)
 
@@ -73,19 +72,19 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> dict[str, Any] | N
     from bertscore_tm.functional.ranking import Item, score_items
     from bertscore_tm.scoring.messages import describe_truncation
     from bertscore_tm.scoring.signature import score_signature
+    from bertscore_tm.scoring.token_weights import token_weights
 
-    device = ranks.run_on_all(lambda: choose_device(arguments.device))
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments))
     items = [Item(candidates, references) for candidates, references in texts]
     component, references_reduce = arguments.component, arguments.references_reduce
     settings = {"component": component, "references_reduce": references_reduce}
     settings["input"] = input_digest([*texts, idf_texts])
     with open_shards(ranks, arguments, len(items), encoder, settings) as shards:
-        weights = count_weights(shards, encoder, idf_texts)
+        weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or False))
 
         def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
             own = items[rows.start : rows.stop]
-            scores, num_truncated = score_items(own, encoder, weights, device, component, references_reduce)
+            scores, num_truncated = score_items(own, encoder, weights, encoder.device, component, references_reduce)
             progress(len(rows))
             return {"scores": torch.cat(list(scores)).cpu(), "num_truncated": torch.tensor(num_truncated, device="cpu")}
 
@@ -113,17 +112,16 @@ def _read(arguments: argparse.Namespace) -> list[tuple[list[str], list[str] | No
     """Return candidates and references of each line."""
     if arguments.candidates is None:
         raise CommandError("no candidates: give a FILE of JSON lines with an array of candidates each")
-    table = read_table(arguments.candidates, arguments.format)
+    table = read_candidates(arguments.candidates, arguments)
     if not table.rows:
         raise CommandError(f"{table.name}: the file contains no candidates")
     if not table.has_columns:
         raise CommandError(f"{table.name}: candidates are arrays of texts: name the file .jsonl, .json or .parquet")
     column = arguments.candidate_column
-    (values,) = table.columns([column])
-    candidates = [table.check_texts(row, value, column) for row, value in enumerate(values)]
+    candidates = [table.check_texts(row, value, column) for row, value in enumerate(table.values(column))]
     if arguments.references is None and arguments.reference_column is None:
         return [(texts, None) for texts in candidates]
-    return list(zip(candidates, read_references(arguments, table, len(candidates)), strict=True))
+    return list(zip(candidates, read_references(arguments, table), strict=True))
 
 
 def _make_record(item: Item, scores: Tensor) -> dict[str, Any]:

@@ -101,10 +101,8 @@ class Shards:
 
         path = self._path(name, part)
         if not path.parent.is_dir():
-            raise CommandError(
-                f"the folder {self.folder} of the first process does not exist here: give --output on a file system "
-                f"that all machines share"
-            )
+            remedy = "give --output on a file system that all machines share"
+            raise CommandError(f"the folder {self.folder} of the first process does not exist here: {remedy}")
         with write_atomically(path, "wb", follow_links=False) as file:
             file.write(save(found))
 

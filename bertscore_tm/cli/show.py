@@ -19,13 +19,10 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
-from bertscore_tm.cli.distributed import choose_device
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import names_a_file, read_files
 
 if TYPE_CHECKING:
-    import torch
-
     from bertscore_tm.encoder import FrozenEncoder
     from bertscore_tm.scoring.alignment import Alignment
     from bertscore_tm.scoring.texts import TextPairs
@@ -69,12 +66,11 @@ def run(arguments: argparse.Namespace) -> None:
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
-    device = choose_device(arguments.device)
     encoder = options.build_encoder(arguments)
     baseline = options.find_baseline(encoder, arguments)
-    weights = token_weights(encoder, False if idf_texts is None else idf_texts, device=device)
+    weights = token_weights(encoder, idf_texts or False)
     shown: list[dict[str, Any]] = []
-    for row, candidate, reference in _choose_pairs(texts, arguments, encoder, weights, device):
+    for row, candidate, reference in _choose_pairs(texts, arguments, encoder, weights):
         alignment = None
         if row is None or all(encoder.tokenizer([candidate, reference]).has_content):
             alignment = align(candidate, reference, encoder, idf=weights, rescale=arguments.rescale)
@@ -99,27 +95,19 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
             raise CommandError("give two texts, a candidate and its reference, or files and --row or --worst")
         if all(map(names_a_file, arguments.files)):
             raise CommandError("both texts are names of files: add --row N or --worst N to show their pairs")
-        for name, text in zip(("candidate", "reference"), arguments.files, strict=True):
-            if not text.strip():
-                raise CommandError(f"the {name} is empty, so its score is 0: pass a text with tokens")
         return TextPairs(arguments.files[:1], [arguments.files[1:]])
     if (arguments.row is None) == (arguments.worst is None):
         raise CommandError("give either --row N or --worst N to choose the pairs of the files")
     texts = read_files(arguments)
     for row in arguments.row or ():
         if row > len(texts):
-            raise CommandError(
-                f"argument --row: {row} does not exist: {arguments.candidates} has the rows 1 to {len(texts)}"
-            )
+            known = f"{arguments.candidates} has the rows 1 to {len(texts)}"
+            raise CommandError(f"argument --row: {row} does not exist: {known}")
     return texts
 
 
 def _choose_pairs(
-    texts: TextPairs,
-    arguments: argparse.Namespace,
-    encoder: FrozenEncoder,
-    weights: TokenWeights,
-    device: torch.device,
+    texts: TextPairs, arguments: argparse.Namespace, encoder: FrozenEncoder, weights: TokenWeights
 ) -> list[tuple[int | None, str, str]]:
     """Return number, candidate and best reference of each pair to show."""
     if arguments.candidates is None:
@@ -128,7 +116,7 @@ def _choose_pairs(
 
     rows = list(range(len(texts))) if arguments.row is None else [row - 1 for row in arguments.row]
     chosen = texts.select(rows)
-    scored = score_corpus(chosen, encoder, weights, device)
+    scored = score_corpus(chosen, encoder, weights, encoder.device)
     order = list(range(len(rows)))
     if arguments.worst is not None:
         scores = scored.scores[report.SCORES.index(arguments.component), 0]

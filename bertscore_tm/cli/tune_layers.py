@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertscore_tm.cli import options, report
 from bertscore_tm.cli.distributed import join_ranks
 from bertscore_tm.cli.errors import CommandError
-from bertscore_tm.cli.inputs import Table, check_lengths, read_references, read_table
+from bertscore_tm.cli.inputs import REFERENCES, Table, read_candidates, read_references, read_table
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
 
@@ -41,15 +41,10 @@ _SUFFIXES = (".txt", ".json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = options.add_file_arguments(parser, "texts with human judgements").add_argument
-    add(
-        "--darr", metavar="FILE", help="preferences: a .tsv or .jsonl file with the columns reference, better and worse"
-    )
-    add(
-        "--human-column",
-        metavar="NAME",
-        action="append",
-        help="column or key of a judgement, a number; repeat for several columns (default: human)",
-    )
+    help = "preferences: a .tsv or .jsonl file with the columns reference, better and worse"
+    add("--darr", metavar="FILE", help=help)
+    help = "column or key of a judgement, a number; repeat for several columns (default: human)"
+    add("--human-column", metavar="NAME", action="append", help=help)
     help = "column or key of the system that wrote the candidate: correlate the means of systems instead of texts"
     add("--system-column", metavar="NAME", help=help)
     options.add_scoring_arguments(parser, all_layers=True, rescale=False)
@@ -141,13 +136,14 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
 
     if any((arguments.references, arguments.human_column, arguments.system_column)):
         raise CommandError("--darr files contain references and judgements: remove -r, --human-column, --system-column")
-    table = read_table(arguments.darr, arguments.format)
+    columns = ["better", "worse", *(arguments.reference_column or REFERENCES)]
+    table = read_table(arguments.darr, arguments.format, columns)
     if not table.has_columns:
         raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
     better, worse = table.texts("better"), table.texts("worse")
     if len(better) < 2:
         raise table.error(0, f"the file must contain at least two preferences, got {len(better)}")
-    references = read_references(arguments, table, len(better))
+    references = read_references(arguments, table)
     # Next to each other, so that their reference is encoded once.
     texts = [text for both in zip(better, worse, strict=True) for text in both]
     return JudgedTexts(TextPairs(texts, [reference for reference in references for _ in range(2)]), {})
@@ -158,36 +154,29 @@ def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
 
     from bertscore_tm.scoring.texts import TextPairs
 
-    table = read_table(arguments.candidates, arguments.format)
+    columns = arguments.human_column or ["human"]
+    table = read_candidates(arguments.candidates, arguments, *columns, arguments.system_column)
     candidates = table.texts(arguments.candidate_column)
     if not table.has_columns:
         raise CommandError(f"{table.name}: judgements need a file with columns, such as .tsv or .jsonl")
-    references = read_references(arguments, table, len(candidates))
-    columns = arguments.human_column or ["human"]
-    values = table.columns(columns)
-    check_lengths([table, table], [len(candidates), len(values[0])])
-    header = table.has_header(columns)
+    references = read_references(arguments, table)
     numbers = [
-        [_parse_number(table, row, cell, column, header) for row, cell in enumerate(cells)]
-        for column, cells in zip(columns, values, strict=True)
+        [_parse_number(table, row, cell, column) for row, cell in enumerate(table.values(column))] for column in columns
     ]
-    systems = None
-    if arguments.system_column is not None:
-        systems = table.texts(arguments.system_column)
-        check_lengths([table, table], [len(candidates), len(systems)])
+    systems = None if arguments.system_column is None else table.texts(arguments.system_column)
     judged = JudgedTexts(TextPairs(candidates, references), {}, systems)
     judgements = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     return judged._replace(human={column: judged.means(own) for column, own in zip(columns, judgements, strict=True)})
 
 
-def _parse_number(table: Table, row: int, value: Any, column: str, header: bool) -> float:
+def _parse_number(table: Table, row: int, value: Any, column: str) -> float:
     """Return a number or numeric string, without Python's underscores, as a finite float."""
     number = math.nan
     with suppress(ValueError, OverflowError):
         if type(value) in (int, float) or (isinstance(value, str) and "_" not in value):
             number = float(value)
     if not math.isfinite(number):
-        raise table.error(row, f"{column!r} must be a finite number, got {value!r}", header=header)
+        raise table.error(row, f"{column!r} must be a finite number, got {value!r}")
     return number
 
 
@@ -235,9 +224,8 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
     if document["num_systems"] is not None:
         described += f" of {report.format_count(document['num_systems'], 'system')}"
     shares = "share of concordant minus share of discordant pairs"
-    settings = (
-        f"{shares if arguments.darr else arguments.coefficient.title()}, {100 * arguments.confidence:g}% intervals"
-    )
+    how = shares if arguments.darr else arguments.coefficient.title()
+    settings = f"{how}, {100 * arguments.confidence:g}% intervals"
     if tested:
         settings += ", p of Williams' test against the next layer"
     label = report.SCORE_LABELS[arguments.component]

@@ -21,7 +21,7 @@ from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
-from bertscore_tm.statistics import MIN_COMPARED, compare_paired, holm, mean_interval
+from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.untrusted_text import for_page
 
@@ -246,10 +246,6 @@ class Report:
             "alignments": self._align_rows(names, [set(empty) for _, empty in flags]),
         }
 
-    @property
-    def _num_independent(self) -> int:
-        return len(self.references) if self.groups is None else len(set(self.groups))
-
     def _bounds(self) -> tuple[float, float]:
         return (-1.0, 1.0) if "|rescale:no|" in self.signature else (-math.inf, math.inf)
 
@@ -292,9 +288,11 @@ class Report:
         if self.is_history:
             pairs = sorted({(0, len(scores) - 1), (len(scores) - 2, len(scores) - 1)}) if len(scores) > 1 else []
         pairs = [(a, b) for a, b in pairs if scores[a].isfinite().all() and scores[b].isfinite().all()]
-        if self._num_independent < MIN_COMPARED or not pairs:
+        if len(self.references) < 2:
             return []
         found = [compare_paired(scores[a], scores[b], bounds=bounds, groups=self.groups) for a, b in pairs]
+        if not found or math.isnan(found[0].p_value):
+            return []
         adjusted = holm([one.p_value for one in found])
         return [
             {"a": a, "b": b, "difference": one.difference, "low": one.low, "high": one.high, "p": p}

@@ -39,12 +39,10 @@ def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max
     # Real texts have positive similarities, so that an F1 of exactly 0 has one of these reasons.
     num_zero = int((scores[2] == 0).all(0).sum())
     if num_zero:
-        one = num_zero == 1
-        reason = f"{'it, or all of its references, is' if one else 'they, or all of their references, are'} empty"
-        if is_weighted:
-            verb = "has" if one else "have"
-            reason += f" or {verb} only tokens of weight 0, such as the idf of tokens that occur in every reference"
-        warn_user(f"{num_zero} {'candidate' if one else 'candidates'} scored 0 because {reason}")
+        weightless = " or has only tokens of weight 0, such as the idf of tokens that occur in every reference"
+        noun = "candidate" if num_zero == 1 else "candidates"
+        reason = f"the text, or each of its references, is empty{weightless if is_weighted else ''}"
+        warn_user(f"{num_zero} {noun} scored 0 because {reason}")
     if num_truncated:
         warn_of_truncation(num_truncated, max_length)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal, Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from bertscore_tm.core.scores import DocumentFrequencies, accumulator, idf_weights, special_token_weights
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.encoder.tokenization import TextTokenizer, TokenizedTexts
+from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.texts import as_documents
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -21,7 +22,6 @@ __all__ = [
     "Idf",
     "TokenWeights",
     "WeightSource",
-    "reference_frequencies",
     "token_weights",
     "weights_of_corpus",
     "weights_of_references",
@@ -127,7 +127,7 @@ def token_weights(
                 "idf=True weights tokens by the references, which are not known here: pass texts to count, such as all "
                 "references of the training set, or a BERTScore that has them"
             )
-        return weights_of_references(reference_frequencies(tokenizer(references), tokenizer.vocab_size, device))
+        return weights_of_references(_count(references, tokenizer, device)[0])
     if isinstance(idf, TokenWeights) or hasattr(idf, "token_weights"):
         weights = idf if isinstance(idf, TokenWeights) else idf.token_weights()
         if len(weights.table) != tokenizer.vocab_size:
@@ -141,10 +141,10 @@ def token_weights(
     documents = as_documents(idf, "idf")
     if not documents:
         raise ValueError("idf is empty, so that every token would have weight 0: pass the texts of a corpus")
-    tokenized = tokenizer(documents)
-    if tokenized.num_truncated:
-        warn_user(describe_truncation(tokenized.num_truncated, tokenizer.max_length, source="idf"))
-    return weights_of_corpus(reference_frequencies(tokenized, tokenizer.vocab_size, device))
+    frequencies, num_truncated = _count(documents, tokenizer, device)
+    if num_truncated:
+        warn_user(describe_truncation(num_truncated, tokenizer.max_length, source="idf"))
+    return weights_of_corpus(frequencies)
 
 
 def weights_of_references(frequencies: DocumentFrequencies) -> TokenWeights:
@@ -156,12 +156,6 @@ def weights_of_corpus(frequencies: DocumentFrequencies) -> TokenWeights:
     """Return the idf weights of a corpus; the digest of their source distinguishes corpora of equal size."""
     source = WeightSource("texts", int(frequencies.num_documents), _digest(frequencies.counts))
     return TokenWeights(idf_weights(frequencies), source)
-
-
-def reference_frequencies(tokenized: TokenizedTexts, vocab_size: int, device: torch.device) -> DocumentFrequencies:
-    """Count the texts in which each token occurs; special tokens that are not compared are not counted."""
-    ids, lengths, *_ = tokenized.pack()
-    return DocumentFrequencies.of(ids.to(device), lengths.to(device), vocab_size)
 
 
 def require_known(weights: TokenWeights, ids: Tensor, tokenizer: TextTokenizer) -> None:
@@ -195,6 +189,18 @@ def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, 
         table[token] = value
     source = WeightSource("mapping", digest=_digest(table))
     return TokenWeights(table.to(accumulator(device)).to(device), source)
+
+
+def _count(texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device) -> tuple[DocumentFrequencies, int]:
+    """Count the texts in which each compared token occurs, and those that are truncated."""
+    frequencies, num_truncated = [], 0
+    block = 10_000  # texts whose token ids are in memory at a time
+    for start in range(0, max(len(texts), 1), block):
+        tokenized = tokenizer(texts[start : start + block])
+        ids, lengths, *_ = tokenized.pack()
+        frequencies.append(DocumentFrequencies.of(ids.to(device), lengths.to(device), tokenizer.vocab_size))
+        num_truncated += tokenized.num_truncated
+    return reduce(DocumentFrequencies.__add__, frequencies), num_truncated
 
 
 def _digest(values: Tensor) -> str:

@@ -34,7 +34,7 @@ def command(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
 
     def run(*arguments, texts="texts.txt", model="model", output="table.csv", exit_code=0):
-        options = ["-t", texts, "-m", model, "--device", "cpu", "--pairs", PAIRS, "-o", output]
+        options = [texts, "-m", model, "--device", "cpu", "--pairs", PAIRS, "-o", output]
         return run_here(capsys, "baseline", *options, *arguments, exit_code=exit_code)
 
     return run

@@ -17,11 +17,11 @@ LONG = "it rains " * 99 + "always"
 # A file of candidates and references, its content, and the error message after the file's name.
 ROW = b'{"candidate": "a", "reference": "b"}\n'
 BAD_FILES = [
-    ("c.tsv", b"cand\tref\na\tb\n", "1: no column is named 'candidate'; the header has 'cand', 'ref'"),
+    ("c.tsv", b"cand\tref\na\tb\n", "1: no column is named 'candidate'; the file has 'cand', 'ref'"),
     (
         "c.tsv",
         b"candidate\tcandidate\na\tb\n",
-        "1: more than one column is named 'candidate'; the header has 'candidate', 'candidate'",
+        "1: more than one column is named 'candidate'; the file has 'candidate', 'candidate'",
     ),
     ("c.tsv", b"candidate\treference\na\tb\na\tb\tc\n", "3: 3 columns, but the first line has 2"),
     ("c.jsonl", ROW + b'{"candidate": "a"\n', "2: not valid JSON: Expecting ',' delimiter at column 18"),
@@ -29,10 +29,14 @@ BAD_FILES = [
     (
         "c.jsonl",
         ROW + b'{"candidate": "a", "reference": ' + b"7" * 5000 + b"}\n",
-        "2: a number has more than 4300 digits",
+        "2: JSON that cannot be read: ",
     ),
     ("c.jsonl", b'["a", "b"]\n', "1: the line must be a JSON object, got an array"),
-    ("c.jsonl", ROW + b"[" * 100000, "2: the JSON value is nested too deeply"),
+    (
+        "c.jsonl",
+        ROW + b"[" * 100000,
+        "2: JSON that cannot be read: ",
+    ),
     ("c.jsonl", ROW + b'{"candidate": "a", "ref": "b"}\n', "2: no key 'reference'; the object has 'candidate', 'ref'"),
     ("c.jsonl", b'{"candidate": null, "reference": "b"}\n', "1: 'candidate' must be a string, got null"),
     ("c.jsonl", b'{"candidate": "a", "references": ["b", 7]}\n', "1: 'references[1]' must be a string, got a number"),
@@ -99,7 +103,7 @@ BAD = [
     (
         {"c.tsv": b"a\tb\n"},
         "-c c.tsv --candidate-column 0 --reference-column 2",
-        "c.tsv:1: column 0 does not exist: the line has 2, numbered from 1",
+        "c.tsv:1: no column is named '0'; the file has '1', '2'",
     ),
     ({}, "-c - -r -", "standard input (-) can be read only once: put the other texts into a file"),
     ({}, "-c - -r r.txt --idf -", "standard input (-) can be read only once: put the other texts into a file"),
@@ -140,7 +144,10 @@ def test_bad_files_and_arguments_end_in_one_line(tmp_path, monkeypatch, capsys, 
     assert main(["score", *shlex.split(arguments)]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == f"bertscore-tm: error: {message.replace('{}', str(tmp_path))}\n"
+    expected = f"bertscore-tm: error: {message.replace('{}', str(tmp_path))}"
+    # What Python says differs between its versions.
+    assert printed.err.removesuffix("\n") == expected or (expected.endswith(": ") and printed.err.startswith(expected))
+    assert printed.err.count("\n") == 1
 
 
 def test_standard_input_is_named(monkeypatch, capsys):

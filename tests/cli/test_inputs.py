@@ -79,15 +79,21 @@ def test_blank_lines_at_the_end_of_json_lines_are_no_texts(tmp_path, end):
         read_texts(str(path))
 
 
+def columns_of(path, *columns):
+    """The values of columns that are read together, by default of candidates and references."""
+    columns = columns or ("candidate", "reference")
+    table = read_table(str(path), columns=columns)
+    return [table.values(column) for column in columns]
+
+
 def test_tables_end_before_blank_lines_and_csv_has_quoted_cells_of_several_lines(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("candidate\treference\na cat\tthe cat\n\t\n\n \n")
     # A row of empty cells is a row.
-    assert read_table(str(path)).columns(["candidate", "reference"]) == [["a cat", ""], ["the cat", ""]]
+    assert columns_of(path) == [["a cat", ""], ["the cat", ""]]
     path = tmp_path / "pairs.csv"
     path.write_bytes(b'\xef\xbb\xbfcandidate,reference\r\n"a ""cat"", sat\nthere",the cat\r\n,"a, dog"\r\n\r\n')
-    table = read_table(str(path))
-    assert table.columns(["candidate", "reference"]) == [['a "cat", sat\nthere', ""], ["the cat", "a, dog"]]
+    assert columns_of(path) == [['a "cat", sat\nthere', ""], ["the cat", "a, dog"]]
     path.write_text("a cat,the cat\na dog,the dog\n")
     assert read_texts(str(path), column="2") == ["the cat", "the dog"]
     long = "word " * 50_000
@@ -102,7 +108,7 @@ def test_json_is_an_array_of_objects_or_of_texts(tmp_path):
     )
     table = read_table(str(path))
     assert table.texts("candidate") == ["a\n", ""]
-    assert read_references(SAME_FILE, table, 2) == [["b", "c"], ["d"]]
+    assert read_references(SAME_FILE, table) == [["b", "c"], ["d"]]
     path.write_text('["a cat", "a\\ndog"]\n')
     assert read_texts(str(path)) == ["a cat", "a\ndog"]
 
@@ -114,7 +120,7 @@ def test_parquet(tmp_path):
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     table = read_table(str(path))
     assert table.texts("candidate") == ["a", ""]
-    assert read_references(SAME_FILE, table, 2) == [["b", "c"], ["d"]]
+    assert read_references(SAME_FILE, table) == [["b", "c"], ["d"]]
     parquet.write_table(pyarrow.table({"candidate": [b"a cat"]}), path)
     with pytest.raises(CommandError, match="row 1: 'candidate' must be a string, got bytes"):
         read_table(str(path)).texts("candidate")
@@ -147,10 +153,10 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
 def test_columns_by_name_and_by_number(tmp_path):
     path = tmp_path / "table.tsv"
     path.write_text("id\tsystem\thuman\n1\ta cat\tthe cat\n2\t\tthe dog\n")
-    table = read_table(str(path))
-    assert table.columns(["human", "system"]) == [["the cat", "the dog"], ["a cat", ""]]
-    assert table.columns(["human", "1"]) == [["the cat", "the dog"], ["1", "2"]]
-    assert table.columns(["3"]) == [["human", "the cat", "the dog"]]
+    assert columns_of(path, "human", "system") == [["the cat", "the dog"], ["a cat", ""]]
+    assert columns_of(path, "3", "1") == [["human", "the cat", "the dog"], ["id", "1", "2"]]
+    with pytest.raises(CommandError, match=r"table.tsv:1: no column is named '1'; the file has 'id'"):
+        columns_of(path, "human", "1")
 
 
 PAIRS = [("a cat", ["the cat", "cats"]), ("", ["nothing"]), ("x\u2028y", ["z", "z", ""])]

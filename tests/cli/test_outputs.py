@@ -23,7 +23,7 @@ COMMANDS = {
     "show": (["the cat sat", "a cat"], "P "),
     "tune-layers": (["-c", "judged.jsonl"], "layer "),
     "rank": (["samples.jsonl"], '{"candidate"'),
-    "baseline": (["-t", "refs.txt", "--pairs", "20"], "LAYER,P,R,F\n"),
+    "baseline": (["refs.txt", "--pairs", "20"], "LAYER,P,R,F\n"),
 }
 SUFFIXES = {
     "score": [".txt", ".json"],

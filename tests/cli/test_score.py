@@ -196,7 +196,7 @@ def test_the_signature_is_that_of_the_metric(command, minilm, folder, arguments,
         ["score", "-c", "a.txt", "-r", "c.txt", "--idf", "b.txt", "-o", "link.txt"],
         ["compare", "-c", "a.txt", "b.txt", "-r", "c.txt", "-o", "b.txt"],
         ["show", "-c", "a.txt", "-r", "b.txt", "--row", "1", "-o", "./b.txt"],
-        ["baseline", "-t", "b.txt", "-o", "b.txt"],
+        ["baseline", "b.txt", "-o", "b.txt"],
         ["tune-layers", "--darr", "b.txt", "-o", "b.txt"],
     ],
 )
@@ -269,7 +269,7 @@ def test_the_output_may_be_standard_output(command, folder):
     files = ("-c", "hyps.txt", "-r", "refs.txt", "-l", "1")
     assert command(*files, "--output", "-").out == command(*files).out != ""
     assert not (folder / "-").exists()
-    for other in (["rank", "c.jsonl", "-o", "-"], ["baseline", "-t", "a.txt", "-o", "-"]):
+    for other in (["rank", "c.jsonl", "-o", "-"], ["baseline", "a.txt", "-o", "-"]):
         assert main(other) == 2
 
 

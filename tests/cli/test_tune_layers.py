@@ -182,7 +182,10 @@ def test_table(command, folder):
         (["-c", "judged.tsv", "--reference-column", "first", "--human-column", "system"], r"judged\.tsv:2: 'system'"),
         (["-c", "broken.jsonl"], r"broken\.jsonl:3: 'human' must be a finite number, got None"),
         (["-c", "underscore.jsonl"], r"underscore\.jsonl:2: 'human' must be a finite number, got '1_0'"),
-        (["-c", "judged.tsv", "--reference-column", "1", *KINDS], r"judged\.tsv: give all columns by name, or"),
+        (
+            ["-c", "judged.tsv", "--reference-column", "1", *KINDS],
+            r"judged\.tsv:1: no column is named '1'",
+        ),
         (["-c", "infinite.jsonl"], r"infinite\.jsonl:1: 'human' must be a finite number, got nan"),
         (["-c", "huge.jsonl"], r"huge\.jsonl:1: 'human' must be a finite number, got 1000"),
         (["-c", "constant.jsonl"], "judgements 'human': all values of x are 3.0"),

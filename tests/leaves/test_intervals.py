@@ -155,11 +155,11 @@ def test_memory_does_not_change_results(monkeypatch, numbers_per_step):
 @pytest.mark.parametrize("count", [2, 5])
 def test_fewer_than_six_texts_or_documents_are_not_tested(count):
     a, b = two_systems(count)
-    with pytest.raises(ValueError, match=f"at least 6 texts to reach a p-value below 0.05, got {count}"):
-        compare_paired(a, b)
+    found = compare_paired(a, b)
+    assert math.isnan(found.p_value)
+    assert (found.low, found.high) == tuple(x.item() for x in mean_interval(b - a, bounds=(-2, 2)))
     a, b = two_systems(10)
-    with pytest.raises(ValueError, match=r"at least 6 groups to reach a p-value below 0\.05, got 5"):
-        compare_paired(a, b, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+    assert math.isnan(compare_paired(a, b, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]).p_value)
 
 
 def test_groups_of_another_length_are_an_error():

@@ -250,7 +250,7 @@ settings = ["--model", model, "--num-layers", "1"]
 for command in (
     ["score", "-c", "texts", "-r", "texts", "--output", "scores.json", *settings],
     ["show", "a cat", "the cat", "--output", "page.html", *settings],
-    ["baseline", "--texts", "texts", "--pairs", "4", "--output", "table.csv", *settings],
+    ["baseline", "texts", "--pairs", "4", "--output", "table.csv", *settings],
 ):
     assert main(command) == 0, command
 offline = list(attempts)
