@@ -77,11 +77,8 @@ class Sums:
     def add(self, scored: CorpusScores) -> Sums:
         """Return the sums with more pairs included."""
         scores = scored.scores.double()
-        return Sums(
-            self.num_pairs + scored.scores.shape[-1],
-            self.sums + scores.sum(-1),
-            self.squares + scores.square().sum(-1),
-        )
+        num_pairs = self.num_pairs + scores.shape[-1]
+        return Sums(num_pairs, self.sums + scores.sum(-1), self.squares + scores.square().sum(-1))
 
     def standard_error(self) -> Tensor:
         """Return the standard error of each mean, shape (3, layers)."""
@@ -96,10 +93,9 @@ def make_baseline(
     num_pairs: int = 10_000,
     seed: int = 0,
     *,
-    device: torch.device | str = "cpu",
     save_every: int = 1000,
     state_path: str | os.PathLike[str] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda count: None,
     score: Callable[[TextPairs], CorpusScores | None] | None = None,
     run_on_first: Callable[[Callable[[], Sums]], Sums] = lambda work: work(),
 ) -> MeasuredBaseline:
@@ -120,13 +116,12 @@ def make_baseline(
             left out.
         num_pairs: number of pairs n. The standard error decreases with its square root.
         seed: seed of the random pairs.
-        device: where to compute.
         save_every: number of pairs after which the state is saved.
         state_path: file for the state. After an interruption, a call with the same settings resumes from it, with the
             same result. The caller removes the file.
         progress: called with the number of pairs scored since the last call, first with that of the state.
         score: scores pairs, for callers that divide the work among processes. Default:
-            :func:`bertscore_tm.scoring.corpus.score_corpus` on ``device``.
+            :func:`bertscore_tm.scoring.corpus.score_corpus` on the encoder's device.
         run_on_first: calls a function in the first of these processes and returns its result in all of them.
 
     Returns:
@@ -165,10 +160,10 @@ def make_baseline(
     }
     path = None if state_path is None else Path(state_path)
     if score is None:
-        weights = token_weights(encoder, device=device)
+        weights = token_weights(encoder)
 
         def score(pairs: TextPairs) -> CorpusScores:
-            return score_corpus(pairs, encoder, weights, device)
+            return score_corpus(pairs, encoder, weights, encoder.device)
 
     def add(known: Sums, scored: CorpusScores | None) -> Sums:
         assert scored is not None
@@ -177,15 +172,14 @@ def make_baseline(
             _save_state(path, settings, known)
         return known
 
-    report = progress or (lambda _: None)
     drawn = _draw_pairs(len(distinct), num_pairs, seed)
     known = run_on_first(lambda: _load_state(path, settings, encoder.num_outputs))
-    report(known.num_pairs)
+    progress(known.num_pairs)
     for start in range(known.num_pairs, num_pairs, save_every):
         chosen = drawn[start : start + save_every].tolist()
         scored = score(TextPairs([distinct[i] for i, _ in chosen], [[distinct[j]] for _, j in chosen]))
         known = run_on_first(partial(add, known, scored))
-        report(len(chosen))
+        progress(len(chosen))
     return MeasuredBaseline(
         mean=(known.sums / known.num_pairs).T,
         standard_error=known.standard_error().T,

@@ -165,15 +165,14 @@ def compare_neighbours(
     """
     if how not in ("pearson", "spearman"):
         raise ValueError(f"Williams' test is of Pearson's and Spearman's coefficient, got how={how!r}")
-    rank = scipy_stats().rankdata if how == "spearman" else None
     found = []
     for better, worse in pairwise(ranking):
         p_values = {}
         for name, judgements in human.items():
             judged = torch.as_tensor(judgements, dtype=torch.float64, device="cpu")
             rows = torch.stack([scores[better.layer].double(), scores[worse.layer].double(), judged])
-            if rank is not None:
-                rows = torch.from_numpy(rank(rank_with_ties(rows.numpy()), axis=-1))
+            if how == "spearman":
+                rows = torch.from_numpy(scipy_stats().rankdata(rank_with_ties(rows.numpy()), axis=-1))
             r = torch.corrcoef(rows).clamp(-1, 1)
             # Also scores that are equal except for rounding, for which Williams' test is undefined.
             if r[0, 1] > 1 - _ROUNDING:

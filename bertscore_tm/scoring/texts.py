@@ -56,15 +56,12 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
         )
     if isinstance(preds, str):
         preds, target = [preds], [target]
-    candidates, references = _as_list(preds, "preds"), _as_list(target, "target", dimensions=2)
+    candidates, references = as_documents(preds, "preds"), _as_list(target, "target", dimensions=2)
     if len(candidates) != len(references):
         raise ValueError(
             f"preds and target must have equal lengths, got {len(candidates)} and {len(references)}; put several "
             f"references of one candidate into a list"
         )
-    for i, candidate in enumerate(candidates):
-        if not isinstance(candidate, str):
-            raise TypeError(f"preds[{i}] must be a string, got {describe_given(candidate)}")
     left = next((found for text in candidates if (found := _SPECIAL_AT_AN_END.search(text))), None)
     if left is not None:
         warn_user(
@@ -73,12 +70,9 @@ def as_text_pairs(preds: Any, target: Any) -> TextPairs:
         )
     checked = []
     for i, given in enumerate(references):
-        several = [given] if isinstance(given, str) else _as_list(given, f"target[{i}]")
+        several = [given] if isinstance(given, str) else as_documents(given, f"target[{i}]")
         if not several:
             raise ValueError(f"target[{i}] is empty: every candidate needs at least one reference")
-        for j, reference in enumerate(several):
-            if not isinstance(reference, str):
-                raise TypeError(f"target[{i}][{j}] must be a string, got {describe_given(reference)}")
         checked.append(several)
     return TextPairs(candidates, checked)
 
