@@ -36,6 +36,8 @@ Forward = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
 # Name under which transformers finds our attention.
 _NAME = "bertscore_tm_packed"
+# Texts of so many tokens do not fill the blocks of torch's kernel.
+_SHORT = 128
 # Distance between unit vectors that rounding explains: 1e-6 in float32, 0.01 in bfloat16 (MiniLM).
 _TOLERANCE = 1e-5
 _TOLERANCE_IN_EPS = 8
@@ -333,6 +335,13 @@ def _lengths(groups: Sequence[tuple[int, int]]) -> list[int]:
 def _dot_product(batch: Sequence[Tensor], mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
     query, key, value = batch
     grouped = query.shape[1] != key.shape[1]
+    sees_all = not (grouped or is_causal) and mask is None
+    is_short = query.device.type == "cpu" and query.shape[2] <= _SHORT
+    # Plain products are 1.3 to 2 times faster for these, except for the gradient in float32.
+    if sees_all and is_short and (query.dtype == torch.bfloat16 or not query.requires_grad):
+        query, key, wide = (one.to(torch.promote_types(one.dtype, torch.float32)) for one in batch)
+        scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-1, -2)
+        return (scores.softmax(-1) @ wide).to(value.dtype)
     return nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )

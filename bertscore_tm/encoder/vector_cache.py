@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.utilities.integers import as_integer
+from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = ["SharedObjects", "VectorCache", "as_cache_bytes", "shared_cache"]
 
@@ -90,19 +91,12 @@ class VectorCache:
         return {text: i for i, text in enumerate(cached)}, vectors
 
     def _gather(self, entries: Sequence[_CachedText]) -> TokenVectors:
-        lengths = [len(entry.ids) for entry in entries]
-        num_layers, _, width = entries[0].vectors.shape
-        vectors = torch.empty(num_layers, sum(lengths), width, dtype=entries[0].vectors.dtype, device=self.device)
         for event in {entry.written for entry in entries if entry.written is not None}:
             torch.cuda.current_stream(self.device).wait_event(event)
-        start = 0
-        for entry, length in zip(entries, lengths, strict=True):
-            vectors[:, start : start + length].copy_(entry.vectors, non_blocking=True)
-            start += length
         return TokenVectors(
-            vectors=vectors,
+            vectors=torch.cat([entry.vectors.to(self.device, non_blocking=True) for entry in entries], dim=1),
             ids=torch.cat([entry.ids for entry in entries]),
-            lengths=torch.tensor(lengths, dtype=torch.long, device="cpu"),
+            lengths=torch.tensor([len(entry.ids) for entry in entries], dtype=torch.long, device="cpu"),
             has_content=torch.tensor([entry.has_content for entry in entries], device="cpu"),
             truncated=torch.tensor([entry.truncated for entry in entries], device="cpu"),
         )
@@ -139,8 +133,7 @@ class VectorCache:
 def as_cache_bytes(cache_bytes: SupportsIndex) -> int:
     """Return the size of a cache in bytes as passed by a user, an integer of at least 0, which turns it off."""
     size = as_integer("cache_bytes", cache_bytes)
-    if size < 0:
-        raise ValueError(f"cache_bytes must be at least 0, got {size}")
+    require_at_least("cache_bytes", size, 0)
     return size
 
 

@@ -154,9 +154,16 @@ def test_attention_within_texts_equals_attention_of_each_text(pattern, key_heads
         assert inspect.signature(reference_kernel).parameters.keys() <= known.keys()
         monkeypatch.setattr(kernels, "varlen_attn", reference_kernel)
         forms.append(forward_pass._attend_by_kernel)
+    # Texts of up to six tokens attend by plain products.
+    monkeypatch.setattr(forward_pass, "_SHORT", 6)
     for attend in forms:
         found = attend(states, [(7, 1), (5, 2), (1, 1)], forward_pass._Pattern(*given), 0.3)
         torch.testing.assert_close(found, torch.cat(expected), atol=1e-6, rtol=0)
+    for dtype, tolerance in ((torch.float64, 1e-6), (torch.bfloat16, 0.02)):
+        converted = [one.to(dtype).requires_grad_() for one in states]
+        found = forms[0](converted, [(7, 1), (5, 2), (1, 1)], forward_pass._Pattern(*given), 0.3)
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.float(), torch.cat(expected), atol=tolerance, rtol=0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
