@@ -251,7 +251,7 @@ def _match_in_steps(vectors: TokenVectors, candidates: Tensor, references: Tenso
         for side, buffer in zip((candidate, reference), memory, strict=True):
             index, mask = vectors.locate(side.texts[pairs])
             masks.append(mask)
-            padded.append((vectors.gather(index, on_device := mask.to(device), buffer), on_device))
+            padded.append((vectors.gather(index, None, buffer), mask.to(device)))
         matched = _best_of_both(*padded[0], *padded[1], limit)
         for side, mask, best in zip((candidate, reference), masks, matched, strict=True):
             side.store(pairs, mask, best)
@@ -277,7 +277,8 @@ def _best_of_both(
     for start in range(0, length, rows):
         stop = start + rows
         block = cosine_similarities(candidate[:, :, start:stop], reference)
-        of_candidates[:, :, start:stop] = match_greedily(block, reference_mask)
-        real = candidate_mask[:, start:stop, None]
-        torch.maximum(of_references, block.masked_fill(~real, -torch.inf).amax(-2), out=of_references)
+        # Of real tokens of the other side; what padding matches is not stored.
+        block.masked_fill_(~(candidate_mask[:, start:stop, None] & reference_mask[:, None]), -torch.inf)
+        of_candidates[:, :, start:stop] = block.amax(-1)
+        torch.maximum(of_references, block.amax(-2), out=of_references)
     return of_candidates, of_references

@@ -70,16 +70,16 @@ class TokenVectors:
         mask = steps < lengths[:, None]
         return torch.where(mask, self.offsets[texts][:, None] + steps, 0), mask
 
-    def gather(self, index: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
+    def gather(self, index: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
         """Gather vectors in a padded batch.
 
         Args:
             index: positions among all tokens, as from :meth:`locate`, shape (batch, longest).
-            mask: real tokens, on the vectors' device, shape (batch, longest).
+            mask: real tokens, on the vectors' device, shape (batch, longest); without it padding has other vectors.
             memory: buffer for the vectors, used if they fit, shape (numbers,). Default: new memory.
 
         Returns:
-            Shape (layers, batch, longest, width), zero after each text's end.
+            Shape (layers, batch, longest, width), zero after each text's end if there is a mask.
         """
         layers, num_tokens, width = self.vectors.shape
         if not num_tokens:
@@ -89,7 +89,8 @@ class TokenVectors:
             memory = self.vectors.new_empty(size)
         padded = memory[:size].view(layers, -1, width)
         torch.index_select(self.vectors, 1, index.flatten().to(self.vectors.device), out=padded)
-        return padded.view(layers, *index.shape, width).masked_fill_(~mask[..., None], 0.0)
+        padded = padded.view(layers, *index.shape, width)
+        return padded if mask is None else padded.masked_fill_(~mask[..., None], 0.0)
 
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
