@@ -93,3 +93,9 @@ def pairs() -> tuple[list[str], list[str]]:
     from tests.support.texts import real_pairs
 
     return real_pairs(240)
+
+
+@pytest.fixture(scope="session")
+def corpus(pairs) -> tuple[list[str], list[str]]:
+    """12 real candidates and references."""
+    return pairs[0][:12], pairs[1][:12]

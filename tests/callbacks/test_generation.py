@@ -204,9 +204,6 @@ def test_models_whose_forward_takes_any_arguments_get_their_inputs():
         expected = generate(WithModel(model), batch)
         without_task_type = get_peft_model(deepcopy(model), LoraConfig(target_modules=["q_proj"]))
         assert generate(WithModel(without_task_type), batch) == expected
-        assert expected[0] == tokenizer.batch_decode(
-            one_by_one(model, [row], max_new_tokens=6, num_beams=1), skip_special_tokens=True
-        )
 
 
 def test_models_without_named_inputs_get_every_tensor_but_the_target():

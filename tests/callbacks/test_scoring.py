@@ -35,10 +35,6 @@ def expected(preds, references, encoder, **options):
     return pytest.approx(means(preds, references, encoder, **options), abs=1e-6)
 
 
-def logged_of(metrics, stage="val", suffix=""):
-    return logged(metrics, stage=stage, suffix=suffix)
-
-
 # What is scored
 
 
@@ -62,8 +58,8 @@ def test_scores_equal_functional(pairs, encoder, tmp_path, source, several, idf)
         else:
             preds, wanted = texts_of(module.seen)
         assert len(preds) == 7
-        assert logged_of(run.callback_metrics, stage) == expected(preds, wanted, encoder, idf=idf)
-        assert logged_of(result, stage) == logged_of(run.callback_metrics, stage)
+        assert logged(run.callback_metrics, stage=stage) == expected(preds, wanted, encoder, idf=idf)
+        assert logged(result, stage=stage) == logged(run.callback_metrics, stage=stage)
         assert len(run.callback_metrics) == 3
 
 
@@ -81,11 +77,11 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
         assert set(run.callback_metrics) == keys
         shown = capsys.readouterr().out
         assert not names or all(re.search(rf"\b{key}\b", shown) for key in keys)
-        parts = [logged_of(run.callback_metrics, stage, end) for end in ends]
+        parts = [logged(run.callback_metrics, stage=stage, suffix=end) for end in ends]
         for number, part in enumerate(parts):
             assert part == expected(*texts_of(module.seen, number), encoder)
             assert callback.pairs[f"{stage}_bertscore_f1{ends[number]}"].shape == ((9, 2)[number],)
-        assert logged_of(run.callback_metrics, stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
+        assert logged(run.callback_metrics, stage=stage) == pytest.approx(np.mean(parts, axis=0), abs=1e-6)
         assert parts[0] != pytest.approx(parts[1], abs=1e-3)
 
 
@@ -141,12 +137,12 @@ def test_a_loader_without_batches_has_no_score_and_combined_loaders_have_one(pai
     module = chooser(pairs)
     run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder))])
     run.validate(module, [loader(0), loader(6)], verbose=False)
-    assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
-    assert logged_of(run.callback_metrics, suffix="_dataloader_idx_1") == logged_of(run.callback_metrics)
+    assert logged(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
+    assert logged(run.callback_metrics, suffix="_dataloader_idx_1") == logged(run.callback_metrics)
     assert "val_bertscore_f1_dataloader_idx_0" not in run.callback_metrics
     module = chooser(pairs, kind=CombinedLoaders)
     run.validate(module, verbose=False)
-    assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
+    assert logged(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
     assert len(run.callback_metrics) == 3
 
 
@@ -224,7 +220,7 @@ def test_run_after_an_error_starts_empty(pairs, encoder, tmp_path):
         trainer(tmp_path, [callback]).validate(broken, verbose=False)
     run = trainer(tmp_path, [callback])
     run.validate(module, verbose=False)
-    assert logged_of(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
+    assert logged(run.callback_metrics) == expected(*texts_of(module.seen), encoder)
 
 
 # Unrelated texts at the last layer: P = .015, R = -.015 and F1 = 1.000 by its formula, then .66.

@@ -11,12 +11,6 @@ def _every_warning_again():
     warn_unused.cache_clear()
 
 
-@pytest.fixture(scope="session")
-def corpus(pairs) -> tuple[list[str], list[str]]:
-    """12 real candidates and references."""
-    return pairs[0][:12], pairs[1][:12]
-
-
 @pytest.fixture
 def table(tmp_path) -> str:
     """File of a baseline table for six layers."""

@@ -23,7 +23,6 @@ from tests.support.texts import real_pairs
 pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.usefixtures("one_thread")]
 
 CPU = torch.device("cpu")
-MEBIBYTE = 2**20
 WIDTH = 384
 WORDS = ["a", "cat", "sat", "on", "the", "mat"]
 # With their vocabularies, since a tokenizer of fewer tokens follows the encoder's too badly.

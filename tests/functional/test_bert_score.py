@@ -25,11 +25,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def corpus(pairs):
-    return pairs[0][:12], pairs[1][:12]
-
-
-@pytest.fixture(scope="module")
 def second(minilm):
     return FrozenEncoder(minilm, num_layers=2)
 
@@ -170,8 +165,6 @@ def test_a_local_folder_whose_configuration_names_a_listed_model(minilm, tmp_pat
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_name_or_path": "my/own"}))
     with pytest.raises(ValueError, match="no tuned layer is published for"):
         FrozenEncoder(tmp_path / "model")
-    assert FrozenEncoder(minilm, num_layers=-1).num_layers == 6
-    assert FrozenEncoder(minilm, num_layers=-7).num_layers == 0
 
 
 @pytest.mark.parametrize(
@@ -280,13 +273,6 @@ def test_empty_lists_give_empty_scores_without_loading_weights(minilm, all_layer
     assert loaded_models() <= before
 
 
-def test_two_strings_are_one_pair(encoder):
-    one, listed = bert_score("a cat sat", "the cat", encoder), bert_score(["a cat sat"], ["the cat"], encoder)
-    for name in SCORES:
-        assert one[name].shape == (1,)
-        assert torch.equal(one[name], listed[name])
-
-
 def test_one_reference_with_idf_gives_zero_and_a_warning(encoder):
     for pred in ("the cat sat", "a dog"):
         scores, said = quietly([pred], ["the cat sat"], encoder, idf=True)
@@ -296,7 +282,7 @@ def test_one_reference_with_idf_gives_zero_and_a_warning(encoder):
         assert "weight 0" in said[0]
 
 
-def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
+def test_truncation_is_counted_and_warned_about(minilm):
     preds, target = ["one two three four five", "a"], ["a", "six seven eight nine ten"]
     scores, said = quietly(preds, target, FrozenEncoder(minilm, num_layers=2, max_length=5))
     assert len(said) == 1
@@ -306,8 +292,6 @@ def test_truncation_is_counted_and_warned_about_or_an_error(minilm):
     assert not none
     for name in SCORES:
         torch.testing.assert_close(scores[name], cut[name], atol=1e-6, rtol=0)
-    with pytest.raises(ValueError, match="the limit is 5"):
-        bert_score(preds, target, FrozenEncoder(minilm, num_layers=2, max_length=5, long_text="error"))
 
 
 @pytest.mark.parametrize("layer", [7, -8])
@@ -316,23 +300,7 @@ def test_layer_out_of_range(minilm, layer):
         bert_score(["a"], ["b"], FrozenEncoder(minilm, num_layers=layer))
 
 
-def test_unlisted_model_without_layer(minilm):
-    with pytest.raises(ValueError, match="pass num_layers="):
-        bert_score(["a"], ["b"], minilm)
-
-
-def test_a_model_that_is_nowhere_ends_in_one_clear_error():
-    for call in (
-        lambda: bert_score(["a"], ["b"], FrozenEncoder("nobody/nothing", num_layers=3)),
-        lambda: bert_score(["a"], ["b"]),
-    ):
-        with pytest.raises(OSError, match="could not load") as caught:
-            call()
-        name = "nobody/nothing" if "nobody" in str(caught.value) else "roberta-large"
-        for part in (repr(name), "a local folder of that name, then the hub", "save_pretrained(folder)"):
-            assert part in str(caught.value)
-
-
-def test_a_folder_without_model_ends_in_one_clear_error(tmp_path):
-    with pytest.raises(OSError, match=r"could not load the configuration.*tried the local folder"):
-        bert_score(["a"], ["b"], FrozenEncoder(tmp_path, num_layers=3))
+def test_a_name_is_loaded_as_an_encoder(minilm):
+    for name, error, said in (((), OSError, "of 'roberta-large'; tried"), ((minilm,), ValueError, "pass num_layers=")):
+        with pytest.raises(error, match=said):
+            bert_score(["a"], ["b"], *name)

@@ -184,17 +184,6 @@ def test_references_with_weights(encoder):
         assert torch.allclose(scores.double(), (pairs * share).sum(1) / share.double().sum(), atol=1e-6)
 
 
-def test_texts_with_probabilities_are_chosen_as_their_samples_are(encoder):
-    texts, counts = ["a cat sat", "a dog sat", "the fish"], [96, 3, 1]
-    samples = [text for text, count in zip(texts, counts, strict=True) for _ in range(count)]
-    weighted = rank_candidates([texts], [texts], encoder, weights=[counts])
-    sampled = rank_candidates([samples], encoder=encoder)
-    assert weighted.best == sampled.best == ["a cat sat"]
-    # A sample is not its own reference, and the score of a text with itself is 1.
-    expected = (sampled.scores[0][[0, 96, 99]] * 99 + 1) / 100
-    assert torch.allclose(weighted.scores[0], expected, atol=1e-6)
-
-
 def test_truncated_texts_are_counted_in_one_warning(minilm):
     short = FrozenEncoder(minilm, num_layers=2, max_length=8)
     texts = ["a word " * 20, "b word " * 20, "short"]
@@ -225,6 +214,7 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"weights": [None]}, TypeError, r"weights\[0\] must be a list of numbers, got None"),
         ({"weights": [[1, -1]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
         ({"idf": {101: 1.0}}, ValueError, r"idf has no weight for token id \d+"),
+        ({"encoder": FrozenEncoder(get_model_path(), all_layers=True)}, ValueError, "one layer is compared here"),
         ({"component": "f2"}, ValueError, "component='f2' is not one of 'f1', 'precision', 'recall'"),
         ({"references_reduce": "min"}, ValueError, "references_reduce='min' is not one of 'mean', 'max'"),
     ],
@@ -232,11 +222,6 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
 def test_errors_name_the_argument(encoder, arguments, error, message):
     with pytest.raises(error, match=message):
         rank_candidates(**{"candidates": [["a", "b"]], "encoder": encoder, **arguments})
-
-
-def test_an_encoder_of_all_layers_is_refused(minilm):
-    with pytest.raises(ValueError, match="one layer is compared here"):
-        rank_candidates([["a", "b"]], encoder=FrozenEncoder(minilm, all_layers=True))
 
 
 # Matrices

@@ -193,16 +193,6 @@ def test_a_batch_whose_encoding_fails_is_left_out_and_can_be_passed_again(
 # --- the latest batch
 
 
-def test_metrics_that_alternate_with_other_texts(encoder):
-    first, second = BERTScore(encoder), BERTScore(encoder, idf=True)
-    batches = (FIRST, SECOND, THIRD)
-    for number in range(3):
-        first.update(*batches[number])
-        second.update(*batches[number - 1])
-    assert_equal(first.compute(), mean(per_pair(encoder, *batches)))
-    assert_equal(second.compute(), mean(per_pair(encoder, *batches, idf=True)))
-
-
 def test_no_batch_is_kept_after_compute_or_reset(encoder):
     owner = encoder.cache(torch.device("cpu"))
     metric = BERTScore(encoder)

@@ -56,14 +56,6 @@ def mean(scores: Tensor) -> Tensor:
     return scores.double().mean(-1).float()
 
 
-def baseline(folder: Any) -> str:
-    """A table in which all numbers differ."""
-    path = folder / "table.csv"
-    rows = [f"{layer},{0.1 + layer / 20},{0.2 + layer / 25},{0.15 + layer / 30}" for layer in range(7)]
-    path.write_text("\n".join(["LAYER,P,R,F", *rows]))
-    return str(path)
-
-
 @pytest.mark.parametrize(("how", "side"), [("update", 0), ("forward", 1)])
 def test_a_token_without_a_weight_loses_nothing(encoder, how, side):
     known = encoder.tokenizer([*PREDS, *TARGET]).ids
@@ -118,9 +110,6 @@ def test_a_picked_layer(minilm, every, layer, idf):
     found = updated(BERTScore(every, layer=layer, idf=idf, reduction="none"), PREDS, SEVERAL).compute()
     # What it gives out has no dimension of layers.
     assert {value.shape for value in found.values()} == {(COUNT,)}
-    # BERT has no norm after its last layer, so that a model cut there gives the same.
-    cut = FrozenEncoder(minilm, num_layers=layer)
-    assert_close(stacked(found), stacked(bert_score(PREDS, SEVERAL, cut, idf=idf)))
     theirs = oracle.score(PREDS, SEVERAL, model_type=minilm, num_layers=number, idf=idf, **ONE)
     assert_close(stacked(found), torch.stack(theirs))
 
@@ -159,8 +148,8 @@ def test_signatures_and_states_differ_by_picked_layer(minilm, every):
     ("kind", "reduction", "confidence"),
     [("corpus", "mean", 0.95), ("all layers", "none", 0.5), ("all layers, rescaled", "mean", 0.5)],
 )
-def test_an_interval_is_that_of_the_pairs(minilm, every, tmp_path, kind, reduction, confidence):
-    options: dict[str, Any] = {"rescale": baseline(tmp_path)} if "rescaled" in kind else {}
+def test_an_interval_is_that_of_the_pairs(minilm, every, workshop, kind, reduction, confidence):
+    options: dict[str, Any] = {"rescale": workshop.table} if "rescaled" in kind else {}
     if kind == "corpus":
         options["idf"] = CORPUS
     encoder = every if "layers" in kind else FrozenEncoder(minilm, num_layers=LAYERS)
@@ -176,8 +165,8 @@ def test_an_interval_is_that_of_the_pairs(minilm, every, tmp_path, kind, reducti
 
 
 @pytest.mark.parametrize("rescaled", [False, True])
-def test_an_interval_has_the_range_of_scores_and_needs_two_pairs(encoder, tmp_path, rescaled):
-    options: dict[str, Any] = {"rescale": baseline(tmp_path)} if rescaled else {}
+def test_an_interval_has_the_range_of_scores_and_needs_two_pairs(encoder, workshop, rescaled):
+    options: dict[str, Any] = {"rescale": workshop.table} if rescaled else {}
     metric = BERTScore(encoder, reduction="none", confidence=0.999, **options)
     metric.update([TARGET[0], TARGET[1], PREDS[2]], TARGET[:3])
     found = metric.compute()
@@ -193,15 +182,6 @@ def test_an_interval_has_the_range_of_scores_and_needs_two_pairs(encoder, tmp_pa
 
 
 # --- other settings
-
-
-@pytest.mark.parametrize("options", [{}, {"idf": True}], ids=str)
-def test_states_on_the_cpu(encoder, options):
-    metric = BERTScore(encoder, compute_on_cpu=True, **options)
-    metric(PREDS[:3], TARGET[:3])
-    updated(metric, PREDS[3:], TARGET[3:])
-    assert all(part.device.type == "cpu" for name in metric._dtypes for part in getattr(metric, name))
-    assert_close(metric.compute()["f1"], mean(bert_score(PREDS, TARGET, encoder, **options)["f1"]))
 
 
 def test_impossible_settings(encoder):

@@ -156,7 +156,6 @@ def assert_same_scores(runs: dict[str, dict[str, Any]], wanted: dict[str, float]
     for precision, found in runs.items():
         assert found["dtype"] == (torch.bfloat16 if precision == "bf16-true" else torch.float32)
         assert found["scores"] == pytest.approx(wanted, abs=1e-6)
-        assert found["scores"] == pytest.approx(exact["scores"], abs=1e-6)
         assert (found["losses"] == exact["losses"]) == (precision == "32-true")
         assert found["losses"] == pytest.approx(exact["losses"], abs=0.01)
 
@@ -176,10 +175,6 @@ def test_checkpoints_and_optimizers_never_see_the_encoder(minilm, tmp_path, one_
     run.validate(module, verbose=False)
     run.fit(module)
     system = module.system
-    # One copy of the weights serves the metrics, the loss and the callback.
-    cpu = torch.device("cpu")
-    held = system.encoder.backbone(cpu)
-    assert all(one.backbone(cpu) is held for one in (system.loss_fn.encoder, callback.metric.encoder))
     run.save_checkpoint(tmp_path / "last.ckpt")
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
     weights = sum(value.numel() * value.element_size() for value in system.parameters())

@@ -182,8 +182,9 @@ def test_two_processes(workshop):
     metrics, data = {}, {}
     for name, made in KINDS.items():
         data[name] = [workshop.batch(made, numbers) for numbers in BATCHES]
+        local: dict[str, Any] = {"sync_on_compute": False, "compute_on_cpu": True}
         on_step: dict[str, Any] = {"dist_sync_on_step": True, "dist_sync_fn": by_objects}
-        metrics[name] = [workshop.metric(made, **kwargs) for kwargs in ({}, on_step, {"sync_on_compute": False})]
+        metrics[name] = [workshop.metric(made, **kwargs) for kwargs in ({}, on_step, local)]
         for metric in metrics[name]:
             metric.update(*workshop.batch(made, HELD))
     # Pickled here, as a tensor takes a file descriptor on its way to a process, of which there are not so many.
@@ -220,28 +221,6 @@ def test_compute_before_update(workshop, name):
             assert value.isnan().all()
         else:
             assert_close(value, torch.zeros(*layers, 0) if per_pair else torch.zeros(layers))
-
-
-def always() -> bool:
-    return True
-
-
-def twice(tensor: Tensor, group: Any = None) -> list[Tensor]:
-    """What a rank would get if there were another with just the same."""
-    return [tensor, tensor]
-
-
-@pytest.mark.parametrize("name", ["plain", "idf", "recall, all layers"])
-def test_custom_dist_sync_fn(workshop, name):
-    made = KINDS[name]
-    kwargs: dict[str, Any] = {"dist_sync_fn": twice, "distributed_available_fn": always}
-    metric = pickle.loads(pickle.dumps(workshop.metric(made, **kwargs)))
-    on_step = workshop.metric(made, dist_sync_on_step=True, **kwargs)
-    for numbers in BATCHES[:2]:
-        metric.update(*workshop.batch(made, numbers))
-        workshop.check(on_step(*workshop.batch(made, numbers)), made, numbers * 2)
-    for found in (metric.compute(), on_step.compute()):
-        workshop.check(found, made, list(chain(*BATCHES[:2])) * 2)
 
 
 @pytest.mark.parametrize("name", ["plain", "idf"])

@@ -144,6 +144,7 @@ def replace_by_empty_json(path: Path) -> None:
         ("weights", "model.safetensors", truncate, "model.safetensors is damaged: copy the folder again"),
         ("weights", "model.safetensors", clear, "model.safetensors is damaged: copy the folder again"),
         ("weights", "model.safetensors", Path.unlink, "Save model and tokenizer there with save_pretrained"),
+        ("configuration", "config.json", Path.unlink, "Save model and tokenizer there with save_pretrained"),
         ("configuration", "config.json", truncate, "config.json is damaged: copy the folder again"),
         ("configuration", "config.json", replace_by_html, "config.json is damaged: copy the folder again"),
         ("tokenizer", "tokenizer.json", truncate, "tokenizer.json is damaged: copy the folder again"),
