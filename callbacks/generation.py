@@ -68,24 +68,24 @@ class HuggingFaceGenerate(ABC):
         target_key: str = "labels",
         model: str = "model",
         ignore_index: int = -100,
-        candidates: int = 1,
+        num_samples: int = 1,
         encoder: Encoder | None = None,
         **generate_kwargs: Any,
     ) -> None:
-        require_at_least("candidates", candidates, 1)
-        if (candidates > 1) != (encoder is not None):
+        require_at_least("num_samples", num_samples, 1)
+        if (num_samples > 1) != (encoder is not None):
             raise ValueError(
-                "candidates= and encoder= need each other: candidates=16, encoder=metric.encoder samples 16 texts per "
-                "example and keeps the one closest to the others"
+                "num_samples= and encoder= need each other: num_samples=16, encoder=metric.encoder samples 16 texts "
+                "per example and keeps the one closest to the others"
             )
         # Not `generate_kwargs.get`, which LightningCLI takes for a parameter and adds to the options.
         if "num_return_sequences" in generate_kwargs and generate_kwargs["num_return_sequences"] != 1:
-            raise ValueError("num_return_sequences= returns several texts per example: pass candidates= and encoder=")
+            raise ValueError("num_return_sequences= returns several texts per example: pass num_samples= and encoder=")
         self.tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
         self.target_key = target_key
         self.model = model
         self.ignore_index = ignore_index
-        self.candidates = candidates
+        self.num_samples = num_samples
         self.encoder = None if encoder is None else as_encoder(encoder, single_layer=True)
         self._warned: set[str] = set()
         self.generate_kwargs = generate_kwargs
@@ -123,19 +123,19 @@ class HuggingFaceGenerate(ABC):
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
             # Ranks whose texts are complete must keep running, since the others need their shards.
             options.setdefault("synced_gpus", True)
-        if self.candidates > 1:
-            options = {"do_sample": True, **options, "num_return_sequences": self.candidates}
+        if self.num_samples > 1:
+            options = {"do_sample": True, **options, "num_return_sequences": self.num_samples}
             if options["do_sample"] and "generation_config" not in options:
                 # Beams of the model's own generation config would search rather than sample.
                 options.setdefault("num_beams", 1)
         with _gather_weights(pl_module, model) as whole:
             preds = self._generate(whole, batch, options)
-        if self.candidates > 1:
+        if self.num_samples > 1:
             preds = self._choose_by_consensus(preds, pl_module.device)
         return preds, self._decode_target(batch[self.target_key])
 
     def _choose_by_consensus(self, texts: list[str], device: torch.device) -> list[str]:
-        groups = [texts[start : start + self.candidates] for start in range(0, len(texts), self.candidates)]
+        groups = [texts[start : start + self.num_samples] for start in range(0, len(texts), self.num_samples)]
         assert self.encoder is not None
         with warn_once(self._warned):
             items, weights = [Item(group) for group in groups], token_weights(self.encoder)
@@ -210,7 +210,7 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             per input.
         model: dotted path of the model in the LightningModule.
         ignore_index: id of ignored positions in the labels.
-        candidates: number of texts to sample per example, of which the one with the highest mean F1 with the others as
+        num_samples: number of texts to sample per example, of which the one with the highest mean F1 with the others as
             references is returned (minimum Bayes risk, :func:`bertscore_tm.rank_candidates`); with ``num_beams`` of at
             least as many and ``do_sample=False``, those of the beam. Default: one text, without a choice.
         encoder: encoder for the choice, such as ``metric.encoder``, which is then loaded once.

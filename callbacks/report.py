@@ -117,7 +117,7 @@ class BERTScoreReport(TextCollector):
             history["candidates"],
             references,
             history["scores"],
-            align=partial(metric.align, weights=weights),
+            align=partial(metric.align, idf=weights),
             encoder=metric.encoder,
             signature=metric.signature(),
             is_history=True,

@@ -1,6 +1,6 @@
 """Minimum Bayes risk: of several sampled summaries, choose the one with the highest mean F1 against the others.
 
-``Seq2SeqGenerate(candidates=16, encoder=encoder)`` samples and chooses, here and in BERTScoreCallback.
+``Seq2SeqGenerate(num_samples=16, encoder=encoder)`` samples and chooses, here and in BERTScoreCallback.
 
 python -m examples.mbr_reranking --candidates 16
 """
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
     chooser, held_out = (FrozenEncoder(get_model_path(), num_layers=layer) for layer in (5, 6))
     settings: dict[str, Any] = {"target_key": "summary", "max_new_tokens": 24, "min_new_tokens": 4}
-    sampling = {"candidates": options.candidates, "encoder": chooser}
+    sampling = {"num_samples": options.candidates, "encoder": chooser}
     sampling |= {"top_k": 0, "epsilon_cutoff": 0.02}  # epsilon sampling: no improbable tokens
     generators = {"greedy": Seq2SeqGenerate(tokenizer, **settings)}
     generators["consensus"] = Seq2SeqGenerate(tokenizer, **sampling, **settings)

@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
                 Seq2SeqGenerate(tokenizer, target_key="summary", max_new_tokens=24),
             ),
             BERTScoreEarlyStopping(),  # after 5 validations without a better F1
-            SampleLogger(num_samples=3, num_alignments=0),  # worst, median and best
+            SampleLogger(num_examples=3, num_alignments=0),  # worst, median and best
             AttributeSchedule("bertscore_weight", 0.0, 1.0, total_iters=options.steps),
             ModelCheckpoint(monitor="val_bertscore_f1", mode="max", save_weights_only=True),
         ],

@@ -272,13 +272,13 @@ class BERTScore(Metric):
         twin.reset()
         return twin
 
-    def align(self, pred: str, target: str, weights: TokenWeights | None = None) -> Alignment:
+    def align(self, pred: str, target: str, *, idf: TokenWeights | None = None) -> Alignment:
         """Match the tokens of two texts with the settings of this metric.
 
         Args:
             pred: a candidate.
             target: a reference.
-            weights: weight of every token id. Default: those of :meth:`token_weights`.
+            idf: weight of every token id. Default: those of :meth:`token_weights`.
 
         Returns:
             The alignment, see :func:`bertscore_tm.align`.
@@ -287,7 +287,7 @@ class BERTScore(Metric):
             TypeError: a text is not a string.
             ValueError: the metric has all layers, or a text has no tokens except special ones.
         """
-        given = pred, target, self.encoder, self.token_weights() if weights is None else weights, self.device
+        given = pred, target, self.encoder, self.token_weights() if idf is None else idf, self.device
         return compute_alignment(*given, baseline=self._baseline, layer=self.layer, f1=self._f1)
 
     def signature(self) -> str:

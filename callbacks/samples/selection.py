@@ -127,7 +127,7 @@ def describe_sample(
         content, *contents = metric.encoder.tokenizer([prediction, *references]).has_content
         alignable = [one for one, has_content in zip(references, contents, strict=True) if content and has_content]
         if alignable:
-            alignment = metric.align(prediction, _find_closest(prediction, alignable, metric, weights), weights)
+            alignment = metric.align(prediction, _find_closest(prediction, alignable, metric, weights), idf=weights)
     unaligned = None if weights is None else ""
     precision, recall, f1 = scores
     return Sample(

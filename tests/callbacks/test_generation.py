@@ -226,7 +226,7 @@ def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "summary": REFERENCES[:3]}
     options = {"max_new_tokens": 5, "top_k": 0}
     model.generation_config.num_beams = 3  # candidates are samples all the same
-    generate = kind(tokenizer, target_key="summary", candidates=4, encoder=encoder, **PROMPTS_ALONE[kind], **options)
+    generate = kind(tokenizer, target_key="summary", num_samples=4, encoder=encoder, **PROMPTS_ALONE[kind], **options)
     torch.manual_seed(0)
     preds, target = pickle.loads(pickle.dumps(generate))(WithModel(model), batch)
     assert target == REFERENCES[:3]
@@ -246,11 +246,11 @@ def test_the_candidate_closest_to_the_others_is_returned(kind, family, encoder):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"candidates": 4}, "candidates= and encoder= need each other"),
-        ({"encoder": "some/model"}, "candidates= and encoder= need each other"),
-        ({"candidates": 0}, "candidates must be at least 1, got 0"),
-        ({"num_return_sequences": 3}, "num_return_sequences= returns several texts per example: pass candidates="),
-        ({"candidates": 4, "all_layers": True}, "has all_layers=True: pass one with num_layers="),
+        ({"num_samples": 4}, "num_samples= and encoder= need each other"),
+        ({"encoder": "some/model"}, "num_samples= and encoder= need each other"),
+        ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
+        ({"num_return_sequences": 3}, "num_return_sequences= returns several texts per example: pass num_samples="),
+        ({"num_samples": 4, "all_layers": True}, "has all_layers=True: pass one with num_layers="),
     ],
 )
 def test_options_of_the_choice_are_checked(options, said, minilm):
@@ -265,7 +265,7 @@ def test_truncated_candidates_are_a_warning_of_the_first_batch_alone(minilm):
     batch = {"input_ids": torch.tensor(tokenizer(TEXTS[:1])["input_ids"]), "summary": REFERENCES[:1]}
     short = FrozenEncoder(minilm, num_layers=1, max_length=4)
     options = {"max_new_tokens": 9, "min_new_tokens": 9, "target_key": "summary"}
-    generate = Seq2SeqGenerate(tokenizer, candidates=4, encoder=short, **options)
+    generate = Seq2SeqGenerate(tokenizer, num_samples=4, encoder=short, **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for seed in range(4):

@@ -230,7 +230,7 @@ def test_nothing_is_generated_and_only_aligned_texts_are_encoded_twice(pairs, mi
     assert set(table(tmp_path)[0]) & {"out of place", "missed"} == words
 
 
-@pytest.mark.parametrize("argument", ["num_samples", "every_n_validations", "num_alignments"])
+@pytest.mark.parametrize("argument", ["num_examples", "every_n_validations", "num_alignments"])
 def test_numbers_out_of_range_are_an_error(argument):
     with pytest.raises(ValueError, match=f"{argument} must be at least ., got -1"):
         SampleLogger(**{argument: -1})

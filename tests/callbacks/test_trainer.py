@@ -41,7 +41,7 @@ def run_in(package, encoder, folder, preds, target):
             BERTScoreCallback(BERTScore(encoder)),
             BERTScoreEarlyStopping(patience=3),
             AttributeSchedule("weight", 1.0, 0.0, total_iters=4),
-            SampleLogger(num_samples=1, every_n_validations=3),
+            SampleLogger(num_examples=1, every_n_validations=3),
             BERTScoreReport(folder / "report.html"),
             best,
         ],

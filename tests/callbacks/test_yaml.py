@@ -81,7 +81,7 @@ GIVEN = {
         "total_iters": 9,
     },
     "BERTScoreEarlyStopping": {"patience": 7},
-    "SampleLogger": {"num_samples": 2, "inputs": "question", "follow": [3]},
+    "SampleLogger": {"num_examples": 2, "inputs": "question", "follow": [3]},
 }
 
 
