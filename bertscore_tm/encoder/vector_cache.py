@@ -93,6 +93,7 @@ class VectorCache:
     def _gather(self, entries: Sequence[_CachedText]) -> TokenVectors:
         for event in {entry.written for entry in entries if entry.written is not None}:
             torch.cuda.current_stream(self.device).wait_event(event)
+        # Copies, which a training step can use where those in the cache are of a validation in inference mode.
         return TokenVectors(
             vectors=torch.cat([entry.vectors.to(self.device, non_blocking=True) for entry in entries], dim=1),
             ids=torch.cat([entry.ids for entry in entries]),
@@ -112,11 +113,9 @@ class VectorCache:
             count = bisect_right(offsets, (max_bytes - self.num_bytes) // bytes_per_token) - 1
             if count < 1:
                 return
-            # One block per call, outside inference mode: a training step could not use tensors that a validation
-            # allocated in it.
-            with torch.inference_mode(False):
-                shape = num_layers, offsets[count], width
-                block = torch.empty(shape, dtype=encoded.vectors.dtype, device="cpu", pin_memory=is_cuda)
+            # One block per call.
+            shape = num_layers, offsets[count], width
+            block = torch.empty(shape, dtype=encoded.vectors.dtype, device="cpu", pin_memory=is_cuda)
             block.copy_(encoded.vectors[:, : offsets[count]], non_blocking=is_cuda)
             # The program only waits where no event can tell when a copy is complete.
             written = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
