@@ -153,5 +153,5 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     right.axvline(0, color="gray", linewidth=0.8)
     right.set_yticks(-np.arange(len(names)) - 0.15, names)
     right.set(xlabel="points above the smallest val_loss, test texts", title="All runs, layers that choose nothing")
-    right.legend(fontsize="small")
+    right.legend(loc="lower left", fontsize="small")
     figure.savefig(path, dpi=110)
