@@ -148,7 +148,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     for offset, measure in ((0.0, "layer3"), (0.3, "layer6")):
         gains = by_seed[measure].unstack("seed").loc[names].to_numpy()
         heights, centers = -np.arange(len(names)) - offset, gains.mean(1)
-        spread = centers - mean_interval(gains)[0].numpy()
+        spread = centers - mean_interval(gains.tolist())[0].numpy()
         right.errorbar(centers, heights, xerr=spread, fmt="o", label=f"F1, {MEASURES[measure]}")
     right.axvline(0, color="gray", linewidth=0.8)
     right.set_yticks(-np.arange(len(names)) - 0.15, names)
