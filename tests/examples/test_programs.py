@@ -279,12 +279,12 @@ def test_reranking_program_reports_the_scores_of_its_choice(corpus, bert_score_f
 
     class Recording(Seq2SeqGenerate):
         def __call__(self, pl_module, batch):
-            calls[self.candidates] = super().__call__(pl_module, batch)
-            return calls[self.candidates]
+            calls[self.num_samples] = super().__call__(pl_module, batch)
+            return calls[self.num_samples]
 
         def _generate(self, model, batch, options):
             texts = super()._generate(model, batch, options)
-            groups.extend(texts[start : start + self.candidates] for start in range(0, len(texts), self.candidates))
+            groups.extend(texts[start : start + self.num_samples] for start in range(0, len(texts), self.num_samples))
             return texts
 
     monkeypatch.setattr(mbr_reranking, "Seq2SeqGenerate", Recording)
