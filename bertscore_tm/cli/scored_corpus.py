@@ -64,10 +64,10 @@ def score_across_ranks(
 
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=all_layers))
     baseline = ranks.run_on_first(lambda: options.find_baseline(encoder, arguments)) if "rescale" in arguments else None
-    counted = list(chain.from_iterable(texts.references if references is None else references))
+    counted = chain.from_iterable(texts.references if references is None else references)
     digest = input_digest(chain(zip(texts.candidates, texts.references, strict=True), [idf_texts, arguments.idf]))
     with open_shards(ranks, arguments, len(texts), encoder, {"input": digest}) as shards:
-        weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or arguments.idf, counted))
+        weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or arguments.idf, list(counted)))
         scored = score_shards(shards, texts, encoder, weights, shown=getattr(arguments, "verbose", False))
     if scored is None:
         return None

@@ -27,6 +27,8 @@ __all__ = [
     "weights_of_references",
 ]
 
+_TEXTS_PER_BLOCK = 10_000  # whose token ids are in memory at a time
+
 
 @dataclass(frozen=True)
 class WeightSource:
@@ -194,9 +196,8 @@ def _weights_of_mapping(mapping: Mapping[int, float], tokenizer: TextTokenizer, 
 def _count(texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device) -> tuple[DocumentFrequencies, int]:
     """Count the texts in which each compared token occurs, and those that are truncated."""
     frequencies, num_truncated = [], 0
-    block = 10_000  # texts whose token ids are in memory at a time
-    for start in range(0, max(len(texts), 1), block):
-        tokenized = tokenizer(texts[start : start + block])
+    for start in range(0, max(len(texts), 1), _TEXTS_PER_BLOCK):
+        tokenized = tokenizer(texts[start : start + _TEXTS_PER_BLOCK])
         ids, lengths, *_ = tokenized.pack()
         frequencies.append(DocumentFrequencies.of(ids.to(device), lengths.to(device), tokenizer.vocab_size))
         num_truncated += tokenized.num_truncated

@@ -29,14 +29,10 @@ BAD_FILES = [
     (
         "c.jsonl",
         ROW + b'{"candidate": "a", "reference": ' + b"7" * 5000 + b"}\n",
-        "2: JSON that cannot be read: ",
+        "2: JSON that cannot be read: Exceeds the limit (4300 digits) ...",
     ),
     ("c.jsonl", b'["a", "b"]\n', "1: the line must be a JSON object, got an array"),
-    (
-        "c.jsonl",
-        ROW + b"[" * 100000,
-        "2: JSON that cannot be read: ",
-    ),
+    ("c.jsonl", ROW + b"[" * 100000, "2: JSON that cannot be read: maximum recursion depth exceeded ..."),
     ("c.jsonl", ROW + b'{"candidate": "a", "ref": "b"}\n', "2: no key 'reference'; the object has 'candidate', 'ref'"),
     ("c.jsonl", b'{"candidate": null, "reference": "b"}\n', "1: 'candidate' must be a string, got null"),
     ("c.jsonl", b'{"candidate": "a", "references": ["b", 7]}\n', "1: 'references[1]' must be a string, got a number"),
@@ -145,9 +141,11 @@ def test_bad_files_and_arguments_end_in_one_line(tmp_path, monkeypatch, capsys, 
     printed = capsys.readouterr()
     assert printed.out == ""
     expected = f"bertscore-tm: error: {message.replace('{}', str(tmp_path))}"
-    # What Python says differs between its versions.
-    assert printed.err.removesuffix("\n") == expected or (expected.endswith(": ") and printed.err.startswith(expected))
+    # The rest of what Python says differs between its versions.
+    start = expected.removesuffix("...")
+    assert printed.err.startswith(start)
     assert printed.err.count("\n") == 1
+    assert start != expected or printed.err == f"{expected}\n"
 
 
 def test_standard_input_is_named(monkeypatch, capsys):

@@ -8,7 +8,7 @@ import torch
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from bertscore_tm.encoder.vector_cache import VectorCache
-from bertscore_tm.scoring import corpus
+from bertscore_tm.scoring import corpus, token_weights
 from bertscore_tm.scoring.corpus import plan_steps
 from bertscore_tm.scoring.texts import TextPairs
 from tests.support.models import counted_texts
@@ -93,3 +93,22 @@ def test_without_repeated_texts_nothing_is_kept(encoder, monkeypatch):
     candidates, references = real_pairs(8)
     assert len(plan_steps(TextPairs(candidates, [[one] for one in references]), encoder)) > 1
     assert bert_score(candidates, references, encoder)["f1"].shape == (8,)
+
+
+@pytest.mark.parametrize("idf", [True, "texts"])
+def test_document_frequencies_are_those_of_all_blocks(minilm, monkeypatch, idf):
+    encoder = FrozenEncoder(minilm, num_layers=1, max_length=12)
+    texts = real_pairs(10)[1]
+    given = (texts, None) if idf == "texts" else (True, texts)
+    monkeypatch.setattr(token_weights, "_TEXTS_PER_BLOCK", 4)
+    if idf == "texts":
+        rows = encoder.tokenizer.tokenizer(texts)["input_ids"]
+        long = sum(len(row) > 12 for row in rows)
+        with pytest.warns(UserWarning, match=f"^{long} texts of idf are longer than 12 tokens"):
+            found = token_weights.token_weights(encoder, *given)
+    else:
+        found = token_weights.token_weights(encoder, *given)
+    counts = Counter(token for ids in encoder.tokenizer(texts).ids for token in set(ids))
+    expected = torch.tensor([counts[token] for token in range(len(found.table))], dtype=torch.float64)
+    torch.testing.assert_close(found.table, ((len(texts) + 1) / (expected + 1)).log(), rtol=0, atol=1e-12)
+    assert found.source.num_documents == len(texts)
