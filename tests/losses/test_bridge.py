@@ -13,7 +13,6 @@ from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedToke
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
-from bertscore_tm.losses.soft.bridge.fidelity import FIDELITY_TEXTS
 from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens
 from bertscore_tm.losses.soft.bridge.vocabulary import VocabularyBridge
 from bertscore_tm.losses.soft.predictions import encode_soft_tokens
@@ -77,7 +76,7 @@ def trained(model, trainer, pre_tokenizer, decoder=None, normalizer=None):
         tokenizer.decoder = decoder
     if normalizer is not None:
         tokenizer.normalizer = normalizer
-    tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS, *FIDELITY_TEXTS], trainer)
+    tokenizer.train_from_iterator([*texts_to_train_on(), *TEXTS], trainer)
     unknown = {} if tokenizer.token_to_id("<unk>") is None else {"unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ROLES, **unknown)
 
@@ -419,15 +418,30 @@ def test_gpt2_and_roberta(order):
         assert torch.equal(bridge.embedding_table(CPU)[i], expected)
 
 
-def test_added_tokens_take_the_pieces_of_their_text(encoder, minilm):
+@pytest.mark.parametrize("as_texts", [True, False])
+def test_an_added_token_has_the_score_of_its_pieces(encoder, minilm, as_texts):
     tokenizer = AutoTokenizer.from_pretrained(minilm)
-    tokenizer.add_tokens(["<table_row>"])
-    bridge = VocabularyBridge(tokenizer, encoder)
-    assert bridge.mode == "identity"
-    table = encoder.embedding_table(CPU)
-    expected = table[content_ids(encoder, ["<table_row>"])[0]].mean(0)
-    torch.testing.assert_close(bridge.embedding_table(CPU)[-1], expected)
-    assert torch.equal(bridge.embedding_table(CPU)[:-1], table)
+    tokenizer.add_tokens(["dexamethasone"])
+    candidate, reference = "patients got dexamethasone", "patients received dexamethasone"
+    ids, labels = torch.tensor(tokenizer([candidate, reference], add_special_tokens=False)["input_ids"])[:, None]
+    loss = SoftBERTScoreLoss(encoder, tokenizer, matching="max", fidelity_texts=[candidate])
+    assert loss.bridge.mode == "expand"
+    found = 1 - loss(certain(loss.bridge, ids), [reference] if as_texts else labels)
+    assert found.item() == pytest.approx(bert_score([candidate], [reference], encoder)["f1"].item(), abs=1e-6)
+
+
+def test_a_token_added_to_the_encoder_is_not_identity(minilm):
+    tokenizer, model = AutoTokenizer.from_pretrained(minilm), AutoModel.from_pretrained(minilm)
+    tokenizer.add_tokens(["dexamethasone"])
+    with torch.random.fork_rng(devices=[]):
+        model.resize_token_embeddings(len(tokenizer))
+    encoder = FrozenEncoder(model, tokenizer, num_layers=2)
+    bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
+    # The metric scores one piece where the generator writes several.
+    assert bridge.mode == "mean"
+    assert bridge.fidelity(["patients got dexamethasone"]) < 0.99
+    with pytest.raises(ValueError, match="mode='identity' needs tokenizers"):
+        VocabularyBridge(bridge.generator_tokenizer, encoder, "identity")
 
 
 def cut_otherwise(content):
@@ -467,7 +481,7 @@ def test_the_same_names_for_other_texts(family, change):
 @pytest.fixture(scope="module")
 def words_bridge(encoder):
     """The bridge from whole words, whose table takes longer to build than most tests."""
-    return VocabularyBridge(generator("words and punctuation"), encoder)
+    return VocabularyBridge(generator("words and punctuation"), encoder, min_fidelity=0)
 
 
 def ids_of(tokenizer, texts):
@@ -551,21 +565,27 @@ def test_hidden_states_give_what_logits_give(encoder, mode):
 
 
 @pytest.mark.parametrize("mode", ["mean", "expand"])
-@pytest.mark.parametrize(("texts", "min_fidelity"), [(None, 0), (["it rains today", "a cat sat on the mat"], 0.85)])
-def test_low_fidelity_is_refused_or_reported_with_advice(encoder, mode, texts, min_fidelity):
+@pytest.mark.parametrize("min_fidelity", [0, 0.85])
+def test_low_fidelity_is_refused_or_reported_with_advice(encoder, mode, min_fidelity):
     bridge = VocabularyBridge(tiny_tokenizer("bytes"), encoder, mode, min_fidelity=min_fidelity)
     said = rf"texts score 0\.\d+ against themselves through the bridge from .* \(mode='{mode}'\)"
     refused = min_fidelity > 0
     with pytest.raises(ValueError, match=said) if refused else pytest.warns(UserWarning, match=said) as found:
-        SoftBERTScoreLoss(encoder, bridge, fidelity_texts=texts)
+        SoftBERTScoreLoss(encoder, bridge, fidelity_texts=["it rains today", "a cat sat on the mat"])
     said = str(found.value if refused else found[0].message)
     assert ("mode='auto' selects" in said) is (mode == "mean")
-    assert ("fidelity_texts=" in said) is (texts is None)
     assert ("below 0.85" in said and "min_fidelity=0)" in said) is refused
 
 
+def test_a_bridge_that_is_not_checked_is_reported(encoder, minilm):
+    with pytest.warns(UserWarning, match=r"\(mode='expand'\) is not checked: .* as fidelity_texts="):
+        SoftBERTScoreLoss(encoder, tiny_tokenizer("bytes"))
+    SoftBERTScoreLoss(encoder, VocabularyBridge(tiny_tokenizer("bytes"), encoder, min_fidelity=0))
+    SoftBERTScoreLoss(encoder, minilm)
+
+
 def test_a_bridge_may_be_shared(encoder, minilm):
-    bridge = VocabularyBridge(generator("words and punctuation"), encoder)
+    bridge = VocabularyBridge(generator("words and punctuation"), encoder, min_fidelity=0)
     first, second = (
         SoftBERTScoreLoss(encoder, tokenizer=bridge),
         SoftBERTScoreLoss(FrozenEncoder(minilm, num_layers=2), tokenizer=bridge),

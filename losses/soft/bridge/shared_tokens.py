@@ -1,10 +1,10 @@
-"""Comparison of two tokenizers: whether they split texts into tokens of the same names."""
+"""Comparison of two tokenizers: which of their tokens have the same name, and whether they split texts alike."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,121 +12,77 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens, tokenize_texts
 
-__all__ = ["find_named_pieces", "find_shared_tokens"]
+__all__ = ["NamedPieces", "find_named_pieces"]
 
-# Tokens per text that both tokenizers split.
-_TOKENS_PER_PROBE = 64
-# Tokenizers with a smaller share of either vocabulary in common are not compared on texts.
-_SMALLEST_COMMON_SHARE = 0.9
-# Texts in which normalizers, space marks and digit rules of similar tokenizers differ.
-_PROBES = (
-    " The QUICK Brown fox's 2nd café, naïve Ångström — coöperation!",
-    " two  spaces,\ta tab,\n\na new  line \r\n and a\u00a0hard one",
-    " don't they'll WE'RE (so-called) snake_case camelCase x+=1; a.b.c /usr/bin 3.14159 1,000,000 12345",
-    " ﬁne ｆｕｌｌ　ｗｉｄｔｈ cafe\u0301 \u200bzero\u200dwidth ½ ² ™ …",
-    " 日本語と中文 한국어 Привет мир γειά مرحبا שלום 🙂👍🏽",
-)
+# Settings of a tokenizer's model that differ although texts are split alike, or that are compared apart.
+_OTHER_SETTINGS = {"vocab", "merges", "unk_id"}
 
 
-def find_shared_tokens(
-    generator: PreTrainedTokenizerBase, vocabulary: dict[str, int], encoder: TextTokenizer, texts: Sequence[str]
-) -> Tensor | None:
-    """Return the encoder's id of each of the generator's tokens where both tokenizers split texts alike.
-
-    They do if their models agree (merges, or the probabilities of pieces), and if all their tokens, joined into texts,
-    and texts in which normalizers differ, are split into tokens of the same names. Names of special tokens may differ,
-    as may a space before the text; tokens that were added to one tokenizer may be missing in the other.
+@dataclass(frozen=True)
+class NamedPieces:
+    """The encoder's tokens that have the names of a generator's.
 
     Args:
-        generator: the generator's tokenizer.
-        vocabulary: its token strings and their ids.
-        encoder: the encoder's tokenizer.
-        texts: text of each of the generator's tokens, as from :func:`decode_tokens`; empty for ids without a token.
-
-    Returns:
-        Shape (ids of the generator,), int64, -1 for tokens that the encoder does not have; ``None`` otherwise.
+        ids: the encoder's id of each of the generator's tokens, -1 for tokens that it does not have, shape (vocabulary,).
+        identity: both tokenizers split every text into tokens of the same names.
     """
-    encoder_vocabulary = encoder.vocabulary
-    num_common = sum(token in encoder_vocabulary for token in vocabulary)
-    if num_common < _SMALLEST_COMMON_SHARE * max(len(vocabulary), len(encoder_vocabulary)):
-        return None
-    shared = torch.full((len(texts),), -1, dtype=torch.long, device="cpu")
-    pairs = [(i, encoder_vocabulary.get(token, -1)) for token, i in vocabulary.items()]
-    ids, encoder_ids = torch.tensor(pairs, device="cpu").T
-    shared[ids] = encoder_ids
-    rules = _splitting_rules(generator), _splitting_rules(encoder.tokenizer)
-    if vocabulary == encoder_vocabulary and rules[0] == rules[1]:
-        return shared
-    specials = {*generator.all_special_tokens, *encoder.tokenizer.all_special_tokens}
-    if not _have_equal_models(*rules, specials):
-        return None
-    # Texts in which one tokenizer finds an added token that the other does not have prove nothing.
-    added = {*generator.get_added_vocab()} ^ {*encoder.tokenizer.get_added_vocab()}
-    foreign = re.compile("|".join(map(re.escape, added)) or "(?!)")
-    words = [*texts, *decode_tokens(encoder.tokenizer, sorted(encoder_vocabulary.values()))]
-    words = [word for word in words if not foreign.search(word)]
-    step = _TOKENS_PER_PROBE
-    # A space first, since some tokenizers put one before every text.
-    probes = [*_PROBES, *(" " + "".join(words[i : i + step]) for i in range(0, len(words), step))]
-    probes = [probe for probe in probes if not foreign.search(probe)]
-    names = shared.clone()
-    if generator.unk_token_id is not None and encoder.tokenizer.unk_token_id is not None:
-        names[generator.unk_token_id] = encoder.tokenizer.unk_token_id
-    named = names.tolist()
-    first, second = tokenize_texts(generator, probes), tokenize_texts(encoder.tokenizer, probes)
-    return shared if [[named[i] for i in row] for row in first] == second else None
+
+    ids: Tensor
+    identity: bool
 
 
 def find_named_pieces(
-    generator: PreTrainedTokenizerBase, vocabulary: dict[str, int], encoder: TextTokenizer, texts: Sequence[str]
-) -> Tensor | None:
-    """Return the encoder's id of each of the generator's tokens where the generator has a part of the same vocabulary.
+    generator: PreTrainedTokenizerBase, encoder: TextTokenizer, texts: Sequence[str]
+) -> NamedPieces | None:
+    """Return the pieces of a generator's tokens by name, where both tokenizers split texts by the same rules.
 
-    Both are fast tokenizers of one kind with the same normalizer and pre-tokenizer, and every token of the generator is
-    a token of the same name in the encoder, such as a WordPiece vocabulary that was cut to a domain's texts. The
-    generator splits some words into more tokens than the encoder, but into pieces that the encoder has.
+    Rules are the normalizer, the pre-tokenizer and the settings of the model; names of special tokens may differ. The
+    generator's vocabulary may be a part of the encoder's, such as a WordPiece vocabulary that was cut to a domain's
+    texts; and tokens may have been added to one of the tokenizers.
 
-    Arguments and result are those of :func:`find_shared_tokens`; blank and special tokens need no piece.
+    Args:
+        generator: the generator's tokenizer.
+        encoder: the encoder's tokenizer.
+        texts: text of each of the generator's tokens; empty for ids without a token.
+
+    Returns:
+        The pieces; ``None`` where rules differ, or the encoder lacks a token that was not added to the generator.
     """
-    if not (generator.is_fast and encoder.tokenizer.is_fast):
+    rules = [_splitting_rules(tokenizer) for tokenizer in (generator, encoder.tokenizer)]
+    if rules[0]["rules"] != rules[1]["rules"]:
         return None
-    ours, theirs = (_without_vocabulary(_splitting_rules(tokenizer)) for tokenizer in (generator, encoder.tokenizer))
-    if ours != theirs:
+    encoder_vocabulary = encoder.vocabulary
+    ids = torch.full((len(texts),), -1, dtype=torch.long, device="cpu")
+    for name, i in generator.get_vocab().items():
+        ids[i] = encoder_vocabulary.get(name, -1)
+    specials = {*generator.all_special_tokens, *encoder.tokenizer.all_special_tokens}
+    is_special = torch.zeros(len(texts), dtype=torch.bool, device="cpu")
+    is_special[[i for i in generator.all_special_ids if i < len(texts)]] = True
+    is_missing = (ids < 0) & ~is_special & torch.tensor([bool(text.strip()) for text in texts], device="cpu")
+    agree = _have_equal_models(rules[0]["model"], rules[1]["model"], specials)
+    if is_missing.any() and not agree:
         return None
-    special, encoder_vocabulary = {*generator.all_special_ids}, encoder.vocabulary
-    named = torch.full((len(texts),), -1, dtype=torch.long, device="cpu")
-    for token, i in vocabulary.items():
-        if i in special or not texts[i].strip():
-            continue
-        if token not in encoder_vocabulary:
-            return None
-        named[i] = encoder_vocabulary[token]
-    return named
-
-
-def _without_vocabulary(rules: dict[str, Any]) -> dict[str, Any]:
-    model = {name: value for name, value in rules["model"].items() if name not in ("vocab", "merges", "unk_id")}
-    return {"normalizer": rules["normalizer"], "pre_tokenizer": rules["pre_tokenizer"], "model": model}
+    added = ({*tokenizer.get_added_vocab()} - specials for tokenizer in (generator, encoder.tokenizer))
+    return NamedPieces(ids, agree and next(added) == next(added))
 
 
 def _splitting_rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return what determines how a tokenizer splits texts, as far as tokenizers of its kind publish it."""
+    """Return the rules by which a tokenizer splits texts, and the model with its vocabulary."""
     if not tokenizer.is_fast:
-        return {"class": type(tokenizer).__name__, "options": tokenizer.init_kwargs}
+        rules = {"class": type(tokenizer).__name__, "options": tokenizer.init_kwargs}
+        return {"rules": rules, "model": {"type": "slow", "vocab": tokenizer.get_vocab()}}
     content = json.loads(tokenizer.backend_tokenizer.to_str())
-    return {key: content[key] for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
+    model = {name: value for name, value in content["model"].items() if name not in _OTHER_SETTINGS}
+    return {"rules": (content["normalizer"], content["pre_tokenizer"], model), "model": content["model"]}
 
 
-def _have_equal_models(ours: dict[str, Any], theirs: dict[str, Any], specials: set[str]) -> bool:
-    """Compare merges and probabilities of pieces, whose differences probes might miss."""
-    if "model" not in ours or "model" not in theirs:
-        return ours == theirs
-    first, second = ours["model"], theirs["model"]
-    if first["type"] != second["type"] or first.get("merges") != second.get("merges"):
-        return False
-    if first["type"] != "Unigram":
-        return True
-    scores = dict(map(tuple, first["vocab"]))
-    return all(scores.get(token, score) == score for token, score in second["vocab"] if token not in specials)
+def _have_equal_models(generator: dict[str, Any], encoder: dict[str, Any], specials: set[str]) -> bool:
+    """Compare merges, or else the names of tokens, with their probabilities where they have any."""
+    if "merges" in generator:
+        return bool(generator["merges"] == encoder["merges"])
+    vocabularies = []
+    for model in (generator, encoder):
+        entries = map(tuple, model["vocab"]) if isinstance(model["vocab"], list) else zip(model["vocab"])
+        vocabularies.append({entry for entry in entries if entry[0] not in specials})
+    return vocabularies[0] == vocabularies[1]

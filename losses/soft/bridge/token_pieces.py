@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.losses.soft.bridge.piece_table import Context, PieceTable
-from bertscore_tm.losses.soft.bridge.shared_tokens import find_named_pieces, find_shared_tokens
+from bertscore_tm.losses.soft.bridge.shared_tokens import find_named_pieces
 from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens, tokenize_texts
 
 __all__ = ["build_piece_table"]
@@ -31,9 +31,9 @@ _STEMS = {
 def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer) -> PieceTable:
     """Find the encoder's pieces of every token of a generator.
 
-    Where both tokenizers split texts into the same tokens, or the generator's vocabulary is a part of the encoder's, a
-    token's piece is that of the same name. Otherwise its pieces are those into which the encoder's tokenizer, with its
-    normalizer, splits its text.
+    Where both tokenizers follow the same rules, a token's piece is that of the same name. Otherwise, and for tokens that
+    were added to the generator, its pieces are those into which the encoder's tokenizer, with its normalizer, splits its
+    text.
     """
     vocabulary = generator.get_vocab()
     ids = sorted({*vocabulary.values()})
@@ -47,14 +47,10 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
     control[torch.tensor(ids, dtype=torch.long, device="cpu")] = False
     control[[i for i in special if i < vocab_size]] = True
 
-    shared = find_shared_tokens(generator, vocabulary, encoder, texts)
-    identity = shared is not None
-    if shared is None:
-        shared = find_named_pieces(generator, vocabulary, encoder, texts)
-    if shared is None:
-        shared = torch.full((vocab_size,), -1, dtype=torch.long, device="cpu")
-    rows = [[[] if known < 0 else [known]] * len(Context) for known in shared.tolist()]
-    others = [i for i, known in enumerate(shared.tolist()) if known < 0 and i not in special and texts[i].strip()]
+    named = find_named_pieces(generator, encoder, texts)
+    known_ids = [-1] * vocab_size if named is None else named.ids.tolist()
+    rows = [[[] if piece < 0 else [piece]] * len(Context) for piece in known_ids]
+    others = [i for i, piece in enumerate(known_ids) if piece < 0 and i not in special and texts[i].strip()]
     for i, split in zip(others, _split_in_contexts([texts[i] for i in others], encoder), strict=True):
         rows[i] = split
     counts = torch.tensor([len(pieces) for contexts in rows for pieces in contexts], device="cpu")
@@ -65,7 +61,7 @@ def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer
         shares=(_usual_context(texts).flatten().float() / counts).repeat_interleave(counts),
         follows=_following_contexts(texts),
         control=control,
-        identity=identity,
+        identity=named is not None and named.identity,
     )
 
 

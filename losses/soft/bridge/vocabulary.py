@@ -18,7 +18,7 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.families import OwnModelConfig
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.encoder.tokenization import TextTokenizer
-from bertscore_tm.losses.soft.bridge.fidelity import FIDELITY_TEXTS, measure_fidelity
+from bertscore_tm.losses.soft.bridge.fidelity import measure_fidelity
 from bertscore_tm.losses.soft.bridge.piece_table import PieceTable
 from bertscore_tm.losses.soft.bridge.token_pieces import build_piece_table
 from bertscore_tm.losses.soft.predictions import SoftTokens
@@ -40,8 +40,8 @@ class VocabularyBridge:
     and the encoder gets, by mode,
 
     * ``"identity"``: :math:`y_t`. Both tokenizers split texts into the same tokens, with the same or other ids (GPT-2,
-      RoBERTa and BART; BERT, MiniLM, DistilBERT, ELECTRA and MPNet), or one has a few more. With one-hot p this is
-      exact, except for a first word to which the metric adds a space.
+      RoBERTa and BART; BERT, MiniLM, DistilBERT and ELECTRA). With one-hot p this is exact, except for a first word to
+      which the metric adds a space.
     * ``"mean"``: :math:`y_t`, where M is the mean of a token's pieces. One position per token.
     * ``"expand"``: as many positions as the likeliest token has pieces in its context,
 
@@ -241,11 +241,6 @@ class VocabularyBridge:
             ValueError: ``texts`` is empty.
         """
         return measure_fidelity(self, texts)
-
-    @cached_property
-    def default_fidelity(self) -> float:
-        """Fidelity on a few English sentences."""
-        return self.fidelity(FIDELITY_TEXTS)
 
     @cached_property
     def closest_mode(self) -> Mode:
