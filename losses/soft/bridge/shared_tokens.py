@@ -24,7 +24,7 @@ class NamedPieces:
     """The encoder's tokens that have the names of a generator's.
 
     Args:
-        ids: the encoder's id of each of the generator's tokens, -1 for tokens that it does not have, shape (vocabulary,).
+        ids: the encoder's id of each of the generator's tokens, -1 where it has none of the name, shape (vocabulary,).
         identity: both tokenizers split every text into tokens of the same names.
     """
 

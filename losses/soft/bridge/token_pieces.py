@@ -31,9 +31,9 @@ _STEMS = {
 def build_piece_table(generator: PreTrainedTokenizerBase, encoder: TextTokenizer) -> PieceTable:
     """Find the encoder's pieces of every token of a generator.
 
-    Where both tokenizers follow the same rules, a token's piece is that of the same name. Otherwise, and for tokens that
-    were added to the generator, its pieces are those into which the encoder's tokenizer, with its normalizer, splits its
-    text.
+    Where both tokenizers follow the same rules, a token's piece is that of the same name. Otherwise, and for tokens
+    that were added to the generator, its pieces are those into which the encoder's tokenizer, with its normalizer,
+    splits its text.
     """
     vocabulary = generator.get_vocab()
     ids = sorted({*vocabulary.values()})
