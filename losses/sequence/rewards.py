@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,17 +13,15 @@ from bertscore_tm.core.scores import precision_recall_f1, rescale, selection_f1
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.functional.ranking import Component, ReferencesReduce
+from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
 from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_steps, match_encoded, plan_steps
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
-from bertscore_tm.scoring.texts import TextPairs, describe_given
+from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.settings import require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreReward", "distinct_ngram_share"]
-
-# A text, or messages of a chat such as {"role": "assistant", "content": "..."}; the content may be a list of parts.
-Text = str | Sequence[Mapping[str, Any]]
 
 
 class BERTScoreReward:
@@ -38,7 +35,7 @@ class BERTScoreReward:
     it with ``completions``, the data set's columns and more, all by name, and log it under its ``__name__``, which
     must differ between the rewards of a trainer. Keep the references in a column ``references``. Pickles and copies
     leave the encoder's weights out. Elsewhere call it as ``reward(texts, references)`` and make a tensor of the result
-    for :class:`bertscore_tm.losses.SelfCriticalLoss` or :class:`bertscore_tm.losses.MinimumRiskLoss`.
+    for :class:`bertscore_tm.losses.MinimumRiskLoss`.
 
     Texts of the wrong length and repetition can raise BERTScore. Two guards, off by default, lower the reward s of a
     text of c tokens (of the encoder's tokenizer, without truncation) against a reference of r tokens:
@@ -131,7 +128,7 @@ class BERTScoreReward:
             completions: texts, or chats, lists of messages with ``role`` and ``content``, of which the last message of
                 the assistant is scored; without content, as with tool calls only, it is an empty text.
             references: for each completion a reference, in either form, or a list of several, whose mean or best score
-                counts; ``None`` or an empty list where it has none.
+                counts; ``None`` or an empty list where it has none. Blank references next to others are left out.
             **columns: other arguments of a trainer, such as ``prompts`` and ``completion_ids``; not used.
 
         Returns:
@@ -145,39 +142,20 @@ class BERTScoreReward:
         if references is None:
             names = ", ".join(columns) or "none"
             raise ValueError(f"the reward needs the references in a column 'references'; other columns: {names}")
-        for name, given in (("completions", completions), ("references", references)):
-            if isinstance(given, str):
-                raise TypeError(f"{name} is a single string: pass a list with one entry per completion")
-        if len(completions) != len(references):
+        candidates, reference_lists = list_completions(completions), list_references(references)
+        if len(candidates) != len(reference_lists):
             raise ValueError(
-                f"completions and references must have equal lengths, got {len(completions)} and {len(references)}; "
-                f"put several references of one completion into an inner list"
+                f"completions and references must have equal lengths, got {len(candidates)} and "
+                f"{len(reference_lists)}; put several references of one completion into an inner list"
             )
-        candidates = [_text(given, f"completions[{i}]") for i, given in enumerate(completions)]
-        wanted = [_texts(given, f"references[{i}]") for i, given in enumerate(references)]
-        rows = [i for i, texts in enumerate(wanted) if texts]
-        texts = TextPairs([candidates[i] for i in rows], [wanted[i] for i in rows])
+        rows = [i for i, texts in enumerate(reference_lists) if texts]
+        texts = TextPairs(candidates, reference_lists).select(rows)
         scores = self._scores(texts)
         scores = scores - (1 - self._guards(texts)) * scores.abs()
         rewards: list[float | None] = [None] * len(candidates)
         for i, score in zip(rows, scores.tolist(), strict=True):
             rewards[i] = score
         return rewards
-
-    def asynchronous(self) -> Callable[..., Coroutine[Any, Any, list[float | None]]]:
-        """Return the reward as a coroutine function of the same name, for trainers that await several at once.
-
-        It scores in a thread of its own. TRL's trainers accept it next to other reward functions.
-
-        Returns:
-            A function with the arguments of :meth:`__call__`, by name.
-        """
-
-        async def score(**columns: Any) -> list[float | None]:
-            return await asyncio.to_thread(self, **columns)
-
-        score.__name__ = self.__name__
-        return score
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.encoder!r}, component={self.component!r})"
@@ -250,39 +228,3 @@ def distinct_ngram_share(tokens: Sequence[object], size: int) -> float:
     """Return the share of distinct n-grams among all n-grams; 1 for texts shorter than n tokens."""
     ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else 1.0
-
-
-def _texts(given: Any, name: str) -> list[str]:
-    """Return the references of a completion, an empty list for ``None``."""
-    if given is None:
-        return []
-    if isinstance(given, str) or _is_chat(given):
-        return [_text(given, name)]
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
-        raise TypeError(f"{name} must be a text, a chat, several of them or None, got {describe_given(given)}")
-    return [_text(one, f"{name}[{j}]") for j, one in enumerate(given)]
-
-
-def _text(given: Any, name: str) -> str:
-    """Return a text, or the assistant's last message of a chat."""
-    if isinstance(given, str):
-        return given
-    if _is_chat(given):
-        answers = [message for message in given if message.get("role", "assistant") == "assistant"]
-        if not answers:
-            raise TypeError(f"{name} is a chat without a message of the assistant: {given!r}")
-        content = answers[-1].get("content")
-        if content is None:
-            return ""
-        if isinstance(content, str):
-            return content
-        if isinstance(content, Sequence) and all(isinstance(part, Mapping) for part in content):
-            return "".join(str(part.get("text", "")) for part in content if part.get("type", "text") == "text")
-        raise TypeError(f"{name} has a message whose content is not a text: {content!r}")
-    raise TypeError(
-        f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got {describe_given(given)}"
-    )
-
-
-def _is_chat(given: Any) -> bool:
-    return isinstance(given, Sequence) and len(given) > 0 and all(isinstance(message, Mapping) for message in given)

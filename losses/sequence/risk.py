@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder import Encoder
 from bertscore_tm.encoder.loading import require_tokenizer
-from bertscore_tm.losses.sequence.gradient_norm import gradient_norm
 from bertscore_tm.losses.sequence.rewards import BERTScoreReward
-from bertscore_tm.losses.sequence.sampling import sample_with_log_probs, sequence_log_probs
+from bertscore_tm.losses.sequence.sampling import require_count, sample_with_log_probs, sequence_log_probs
 from bertscore_tm.losses.sequence.sequence_level import MinimumRiskLoss
+from bertscore_tm.losses.sequence.texts import list_references
+from bertscore_tm.utilities.settings import require_positive
 
 __all__ = ["BERTScoreRisk"]
 
@@ -33,7 +36,8 @@ class BERTScoreRisk(nn.Module):
     (Shen et al., ACL 2016), scaled so that its gradient at the output layer is as large as that of the cross-entropy of
     the first references. The factor is a ratio of running means, which a checkpoint of the module holds. Use a shallow
     encoder layer, all references, a learning rate that falls to 0, and a part of cross-entropy's batch, 6 to 8 inputs.
-    Each rank of DDP measures its own factor; call the module within the ``forward`` that DDP wraps.
+    Each rank of DDP measures its own factor, and a checkpoint has that of rank 0; call the module within the
+    ``forward`` that DDP wraps.
 
     Args:
         encoder: a :class:`bertscore_tm.FrozenEncoder` of one layer, or the hub name or local folder of a model.
@@ -42,7 +46,8 @@ class BERTScoreRisk(nn.Module):
         temperature: temperature of the samples and of their probabilities, above 0.
         max_new_tokens: largest number of sampled tokens.
         alpha: sharpness of Q, above 0.
-        weight: norm of the gradient in units of that of cross-entropy. Large ones make texts long and repetitive.
+        weight: norm of the gradient in units of that of cross-entropy, above 0. Large ones make texts long and
+            repetitive.
         reward: function of ``completions`` and ``references`` that returns a number for each, or ``None``, which leaves
             the text out. Default: ``BERTScoreReward(encoder)``.
         balance_every: calls between two measurements of the factor.
@@ -63,9 +68,6 @@ class BERTScoreRisk(nn.Module):
         >>> risk(model, inputs, ["a cat", ["rain", "it rains"]]).backward()
     """
 
-    norms: Tensor
-    calls: Tensor
-
     def __init__(
         self,
         encoder: Encoder,
@@ -80,70 +82,107 @@ class BERTScoreRisk(nn.Module):
         balance_every: int = 20,
     ) -> None:
         super().__init__()
-        for name, value, least in (("num_samples", num_samples, 2), ("balance_every", balance_every, 1)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        require_count("num_samples", num_samples, 2)
+        require_count("max_new_tokens", max_new_tokens)
+        require_count("balance_every", balance_every)
+        require_positive("temperature", temperature)
+        require_positive("weight", weight)
         self.tokenizer = require_tokenizer(tokenizer, "tokenizer")
         self.reward = BERTScoreReward(encoder) if reward is None else reward
         self.num_samples, self.temperature, self.max_new_tokens = num_samples, temperature, max_new_tokens
         self.weight, self.balance_every = weight, balance_every
         self.risk = MinimumRiskLoss(alpha, normalize="length")
-        # Running means of the norms of both gradients, cross-entropy's first; saved in checkpoints.
-        self.register_buffer("norms", torch.zeros(2, dtype=torch.float32, device="cpu"))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.long, device="cpu"))
+        # Running means of the norms of both gradients, cross-entropy's first. Not buffers, which DDP would overwrite
+        # with those of rank 0.
+        self.norms = torch.zeros(2, dtype=torch.float32, device="cpu")
+        self.calls = 0
 
     def forward(
-        self, model: PreTrainedModel, inputs: Mapping[str, Tensor], references: Sequence[str | Sequence[str]]
+        self,
+        model: PreTrainedModel,
+        inputs: Mapping[str, Tensor],
+        references: Sequence[str | Sequence[str] | None],
     ) -> Tensor:
-        """Return the scaled risk of a batch.
+        """Return the scaled risk of a batch; without gradients, as in validation, with the factor so far.
 
         Args:
             model: the generator, and
             inputs: its inputs, both as for :func:`bertscore_tm.losses.sample_with_log_probs`.
-            references: for each input a text, or several; without any, an input is left out.
+            references: for each input a text, or several, or ``None``; without any, an input is left out.
 
         Returns:
             The loss, a scalar; without effect where all texts of each input have the same reward.
 
         Raises:
-            ValueError: the numbers of inputs and references differ, or the inputs do not fit the model.
+            TypeError: a reference is not a text.
+            ValueError: the numbers of inputs and references or of texts and rewards differ, or the inputs do not fit
+                the model.
         """
-        several = [[one] if isinstance(one, str) else list(one) for one in references]
-        if len(several) != len(inputs["input_ids"]):
-            raise ValueError(f"got references of {len(several)} inputs for {len(inputs['input_ids'])} inputs")
+        texts = list_references(references)
+        if len(texts) != len(inputs["input_ids"]):
+            raise ValueError(f"got references of {len(texts)} inputs for {len(inputs['input_ids'])} inputs")
         sampled = sample_with_log_probs(
             model, inputs, self.num_samples, max_new_tokens=self.max_new_tokens, temperature=self.temperature
         )
-        texts = self.tokenizer.batch_decode(sampled.ids.flatten(0, 1), skip_special_tokens=True)
-        found = self.reward(completions=texts, references=[one for one in several for _ in range(self.num_samples)])
-        is_scored = torch.tensor([reward is not None for reward in found], device=sampled.mask.device)
-        rewards = torch.tensor([reward or 0.0 for reward in found], dtype=torch.float32, device=sampled.mask.device)
-        tokens, shape = sampled.ids.masked_fill(~sampled.mask, -1), sampled.mask.shape[:2]
-        is_repeated = (tokens[:, :, None] == tokens[:, None]).all(-1).tril(-1).any(-1)
-        mask = sampled.mask & (is_scored.view(shape) & ~is_repeated)[..., None]
-        risk: Tensor = self.risk(sampled.log_probs, rewards.view(shape), mask)
-        if int(self.calls) % self.balance_every == 0 and any(several):
-            self._measure(model, inputs, several, risk)
-        self.calls += 1
-        own = self.norms[1]
-        factor = torch.where(own > 0, self.norms[0] / torch.where(own > 0, own, 1.0), 1.0)
-        return self.weight * factor.to(risk) * risk
+        rewards, is_scored = self._reward_samples(sampled.ids, texts)  # (batch, samples)
+        tokens = sampled.ids.masked_fill(~sampled.mask, -1)
+        is_equal = (tokens[:, :, None] == tokens[:, None]).all(-1)  # (batch, samples, samples)
+        is_repeated = is_equal.tril(-1).any(-1)  # (batch, samples)
+        risk: Tensor = self.risk(sampled.log_probs, rewards, sampled.mask & (is_scored & ~is_repeated)[..., None])
+        if risk.requires_grad:
+            if self.calls % self.balance_every == 0 and any(texts):
+                self._measure(model, inputs, texts, risk)
+            self.calls += 1
+        cross_entropy_norm, risk_norm = self.norms.to(risk)
+        factor = torch.where(risk_norm > 0, cross_entropy_norm / torch.where(risk_norm > 0, risk_norm, 1.0), 1.0)
+        return self.weight * factor * risk
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the measurements, for checkpoints."""
+        return {"norms": self.norms.cpu(), "calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore the measurements from a checkpoint.
+
+        Args:
+            state: what :meth:`get_extra_state` returned.
+        """
+        self.norms, self.calls = state["norms"], state["calls"]
+
+    def _reward_samples(self, ids: Tensor, references: list[list[str]]) -> tuple[Tensor, Tensor]:
+        """Return the reward of each sample, and which samples have one, shape (batch, samples) each."""
+        texts = self.tokenizer.batch_decode(ids.flatten(0, 1), skip_special_tokens=True)
+        repeated = [reference for reference in references for _ in range(self.num_samples)]
+        rewards = list(self.reward(completions=texts, references=repeated))
+        if len(rewards) != len(texts):
+            raise ValueError(f"reward must return a number or None for each of {len(texts)} texts, got {len(rewards)}")
+        is_scored = torch.tensor([reward is not None for reward in rewards], device=ids.device)
+        numbers = torch.tensor([reward or 0.0 for reward in rewards], dtype=torch.float32, device=ids.device)
+        return numbers.view(ids.shape[:2]), is_scored.view(ids.shape[:2])
 
     def _measure(
         self, model: PreTrainedModel, inputs: Mapping[str, Tensor], references: list[list[str]], risk: Tensor
     ) -> None:
         """Update the running means of the norms of the gradients."""
-        rows = [self.tokenizer(text_target=one[0])["input_ids"] if one else [] for one in references]
+        rows = [self.tokenizer(text_target=texts[0])["input_ids"] if texts else [] for texts in references]
         tensors = [torch.tensor(row[: self.max_new_tokens], dtype=torch.long, device=risk.device) for row in rows]
-        mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in tensors], batch_first=True).bool()[:, None]
-        ids = nn.utils.rnn.pad_sequence(tensors, batch_first=True)[:, None]
+        ids = pad_sequence(tensors, batch_first=True)[:, None]  # (batch, 1, tokens)
+        mask = pad_sequence([torch.ones_like(row) for row in tensors], batch_first=True).bool()[:, None]
         cross_entropy = -sequence_log_probs(model, inputs, ids, mask).sum() / mask.sum()
         output: nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         # Without a trained output layer, as with adapters, all parameters are compared.
-        trained = [one for one in output.parameters() if one.requires_grad]
-        trained = trained or [one for one in model.parameters() if one.requires_grad]
-        norms = torch.stack([gradient_norm(*loss, trained) for loss in (("references", cross_entropy), ("risk", risk))])
+        trained = [parameter for parameter in output.parameters() if parameter.requires_grad]
+        trained = trained or [parameter for parameter in model.parameters() if parameter.requires_grad]
+        norms = torch.stack([_gradient_norm(loss, trained) for loss in (cross_entropy, risk)])
         # Not finite in half precision now and then; 0 where all texts of each input have the same reward.
         if norms.isfinite().all() and norms[1] > 0:
-            before = self.norms if self.norms[1] > 0 else norms
-            self.norms.copy_(_DECAY * before + (1 - _DECAY) * norms)
+            before = self.norms.to(norms) if self.norms[1] > 0 else norms
+            self.norms = _DECAY * before + (1 - _DECAY) * norms
+
+
+def _gradient_norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """Return the norm of a loss's gradient with respect to some parameters, shape ()."""
+    gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    norms = [torch.linalg.vector_norm(gradient.float()) for gradient in gradients if gradient is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm

@@ -24,6 +24,7 @@ __all__ = [
     "evaluation_mode",
     "isolate_random_state",
     "list_input_names",
+    "require_count",
     "sample_with_log_probs",
     "sequence_log_probs",
 ]
@@ -88,9 +89,8 @@ def sample_with_log_probs(
         (True, True)
     """
     require_positive("temperature", temperature)
-    for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    require_count("num_samples", num_samples)
+    require_count("max_new_tokens", max_new_tokens)
     inputs = _check_inputs(model, inputs)
     start = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     special = model.generation_config
@@ -199,6 +199,12 @@ def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tens
     logits: Tensor = model(input_ids=torch.cat([prompts, rows], 1), attention_mask=mask, **options).logits
     # From the end, since the logits of models with virtual tokens, such as those of prompt tuning, start with theirs.
     return logits[:, -rows.shape[1] - 1 : -1]
+
+
+def require_count(name: str, value: float, least: int = 1) -> None:
+    """Raise a ValueError unless a setting is a whole number that is large enough."""
+    if value != int(value) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
 
 
 def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:

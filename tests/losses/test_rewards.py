@@ -1,8 +1,6 @@
 """BERTScoreReward: the metric's numbers as rewards, called as TRL calls reward functions, and its guards."""
 
-import asyncio
 import copy
-import inspect
 import math
 import pickle
 import statistics
@@ -135,20 +133,20 @@ def test_examples_without_references_are_skipped(encoder):
     assert reward([], []) == []
 
 
-def test_parts_of_messages_and_rewards_that_are_awaited(minilm):
+def test_parts_of_messages(minilm):
     reward = BERTScoreReward(FrozenEncoder(minilm, num_layers=1))
     parts = [{"type": "image", "image": "cat.png"}, {"type": "text", "text": "a cat "}, {"type": "text", "text": "sat"}]
-    completions = ["a cat sat", [say(parts)], [say([])]]
-    expected = reward(completions, ["the cat sat"] * 3)
-    assert expected[0] == expected[1] > expected[2] == 0
+    whole, joined, nothing = reward(["a cat sat", [say(parts)], [say([])]], ["the cat sat"] * 3)
+    assert whole == joined > nothing == 0
 
-    async def both():
-        given = {"completions": completions, "references": ["the cat sat"] * 3, "prompts": [""] * 3}
-        return await asyncio.gather(*(one(**given) for one in [reward.asynchronous()] * 2))
 
-    assert asyncio.run(both()) == [expected, expected]
-    assert inspect.iscoroutinefunction(reward.asynchronous())
-    assert reward.asynchronous().__name__ == reward.__name__
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+@pytest.mark.parametrize("blank", ["", " \n", [say("")]])
+def test_blank_references_next_to_others_are_left_out(encoder, reduce, blank):
+    reward = BERTScoreReward(encoder, references_reduce=reduce, length_band=(0.5, 1.5))
+    candidates, references = ["a cat sat on the mat", "it rains", "no"], ["the cat sat on a mat", "rain", ""]
+    with_blanks = [[references[0], blank], [blank, references[1], blank], [blank, blank]]
+    assert reward(candidates, with_blanks) == reward(candidates, references)
 
 
 def test_rewards_of_one_trainer_have_different_names(minilm):

@@ -1,22 +1,19 @@
-"""Minimum risk over a generator's own samples, and losses scaled to the gradient norm of another."""
+"""Minimum risk over a generator's own samples, scaled to the gradient norm of cross-entropy."""
 
 from typing import ClassVar
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from bertscore_tm import FrozenEncoder
-from bertscore_tm.losses import (
-    BERTScoreReward,
-    BERTScoreRisk,
-    MinimumRiskLoss,
-    SelfCriticalLoss,
-    match_gradient_norm,
-    sequence_log_probs,
-)
+from bertscore_tm.losses import BERTScoreReward, BERTScoreRisk, sequence_log_probs
 from bertscore_tm.losses.sequence import risk as risk_module
 from tests.losses.test_sampling import batch_of, make_model
+from tests.support.models import tiny_tokenizer
+from tests.support.ranks import run_ranks
+from tests.support.soft_predictions import tiny
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,8 +103,8 @@ def test_its_gradient_is_as_large_as_that_of_cross_entropy(minilm, tokenizer, fa
     mask = torch.tensor([[[1, 1, 0]], [[1, 1, 1]], [[1, 0, 0]]]).bool()
     cross_entropy = -sequence_log_probs(model, inputs, ids, mask).sum() / 6
     weight = model.get_output_embeddings().weight
-    expected = 2 * match_gradient_norm(value, cross_entropy, weight)
-    torch.testing.assert_close(value, expected, rtol=1e-4, atol=0)
+    norms = [torch.autograd.grad(loss, weight, retain_graph=True)[0].norm() for loss in (value, cross_entropy)]
+    torch.testing.assert_close(norms[0], 2 * norms[1], rtol=1e-4, atol=0)
     before = risk.norms.clone()
     risk(model, inputs, REFERENCES).backward()
     assert torch.equal(risk.norms, before)
@@ -146,7 +143,7 @@ def test_inputs_without_references_and_measurements_that_are_not_finite_are_left
     risk.tokenizer = Words()
     assert risk(model, inputs, [[], [], []]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(risk_module, "gradient_norm", lambda *given: torch.tensor(torch.inf))
+        patch.setattr(risk_module, "_gradient_norm", lambda *given: torch.tensor(torch.inf))
         assert risk(model, inputs, REFERENCES).isfinite()
     assert risk.norms.tolist() == [0, 0]
     assert risk(model, inputs, [REFERENCES[0], [], REFERENCES[2]]).isfinite()
@@ -154,75 +151,109 @@ def test_inputs_without_references_and_measurements_that_are_not_finite_are_left
     assert risk.norms.min() > 0
 
 
-def test_wrong_numbers_are_errors(minilm, tokenizer):
-    encoder = FrozenEncoder(minilm, num_layers=1)
-    with pytest.raises(ValueError, match="num_samples must be at least 2, got 1"):
-        BERTScoreRisk(encoder, tokenizer, num_samples=1)
-    assert BERTScoreRisk(encoder, tokenizer, num_samples=2, balance_every=1).num_samples == 2
-    with pytest.raises(ValueError, match="references of 2 inputs for 3 inputs"):
-        BERTScoreRisk(encoder, tokenizer)(make_model("t5"), batch_of("right"), ["a", "b"])
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+def test_a_validation_measures_and_counts_nothing(minilm, tokenizer, without_gradients):
+    model, inputs = make_model("t5"), batch_of("right")
+    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5)
+    risk.tokenizer = Words()
+    values = []
+    for context in (without_gradients, torch.enable_grad, without_gradients):
+        torch.manual_seed(0)
+        with context():
+            values.append(risk(model, inputs, REFERENCES).detach())
+    assert risk.calls == 1
+    factor = risk.norms[0] / risk.norms[1]
+    torch.testing.assert_close(values[0] * factor, values[1])
+    torch.testing.assert_close(values[2], values[1])
 
 
-def losses_of(layer, hidden, scale):
-    """Cross-entropy and the expected risk of the same predictions."""
-    log_probs = layer(hidden).log_softmax(-1)
-    ids = torch.tensor([[[1, 2, 3], [4, 0, 2]], [[3, 3, 1], [2, 4, 4]]])
-    cross_entropy = -log_probs[:, 0].gather(-1, ids[:, 0, :, None]).mean()
-    rewards = torch.tensor([[0.9, 0.1], [0.2, 0.7]]) * scale
-    return cross_entropy, MinimumRiskLoss()(log_probs.gather(-1, ids[..., None])[..., 0], rewards)
+def test_blank_references_next_to_others_are_left_out(minilm, tokenizer):
+    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=5)
+    risk.tokenizer = Words()
+    values = []
+    for references in (REFERENCES, [["", "a cat sat"], ["hello", " ", "hi there"], ["it rains today"]]):
+        torch.manual_seed(0)
+        risk.calls = 0
+        values.append(risk(make_model("t5"), batch_of("right"), references))
+    torch.testing.assert_close(values[1], values[0])
 
 
-@pytest.mark.parametrize("scale", [1.0, 100.0])
-@pytest.mark.parametrize("several", [False, True])
-def test_the_gradient_has_the_norm_and_keeps_its_direction(scale, several):
-    torch.manual_seed(0)
-    layer, hidden = torch.nn.Linear(4, 5), torch.randn(2, 2, 3, 4)
-    cross_entropy, risk = losses_of(layer, hidden, scale)
-    tensors = list(layer.parameters()) if several else layer.weight
-    scaled = match_gradient_norm(risk, cross_entropy, tensors)
-
-    def gradient(loss):
-        parts = torch.autograd.grad(loss, tensors, retain_graph=True)
-        return torch.cat([part.flatten() for part in parts])
-
-    ours, before, wanted = map(gradient, (scaled, risk, cross_entropy))
-    assert wanted.norm() > 10 * before.norm() / scale
-    torch.testing.assert_close(ours.norm(), wanted.norm())
-    torch.testing.assert_close(torch.cosine_similarity(ours, before, dim=0), torch.tensor(1.0))
-    assert match_gradient_norm(risk.bfloat16(), cross_entropy, tensors).dtype == torch.bfloat16
-    # The graph is kept for the backward pass of the sum.
-    (cross_entropy + 0.3 * scaled).backward()
-    assert layer.weight.grad.isfinite().all()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_samples": 1}, "num_samples must be a whole number of at least 2, got 1"),
+        ({"num_samples": 2.5}, "num_samples must be a whole number of at least 2, got 2.5"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
+        ({"balance_every": 0.5}, "balance_every must be a whole number of at least 1, got 0.5"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"weight": -1.0}, "weight must be above 0, got -1.0"),
+        ({"alpha": 0.0}, "alpha must be above 0 and finite, got 0.0"),
+    ],
+)
+def test_wrong_settings_are_errors(minilm, tokenizer, options, message):
+    with pytest.raises(ValueError, match=message):
+        BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, **options)
 
 
-def test_norms_of_half_precision_are_computed_in_float32():
-    weight = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
-    scaled = match_gradient_norm(weight.float().sum(), weight.float()[0], weight)
-    torch.testing.assert_close(scaled, torch.tensor(3.0).sqrt())
+@pytest.mark.parametrize(
+    ("references", "error", "message"),
+    [
+        (["a", "b"], ValueError, "references of 2 inputs for 3 inputs"),
+        ("abc", TypeError, "references is a single string: pass a list"),
+        (["a", b"b", "c"], TypeError, r"references\[1\] must be a text, .* decode bytes"),
+        (["a", ["b", None], "c"], TypeError, r"references\[1\]\[1\] must be a text or a chat"),
+    ],
+)
+def test_wrong_references_are_errors(minilm, tokenizer, references, error, message):
+    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer)
+    with pytest.raises(error, match=message):
+        risk(make_model("t5"), batch_of("right"), references)
 
 
-def leave_one_out(log_probs, rewards):
-    return SelfCriticalLoss()(log_probs, rewards)
+def test_none_is_no_reference_and_a_reward_has_a_number_for_each_text(minilm, tokenizer):
+    risk = BERTScoreRisk(FrozenEncoder(minilm, num_layers=1), tokenizer, max_new_tokens=3)
+    risk.tokenizer = Words()
+    values = []
+    for missing in (None, []):
+        torch.manual_seed(0)
+        risk.calls = 0
+        values.append(risk(make_model("t5"), batch_of("right"), [REFERENCES[0], missing, REFERENCES[2]]))
+    torch.testing.assert_close(values[0], values[1])
+    risk.reward = lambda completions, references: [0.5] * 5
+    with pytest.raises(ValueError, match="reward must return a number or None for each of 12 texts, got 5"):
+        risk(make_model("t5"), batch_of("right"), REFERENCES)
 
 
-@pytest.mark.parametrize("loss", [MinimumRiskLoss(alpha=1.0), leave_one_out])
-@pytest.mark.parametrize("reward", [0.1, 123.4])
-def test_equal_rewards_give_no_gradient_rather_than_a_scaled_rounding_error(loss, reward):
-    for seed in range(10):
+class RiskStep(torch.nn.Module):
+    """A training step that DDP wraps."""
+
+    def __init__(self, risk):
+        super().__init__()
+        self.model, self.risk = make_model("t5"), risk
+
+    def forward(self, inputs, references):
+        return self.risk(self.model, inputs, references)
+
+
+def measure_on_a_rank(rank, wraps=True):
+    """The norms that a rank measures on its own input, and the number of calls."""
+    torch.set_num_threads(1)
+    encoder, tokenizer = tiny("bert", "float32"), tiny_tokenizer("wordpiece")
+    step = RiskStep(BERTScoreRisk(encoder, tokenizer, max_new_tokens=5, balance_every=1))
+    step.risk.tokenizer = Words()
+    wrapped = DistributedDataParallel(step) if wraps else step
+    inputs = {name: value[rank : rank + 1] for name, value in batch_of("right").items()}
+    norms = []
+    for seed in range(2):
         torch.manual_seed(seed)
-        layer = torch.nn.Linear(4, 5)
-        log_probs = layer(torch.randn(2, 7, 3, 4)).log_softmax(-1)[..., 0]
-        cross_entropy = -log_probs[:, 0].mean()
-        scaled = match_gradient_norm(loss(log_probs, torch.full((2, 7), reward)), cross_entropy, layer.weight)
-        assert scaled.item() == 0
-        assert torch.autograd.grad(scaled, layer.weight)[0].abs().max() == 0
+        wrapped(inputs, REFERENCES[rank : rank + 1]).backward()
+        norms.append(step.risk.norms.clone())
+    return norms, step.risk.calls
 
 
-def test_errors_name_the_loss():
-    weight, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
-    with pytest.raises(ValueError, match=r"loss must be a scalar, got shape \(2,\)"):
-        match_gradient_norm(weight * 2, weight.sum(), weight)
-    with pytest.raises(ValueError, match="reference does not depend on the tensors"):
-        match_gradient_norm(weight.sum(), other.sum(), weight)
-    with pytest.raises(ValueError, match="reference does not depend on the tensors"):
-        match_gradient_norm(weight.sum(), torch.tensor(1.0), weight)
+@pytest.mark.distributed
+def test_each_rank_keeps_its_own_factor():
+    both = run_ranks(measure_on_a_rank, 2)
+    assert not torch.allclose(both[0][0][1], both[1][0][1])
+    for rank, found in enumerate(both):
+        torch.testing.assert_close(found, measure_on_a_rank(rank, wraps=False))

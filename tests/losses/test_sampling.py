@@ -171,8 +171,8 @@ def test_a_forced_first_token_is_not_counted():
         ({"ids": torch.ones(1, 1)}, {}, r"inputs must have the key 'input_ids', got \['ids'\]"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1], [0] * 4, [1] * 4])}, {}, "row 1 of input_ids has no token"),
         ({"pixel_values": torch.rand(3, 3, 8, 8)}, {}, "a decoder gets the prompts' tokens alone, not pixel_values"),
-        ({}, {"num_samples": 0}, "num_samples must be at least 1, got 0"),
-        ({}, {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({}, {"num_samples": 0}, "num_samples must be a whole number of at least 1, got 0"),
+        ({}, {"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
         ({}, {"temperature": 0.0}, "temperature must be above 0, got 0"),
     ],
 )

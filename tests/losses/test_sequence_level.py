@@ -1,4 +1,4 @@
-"""SelfCriticalLoss and MinimumRiskLoss: the papers' formulae, masks and gradients."""
+"""MinimumRiskLoss: the paper's formula, masks and gradients."""
 
 import copy
 import math
@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from bertscore_tm.losses import MinimumRiskLoss, SelfCriticalLoss
+from bertscore_tm.losses import MinimumRiskLoss
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,34 +35,12 @@ def slow_shares(log_probs, mask, alpha):
     return [power / sum(powers) for power in powers]
 
 
-def self_critical_loss(log_probs, rewards, mask=None, baseline=None, reduction="mean"):
-    return SelfCriticalLoss(reduction=reduction)(log_probs, rewards, mask, baseline)
-
-
 def minimum_risk_loss(log_probs, rewards, mask=None, alpha=None, reduction="mean", normalize=None):
     return MinimumRiskLoss(alpha, reduction=reduction, normalize=normalize)(log_probs, rewards, mask)
 
 
-def both_losses(reduction="mean"):
-    """Each loss with the arguments of the other: log_probs (batch, sequences, tokens), rewards, mask."""
-    return [SelfCriticalLoss(reduction=reduction), MinimumRiskLoss(0.3, reduction=reduction)]
-
-
-BOTH = pytest.mark.parametrize("kind", [0, 1], ids=["self-critical", "minimum-risk"])
-
-
-def slow_self_critical(log_probs, rewards, mask, baseline):
-    """One item after the other; a baseline of items or samples, or without one the mean of the other samples."""
-    bars = None if baseline is None else baseline.view(len(rewards), -1).expand_as(rewards)
-    losses = []
-    for item in range(len(rewards)):
-        row = []
-        for sample, reward in enumerate(rewards[item].tolist()):
-            others = [r for k, r in enumerate(rewards[item].tolist()) if k != sample]
-            bar = sum(others) / len(others) if bars is None else bars[item, sample].item()
-            row.append(-(reward - bar) * sum(kept(log_probs[item, sample], mask[item, sample])))
-        losses.append(row)
-    return torch.tensor(losses, dtype=torch.float64)
+def make_loss(reduction="mean"):
+    return MinimumRiskLoss(0.3, reduction=reduction)
 
 
 def slow_minimum_risk(log_probs, rewards, mask, alpha):
@@ -73,21 +51,12 @@ def slow_minimum_risk(log_probs, rewards, mask, alpha):
     return torch.tensor(losses, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("loss", "slow", "option"),
-    [
-        (self_critical_loss, slow_self_critical, None),
-        (self_critical_loss, slow_self_critical, noise(5, seed=9).sigmoid()),
-        (self_critical_loss, slow_self_critical, noise(5, 4, seed=9)),
-        *((minimum_risk_loss, slow_minimum_risk, alpha) for alpha in (0.005, 1.0, 4.0)),
-    ],
-    ids=["mean of the others", "baseline", "baseline of samples", "alpha 0.005", "alpha 1", "alpha 4"],
-)
-def test_losses_are_the_formulae(loss, slow, option):
+@pytest.mark.parametrize("alpha", [0.005, 1.0, 4.0])
+def test_the_loss_is_the_formula(alpha):
     log_probs, rewards, mask = sequences(5, 4, 6)
-    expected = slow(log_probs, rewards, mask, option)
+    expected = slow_minimum_risk(log_probs, rewards, mask, alpha)
     for reduction, value in (("none", expected), ("mean", expected.mean()), ("sum", expected.sum())):
-        found = loss(log_probs, rewards, mask, option, reduction)
+        found = minimum_risk_loss(log_probs, rewards, mask, alpha, reduction)
         assert found.dtype == torch.float64
         torch.testing.assert_close(found, value, rtol=1e-12, atol=1e-12)
 
@@ -110,12 +79,11 @@ def test_normalized_by_length_the_mean_log_probability_takes_the_place_of_the_su
         MinimumRiskLoss(normalize="words")
 
 
-@BOTH
 @pytest.mark.parametrize("anything", [-INF, NAN, 1e30])
-def test_masked_tokens_may_hold_anything(kind, anything):
+def test_masked_tokens_may_hold_anything(anything):
     log_probs, rewards, mask = sequences(4, 3, 5)
     assert not mask.all()
-    loss = both_losses("none")[kind]
+    loss = make_loss("none")
     expected = loss(log_probs.where(mask, torch.tensor(-1.0, dtype=torch.float64)), rewards, mask)
     filled = log_probs.where(mask, torch.tensor(anything, dtype=torch.float64)).requires_grad_()
     value = loss(filled, rewards, mask)
@@ -126,70 +94,54 @@ def test_masked_tokens_may_hold_anything(kind, anything):
     assert (filled.grad[mask] != 0).any()
 
 
-@BOTH
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_sequences_without_tokens_are_as_if_they_were_not_there(kind, reduction):
+def test_sequences_without_tokens_are_as_if_they_were_not_there(reduction):
     log_probs, rewards, mask = sequences(2, 3, 4)
     mask[:, 1] = False
     rewards[0, 1], rewards[1, 1] = NAN, 1e6
-    loss = both_losses(reduction)[kind]
+    loss = make_loss(reduction)
     left = [0, 2]
     torch.testing.assert_close(
         loss(log_probs, rewards, mask), loss(log_probs[:, left], rewards[:, left], mask[:, left])
     )
 
 
-@BOTH
-def test_items_without_sequences_count_in_no_mean(kind):
+def test_items_without_sequences_count_in_no_mean():
     log_probs, rewards, mask = sequences(3, 3, 4)
     mask[1] = False
     log_probs.requires_grad_()
-    value = both_losses()[kind](log_probs, rewards, mask)
-    torch.testing.assert_close(value, both_losses()[kind](log_probs[[0, 2]], rewards[[0, 2]], mask[[0, 2]]))
-    assert (both_losses("none")[kind](log_probs, rewards, mask)[1] == 0).all()
+    value = make_loss()(log_probs, rewards, mask)
+    torch.testing.assert_close(value, make_loss()(log_probs[[0, 2]], rewards[[0, 2]], mask[[0, 2]]))
+    assert (make_loss("none")(log_probs, rewards, mask)[1] == 0).all()
     with torch.autograd.set_detect_anomaly(True):  # no NaN on the way either
-        both_losses()[kind](log_probs, rewards, mask).backward()
+        make_loss()(log_probs, rewards, mask).backward()
         minimum_risk_loss(log_probs, rewards, mask, normalize="length").backward()
     assert log_probs.grad.isfinite().all()
 
 
-@BOTH
 @pytest.mark.parametrize("shape", [(2, 3, 4), (0, 3, 4), (2, 3, 0)])
-def test_nothing_at_all_gives_zero_and_no_gradient(kind, shape):
+def test_nothing_at_all_gives_zero_and_no_gradient(shape):
     log_probs = torch.full(shape, -INF, requires_grad=True)
     for reduction in ("mean", "sum"):
-        value = both_losses(reduction)[kind](log_probs, torch.ones(shape[:-1]), torch.zeros(shape, dtype=torch.bool))
+        value = make_loss(reduction)(log_probs, torch.ones(shape[:-1]), torch.zeros(shape, dtype=torch.bool))
         assert value == 0
         value.backward()
     assert (log_probs.grad == 0).all()
 
 
-def test_a_sample_whose_others_have_no_tokens_has_nothing_to_be_compared_with():
-    log_probs, rewards, mask = sequences(2, 3, 4)
-    mask[0, 1:] = False
-    log_probs.requires_grad_()
-    value = self_critical_loss(log_probs, rewards, mask, reduction="none")
-    assert (value[0] == 0).all()
-    assert (value[1] != 0).all()
-    value.sum().backward()
-    assert (log_probs.grad[0] == 0).all()
-
-
-@BOTH
-def test_very_improbable_sequences_stay_finite(kind):
+def test_very_improbable_sequences_stay_finite():
     log_probs = torch.tensor([[[-5e4, -5e4], [-1e-4, -1e-4], [-3e38, -1.0]]], requires_grad=True)
-    value = both_losses()[kind](log_probs, torch.tensor([[0.2, 0.9, 0.5]]))
+    value = make_loss()(log_probs, torch.tensor([[0.2, 0.9, 0.5]]))
     value.backward()
     assert value.isfinite()
     assert log_probs.grad.isfinite().all()
 
 
-@BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_summed_in_float32(kind, dtype):
+def test_half_precision_is_summed_in_float32(dtype):
     log_probs, rewards, mask = sequences(3, 4, 40)
     log_probs = log_probs.to(dtype)
-    loss = both_losses()[kind]
+    loss = make_loss()
     value = loss(log_probs, rewards, mask)
     assert value.dtype == torch.float32
     torch.testing.assert_close(value, loss(log_probs.float(), rewards.float(), mask), rtol=0, atol=0)
@@ -197,31 +149,28 @@ def test_half_precision_is_summed_in_float32(kind, dtype):
         assert torch.equal(loss(log_probs, rewards, mask), value)
 
 
-@BOTH
-def test_rewards_may_be_integers_masks_numbers_or_left_out(kind):
+def test_rewards_may_be_integers_masks_numbers_or_left_out():
     log_probs, rewards, mask = sequences(3, 4, 5)
-    log_probs, loss = log_probs.float(), both_losses()[kind]
+    log_probs, loss = log_probs.float(), make_loss()
     assert loss(log_probs, rewards, mask).dtype == torch.float32
     whole = torch.tensor([[1, 0, 0, 1]] * 3)
     assert torch.equal(loss(log_probs, whole, mask.long()), loss(log_probs, whole.float(), mask))
     assert torch.equal(loss(log_probs, rewards), loss(log_probs, rewards, torch.ones_like(mask)))
 
 
-@BOTH
-def test_compiles_into_one_graph(kind):
+def test_compiles_into_one_graph():
     log_probs, rewards, mask = sequences(3, 4, 5)
     log_probs.requires_grad_()
-    loss = both_losses()[kind]
+    loss = make_loss()
     compiled = torch.compile(loss, fullgraph=True, backend="eager")(log_probs, rewards, mask)
     torch.testing.assert_close(compiled, loss(log_probs, rewards, mask))
     compiled.backward()
     assert log_probs.grad.abs().max() > 0
 
 
-@BOTH
-def test_modules_hold_nothing_and_copy(kind):
+def test_modules_hold_nothing_and_copy():
     log_probs, rewards, mask = sequences(3, 4, 5)
-    loss = both_losses("sum")[kind]
+    loss = make_loss("sum")
     assert not list(loss.parameters())
     assert not loss.state_dict()
     assert "reduction='sum'" in repr(loss)
@@ -229,31 +178,32 @@ def test_modules_hold_nothing_and_copy(kind):
         assert torch.equal(again(log_probs, rewards, mask), loss(log_probs, rewards, mask))
 
 
-@pytest.mark.parametrize(
-    ("loss", "option"),
-    [(self_critical_loss, None), (self_critical_loss, noise(2, seed=9)), (minimum_risk_loss, 0.3)],
-    ids=["mean of the others", "baseline", "minimum-risk"],
-)
-def test_gradcheck_from_the_logits(loss, option):
+def test_gradcheck_from_the_logits():
     _, rewards, mask = sequences(2, 3, 3)
     ids = torch.randint(4, (2, 3, 3, 1), generator=torch.Generator().manual_seed(0))
     logits = noise(2, 3, 3, 4, seed=5).requires_grad_()
 
     def function(z):
-        return loss(z.log_softmax(-1).gather(-1, ids)[..., 0], rewards, mask, option, "none")
+        return minimum_risk_loss(z.log_softmax(-1).gather(-1, ids)[..., 0], rewards, mask, 0.3, "none")
 
     assert torch.autograd.gradcheck(function, logits)
 
 
-@BOTH
-def test_neither_rewards_nor_the_baseline_get_a_gradient(kind):
+def test_rewards_get_no_gradient():
     log_probs, rewards, mask = sequences(2, 3, 4)
     log_probs.requires_grad_()
     rewards.requires_grad_()
-    both_losses()[kind](log_probs, rewards * 2, mask).backward()
-    self_critical_loss(log_probs, rewards * 2, mask, rewards.neg()).backward()
+    make_loss()(log_probs, rewards * 2, mask).backward()
     assert rewards.grad is None
     assert log_probs.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("reward", [0.1, 123.4])
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_rewards_give_no_gradient_rather_than_a_rounding_error(reward, seed):
+    log_probs = noise(2, 7, 3, 5, seed=seed).log_softmax(-1)[..., 0].requires_grad_()
+    minimum_risk_loss(log_probs, torch.full((2, 7), reward), alpha=1.0).backward()
+    assert not log_probs.grad.any()
 
 
 # --- errors
@@ -261,7 +211,6 @@ def test_neither_rewards_nor_the_baseline_get_a_gradient(kind):
 P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("log_probs", "rewards", "mask", "error", "message"),
     [
@@ -270,30 +219,16 @@ P, R = torch.full((2, 3, 4), -1.0), torch.zeros(2, 3)
         (P.long(), R, None, TypeError, "log_probs must be floating point, got torch.int64"),
         (P[..., None], R, None, ValueError, r"log_probs must have shape .* got \(2, 3, 4, 1\)"),
         (P[0, 0], R, None, ValueError, r"log_probs must have shape .* got \(4,\)"),
-        (P, R.T, None, ValueError, r"rewards must have one number per sequence, shape \(2, 3\), got \(3, 2\)"),
+        (P, R.T, None, ValueError, r"rewards must have one number per candidate, shape \(2, 3\), got \(3, 2\)"),
         (P, R[0], None, ValueError, r"rewards must have .* got \(3,\)"),
         (P, R, torch.ones(2, 3), ValueError, r"mask must have the shape \(2, 3, 4\) of log_probs, got \(2, 3\)"),
         (P + 3, R, None, ValueError, "log_probs must be finite and at most 0 where the mask holds, got 2.0"),
         (P * INF, R, None, ValueError, "log_probs must be finite .* got -inf"),
         (P * NAN, R, None, ValueError, "log_probs must be finite .* got nan"),
-        (P, R * NAN, None, ValueError, "rewards must be finite for every sequence with tokens"),
+        (P, R * NAN, None, ValueError, "rewards must be finite for every candidate with tokens"),
         (P, R + INF, None, ValueError, "rewards must be finite"),
     ],
 )
-def test_wrong_arguments(kind, log_probs, rewards, mask, error, message):
+def test_wrong_arguments(log_probs, rewards, mask, error, message):
     with pytest.raises(error, match=message):
-        both_losses()[kind](log_probs, rewards, mask)
-
-
-@pytest.mark.parametrize(
-    ("baseline", "error", "message"),
-    [
-        (0.5, TypeError, "baseline must be a tensor, got a float"),
-        (torch.zeros(3), ValueError, r"baseline must have .* shape \(2,\) or \(2, 3\), got \(3,\)"),
-        (torch.zeros(2, 1), ValueError, r"baseline must have .* got \(2, 1\)"),
-        (torch.tensor([0.1, NAN]), ValueError, "baseline must be finite"),
-    ],
-)
-def test_wrong_baselines(baseline, error, message):
-    with pytest.raises(error, match=message):
-        self_critical_loss(P, R, baseline=baseline)
+        make_loss()(log_probs, rewards, mask)

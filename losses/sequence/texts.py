@@ -1,0 +1,83 @@
+"""Completions and references as trainers pass them: texts, chats, or several references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bertscore_tm.scoring.texts import describe_given
+
+__all__ = ["Text", "list_completions", "list_references"]
+
+# A text, or messages of a chat such as {"role": "assistant", "content": "..."}; the content may be a list of parts.
+Text = str | Sequence[Mapping[str, Any]]
+
+
+def list_completions(completions: Sequence[Text]) -> list[str]:
+    """Return completions as texts; of a chat the assistant's last message.
+
+    Args:
+        completions: texts or chats.
+
+    Raises:
+        TypeError: an entry is neither, or all of it is a single string.
+    """
+    _require_list("completions", completions)
+    return [_read_text(completion, f"completions[{i}]") for i, completion in enumerate(completions)]
+
+
+def list_references(references: Sequence[Text | Sequence[Text] | None]) -> list[list[str]]:
+    """Return references as texts, without blank ones next to others.
+
+    Args:
+        references: for each entry a text or chat, several of them, or ``None``.
+
+    Returns:
+        The references of each entry, empty where it has none.
+
+    Raises:
+        TypeError: an entry is anything else, or all of it is a single string.
+    """
+    _require_list("references", references)
+    return [_read_references(entry, f"references[{i}]") for i, entry in enumerate(references)]
+
+
+def _require_list(name: str, entries: Any) -> None:
+    if isinstance(entries, str):
+        raise TypeError(f"{name} is a single string: pass a list with one entry per completion")
+
+
+def _read_references(entry: Any, name: str) -> list[str]:
+    if entry is None:
+        return []
+    if isinstance(entry, str) or _is_chat(entry):
+        return [_read_text(entry, name)]
+    if not isinstance(entry, Iterable) or isinstance(entry, Mapping | bytes):
+        raise TypeError(f"{name} must be a text, a chat, several of them or None, got {describe_given(entry)}")
+    texts = [_read_text(text, f"{name}[{j}]") for j, text in enumerate(entry)]
+    return [text for text in texts if text.strip()] or texts[:1]
+
+
+def _read_text(entry: Any, name: str) -> str:
+    if isinstance(entry, str):
+        return entry
+    if not _is_chat(entry):
+        raise TypeError(
+            f"{name} must be a text or a chat, a list of messages with 'role' and 'content', got "
+            f"{describe_given(entry)}"
+        )
+    answers = [message for message in entry if message.get("role", "assistant") == "assistant"]
+    if not answers:
+        raise TypeError(f"{name} is a chat without a message of the assistant: {entry!r}")
+    content = answers[-1].get("content")
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence) and all(isinstance(part, Mapping) for part in content):
+        return "".join(str(part.get("text", "")) for part in content if part.get("type", "text") == "text")
+    raise TypeError(f"{name} has a message whose content is not a text: {content!r}")
+
+
+def _is_chat(entry: Any) -> bool:
+    return isinstance(entry, Sequence) and len(entry) > 0 and all(isinstance(message, Mapping) for message in entry)
