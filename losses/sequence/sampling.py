@@ -17,11 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
+from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.utilities.settings import require_positive
 
 __all__ = [
     "SampledSequences",
-    "evaluation_mode",
     "isolate_random_state",
     "list_input_names",
     "require_count",
@@ -294,18 +294,6 @@ def list_input_names(model: nn.Module) -> set[str] | None:
     forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
     parameters = [*own, *(p for forward in forwards for p in signature(forward).parameters.values())]
     return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
-
-
-@contextmanager
-def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
-    """Switch dropout off, and restore the training mode of every submodule, also after an exception."""
-    modes = [(part, part.training) for part in module.modules()]
-    try:
-        module.eval()
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 @contextmanager

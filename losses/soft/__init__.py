@@ -8,7 +8,7 @@ from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.losses.soft.bridge import VocabularyBridge
 from bertscore_tm.losses.soft.expectations import expected_embedding, linear_expected_embedding
 from bertscore_tm.losses.soft.matching import soft_precision_recall_f1
-from bertscore_tm.losses.soft.relaxation import gumbel_softmax_relaxation, softmax_relaxation
+from bertscore_tm.losses.soft.relaxation import softmax_relaxation
 from bertscore_tm.losses.soft.soft_bertscore import SoftBERTScoreLoss
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "TokenMass",
     "VocabularyBridge",
     "expected_embedding",
-    "gumbel_softmax_relaxation",
     "linear_expected_embedding",
     "soft_precision_recall_f1",
     "softmax_relaxation",

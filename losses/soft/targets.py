@@ -63,24 +63,22 @@ class EncodedReferences:
 
 
 def list_references(target: Any, num_items: int) -> list[list[str]]:
-    """Validate target texts, one or a list per item, and return them as one list per item."""
+    """Validate target texts, one or a list per item, and return a list per item, without blank ones next to others."""
     is_list = isinstance(target, Sequence) and not isinstance(target, str | bytes | bytearray)
     if not is_list or len(target) != num_items:
         raise ValueError(
             f"target must be a list of {num_items} texts or lists of texts, one per row of the predictions, or a "
             f"tensor of labels, got {len(target) if is_list else _describe_single(target)}"
         )
-    lists = [[one] if isinstance(one, str) else one for one in target]
-    for i, several in enumerate(lists):
-        for text in several if isinstance(several, Sequence) else [several]:
+    lists = [[entry] if isinstance(entry, str) else entry for entry in target]
+    for i, texts in enumerate(lists):
+        for text in texts if isinstance(texts, Sequence) else [texts]:
             if not isinstance(text, str):
-                given = text if isinstance(text, bytes) else several
-                raise TypeError(
-                    f"target[{i}] must be a string or a list of strings, got {describe_given(given, _PASS_A_TENSOR)}"
-                )
-        if len(several) == 0:
+                described = describe_given(text if isinstance(text, bytes) else texts, _PASS_A_TENSOR)
+                raise TypeError(f"target[{i}] must be a string or a list of strings, got {described}")
+        if len(texts) == 0:
             raise ValueError(f"target[{i}] is an empty list: every item needs a reference (an empty text scores 0)")
-    return [list(several) for several in lists]
+    return [[text for text in texts if text.strip()] or [*texts[:1]] for texts in lists]
 
 
 def _describe_single(target: Any) -> str:

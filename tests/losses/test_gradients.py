@@ -4,11 +4,14 @@ import gc
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.functional import linear
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss, softmax_relaxation
+from tests.support.models import randomised, tiny_config
 from tests.support.soft_predictions import (
     CPU,
     IGNORE,
@@ -42,11 +45,16 @@ def along_directions(encoder, loss, target=TARGET, scale=1.0):
     return along
 
 
+def relax_by_gumbel(logits, temperature, excluded_ids):
+    """Relaxed samples, the same ones after the same seed."""
+    return softmax_relaxation(logits - torch.empty_like(logits).exponential_().log(), temperature, excluded_ids)
+
+
 @pytest.mark.parametrize(
     ("family", "relaxation", "matching", "component"),
     [
         *(("bert", "softmax", matching, "f1") for matching in MATCHINGS),
-        ("bert", "gumbel", "softmax", "f1"),
+        ("bert", relax_by_gumbel, "softmax", "f1"),
         ("bert", "softmax", "softmax", "precision"),
         ("bert", "softmax", "softmax", "recall"),
         ("roberta", "softmax", "softmax", "f1"),
@@ -152,15 +160,90 @@ def test_hidden_states_with_the_weight_alone_and_in_half_precision(encoder, dtyp
 def test_hidden_states_that_cannot_be(encoder):
     hidden, weight = torch.zeros(2, 3, 4), torch.zeros(30522, 4)
     labels = torch.full((2, 3), 2000)
-    with pytest.raises(ValueError, match="relaxation='softmax' only, got relaxation='gumbel'"):
-        SoftBERTScoreLoss(encoder, relaxation="gumbel").forward_hidden(hidden, weight, labels)
+    with pytest.raises(ValueError, match="relaxation='softmax' only, got relaxation=<function relax_by_gumbel"):
+        SoftBERTScoreLoss(encoder, relaxation=relax_by_gumbel).forward_hidden(hidden, weight, labels)
     loss = SoftBERTScoreLoss(encoder)
     with pytest.raises(ValueError, match=r"hidden must have shape .* got \(2, 4\)"):
         loss.forward_hidden(hidden[:, 0], weight, labels)
-    with pytest.raises(TypeError, match=r"output layer with a weight.*got a ReLU"):
+    with pytest.raises(TypeError, match=r"a generator, an output layer with a weight.*got a ReLU"):
         loss.forward_hidden(hidden, torch.nn.ReLU(), labels)
     with pytest.raises(ValueError, match=r"lm_head has a vocabulary of 5 .*30522.*tokenizer="):
         loss.forward_hidden(hidden, weight[:5], labels)
+
+
+def make_generator(family, **changes):
+    """A tiny generator with the encoder's vocabulary, an output bias that is not 0, and dropout."""
+    auto = AutoModelForSeq2SeqLM if family in ("t5", "bart") else AutoModelForCausalLM
+    generator = randomised(auto.from_config(tiny_config(family, **changes)))
+    if family == "bart":
+        generator.final_logits_bias.copy_(torch.randn(generator.final_logits_bias.shape, generator=seeded(3)))
+    return generator.train()
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def hidden_and_logits(generator, labels):
+    """Last hidden states and logits of one pass."""
+    ids = labels.clamp(min=0)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "output_hidden_states": True}
+    if not generator.config.is_encoder_decoder:
+        output = generator(**inputs)
+        return output.hidden_states[-1], output.logits
+    output = generator(**inputs, decoder_input_ids=ids)
+    return output.decoder_hidden_states[-1], output.logits
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("t5", {}), ("t5", {"tie_word_embeddings": False}), ("bart", {}), ("gpt2", {}), ("llama", {})],
+)
+@pytest.mark.parametrize("adapts", [False, True])
+def test_hidden_states_of_a_generator_give_the_loss_of_its_logits(family, changes, adapts):
+    encoder = tiny("bert", "float32")
+    generator = make_generator(family, vocab_size=800, **changes)
+    if adapts:
+        generator = get_peft_model(generator, LoraConfig(target_modules=r".*\.(q|q_proj|c_attn)$"))
+    loss = SoftBERTScoreLoss(encoder)
+    hidden, logits = hidden_and_logits(generator, TARGET)
+    state = torch.get_rng_state()
+    for with_components in (False, True):
+        found, cross_entropy, *_ = loss.forward_hidden(
+            hidden, generator, TARGET, return_components=with_components, return_cross_entropy=True
+        )
+        expected = loss(logits, TARGET)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(cross_entropy, F.cross_entropy(logits.flatten(0, 1), TARGET.flatten()))
+        parameters = [parameter for parameter in generator.parameters() if parameter.requires_grad]
+        for ours, theirs in zip(
+            *(
+                torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+                for value in (found, expected)
+            ),
+            strict=True,
+        ):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-3)
+    # The comparison of the first call changes neither the generator's mode nor what dropout draws next.
+    assert generator.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_generators_whose_logits_are_not_linear_are_refused():
+    loss, labels = SoftBERTScoreLoss(tiny("bert", "float32")), TARGET
+    capped = make_generator("gemma2", vocab_size=800, final_logit_softcapping=0.5)
+    with pytest.raises(ValueError, match=r"lm_head computes other logits .*: pass its logits to forward"):
+        loss.forward_hidden(hidden_and_logits(capped, labels)[0], capped, labels)
+    adapted = get_peft_model(
+        make_generator("llama", vocab_size=800), LoraConfig(target_modules=["lm_head"], init_lora_weights=False)
+    )
+    hidden = hidden_and_logits(adapted, labels)[0]
+    for lm_head, remedy in (
+        (adapted, "its logits to forward"),
+        (adapted.lm_head, "the generator as lm_head, or logits"),
+    ):
+        with pytest.raises(ValueError, match=rf"lm_head computes other logits .*: pass {remedy}"):
+            loss.forward_hidden(hidden, lm_head, labels)
 
 
 def test_no_logits_exist_on_the_path_without_them(encoder):

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS
 from bertscore_tm.functional import bert_score
-from bertscore_tm.losses import SoftBERTScoreLoss
+from bertscore_tm.losses import SoftBERTScoreLoss, softmax_relaxation
 from bertscore_tm.scoring.token_weights import token_weights
 from tests.support.models import tiny_model
 from tests.support.soft_predictions import (
@@ -182,7 +182,7 @@ def test_weights_and_the_component(short, kind, component, target):
     assert not torch.allclose(expected["f1"], bert_score(candidates, references, encoder)["f1"], atol=1e-3)
 
 
-@pytest.mark.parametrize("relaxation", ["softmax", "gumbel"])
+@pytest.mark.parametrize("relaxation", ["softmax", lambda *args: softmax_relaxation(*args)], ids=["name", "callable"])
 def test_weights_have_no_gradient(relaxation):
     """A model must not be able to lower its loss by predicting tokens that weigh less."""
     encoder, seen = tiny("bert"), []
@@ -230,6 +230,16 @@ def test_mean_over_references(short):
         each = bert_score([candidates[i]] * len(several), several, encoder)
         for name in COMPONENTS:
             assert scores[name][i].item() == pytest.approx(each[name].mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_blank_references_next_to_others_are_left_out(encoder, reduce):
+    labels = labels_of(encoder, ["a cat sat", "it rains", "no"])
+    loss = SoftBERTScoreLoss(encoder, references_reduce=reduce, reduction="none")
+    logits = near_labels(encoder, labels)
+    found = loss(logits, [["the cat", ""], [" ", "rain", "snow", "\n"], ["", ""]], labels != IGNORE)
+    assert torch.equal(found, loss(logits, [["the cat"], ["rain", "snow"], [""]], labels != IGNORE))
+    assert found[2] == 1
 
 
 def test_gradient_of_the_best_reference_alone():
@@ -302,7 +312,7 @@ def test_reductions(encoder):
     z = noise(encoder, *labels.shape)
     rows, rows_components = SoftBERTScoreLoss(encoder, reduction="none")(z, labels, return_components=True)
     assert rows.shape == (3,)
-    names = {*COMPONENTS, *(f"teacher_forced_{name}" for name in COMPONENTS), "entropy", "special_mass"}
+    names = {*COMPONENTS, *(f"teacher_forced_{name}" for name in COMPONENTS)}
     for reduction in ("mean", "sum"):
         z.requires_grad_()
         value, components = SoftBERTScoreLoss(encoder, reduction=reduction)(z, labels, return_components=True)
@@ -383,7 +393,7 @@ def test_long_target_texts_are_cut_with_a_warning(encoder):
         ({"component": "f2"}, "component='f2'"),
         ({"reduction": "median"}, "reduction='median'"),
         *(({name: value}, name) for name in ("temperature", "matching_temperature") for value in (0.0, float("nan"))),
-        ({"relaxation": "argmax"}, "relaxation='argmax' is not a callable or one of 'softmax', 'gumbel'"),
+        ({"relaxation": "argmax"}, "relaxation='argmax' is not a callable or one of 'softmax'"),
     ],
     ids=str,
 )

@@ -15,7 +15,6 @@ from tests.support.models import tiny_model, tiny_tokenizer
 
 CANDIDATES = ["a cat sat on the mat", "hello there", "", "the dog ran to the park and back again to the park"]
 REFERENCES = ["the cat is on a mat", "hello", "nothing", "a dog ran through the park, then it came back"]
-RELAXATIONS = ("softmax", "gumbel")
 MATCHINGS = ("softmax", "max")
 METRICS = {
     "plain": {},
@@ -44,14 +43,14 @@ def scored(device, options):
     return {name: value.cpu() for name, value in metric.compute().items()}, (new, known)
 
 
-def trained(device, relaxation="softmax", matching="softmax", from_hidden=False, bridged=False):
+def trained(device, matching="softmax", from_hidden=False, bridged=False):
     """Return a loss and its gradient, and how often the second step waited."""
     model, tokenizer = tiny_model("bert")
     torch.manual_seed(0)
     encoder = FrozenEncoder(model, tokenizer, num_layers=2)
     tokenizer = tiny_tokenizer("gpt2") if bridged else tokenizer
     bridge = VocabularyBridge(tokenizer, encoder, min_fidelity=0) if bridged else None
-    loss = SoftBERTScoreLoss(encoder, bridge, relaxation=relaxation, matching=matching).to(device)
+    loss = SoftBERTScoreLoss(encoder, bridge, matching=matching).to(device)
     target = torch.tensor([tokenizer.encode(text)[:6] for text in (REFERENCES[0], REFERENCES[3])]).to(device)
     head = torch.randn(len(tokenizer), 8).to(device)
     target = torch.nn.functional.pad(target, (2, 0), value=-100)
@@ -81,7 +80,6 @@ def rewarded(device):
 
 CHECKS = {
     **{f"metric, {name}": partial(scored, options=options) for name, options in METRICS.items()},
-    **{f"loss, {name}": partial(trained, relaxation=name) for name in RELAXATIONS},
     **{f"loss, {name}": partial(trained, matching=name) for name in MATCHINGS},
     "loss from hidden states": partial(trained, from_hidden=True),
     "bridged loss": partial(trained, bridged=True),
