@@ -70,9 +70,11 @@ def test_log_probs_and_gradients_equal_a_loop_over_rows(family, side, temperatur
         torch.autograd.grad(MinimumRiskLoss(1.0)(log_probs, rewards, sampled.mask), parameters, allow_unused=True)
         for log_probs in (sampled.log_probs, expected)
     ]
-    for ours, others in zip(*gradients, strict=True):
-        if others is not None:
-            assert torch.allclose(ours, others, atol=1e-6)
+    pairs = [pair for pair in zip(*gradients, strict=True) if pair[1] is not None]
+    # Sums of a few hundred numbers, in another order.
+    atol = 300 * torch.finfo(torch.float32).eps * max(others.abs().max().item() for _, others in pairs)
+    for ours, others in pairs:
+        torch.testing.assert_close(ours, others, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])
