@@ -18,12 +18,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm.callbacks.corpus_warnings import warn_once
+from bertscore_tm.callbacks.generator_state import isolate_random_state, list_input_names
 from bertscore_tm.callbacks.trainer import is_of_class
 from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional.ranking import Item, order_candidates, score_items
 from bertscore_tm.losses.evaluation import evaluation_mode
-from bertscore_tm.losses.sequence.sampling import isolate_random_state, list_input_names
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.settings import require_at_least

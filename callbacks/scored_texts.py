@@ -15,9 +15,9 @@ from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
+from bertscore_tm.callbacks.generator_state import isolate_random_state
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader, TextListener
 from bertscore_tm.callbacks.trainer import count_scored_loaders, count_steps, gather_objects
-from bertscore_tm.losses.sequence.sampling import isolate_random_state
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.utilities.files import write_atomically

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from bertscore_tm.losses.evaluation import evaluation_mode
 from bertscore_tm.utilities.settings import require_positive
 
 __all__ = [
     "SampledSequences",
-    "isolate_random_state",
-    "list_input_names",
     "require_count",
     "sample_with_log_probs",
     "sequence_log_probs",
@@ -77,8 +73,8 @@ def sample_with_log_probs(
 
     Raises:
         TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
-        ValueError: the inputs have no ``input_ids``, or for a decoder others such as pixels, a row has no token, a
-            number is below 1, or the temperature is not positive.
+        ValueError: the inputs have no ``input_ids`` or others such as pixels, a row has no token, a number is below 1,
+            the temperature is not positive, or PEFT adds virtual tokens.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -140,9 +136,10 @@ def sequence_log_probs(
         Shape (batch, sequences, tokens), float32 or wider; 0 where the mask is ``False``.
 
     Raises:
-        TypeError: the inputs are not a mapping, or the model is wrapped in DDP.
-        ValueError: shapes do not fit, the inputs have no ``input_ids``, a row has no token, the temperature is not
-            positive, or PEFT adds virtual tokens to an encoder-decoder or to padded prompts.
+        TypeError: the inputs are not a mapping, the model is wrapped in DDP, or its ``forward`` does not name its
+            inputs.
+        ValueError: shapes do not fit, the inputs have no ``input_ids`` or others such as pixels, a row has no token,
+            the temperature is not positive, or PEFT adds virtual tokens.
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
@@ -162,7 +159,6 @@ def sequence_log_probs(
             f"and {tuple(mask.shape)}"
         )
     rows, real = ids.flatten(0, 1), mask.flatten(0, 1).bool()
-    _require_real_tokens(model, inputs)
     with evaluation_mode(model):
         if model.config.is_encoder_decoder:
             logits = _decode(model, inputs, rows, ids.shape[1])
@@ -194,11 +190,17 @@ def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tens
     prompts = inputs["input_ids"].repeat_interleave(count, 0)
     mask = torch.cat([inputs["attention_mask"].repeat_interleave(count, 0), torch.ones_like(rows)], 1)
     options: dict[str, Any] = {"use_cache": False}
-    if "position_ids" in (list_input_names(model) or ()):
+    wrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
+    names = signature(wrapped.forward).parameters
+    if "input_ids" not in names:
+        raise TypeError(
+            f"forward of {type(wrapped).__name__} does not name its inputs, such as input_ids and position_ids: give it "
+            f"the parameters of the model that it extends"
+        )
+    if "position_ids" in names:
         options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
     logits: Tensor = model(input_ids=torch.cat([prompts, rows], 1), attention_mask=mask, **options).logits
-    # From the end, since the logits of models with virtual tokens, such as those of prompt tuning, start with theirs.
-    return logits[:, -rows.shape[1] - 1 : -1]
+    return logits[:, prompts.shape[1] - 1 : -1]  # (rows, tokens, vocabulary)
 
 
 def require_count(name: str, value: float, least: int = 1) -> None:
@@ -218,6 +220,15 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor)
         raise TypeError("inputs must be a mapping with input_ids and attention_mask, got a tensor of ids alone")
     if "input_ids" not in inputs:
         raise ValueError(f"inputs must have the key 'input_ids', got {sorted(inputs)}")
+    others = [name for name, value in inputs.items() if torch.is_tensor(value) and value.is_floating_point()]
+    if others := sorted({*others} - {"attention_mask"}):
+        raise ValueError(f"a generator of texts gets token ids, not {', '.join(others)}: leave them out")
+    adapter = getattr(model, "active_peft_config", None)
+    if getattr(adapter, "is_prompt_learning", False):
+        raise ValueError(
+            f"{type(adapter).__name__} adds virtual tokens, whose positions PEFT shifts in padded prompts: train an "
+            f"adapter without virtual tokens, such as LoRA"
+        )
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(ids) if mask is None else mask.to(ids)
@@ -226,12 +237,9 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor)
         raise ValueError(f"row {empty} of input_ids has no token that the attention_mask keeps")
     if model.config.is_encoder_decoder:
         # Decoder inputs, which collators make of the labels, would be continued rather than the start token.
-        kept_inputs = {k: value for k, value in inputs.items() if k != "labels" and not k.startswith("decoder_")}
-        return {**kept_inputs, "attention_mask": mask}
-    others = sorted(k for k, value in inputs.items() if k != "attention_mask" and _is_continuous(value))
-    if others:
-        raise ValueError(f"a decoder gets the prompts' tokens alone, not {', '.join(others)}: leave them out")
-    rows = [row[kept] for row, kept in zip(ids, mask.bool(), strict=True)]
+        used = {name: value for name, value in inputs.items() if name != "labels" and not name.startswith("decoder_")}
+        return {**used, "attention_mask": mask}
+    rows = [row[is_real] for row, is_real in zip(ids, mask.bool(), strict=True)]
     padding = _padding_id(model.generation_config)
     return {
         "input_ids": pad_sequence(rows, batch_first=True, padding_value=padding or 0, padding_side="left"),
@@ -239,30 +247,12 @@ def _check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor] | Tensor)
     }
 
 
-def _require_real_tokens(model: Any, inputs: Mapping[str, Tensor]) -> None:
-    """Raise an error where PEFT's virtual tokens would be scored elsewhere than they are sampled."""
-    config = getattr(model, "active_peft_config", None)
-    if not getattr(config, "is_prompt_learning", False):
-        return
-    if model.config.is_encoder_decoder or not inputs["attention_mask"].all():
-        raise ValueError(
-            f"{type(config).__name__} adds virtual tokens, which are lost in an encoder-decoder, and with which PEFT "
-            f"ignores the positions of padded prompts: pass prompts of equal length to a decoder, or train an adapter "
-            f"without virtual tokens, such as LoRA"
-        )
-
-
-def _is_continuous(value: Any) -> bool:
-    """Return whether a value is an input such as pixels, rather than ids."""
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
 def _start_id(model: Any) -> Any:
     """Return the token that a decoder starts from: the model's where its generation config has none."""
     special = model.generation_config
     of_model = getattr(model.config, "decoder_start_token_id", None)
-    found = (special.decoder_start_token_id, of_model, special.bos_token_id)
-    return next((token for token in found if token is not None), None)
+    candidates = (special.decoder_start_token_id, of_model, special.bos_token_id)
+    return next((token for token in candidates if token is not None), None)
 
 
 def _padding_id(config: GenerationConfig) -> int | None:
@@ -278,35 +268,6 @@ def _until_end(ids: Tensor, end: int | list[int] | None) -> Tensor:
         return torch.ones_like(ids, dtype=torch.bool)
     is_end = torch.isin(ids, torch.tensor(end, device=ids.device, dtype=ids.dtype))
     return is_end.cumsum(-1) - is_end.long() == 0
-
-
-def list_input_names(model: nn.Module) -> set[str] | None:
-    """Return the names of the inputs that a model takes; ``None`` where it takes any.
-
-    ``forward(*args, **kwargs)`` of a wrapper, or of a subclass, does not name them: those of the wrapped Hugging Face
-    model and of its base classes are included.
-    """
-    wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
-    own = signature(model.forward).parameters.values()
-    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in own):
-        return None
-    bases = () if wrapped is None else type(wrapped).__mro__
-    forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
-    parameters = [*own, *(p for forward in forwards for p in signature(forward).parameters.values())]
-    return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
-
-
-@contextmanager
-def isolate_random_state(device: torch.device) -> Iterator[None]:
-    """Run a block and restore the random states of Python, NumPy, torch and, if on one, of all CUDA devices."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
 
 
 @contextmanager

@@ -26,8 +26,7 @@ IDF = {token: 1.0 + token % 3 for token in range(800)}
 @pytest.fixture(autouse=True)
 def fresh_compiler():
     torch.compiler.reset()
-    # No worker processes, no programs that try each of the processor's vector instructions, and none of these: compiling
-    # takes longer than the loss.
+    # No worker processes, no vector instructions and no programs that try them: compiling takes longer than the loss.
     with inductor_config.patch({"cpp.vec_isa_ok": True, "cpp.simdlen": 0, "compile_threads": 1}):
         yield
     torch.compiler.reset()
