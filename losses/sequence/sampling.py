@@ -194,7 +194,7 @@ def _continue(model: Any, inputs: Mapping[str, Tensor], rows: Tensor, real: Tens
     names = signature(wrapped.forward).parameters
     if "input_ids" not in names:
         raise TypeError(
-            f"forward of {type(wrapped).__name__} does not name its inputs, such as input_ids and position_ids: give it "
+            f"forward of {type(wrapped).__name__} does not name its inputs, such as position_ids: give it "
             f"the parameters of the model that it extends"
         )
     if "position_ids" in names:
