@@ -25,7 +25,7 @@ BENCHMARK_ARGS ?=
 # Names of mutants: the thirteenth of each function that has as many, about 180.
 MUTANTS ?= *__mutmut_13
 MODEL ?= roberta-large
-QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/plotting/test_alignment.py \
+QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/views/test_alignment.py \
 	tests/functional/test_bert_score.py tests/metric/test_copies.py \
 	tests/losses/test_soft_matching.py tests/callbacks/test_several.py tests/callbacks/test_trainer.py \
 	tests/callbacks/test_attribute_schedule.py tests/core/test_scores.py tests/cli/test_score.py

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from bertscore_tm.functional import RankedCandidates, align, bert_score, rank_candidates, score_matrix
     from bertscore_tm.metric import BERTScore
     from bertscore_tm.report import Report
-    from bertscore_tm.scoring.alignment import Alignment
     from bertscore_tm.scoring.rescaling import Baseline
+    from bertscore_tm.views import Alignment
 
 __all__ = [
     "Alignment",
@@ -52,7 +52,7 @@ if not (_here / "losses").is_dir() and (_here.parent / "losses" / "__init__.py")
 
 # torchmetrics imports matplotlib if it is installed, so the public names are imported on first use.
 _HOMES = {
-    "Alignment": "bertscore_tm.scoring.alignment",
+    "Alignment": "bertscore_tm.views",
     "BERTScore": "bertscore_tm.metric",
     "Baseline": "bertscore_tm.scoring.rescaling",
     "FrozenEncoder": "bertscore_tm.encoder",

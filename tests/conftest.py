@@ -67,7 +67,7 @@ def one_thread():
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread_in_folders(request):
     """The models of all tests in these folders are small."""
-    if request.path.parent.name in {"callbacks", "compat", "package", "plotting", "report"}:
+    if request.path.parent.name in {"callbacks", "compat", "package", "report", "views"}:
         request.getfixturevalue("one_thread")
 
 

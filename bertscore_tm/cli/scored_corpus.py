@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.scoring.alignment import Alignment
+    from bertscore_tm.scoring.alignment import AlignmentData
     from bertscore_tm.scoring.corpus import CorpusScores
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
@@ -40,7 +40,7 @@ class ScoredCorpus:
     bounds: tuple[Tensor, Tensor]
     encoder: FrozenEncoder
     signature: str
-    align: Callable[[str, str], Alignment]
+    align: Callable[[str, str], AlignmentData]
 
 
 def score_across_ranks(

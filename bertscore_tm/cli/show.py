@@ -24,9 +24,9 @@ from bertscore_tm.cli.inputs import names_a_file, read_files
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
-    from bertscore_tm.scoring.alignment import Alignment
     from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.scoring.token_weights import TokenWeights
+    from bertscore_tm.views import Alignment
 
 # Formats that show one pair.
 _PICTURES = (".png", ".pdf", ".svg", ".html")

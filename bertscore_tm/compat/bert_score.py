@@ -14,7 +14,6 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional.corpus_scores import score_and_warn
-from bertscore_tm.plotting.figures import require_matplotlib
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores
@@ -22,6 +21,7 @@ from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import TokenWeights, WeightSource, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.views import draw_alignment, require_matplotlib
 
 __all__ = ["BERTScorer", "Scores", "plot_example", "score"]
 
@@ -240,7 +240,7 @@ class BERTScorer:
             alignment = replace(alignment, similarity=(alignment.similarity - f1) / (1 - f1))
         rows, columns = alignment.similarity.shape
         figure, ax = plt.subplots(figsize=(columns + 3, rows + 2), layout="constrained")
-        alignment.plot(ax)
+        draw_alignment(alignment, ax)
         figure.suptitle(title, fontsize=14)
         if fname != "":
             figure.savefig(fname, dpi=100)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.scoring.alignment import Alignment, compute_alignment
+from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.views import Alignment, as_alignment
 
 __all__ = ["align"]
 
@@ -53,14 +54,14 @@ def align(
     used = as_encoder(encoder, single_layer=True)
     baseline = find_baseline(used, rescale)
     weights = token_weights(used, idf, [reference], used.device)
-    alignment = compute_alignment(candidate, reference, used, weights, used.device, baseline=baseline)
-    if alignment.num_truncated:
+    data = compute_alignment(candidate, reference, used, weights, used.device, baseline=baseline)
+    if data.num_truncated:
         limit = used.tokenizer.max_length
-        warn_user(f"{describe_truncation(alignment.num_truncated, limit)}; long_text='window' aligns whole texts")
-    for name, side in (("candidate", alignment.candidate), ("reference", alignment.reference)):
-        if alignment.is_weighted and not side.weights.any():
+        warn_user(f"{describe_truncation(data.num_truncated, limit)}; long_text='window' aligns whole texts")
+    for name, side in (("candidate", data.candidate), ("reference", data.reference)):
+        if data.is_weighted and not side.weights.any():
             warn_user(
                 f"all tokens of the {name} have weight 0 and add nothing to the score: pass as idf= texts that do not "
                 f"all contain them"
             )
-    return alignment
+    return as_alignment(data)

@@ -33,7 +33,7 @@ from bertscore_tm.metric.states import (
     summarize,
     token_dtypes,
 )
-from bertscore_tm.scoring.alignment import Alignment, compute_alignment
+from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
 from bertscore_tm.scoring.messages import warn_about_scores
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
@@ -41,6 +41,7 @@ from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights, weights_of_corpus
 from bertscore_tm.utilities.class_names import full_class_name
+from bertscore_tm.views import Alignment, as_alignment
 
 __all__ = ["BERTScore"]
 
@@ -287,8 +288,17 @@ class BERTScore(Metric):
             TypeError: a text is not a string.
             ValueError: the metric has all layers, or a text has no tokens except special ones.
         """
-        given = pred, target, self.encoder, self.token_weights() if idf is None else idf, self.device
-        return compute_alignment(*given, baseline=self._baseline, layer=self.layer, f1=self._f1)
+        data = compute_alignment(
+            pred,
+            target,
+            self.encoder,
+            weights=self.token_weights() if idf is None else idf,
+            device=self.device,
+            baseline=self._baseline,
+            layer=self.layer,
+            f1=self._f1,
+        )
+        return as_alignment(data)
 
     def signature(self) -> str:
         """Return one line with every setting that changes a number.

@@ -1,6 +1,5 @@
 """The HTML page of a run: data in, one file out."""
 
-from bertscore_tm.report.page import write_page
 from bertscore_tm.report.report import Report
 
-__all__ = ["Report", "write_page"]
+__all__ = ["Report"]

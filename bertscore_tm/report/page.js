@@ -1,33 +1,16 @@
-"use strict";
 (async () => {
   const ROWS_PER_PAGE = 50, CHARACTERS_IN_TABLE = 300, BINS = 40;
-  const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (c) => c.charCodeAt(0));
-  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const data = await new Response(unpacked).json();
+  const data = await readData();
   const count = data.references.length, last = data.names.length - 1, isSingle = last === 0;
   const state = { a: 0, b: last, sort: isSingle ? "f1" : "difference", down: false, filter: "all", query: "", page: 0 };
   const opened = new Set(count === 1 ? [0] : []);
   const asSets = (lists) => lists.map((rows) => new Set(rows));
   const sets = { truncated: asSets(data.truncated), empty: asSets(data.empty) };
-  const sides = Object.values(data.alignments).flatMap((row) => Object.values(row)).flatMap((pair) => pair.sides);
-  const lowest = sides.reduce((least, side) => side.best.reduce((a, b) => Math.min(a, b), least), 0.9);
+  const lowest = lowestSimilarity(Object.values(data.alignments).flatMap((row) => Object.values(row)));
 
-  // Texts only ever become text nodes.
-  function create(namespace, tag, attributes, children) {
-    const element = document.createElementNS(namespace, tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
-    }
-    element.append(...children);
-    return element;
-  }
-  const html = (tag, attributes = {}, ...children) => create("http://www.w3.org/1999/xhtml", tag, attributes, children);
-  const svg = (tag, attributes = {}, ...children) => create("http://www.w3.org/2000/svg", tag, attributes, children);
   const box = (attributes, left, right, bottom, top) =>
     svg("rect", { ...attributes, x: left, width: right - left, y: top, height: bottom - top });
 
-  const format = (x, digits = 4) => (x === null || Number.isNaN(x) ? "–" : x.toFixed(digits));
   const signed = (x) => (x > 0 ? "+" : "") + format(x);
   const score = (system, row, number = 2) => data.scores[system][number][row] ?? NaN;
   const difference = (row) => score(state.b, row) - score(state.a, row);
@@ -172,86 +155,13 @@
   }
 
   // A pair.
-  function alignedWords(pair, container, output) {
-    const marks = pair.sides.map((side, s) => side.tokens.map((token, i) => {
-      const mark = html("mark", { tabindex: i === 0 ? "0" : "-1", "data-side": s, "data-token": i }, token.trimStart());
-      mark.style.setProperty("--share", Math.max(0, (side.best[i] - lowest) / (1 - lowest)).toFixed(3));
-      return mark;
-    }));
-    const link = svg("svg", { class: "link", "aria-hidden": "true" });
-    let shown = [];
-    function clear() {
-      for (const mark of shown) mark.classList.remove("on", "match");
-      shown = [];
-      link.replaceChildren();
-    }
-    function show(event) {
-      const mark = event.target.closest("mark");
-      if (mark === null) return;
-      clear();
-      const s = Number(mark.dataset.side), i = Number(mark.dataset.token), side = pair.sides[s];
-      const match = marks[1 - s][side.matches[i]];
-      const weight = side.weights ? `, weight ${format(side.weights[i], 3)}` : "";
-      output.replaceChildren(html("bdi", {}, mark.textContent), " matches ",
-        match ? html("bdi", {}, match.textContent) : "a special token",
-        `: similarity ${format(side.best[i], 3)}${weight}, adds ${format(side.shares[i])} to ${"PR"[s]}`);
-      shown = match ? [mark, match] : [mark];
-      mark.classList.add("on");
-      if (!match) return;
-      match.classList.add("match");
-      const from = container.getBoundingClientRect();
-      const [one, two] = shown.map((element) => element.getBoundingClientRect()).sort((p, q) => p.top - q.top);
-      link.append(svg("line", { x1: one.left + one.width / 2 - from.left, y1: one.bottom - from.top,
-        x2: two.left + two.width / 2 - from.left, y2: two.top - from.top }));
-    }
-    function move(event) {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], mark = event.target.closest("mark");
-      const next = step && mark && marks[mark.dataset.side][Number(mark.dataset.token) + step];
-      if (!next) return;
-      event.preventDefault();
-      mark.tabIndex = -1;
-      next.tabIndex = 0;
-      next.focus();
-    }
-    for (const type of ["pointerover", "focusin"]) container.addEventListener(type, show);
-    for (const type of ["pointerleave", "focusout"]) container.addEventListener(type, clear);
-    container.addEventListener("keydown", move);
-    const hasSpace = (s, i) => i > 0 && pair.sides[s].tokens[i].startsWith(" ");
-    const spaced = (s) => marks[s].flatMap((mark, i) => (hasSpace(s, i) ? [" ", mark] : [mark]));
-    return { words: [spaced(0), spaced(1)], link };
-  }
   function pairOf(system, row) {
-    const texts = data.candidates[system], references = data.references[row];
-    const own = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}`);
+    const texts = data.candidates[system], own = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}`);
     const others = data.metrics.map((metric) => `${metric.label} ${format(metric.scores[system][row])}`);
-    const numbers = [...own, ...others].join("  ");
-    const container = html("div", { class: "pair" }), output = html("output", { "aria-live": "polite" });
-    container.append(html("h2", {}, isSingle ? numbers : `${data.names[system]}: ${numbers}`));
-    const words = (label, children) => container.append(html("h2", {}, label),
-      html("p", { class: "words", dir: "auto", lang: "" }, ...children));
-    const pair = data.alignments[row]?.[system], found = pair && alignedWords(pair, container, output);
-    const named = (label, s) => found && Math.abs(pair.sides[s].special) >= 5e-4
-      ? `${label} (special tokens add ${format(pair.sides[s].special)} to ${"PR"[s]})` : label;
-    const plain = texts === null ? "The texts of this validation are not kept." : texts[row];
-    const weakest = (s) => {
-      const { tokens, best, weights } = pair.sides[s], lost = best.map((x, i) => (weights?.[i] ?? 1) * (1 - x));
-      const first = [...lost.keys()].sort((i, j) => lost[j] - lost[i]).slice(0, 3);
-      container.append(html("p", {}, html("small", {}, `lowers ${"PR"[s]} most: `, ...first.flatMap((i, n) =>
-        [n ? " · " : "", html("bdi", {}, tokens[i].trimStart()), ` ${format(best[i], 3)}`]))));
-    };
-    words(named("candidate", 0), found ? found.words[0] : [plain]);
-    if (found) weakest(0);
-    references.forEach((text, i) => {
-      const label = references.length > 1 ? `reference ${i + 1}` : "reference";
-      const isAligned = found && pair.reference === i;
-      words(isAligned ? named(label, 1) : label, isAligned ? found.words[1] : [text]);
-      if (isAligned) weakest(1);
-    });
-    if (found) {
-      output.append("Point at a token, or use Tab and the arrow keys, to see its match. ",
-        `Shades: similarity ${format(lowest, 2)} to 1.`);
-      container.append(output, found.link);
-    } else if (texts !== null) {
+    const numbers = [...own, ...others].join("  "), alignment = data.alignments[row]?.[system];
+    const container = drawPair(isSingle ? numbers : `${data.names[system]}: ${numbers}`,
+      texts === null ? "The texts of this validation are not kept." : texts[row], data.references[row], alignment, lowest);
+    if (!alignment && texts !== null) {
       const advice = "This pair has no stored alignment: raise num_alignments, or call bertscore_tm.align.";
       container.append(html("p", {}, html("small", {}, advice)));
     }

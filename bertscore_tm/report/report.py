@@ -7,23 +7,24 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.functional.corpus_scores import bert_score
-from bertscore_tm.report.page import write_frame, write_page
-from bertscore_tm.scoring.alignment import AlignedText, Alignment, compute_alignment
+from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
-from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
+from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.untrusted_text import for_page
+from bertscore_tm.views.page import describe_sides, render_page, round_numbers, write_frame
 
 __all__ = ["Report"]
 
@@ -31,19 +32,10 @@ Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
 OtherMetrics = Mapping[str, tuple[Mapping[str, Sequence[float]], tuple[float, float]]]
-Align = Callable[[str, str], Alignment]
+Align = Callable[[str, str], AlignmentData]
 
+_FOLDER = Path(__file__).parent
 _SINGLE = "candidates"
-
-
-class _Metric(Protocol):
-    """What a report uses of a :class:`bertscore_tm.BERTScore`."""
-
-    encoder: FrozenEncoder
-
-    def token_weights(self) -> TokenWeights: ...
-    def align(self, pred: str, target: str, weights: TokenWeights | None = None) -> Alignment: ...
-    def signature(self) -> str: ...
 
 
 class Report:
@@ -51,8 +43,7 @@ class Report:
 
     The page is one file that makes no request. It has the mean scores with 95% intervals, charts, and a table of all
     pairs to sort, search and filter; a pair opens to its texts with each token shaded by its best similarity. With
-    several systems any two can be compared text by text. Create it with :meth:`from_texts`, which scores texts, or
-    :meth:`from_metric`, which takes the results of a metric.
+    several systems any two can be compared text by text. :meth:`from_texts` scores texts and reports them.
 
     Args:
         systems: one candidate per reference, or such lists by the name of the system; ``None`` instead of a list for
@@ -155,58 +146,13 @@ class Report:
             candidates, several, scores, align=align, encoder=used, signature=signature, num_alignments=num_alignments
         )
 
-    @classmethod
-    def from_metric(
-        cls,
-        metric: _Metric,
-        systems: Systems,
-        references: References,
-        scores: Results,
-        *,
-        is_history: bool = False,
-        num_alignments: int = 200,
-    ) -> Report:
-        """Report the results of a metric; a collective call.
-
-        Args:
-            metric: the :class:`bertscore_tm.BERTScore`, which aligns the pairs.
-            systems: as for :class:`Report`.
-            references: as for :class:`Report`.
-            scores: what ``metric.compute()`` returned with ``reduction="none"``; by the name of the system where
-                ``systems`` has names.
-            is_history: whether the systems are the validations of one training, in order.
-            num_alignments: number of pairs that open to their alignment.
-
-        Returns:
-            The report.
-        """
-        align = partial(metric.align, weights=metric.token_weights())
-        own = {"align": align, "encoder": metric.encoder, "signature": metric.signature()}
-        return cls(systems, references, scores, **own, is_history=is_history, num_alignments=num_alignments)  # type: ignore[arg-type]
-
-    @classmethod
-    def from_alignment(cls, alignment: Alignment) -> Report:
-        """Report a single pair.
-
-        Args:
-            alignment: the alignment of the pair.
-
-        Returns:
-            The report.
-        """
-        candidate, reference = (
-            "".join(_space_tokens(side)).lstrip(" ") for side in (alignment.candidate, alignment.reference)
-        )
-        scores = {name: [getattr(alignment, name)] for name in SCORES}
-        return cls([candidate], [reference], scores, align=lambda *_: alignment, signature=alignment.settings)
-
     def to_html(self) -> str:
         """Return the page.
 
         Returns:
             A page that needs no other file; texts are compressed data, and names are escaped.
         """
-        return write_page(self._describe())
+        return render_page(_FOLDER / "page.jinja", self._describe(), (_FOLDER / "page.css").read_text(encoding="utf-8"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to a file, completely or not at all.
@@ -236,7 +182,7 @@ class Report:
             "summary": [self._summarize(name) for name in names],
             "comparisons": self._compare(names),
             "differences": self._subtract(names),
-            "scores": [_round(self.scores[name]) for name in names],
+            "scores": [round_numbers(self.scores[name]) for name in names],
             "references": [[for_page(text) for text in several] for several in self.references],
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
@@ -253,7 +199,7 @@ class Report:
         """Return mean, lower and upper end of precision, recall and F1."""
         scores = self.scores[name].double()
         low, high = mean_interval(scores, bounds=self._bounds(), groups=self.groups)
-        rounded: list[list[float | None]] = _round(torch.stack([scores.mean(1), low, high], dim=1))
+        rounded: list[list[float | None]] = round_numbers(torch.stack([scores.mean(1), low, high], dim=1))
         return rounded
 
     def _subtract(self, names: list[str]) -> list[list[list[float | None]]]:
@@ -264,7 +210,7 @@ class Report:
         found = []
         for difference in (f1 - first for first in f1):
             low, high = mean_interval(difference, bounds=bounds, groups=self.groups)
-            found.append(_round(torch.stack([difference.mean(1), low, high], dim=1)))
+            found.append(round_numbers(torch.stack([difference.mean(1), low, high], dim=1)))
         return found
 
     def _compare(self, names: list[str]) -> list[dict[str, Any]]:
@@ -277,8 +223,8 @@ class Report:
         low, high = mean_interval(scores, bounds=bounds, groups=self.groups)
         return {
             "label": for_page(label),
-            "scores": _round(scores),
-            "summary": _round(torch.stack([scores.mean(1), low, high], dim=1)),
+            "scores": round_numbers(scores),
+            "summary": round_numbers(torch.stack([scores.mean(1), low, high], dim=1)),
             "comparisons": self._compare_scores(list(scores), bounds),
         }
 
@@ -342,7 +288,7 @@ class Report:
     def _align_best(self, candidate: str, references: list[str]) -> dict[str, Any] | None:
         """Return the alignment with the best reference, by F1."""
         assert self.align is not None
-        best: tuple[int, Alignment] | None = None
+        best: tuple[int, AlignmentData] | None = None
         for number, reference in enumerate(references):
             try:
                 alignment = self.align(candidate, reference)
@@ -353,8 +299,7 @@ class Report:
                 best = number, alignment
         if best is None:
             return None
-        sides = (best[1].candidate, best[1].reference)
-        return {"reference": best[0], "sides": [_describe_side(side, best[1].is_weighted) for side in sides]}
+        return {"reference": best[0], "sides": describe_sides(best[1])}
 
 
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
@@ -379,23 +324,3 @@ def _stack_scores(name: str, results: Results, count: int) -> Tensor:
             f"of a metric with reduction='none'"
         )
     return stacked.detach()
-
-
-def _describe_side(side: AlignedText, is_weighted: bool) -> dict[str, Any]:
-    numbers = {"best": _round(side.best, 3), "matches": side.matches.tolist(), "shares": _round(side.shares)}
-    described = {"tokens": list(map(for_page, _space_tokens(side))), **numbers, "special": _round(side.special_share)}
-    return {**described, "weights": _round(side.weights, 3)} if is_weighted else described
-
-
-def _space_tokens(side: AlignedText) -> list[str]:
-    """Return the tokens, with the spaces between them."""
-    return [token if joined else f" {token}" for joined, token in zip(side.joined, side.tokens, strict=True)]
-
-
-def _round(values: Any, digits: int = 4) -> Any:
-    """Return nested lists of rounded numbers, with ``None`` for those that are not finite."""
-    if isinstance(values, Tensor):
-        values = values.tolist()
-    if isinstance(values, list):
-        return [_round(value, digits) for value in values]
-    return round(values, digits) if math.isfinite(values) else None

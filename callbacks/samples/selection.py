@@ -10,8 +10,9 @@ from unicodedata import category
 from torch import Tensor
 
 from bertscore_tm.metric import BERTScore
-from bertscore_tm.scoring.alignment import AlignedText, Alignment
+from bertscore_tm.scoring.alignment import AlignedText
 from bertscore_tm.scoring.token_weights import TokenWeights
+from bertscore_tm.views import Alignment
 
 __all__ = ["Sample", "choose_samples", "describe_sample", "find_unmatched_words"]
 

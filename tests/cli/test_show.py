@@ -70,7 +70,7 @@ def test_pictures_and_pages(command, tmp_path):
         assert path.read_bytes()[: len(head)].lower() == head.lower()
     groups = {element.get("id") for element in ElementTree.parse(tmp_path / "shown.svg").iter()}
     assert "precision-matches" in groups
-    assert "sleeping" in str(read_data((tmp_path / "shown.html").read_text(encoding="utf-8"))["alignments"])
+    assert "sleeping" in str(read_data((tmp_path / "shown.html").read_text(encoding="utf-8"))["alignment"])
     if "matplotlib.pyplot" in sys.modules:
         assert sys.modules["matplotlib.pyplot"].get_fignums() == []
 
@@ -130,7 +130,7 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
 
 
 def test_without_matplotlib(command, monkeypatch, tmp_path):
-    monkeypatch.setattr("bertscore_tm.plotting.figures.find_spec", lambda name: None)
+    monkeypatch.setattr("bertscore_tm.views.figures.find_spec", lambda name: None)
     printed = command(CANDIDATE, REFERENCE, "-o", str(tmp_path / "picture.png"), exit_code=1)
     assert printed.err.endswith('pip install "bertscore-tm[plot]"\n')
     assert command(CANDIDATE, REFERENCE, "-o", str(tmp_path / "page.html")).err == ""

@@ -36,12 +36,12 @@ def browser():
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """Function that opens a report; afterwards no page may have had an error or made a request."""
+    """Function that opens the page of a report or an alignment; no page may have an error or make a request."""
     wrong, pages = [], []
 
-    def open_report(report, **options):
+    def open_page(shown, **options):
         path = tmp_path / "report.html"
-        report.save(path)
+        path.write_text(shown.to_html(), encoding="utf-8")
         page = browser.new_page(**options)
         pages.append(page)
         page.on("console", lambda message: wrong.append(message.text))
@@ -51,7 +51,7 @@ def show(browser, tmp_path):
         page.wait_for_selector("body[data-ready]")
         return page
 
-    yield open_report
+    yield open_page
     for page in pages:
         page.close()
     assert wrong == []
@@ -135,6 +135,15 @@ def test_a_pair_opens_by_keyboard_and_shows_matches(show, report):
     assert other.locator("mark.on").count() == 0
     page.click("#pair-1")
     assert page.locator(".pair").count() == 0
+
+
+def test_an_alignment_has_the_words_of_a_report(show, report, encoder):
+    pair = show(align(CANDIDATES["base"][0], REFERENCES[0][1], encoder, idf=["a cat", "the dog"])).locator(".pair")
+    marks = pair.locator("mark")
+    assert marks.all_inner_texts() == ["a", "cat", "sleeps", "the", "kitten", "is", "sleeping"]
+    marks.nth(2).hover()
+    assert pair.locator("mark.match").all_inner_texts() == ["sleeping"]
+    assert pair.locator("output").inner_text().startswith("sleeps matches sleeping: similarity 0.")
 
 
 def test_dark_mode_print_and_narrow_windows(show, report):

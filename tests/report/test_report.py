@@ -80,26 +80,11 @@ def test_one_system_of_a_metric(pairs, encoder):
     preds, target = pairs[0][:3], pairs[1][:3]
     metric.update(preds, target)
     results = metric.compute()
-    data = read_data(Report.from_metric(metric, preds, target, results, num_alignments=0).to_html())
+    data = read_data(Report(preds, target, results).to_html())
     assert data["names"] == ["candidates"]
     assert data["scores"][0][2] == pytest.approx(results["f1"].tolist(), abs=6e-5)
     assert data["alignments"] == {}
     assert data["comparisons"] == []
-
-
-def test_a_single_alignment_shows_its_shares(minilm, pairs, tmp_path):
-    table = tmp_path / "mine.csv"
-    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
-    alignment = align("a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5), rescale=table)
-    page = alignment.to_html()
-    data = read_data(page)
-    assert data["signature"] == alignment.settings
-    assert (data["truncated"], data["empty"]) == ([None], [[]])
-    assert (data["candidates"], data["references"]) == ([["a cat sleeps"]], [["the kitten is sleeping"]])
-    assert data["scores"] == [[[round(alignment.precision, 4)], [round(alignment.recall, 4)], [round(alignment.f1, 4)]]]
-    for side, score in zip(data["alignments"]["0"]["0"]["sides"], data["scores"][0], strict=False):
-        assert sum(side["shares"]) + side["special"] == pytest.approx(score[0], abs=5e-4)
-    assert Page(alignment._repr_html_()).tags[0][1]["srcdoc"] == page
 
 
 def test_truncated_and_empty_texts_are_listed(minilm):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from bertscore_tm.plotting.figures import (
+from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, AlignmentData
+from bertscore_tm.views.figures import (
     PLAIN,
     Size,
     create_axes,
@@ -18,7 +19,6 @@ from bertscore_tm.plotting.figures import (
     require_matplotlib,
     write_title,
 )
-from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ _GAP, _BAR, _COLOUR_BAR, _LONGEST_COLOUR_BAR = 0.08, 0.45, 0.13, 4.0
 _LARGEST_FONT, _SMALLEST_FONT, _LARGEST_NUMBER, _SMALL_PRINT = 10.0, 5.0, 9.0, 8.0
 
 
-def draw_alignment(alignment: Alignment, ax: Axes | None = None) -> Figure:
+def draw_alignment(alignment: AlignmentData, ax: Axes | None = None) -> Figure:
     """Draw an alignment as a heatmap.
 
     See :meth:`bertscore_tm.Alignment.plot`.
@@ -70,14 +70,14 @@ def draw_alignment(alignment: Alignment, ax: Axes | None = None) -> Figure:
     return fit_figure(new, size)
 
 
-def _matrix_size(alignment: Alignment) -> Size:
+def _matrix_size(alignment: AlignmentData) -> Size:
     rows, columns = alignment.similarity.shape
     longer = max(rows, columns)
     cell = min(max(_PANEL / longer, _SMALLEST_CELL), _CELL, _LARGEST_PANEL / longer)
     return cell * columns, cell * rows
 
 
-def _draw_matrix(ax: Axes, alignment: Alignment, size: Size) -> None:
+def _draw_matrix(ax: Axes, alignment: AlignmentData, size: Size) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     rows, columns = alignment.similarity.shape
@@ -123,7 +123,7 @@ def _write_numbers(ax: Axes, similarities: Tensor, cell: float) -> None:
             ax.text(column, row, f"{round(value, 2) + 0:.2f}", ha="center", va="center", fontsize=font, color="black")
 
 
-def _mark_matches(ax: Axes, alignment: Alignment, cell: float) -> None:
+def _mark_matches(ax: Axes, alignment: AlignmentData, cell: float) -> None:
     """Draw the marks in units of cells, so that they follow the figure's size."""
     from matplotlib.collections import EllipseCollection, PolyCollection
 
@@ -175,7 +175,7 @@ def _label_axis(axis: Axis, labels: list[str], cell: float, *, upright: bool) ->
     axis.set_ticks(range(0, len(labels), step), labels[::step], **style)
 
 
-def _draw_weights(ax: Axes, alignment: Alignment, panel: Size) -> None:
+def _draw_weights(ax: Axes, alignment: AlignmentData, panel: Size) -> None:
     width, height = panel
     column_bars = ax.inset_axes((0, 1 + _GAP / height, 1, _BAR / height))
     row_bars = ax.inset_axes((1 + _GAP / width, 0, _BAR / width, 1))
@@ -196,7 +196,7 @@ def _draw_weights(ax: Axes, alignment: Alignment, panel: Size) -> None:
         bars.set_facecolor("none")
 
 
-def _write_legend(ax: Axes, alignment: Alignment, panel: Size, above: float) -> float:
+def _write_legend(ax: Axes, alignment: AlignmentData, panel: Size, above: float) -> float:
     """Explain the marks, and return the height in points."""
     from matplotlib.lines import Line2D
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertscore_tm.scoring.alignment import AlignedText, Alignment
+from bertscore_tm.scoring.alignment import AlignedText, AlignmentData
 from bertscore_tm.utilities.columns import align_columns
 
 __all__ = ["format_alignment"]
 
 
-def format_alignment(alignment: Alignment) -> str:
+def format_alignment(alignment: AlignmentData) -> str:
     """Format an alignment as text.
 
     Args:

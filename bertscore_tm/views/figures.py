@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bertscore_tm.scoring.alignment import Alignment
+    from bertscore_tm.scoring.alignment import AlignmentData
 
 __all__ = [
     "PLAIN",
@@ -39,7 +39,7 @@ _MARGIN = 0.12
 _DRAFT = 3.0
 
 
-def format_scores(alignment: Alignment) -> str:
+def format_scores(alignment: AlignmentData) -> str:
     """Return the scores of an alignment in one line.
 
     Args:
@@ -144,7 +144,7 @@ def measure_axes(ax: Axes) -> Size:
     return float(box.width / figure.dpi), float(box.height / figure.dpi)
 
 
-def write_title(ax: Axes, alignment: Alignment, above: float) -> None:
+def write_title(ax: Axes, alignment: AlignmentData, above: float) -> None:
     """Write the scores, and the settings below them.
 
     Args:

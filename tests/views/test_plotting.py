@@ -206,7 +206,7 @@ def run(code, **environment):
 def test_display_pyplot_and_matplotlib_are_optional(minilm, tmp_path):
     code = f"""
 import sys
-import bertscore_tm.plotting
+import bertscore_tm.views
 from bertscore_tm import FrozenEncoder, align
 alignment = align("a cat", "the cat", FrozenEncoder({minilm!r}, num_layers=1))
 assert "<!doctype html>" in alignment.to_html()

@@ -1,0 +1,10 @@
+"""An alignment as a person sees it: picture, page, table. Computes none.
+
+Nothing is shown and no display is needed: pictures are ``matplotlib.figure.Figure`` objects, pages are texts.
+"""
+
+from bertscore_tm.views.alignment import Alignment, as_alignment
+from bertscore_tm.views.figures import require_matplotlib
+from bertscore_tm.views.heatmap import draw_alignment
+
+__all__ = ["Alignment", "as_alignment", "draw_alignment", "require_matplotlib"]

@@ -1,0 +1,27 @@
+"""The page of one alignment."""
+
+import pytest
+
+from bertscore_tm import FrozenEncoder, align
+from tests.support.pictures import Page
+from tests.support.report_pages import EVIL, read_data
+
+
+def test_a_page_shows_tokens_and_shares(minilm, tmp_path):
+    table = tmp_path / "mine.csv"
+    table.write_text("LAYER,P,R,F\n" + "".join(f"{layer},.3{layer},.4{layer},.36\n" for layer in range(7)))
+    alignment = align("a cat sleeps", "the kitten is sleeping", FrozenEncoder(minilm, num_layers=5), rescale=table)
+    page = alignment.to_html()
+    data = read_data(page)
+    assert data["settings"] == alignment.settings
+    assert (data["candidate"], data["reference"]) == ("a cat sleeps", "the kitten is sleeping")
+    assert data["scores"] == [round(alignment.precision, 4), round(alignment.recall, 4), round(alignment.f1, 4)]
+    for side, score in zip(data["alignment"]["sides"], data["scores"], strict=False):
+        assert sum(side["shares"]) + side["special"] == pytest.approx(score, abs=5e-4)
+    assert Page(alignment._repr_html_()).tags[0][1]["srcdoc"] == page
+
+
+def test_a_text_is_not_markup(encoder):
+    tags = Page(align(EVIL, "a cat", encoder).to_html()).tags
+    assert [tag for tag, _ in tags].count("script") == 2
+    assert "img" not in dict(tags)
