@@ -63,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     model, tokenizer = load_generator(corpus.train)
     collate = Collate(tokenizer)
     held_out = corpus.validation[:32]
-    references = [pair.summary for _, pair in held_out]
     encoder = FrozenEncoder(get_model_path(), num_layers=5)  # shared by the loss and the metric
     # The generator has another vocabulary than the encoder; its bridge is checked on texts of the task.
     texts = [pair.summary for _, pair in corpus.train[:200]]
@@ -75,10 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         batch = collate(rows)
         return {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
 
+    def decode(rows: Any) -> list[str]:
+        ids = torch.as_tensor(rows)
+        texts: list[str] = tokenizer.batch_decode(ids.where(ids >= 0, tokenizer.pad_token_id), skip_special_tokens=True)
+        return texts
+
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        ids = torch.as_tensor(prediction.predictions)
-        texts = tokenizer.batch_decode(ids.where(ids >= 0, tokenizer.pad_token_id), skip_special_tokens=True)
-        scores = metric(texts, references)
+        # Each text is compared with its own labels, in whatever order the Trainer evaluates, and of whichever set.
+        scores = metric(decode(prediction.predictions), decode(prediction.label_ids))
         metric.reset()
         return {name: score.item() for name, score in scores.items()}
 

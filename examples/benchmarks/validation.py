@@ -18,7 +18,7 @@ from examples.benchmarks.loss import PLAIN, TrainingStep
 from examples.benchmarks.package import load_encoders, make_callback, make_metric
 from examples.benchmarks.peers import make_torchmetrics_metric, silence
 from examples.benchmarks.processes import run_fresh
-from examples.benchmarks.random_models import T5_SMALL, train_tokenizer
+from examples.benchmarks.random_models import T5_SMALL, Shape, train_tokenizer
 from examples.benchmarks.rounds import Figure, in_turn, ratios
 from examples.benchmarks.texts import Options, distinct_pairs, flat_texts
 
@@ -26,6 +26,8 @@ _PAIRS, _BATCH_SIZE = 1_000, 16
 # torchmetrics' metric pads every text to this length, which few sentences exceed.
 _MAX_LENGTH = 128
 _PEER = "torchmetrics"
+# Shape of the generator whose decoding is compared with its training.
+GENERATOR = T5_SMALL
 # Speed-up to reach: with AVX512, and with less.
 _TARGETS = {"callback, float32": (2.2, 1.5), "metric, float32": (2.2, 1.3)}
 
@@ -95,8 +97,8 @@ def measure(options: Options) -> list[Figure]:
         target = None if targets is None else targets[0 if has_avx512 else 1]
         what = f"validation of {len(pairs):,} pairs: {kind}, faster than torchmetrics"
         figures.append(Figure(what, ratios(seconds[_PEER], seconds[kind]), "times", target))
-    steps = run_fresh(_training_times, options)
-    what = f"{T5_SMALL.name}: decoding and scoring {_BATCH_SIZE} texts, by a training step with as many"
+    steps = run_fresh(_training_times, options, GENERATOR)
+    what = f"{GENERATOR.name}: decoding and scoring {_BATCH_SIZE} texts, by a training step with as many"
     return [*figures, Figure(what, ratios(steps["validation"], steps["training"]), "times")]
 
 
@@ -136,11 +138,11 @@ def _times(options: Options, pairs: list[tuple[str, str]]) -> dict[str, list[flo
     return in_turn(functions, options.rounds)
 
 
-def _training_times(options: Options) -> dict[str, list[float]]:
+def _training_times(options: Options, shape: Shape) -> dict[str, list[float]]:
     torch.set_num_threads(options.threads)
     texts = flat_texts(options.texts)
-    tokenizer = train_tokenizer(T5_SMALL, texts, options.model)
-    step = TrainingStep(T5_SMALL, tokenizer, replace(options, pairs=_BATCH_SIZE), torch.device("cpu"), PLAIN)
+    tokenizer = train_tokenizer(shape, texts, options.model)
+    step = TrainingStep(shape, tokenizer, replace(options, pairs=_BATCH_SIZE), torch.device("cpu"), PLAIN)
     metric = make_metric(load_encoders(options.model, options.num_layers, max_length=_MAX_LENGTH)["float32"])
 
     def validate() -> None:

@@ -100,7 +100,8 @@ def test_scoring(scored, minilm):
         assert min(scored[f"3 pairs like the paper's: {name}"].values) > 0
 
 
-def test_validation(options):
+def test_validation(options, monkeypatch):
+    monkeypatch.setattr(validation, "GENERATOR", replace(T5_SMALL, **TINY))
     found = by_name(validation.measure(replace(options, pairs=6)))
     what = "validation of 6 pairs: {}, faster than torchmetrics"
     dtypes = [*load_encoders(options.model, 1)]

@@ -142,13 +142,21 @@ def test_loss_programs_train_with_the_loss_and_score(name, corpus, recording, gr
     assert any((a - b).abs().max() > 1e-5 for a, b in zip(models[0].parameters(), models[1], strict=True))
 
 
-def test_trainer_program_trains_with_the_loss_and_scores(corpus, recording, gradients, check_f1, monkeypatch, tmp_path):
+def test_trainer_program_trains_with_the_loss_and_scores(
+    corpus, recording, gradients, check_f1, minilm, monkeypatch, tmp_path
+):
     found, chosen_by = gradients(trainer_program), []
     select = BERTScore.for_selection
     monkeypatch.setattr(recording, "for_selection", lambda self: chosen_by.append(select(self)) or chosen_by[0])
     monkeypatch.setattr(trainer_program, "BERTScore", recording)
     figures = trainer_program.main(["--steps", "2", "--output", str(tmp_path)])
-    check_f1(figures["f1"], summaries(corpus.validation[:32]))
+    references = recording.texts()[1]
+    check_f1(figures["f1"], references)
+    # References are decoded labels, with at most as many tokens.
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    rows, expected = (tokenizer(texts)["input_ids"] for texts in (references, summaries(corpus.validation[:32])))
+    assert all(row[:-1] == other[: len(row) - 1] for row, other in zip(rows, expected, strict=True))
+    assert sum(map(list.__eq__, rows, expected)) > 24
     assert found == [1.0, 1.0]
     assert len(chosen_by) == 1
     assert list(tmp_path.glob("checkpoint-*"))

@@ -1,0 +1,87 @@
+"""The page's metrics of Hugging Face's Trainer: each text meets its own references, in every order and of every set."""
+
+import pytest
+import torch
+from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from tests.support.markdown_blocks import ROOT, blocks
+
+VALIDATION = ["a cat sat on the mat", "it rains", "the bank of the river is green", "stocks fell"]
+TEST = ["two dogs ran across the wide field", "snow", "the train to the coast is late again today"]
+
+
+class Copier(EncoderDecoderModel):
+    """A perfect system for labels that are the inputs."""
+
+    def generate(self, input_ids, **options):
+        return input_ids
+
+
+@pytest.fixture(scope="module")
+def page():
+    names = {"__name__": "page"}
+    for block in blocks(ROOT / "examples" / "hugging_face_trainer.md"):
+        if block.language == "python":
+            block.run(names)
+    return names
+
+
+@pytest.fixture
+def make_trainer(page, tmp_path):
+    """Return a function that makes a Trainer of a perfect system, and one that makes its rows."""
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = Copier(EncoderDecoderConfig.from_encoder_decoder_configs(BertConfig(**size), BertConfig(**size)))
+    tokenizer = page["tokenizer"]
+    for config in (model.config, model.generation_config):
+        config.decoder_start_token_id, config.pad_token_id = tokenizer.cls_token_id, tokenizer.pad_token_id
+
+    def collate(rows):
+        batch = dict(tokenizer.pad([{"input_ids": row["input_ids"]} for row in rows], return_tensors="pt"))
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        if "index" in rows[0]:
+            batch["index"] = torch.tensor([row["index"] for row in rows])
+        return batch
+
+    def make(trainer_class, compute_metrics, strategy, rows):
+        arguments = Seq2SeqTrainingArguments(
+            str(tmp_path),
+            predict_with_generate=True,
+            generation_max_length=16,
+            per_device_eval_batch_size=2,
+            train_sampling_strategy=strategy,
+            remove_unused_columns=False,
+            use_cpu=True,
+            report_to=[],
+        )
+        return trainer_class(
+            model, arguments, data_collator=collate, eval_dataset=rows, compute_metrics=compute_metrics
+        )
+
+    return make
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_a_perfect_system_scores_1(is_indexed, strategy, page, make_trainer):
+    def rows(texts, first):
+        ids = page["tokenizer"](texts)["input_ids"]
+        return [{"input_ids": row, **({"index": first + i} if is_indexed else {})} for i, row in enumerate(ids)]
+
+    references = {i: ["other words", text][::-1] for i, text in enumerate([*VALIDATION, *TEST])}
+    page["references"] = references
+    kinds = (page["IndexedTrainer"], page["compute_metrics_of_references"])
+    trainer_class, compute_metrics = kinds if is_indexed else (Seq2SeqTrainer, page["compute_metrics"])
+    trainer = make_trainer(trainer_class, compute_metrics, strategy, rows(VALIDATION, 0))
+    assert trainer.evaluate()["eval_f1"] == 1
+    assert trainer.predict(rows(TEST, len(VALIDATION))).metrics["test_f1"] == 1
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_rows_of_another_set_are_refused(page, make_trainer):
+    page["references"] = {i: [text] for i, text in enumerate(VALIDATION)}
+    ids = page["tokenizer"](TEST)["input_ids"]
+    rows = [{"input_ids": row, "index": i} for i, row in enumerate(ids)]
+    trainer = make_trainer(page["IndexedTrainer"], page["compute_metrics_of_references"], "random", rows)
+    with pytest.raises(ValueError, match="row 0: the labels are 'two dogs ran across the wide field', but"):
+        trainer.evaluate()
