@@ -6,7 +6,7 @@ Soft tokens are texts as input embeddings rather than ids.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,28 +46,22 @@ class OutputVocabulary:
     Args:
         table: input embedding of each of the generator's tokens, shape (vocabulary, width).
         weights: weight of each token, shape (vocabulary,); ``None`` where all weigh 1.
+        columns: the table and the weights, whose expectations one product computes, shape (vocabulary, columns).
         excluded_ids: tokens that get no probability.
         encoder_ids: the encoder's id of each token, shape (vocabulary,), int64; ``None`` where a token has several.
-
-    Attributes:
-        columns: the table and the weights, whose expectations one product computes, shape (vocabulary, columns).
+        encoder_weights: weight of each of the encoder's tokens, shape (encoder's vocabulary,).
     """
 
     table: Tensor
     weights: Tensor | None
+    columns: Tensor
     excluded_ids: Sequence[int]
-    encoder_ids: Tensor | None = None
-    columns: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        columns = self.table
-        if self.weights is not None:
-            columns = torch.cat([columns, self.weights[:, None].to(columns.dtype)], dim=1)
-        object.__setattr__(self, "columns", columns)
+    encoder_ids: Tensor | None
+    encoder_weights: Tensor
 
 
 class GeneratorVocabulary:
-    """What the loss looks up about the generator's tokens, kept per device.
+    """The generator's tokens as the encoder sees them, kept per device.
 
     Args:
         encoder: the encoder that compares.
@@ -84,10 +78,10 @@ class GeneratorVocabulary:
         self.control_ids, self.end_ids = tokens.control_ids, tokens.end_ids
         self._encoder, self._bridge, self._weights = encoder, bridge, weights
         # Keyed by the device's name, as torch.compile cannot look up devices.
-        self._loaded: dict[str, tuple[OutputVocabulary, Tensor]] = {}
+        self._loaded: dict[str, OutputVocabulary] = {}
 
-    def load(self, device: torch.device) -> tuple[OutputVocabulary, Tensor]:
-        """Return the generator's tokens on a device, and the weights of the encoder's tokens, shape (vocabulary,)."""
+    def load(self, device: torch.device) -> OutputVocabulary:
+        """Return the generator's tokens on a device."""
         name = str(device)
         self._load_once(name)
         return self._loaded[name]
@@ -103,17 +97,21 @@ class GeneratorVocabulary:
         with torch.inference_mode(False), torch.no_grad():
             encoder_weights = self._weights.to(device).table
             weights = None if self._weights.is_uniform else encoder_weights
-            table = encoder.embedding_table(device)
+            columns = table = encoder.embedding_table(device)
             encoder_ids: Tensor | None = torch.arange(len(table), device=device)
             if self._bridge is not None:
                 encoder_ids = self._bridge.encoder_ids(device)
                 bridged = self._bridge.embedding_table(device)
                 # Equal vocabularies share one table.
                 if bridged.data_ptr() != table.data_ptr():
-                    table, weights = bridged, self._bridge.average_weights(encoder_weights)
+                    columns = table = bridged
+                    weights = self._bridge.average_weights(encoder_weights)
             if weights is not None:
                 weights = weights[: len(table)].to(torch.promote_types(torch.float32, table.dtype))
-            self._loaded[name] = OutputVocabulary(table, weights, self.control_ids, encoder_ids), encoder_weights
+                columns = torch.cat([table, weights[:, None].to(table.dtype)], dim=1)  # (vocabulary, width + 1)
+            self._loaded[name] = OutputVocabulary(
+                table, weights, columns, self.control_ids, encoder_ids, encoder_weights
+            )
         return True
 
     def require_size(self, size: int, expected: int, subject: str) -> int:
@@ -274,26 +272,19 @@ class EncodedTokens:
     """Encoded candidates or references of a batch.
 
     Args:
-        vectors: unit vectors, shape (batch, positions, width).
-        mask: positions that can be matched, special tokens included unless the encoder excludes them, shape (batch,
-            positions), bool.
-        weights: token weight of each position, 0 for padding, shape (batch, positions).
+        vectors: unit vectors, shape (batch, tokens, width).
+        mass: tokens that can be matched, special ones included unless the encoder excludes them, and their weights.
         has_content: rows with a content token, shape (batch,), bool.
     """
 
     vectors: Tensor
-    mask: Tensor
-    weights: Tensor
+    mass: TokenMass
     has_content: Tensor
-
-    @property
-    def mass(self) -> TokenMass:
-        """Mask and weights of the tokens, as a matching takes them."""
-        return TokenMass(self.mask, self.weights)
 
     def select(self, rows: Tensor) -> EncodedTokens:
         """Return some rows, which may repeat, by their indices."""
-        return EncodedTokens(self.vectors[rows], self.mask[rows], self.weights[rows], self.has_content[rows])
+        mass = TokenMass(self.mass.mask[rows], self.mass.weights[rows])
+        return EncodedTokens(self.vectors[rows], mass, self.has_content[rows])
 
 
 def encode_soft_tokens(
@@ -313,47 +304,49 @@ def encode_soft_tokens(
     Raises:
         ValueError: a row is too long for the encoder.
     """
-    embeddings, content = tokens.embeddings, tokens.content
+    embeddings, content, tokenizer = tokens.embeddings, tokens.content, encoder.tokenizer
     device, dtype = embeddings.device, embeddings.dtype
-    before, after = encoder.tokenizer.special_affixes
-    special_ids = [*before, *after]
-    special = encoder.embedding_table(device)[special_ids].to(dtype)
-    if encoder_weights is None:
-        unweighted = encoder.tokenizer.unweighted_ids
-        of_special = torch.tensor([float(i not in unweighted) for i in special_ids], dtype=dtype, device=device)
+    before, after = tokenizer.special_affixes
+    num_before, special_ids = len(before), [*before, *after]
+    special = encoder.embedding_table(device)[special_ids].to(dtype)  # (special, width)
+    if tokenizer.exclude_special_tokens:
+        special_weights = torch.zeros(len(special_ids), dtype=dtype, device=device)
+    elif encoder_weights is None:
+        weighted = [float(token not in tokenizer.unweighted_ids) for token in special_ids]
+        special_weights = torch.tensor(weighted, dtype=dtype, device=device)
     else:
-        of_special = encoder_weights.to(device)[special_ids].to(dtype)
-    if excludes_special := encoder.tokenizer.exclude_special_tokens:
-        of_special = torch.zeros_like(of_special)
+        special_weights = encoder_weights.to(device)[special_ids].to(dtype)
 
-    lengths = content.sum(1, keepdim=True)
+    lengths = content.sum(1, keepdim=True)  # (batch, 1)
     # Content moves to the left, over holes and left padding.
-    order = (~content).long().argsort(dim=1, stable=True)
-    limit = encoder.tokenizer.max_length
+    order = (~content).long().argsort(dim=1, stable=True)  # (batch, positions)
+    limit = tokenizer.max_length
     # On an accelerator, the longest row is waited for only if it may be too long.
     if (device.type == "cpu" and is_eager()) or (limit is not None and content.shape[1] + len(special_ids) > limit):
         longest = int(lengths.max())
         require_fitting(longest, encoder)
         order = order[:, : max(longest, 1)]
     batch, positions = order.shape
-    own = embeddings.gather(1, order[..., None].expand(-1, -1, embeddings.shape[-1]))
+    is_padding = torch.arange(positions, device=device) >= lengths  # (batch, positions)
     weights = torch.ones_like(embeddings[..., 0]) if tokens.weights is None else tokens.weights.to(dtype)
-    weights = weights.gather(1, order)
+    weights = weights.gather(1, order).masked_fill(is_padding, 0.0)
+    inputs = embeddings.gather(1, order[..., None].expand(-1, -1, embeddings.shape[-1]))  # (batch, positions, width)
+    inputs = inputs.masked_fill(is_padding[..., None], 0.0)
 
-    # Rows are gathered from the special tokens, an empty place for padding, and the row's own positions.
-    padding = embeddings.new_zeros(batch, 1, embeddings.shape[-1])
-    bank = torch.cat([special.expand(batch, -1, -1), padding, own], dim=1)
-    weight_bank = torch.cat([of_special.expand(batch, -1), padding[..., 0], weights], dim=1)
-    within = torch.arange(len(special_ids) + positions, device=device).expand(batch, -1) - len(before)
-    source = torch.full_like(within, len(special_ids))
-    source = torch.where(within < 0, within + len(before), source)
-    source = torch.where((within >= 0) & (within < lengths), len(special_ids) + 1 + within, source)
-    keys = within < lengths + len(after)
-    source = torch.where((within >= lengths) & keys, len(before) + within - lengths, source)
-    inputs = bank.gather(1, source[..., None].expand(-1, -1, bank.shape[-1]))
-    row_weights = weight_bank.gather(1, source)
-    matched = (within >= 0) & (within < lengths) if excludes_special else keys
-    return EncodedTokens(encoder.encode_soft(inputs, keys)[0], matched, row_weights, lengths.squeeze(1) > 0)
+    # Special tokens after the text are written to its end.
+    ends = num_before + lengths + torch.arange(len(after), device=device)  # (batch, after)
+    place = torch.arange(num_before + positions + len(after), device=device)  # (tokens,)
+    row_weights = torch.cat(
+        [special_weights[:num_before].expand(batch, -1), weights, torch.zeros_like(ends, dtype=dtype)], 1
+    )
+    row_weights = row_weights.scatter(1, ends, special_weights[num_before:].expand(batch, -1))  # (batch, tokens)
+    tail = inputs.new_zeros(batch, len(after), inputs.shape[-1])
+    rows = torch.cat([special[:num_before].expand(batch, -1, -1), inputs, tail], dim=1)  # (batch, tokens, width)
+    rows = rows.scatter(1, ends[..., None].expand_as(tail), special[num_before:].expand_as(tail))
+    keys = place < num_before + lengths + len(after)  # (batch, tokens)
+    is_text = (place >= num_before) & (place < num_before + lengths)
+    mass = TokenMass(is_text if tokenizer.exclude_special_tokens else keys, row_weights)
+    return EncodedTokens(encoder.encode_soft(rows, keys)[0], mass, lengths.squeeze(1) > 0)
 
 
 def require_fitting(longest: int, encoder: FrozenEncoder) -> None:
@@ -363,5 +356,5 @@ def require_fitting(longest: int, encoder: FrozenEncoder) -> None:
         raise ValueError(
             f"a row has {longest} tokens, but the encoder {encoder.name!r} takes {limit - num_special} and its special "
             f"tokens: tokenize the labels with truncation=True and max_length={limit - num_special} (with texts as "
-            f"target, end the mask there), see 'Length' in examples/loss.md"
+            f"target, end the mask there)"
         )

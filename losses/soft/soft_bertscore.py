@@ -26,6 +26,7 @@ from bertscore_tm.losses.soft.matching import (
 from bertscore_tm.losses.soft.output_layer import read_output_layer, require_equal_logits
 from bertscore_tm.losses.soft.predictions import (
     GeneratorVocabulary,
+    OutputVocabulary,
     SoftTokens,
     encode_soft_tokens,
     find_likeliest,
@@ -40,8 +41,6 @@ from bertscore_tm.losses.soft.targets import (
     list_references,
     locate_label_content,
     require_batch,
-    require_ids,
-    require_labels,
     warn_if_misaligned,
 )
 from bertscore_tm.scoring.messages import describe_truncation
@@ -204,27 +203,21 @@ class SoftBERTScoreLoss(nn.Module):
                 or a row is too long for the encoder.
         """
         require_batch("logits", logits, "vocabulary")
-        vocabulary, encoder_weights = self._vocabulary.load(logits.device)
+        vocabulary = self._vocabulary.load(logits.device)
         size = self._vocabulary.require_size(logits.shape[-1], len(vocabulary.table), "logits have")
         if size < logits.shape[-1]:
             # Only where needed: the gradient of a slice allocates a tensor as large as the whole.
             logits = logits[..., :size]
-        content, included, references = self._locate_content(logits.shape[:2], target, mask, logits.device)
+        content, included, references = self._read_target(target, mask, logits)
         if not self._has_checked_logits and not torch.compiler.is_compiling():
             self._has_checked_logits = True
             warn_if_misaligned(logits, target, content, self.ignore_index, vocabulary.excluded_ids)
         with torch.autocast(device_type=logits.device.type, enabled=False):
-            predictions = predict_from_logits(
-                logits,
-                content,
-                vocabulary,
-                self._relax,
-                self.temperature,
-            )
-        flat = logits.detach().flatten(0, 1)
-        return self._score(
-            predictions, included, references, encoder_weights, lambda rows: flat[rows], return_components
-        )
+            tokens = predict_from_logits(logits, content, vocabulary, self._relax, self.temperature)
+            if self.bridge is not None and self.bridge.mode == "expand":
+                flat = logits.detach().flatten(0, 1)  # (batch * positions, vocabulary)
+                tokens = self._to_pieces(self.bridge, tokens, lambda rows: flat[rows], vocabulary)
+            return self._score(tokens, references, included, return_components)
 
     def forward_hidden(
         self,
@@ -273,37 +266,29 @@ class SoftBERTScoreLoss(nn.Module):
                 f"logits to forward"
             )
         require_batch("hidden", hidden, "features")
-        layer = read_output_layer(lm_head)
-        vocabulary, encoder_weights = self._vocabulary.load(hidden.device)
+        if return_cross_entropy and not isinstance(target, Tensor):
+            raise TypeError(
+                f"return_cross_entropy=True needs labels as the target, got a {type(target).__name__}: pass the "
+                f"labels, or compute the cross-entropy separately"
+            )
+        layer, vocabulary = read_output_layer(lm_head), self._vocabulary.load(hidden.device)
         size = self._vocabulary.require_size(len(layer.weight), len(vocabulary.table), "lm_head has")
-        content, included, references = self._locate_content(hidden.shape[:2], target, mask, hidden.device)
-        labels: Tensor | None = None
-        if return_cross_entropy:
-            if not isinstance(target, Tensor):
-                raise TypeError(
-                    f"return_cross_entropy=True needs labels as the target, got a {type(target).__name__}: pass the "
-                    f"labels, or compute the cross-entropy separately"
-                )
-            labels = target
+        content, included, references = self._read_target(target, mask, hidden)
+        labels = target if return_cross_entropy and isinstance(target, Tensor) else None
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             if not self._has_checked_output and not torch.compiler.is_compiling():
                 require_equal_logits(lm_head, layer, hidden[content][:_CHECKED_POSITIONS])
                 self._has_checked_output = True
-            predictions, cross_entropy = predict_from_hidden(
+            tokens, cross_entropy = predict_from_hidden(
                 hidden, content, layer, vocabulary, self.temperature, labels=labels, ignore_index=self.ignore_index
             )
-        flat = hidden.flatten(0, 1)  # (batch * positions, features)
-        found = self._score(
-            predictions,
-            included,
-            references,
-            encoder_weights,
-            lambda rows: layer.logits(flat[rows], size),
-            return_components,
-        )
+            if self.bridge is not None and self.bridge.mode == "expand":
+                flat = hidden.flatten(0, 1)  # (batch * positions, features)
+                tokens = self._to_pieces(self.bridge, tokens, lambda rows: layer.logits(flat[rows], size), vocabulary)
+            result = self._score(tokens, references, included, return_components)
         if cross_entropy is None:
-            return found
-        return (found[0], cross_entropy, found[1]) if isinstance(found, tuple) else (found, cross_entropy)
+            return result
+        return (result[0], cross_entropy, result[1]) if isinstance(result, tuple) else (result, cross_entropy)
 
     def encode_references(
         self, target: Sequence[str] | Sequence[Sequence[str]], device: torch.device | str = "cpu"
@@ -339,52 +324,11 @@ class SoftBERTScoreLoss(nn.Module):
             f"idf={str(self.weights.source)!r}, reduction={self.reduction!r}{bridge}"
         )
 
-    def _score(
-        self,
-        tokens: SoftTokens,
-        included: Tensor | None,
-        references: EncodedReferences,
-        encoder_weights: Tensor,
-        logits: Callable[[slice | Tensor], Tensor],
-        return_components: bool,
-    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """Compare soft tokens with references; ``logits`` returns those of some positions, for the bridge."""
-        content = tokens.content
-        if self.bridge is not None and self.bridge.mode == "expand":
-            pieces = None if self.weights.is_uniform else encoder_weights
-            likeliest = find_likeliest(logits, content, self._vocabulary.control_ids)
-            tokens = self.bridge.to_soft_tokens(tokens.embeddings, likeliest, content, tokens.weights, pieces)
-        with torch.autocast(device_type=content.device.type, enabled=False):
-            candidate, reference = encode_soft_tokens(tokens, self.encoder, encoder_weights), references.tokens
-            if references.items is not None:
-                candidate = candidate.select(references.items)
-            similarities = cosine_similarities(candidate.vectors, reference.vectors)
-            has_content = candidate.has_content & reference.has_content
-
-            def scores(matching: Matching) -> dict[str, Tensor]:
-                of_pairs = soft_precision_recall_f1(
-                    similarities, candidate.mass, reference.mass, matching, self.matching_temperature
-                )
-                items, count = references.items, references.num_items
-                return {
-                    name: reduce_references(torch.where(has_content, score, 0.0), items, count, self.references_reduce)
-                    for name, score in of_pairs.items()
-                }
-
-            soft = scores(self._match)
-            loss = reduce_batch(1 - soft[self.component], self.reduction, included)
-            if not return_components:
-                return loss
-            with torch.no_grad():
-                components = soft | {
-                    f"teacher_forced_{name}": score for name, score in scores(TOKENWISE_MATCHINGS["max"]).items()
-                }
-        return loss, {name: reduce_batch(x.detach(), self.reduction, included) for name, x in components.items()}
-
-    def _locate_content(
-        self, shape: torch.Size, target: Target, mask: Tensor | None, device: torch.device
+    def _read_target(
+        self, target: Target, mask: Tensor | None, predictions: Tensor
     ) -> tuple[Tensor, Tensor | None, EncodedReferences]:
         """Return which predicted positions are content, the rows to include (``None``: all) and their references."""
+        shape, device = predictions.shape[:2], predictions.device
         if mask is not None and mask.shape != shape:
             raise ValueError(f"mask must have the shape {tuple(shape)} of the predictions, got {tuple(mask.shape)}")
         allowed = torch.ones(shape, dtype=torch.bool, device=device) if mask is None else mask.bool()
@@ -394,18 +338,52 @@ class SoftBERTScoreLoss(nn.Module):
             return allowed, None, target
         if not isinstance(target, Tensor):
             return allowed, None, self.encode_references(list_references(target, shape[0]), device)
-        require_labels(target, shape)
-        control_ids, end_ids = self._vocabulary.control_ids, self._vocabulary.end_ids
-        content = locate_label_content(target, allowed, self.ignore_index, control_ids, end_ids)
-        vocabulary, encoder_weights = self._vocabulary.load(device)
-        require_ids(target, content, len(vocabulary.table), self.ignore_index)
+        vocabulary = self._vocabulary.load(device)
+        size = len(vocabulary.table)
+        content = locate_label_content(target, allowed, self._vocabulary, size, self.ignore_index)
         if self.bridge is not None and self.bridge.mode != "identity":
             rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
             return content, content.any(1), self.encode_references(self.bridge.decode(rows), device)
-        references = encode_reference_labels(
-            target, content, vocabulary, self.encoder, encoder_weights, self.cache_bytes
-        )
+        references = encode_reference_labels(target, content, vocabulary, self.encoder, self.cache_bytes)
         return content, content.any(1), references
+
+    def _to_pieces(
+        self,
+        bridge: VocabularyBridge,
+        tokens: SoftTokens,
+        logits: Callable[[slice | Tensor], Tensor],
+        vocabulary: OutputVocabulary,
+    ) -> SoftTokens:
+        """Expand soft tokens through the bridge; ``logits`` returns those of some of the flattened positions."""
+        likeliest = find_likeliest(logits, tokens.content, vocabulary.excluded_ids)
+        pieces = None if self.weights.is_uniform else vocabulary.encoder_weights
+        return bridge.to_soft_tokens(tokens.embeddings, likeliest, tokens.content, tokens.weights, pieces)
+
+    def _score(
+        self, tokens: SoftTokens, references: EncodedReferences, included: Tensor | None, return_components: bool
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Compare soft tokens with references."""
+        encoder_weights = self._vocabulary.load(tokens.content.device).encoder_weights
+        candidate, reference = encode_soft_tokens(tokens, self.encoder, encoder_weights), references.tokens
+        if references.items is not None:
+            candidate = candidate.select(references.items)
+        similarities = cosine_similarities(candidate.vectors, reference.vectors)  # (references, tokens, tokens)
+        has_content = candidate.has_content & reference.has_content
+        matchings = {"": self._match} | ({"teacher_forced_": TOKENWISE_MATCHINGS["max"]} if return_components else {})
+        scores: dict[str, Tensor] = {}
+        for prefix, matching in matchings.items():
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not prefix):
+                of_pairs = soft_precision_recall_f1(
+                    similarities, candidate.mass, reference.mass, matching, self.matching_temperature
+                )
+            for name, of_pair in of_pairs.items():
+                score = torch.where(has_content, of_pair, 0.0)
+                score = reduce_references(score, references.items, references.num_items, self.references_reduce)
+                scores[prefix + name] = score  # (batch,)
+        loss = reduce_batch(1 - scores[self.component], self.reduction, included)
+        if not return_components:
+            return loss
+        return loss, {name: reduce_batch(score.detach(), self.reduction, included) for name, score in scores.items()}
 
 
 def _complete_weights(encoder: FrozenEncoder, idf: Idf) -> TokenWeights:

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TokenizedTexts
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
+    GeneratorVocabulary,
     OutputVocabulary,
     SoftTokens,
     encode_soft_tokens,
@@ -33,8 +35,6 @@ __all__ = [
     "list_references",
     "locate_label_content",
     "require_batch",
-    "require_ids",
-    "require_labels",
     "warn_if_misaligned",
 ]
 
@@ -100,51 +100,37 @@ def encode_reference_texts(
     tokens = _pad(encoded.vectors, [encoded.indices[text] for text in texts], weights, device)
     items = None
     if len(texts) != len(references):
-        counts = torch.tensor([len(several) for several in references], device="cpu")
-        items = torch.arange(len(references), device="cpu").repeat_interleave(counts).to(device)
+        counts = torch.tensor([len(of_item) for of_item in references], device="cpu")
+        items = torch.arange(len(references), device="cpu").repeat_interleave(counts).to(device)  # (references,)
     return EncodedReferences(tokens, items, len(references), encoded.vectors.num_truncated)
 
 
 def encode_reference_labels(
-    labels: Tensor,
-    content: Tensor,
-    vocabulary: OutputVocabulary,
-    encoder: FrozenEncoder,
-    encoder_weights: Tensor,
-    cache_bytes: int = 0,
+    labels: Tensor, content: Tensor, vocabulary: OutputVocabulary, encoder: FrozenEncoder, cache_bytes: int = 0
 ) -> EncodedReferences:
     """Encode the references of a batch from labels, one per item.
 
-    The cache is used on the CPU only, as labels on an accelerator would have to be waited for.
+    On the CPU they are encoded as texts are: each distinct row once, without padding, and cached. Labels on an
+    accelerator would have to be waited for.
     """
-    if labels.device.type == "cpu" and is_eager() and vocabulary.encoder_ids is not None:
-        return _encode_rows(labels, content, vocabulary.encoder_ids, encoder, encoder_weights, cache_bytes)
-    ids = labels.long().masked_fill(~content, 0)
-    with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
-        weights = None if vocabulary.weights is None else vocabulary.weights[ids]
-        soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
-        return EncodedReferences(encode_soft_tokens(soft, encoder, encoder_weights), None, len(labels))
-
-
-def _encode_rows(
-    labels: Tensor,
-    content: Tensor,
-    encoder_ids: Tensor,
-    encoder: FrozenEncoder,
-    encoder_weights: Tensor,
-    cache_bytes: int,
-) -> EncodedReferences:
-    """Encode labels as texts are encoded: each distinct row once, without padding, and cached."""
-    before, after = encoder.tokenizer.special_affixes
-    ids = torch.split(encoder_ids[labels[content].long()], content.sum(1).tolist())
-    rows = [(*before, *row.tolist(), *after) for row in ids]
-    require_fitting(max(map(len, ids)), encoder)
-    num_special = encoder.tokenizer.num_special_tokens
+    if labels.device.type != "cpu" or not is_eager() or vocabulary.encoder_ids is None:
+        ids = labels.long().masked_fill(~content, 0)
+        with torch.no_grad(), torch.autocast(device_type=labels.device.type, enabled=False):
+            weights = None if vocabulary.weights is None else vocabulary.weights[ids]
+            soft = SoftTokens(torch.nn.functional.embedding(ids, vocabulary.table), content, weights)
+            tokens = encode_soft_tokens(soft, encoder, vocabulary.encoder_weights)
+        return EncodedReferences(tokens, None, len(labels))
+    tokenizer, (before, after) = encoder.tokenizer, encoder.tokenizer.special_affixes
+    ids_of_rows = torch.split(vocabulary.encoder_ids[labels[content].long()], content.sum(1).tolist())
+    require_fitting(max(map(len, ids_of_rows)), encoder)
+    rows = [(*before, *ids.tolist(), *after) for ids in ids_of_rows]
 
     def encode(missing: list[tuple[int, ...]]) -> TokenVectors:
-        has_content, truncated = [len(row) > num_special for row in missing], [False] * len(missing)
-        texts = TokenizedTexts([[*row] for row in missing], has_content, truncated, encoder.tokenizer.num_excluded)
-        return encoder.encode(texts, labels.device)
+        has_content = [len(row) > tokenizer.num_special_tokens for row in missing]
+        tokenized = TokenizedTexts(
+            [[*row] for row in missing], has_content, [False] * len(missing), tokenizer.num_excluded
+        )
+        return encoder.encode(tokenized, labels.device)
 
     distinct = [*dict.fromkeys(rows)]
     if cache_bytes == 0:
@@ -152,20 +138,20 @@ def _encode_rows(
     else:
         distinct, vectors = encoder.cache(labels.device, of_losses=True).fetch(distinct, encode, cache_bytes)
     indices = {row: i for i, row in enumerate(distinct)}
-    tokens = _pad(vectors, [indices[row] for row in rows], encoder_weights, labels.device)
+    tokens = _pad(vectors, [indices[row] for row in rows], vocabulary.encoder_weights, labels.device)
     return EncodedReferences(tokens, None, len(labels))
 
 
-def _pad(vectors: TokenVectors, numbers: list[int], weights: Tensor, device: torch.device) -> EncodedTokens:
+def _pad(vectors: TokenVectors, indices: list[int], weights: Tensor, device: torch.device) -> EncodedTokens:
     """Put the vectors of some texts, which may repeat, into a padded batch."""
-    texts = torch.tensor(numbers, device="cpu")
-    index, mask = vectors.locate(texts)
+    texts = torch.tensor(indices, device="cpu")
+    index, mask = vectors.locate(texts)  # (texts, tokens)
     keys = mask.to(device)
-    padded = vectors.gather(index, keys)
+    padded = vectors.gather(index, keys)  # (1, texts, tokens, width)
     # Padding has the id that is appended, as there may be no other.
-    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]
-    of_ids = weights.to(device=device, dtype=padded.dtype)[ids.to(device)] * keys
-    return EncodedTokens(padded[0], keys, of_ids, vectors.has_content[texts].to(device))
+    ids = torch.nn.functional.pad(vectors.ids, (0, 1))[torch.where(mask, index, -1)]  # (texts, tokens)
+    token_weights = weights.to(device=device, dtype=padded.dtype)[ids.to(device)] * keys
+    return EncodedTokens(padded[0], TokenMass(keys, token_weights), vectors.has_content[texts].to(device))
 
 
 def require_batch(name: str, value: object, last: str) -> None:
@@ -181,24 +167,39 @@ def require_batch(name: str, value: object, last: str) -> None:
         )
 
 
-def require_labels(labels: Tensor, shape: torch.Size) -> None:
-    """Raise an error unless labels are token ids of the predictions' shape, (batch, positions)."""
+def locate_label_content(
+    labels: Tensor, allowed: Tensor, vocabulary: GeneratorVocabulary, vocab_size: int, ignore_index: int
+) -> Tensor:
+    """Return which positions of labels are content, none after the first end token, shape (batch, positions).
+
+    Args:
+        labels: token ids.
+        allowed: positions that the caller's mask allows, shape (batch, positions), bool.
+        vocabulary: names the special and end tokens.
+        vocab_size: number of tokens.
+        ignore_index: label of positions without content.
+
+    Raises:
+        TypeError: labels are not integers.
+        ValueError: they have another shape, or (checked on the CPU only) ids outside the vocabulary.
+    """
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise TypeError(f"target must hold token ids as integers, got {labels.dtype}: pass labels.long()")
-    if labels.shape != shape:
-        raise ValueError(f"target must have the shape {tuple(shape)} of the predictions, got {tuple(labels.shape)}")
-
-
-def require_ids(labels: Tensor, content: Tensor, vocab_size: int, ignore_index: int) -> None:
-    """Raise an error unless labels with content are ids of the vocabulary. Checked on the CPU only."""
+    if labels.shape != allowed.shape:
+        raise ValueError(
+            f"target must have the shape {tuple(allowed.shape)} of the predictions, got {tuple(labels.shape)}"
+        )
+    is_control = torch.isin(labels, torch.tensor(vocabulary.control_ids, device=labels.device))
+    is_end = torch.isin(labels, torch.tensor(vocabulary.end_ids, device=labels.device)) & allowed
+    content = allowed & (labels != ignore_index) & ~is_control & (is_end.cumsum(1) == 0)
     # Elsewhere the check would synchronize the device, and it would break a compiled graph.
-    if labels.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    if (content & ((labels < 0) | (labels >= vocab_size))).any():
+    checks = labels.device.type == "cpu" and not torch.compiler.is_compiling()
+    if checks and (content & ((labels < 0) | (labels >= vocab_size))).any():
         raise ValueError(
             f"target holds ids outside the vocabulary of {vocab_size}: mark positions without content with "
             f"ignore_index={ignore_index}"
         )
+    return content
 
 
 @torch.no_grad()
@@ -223,22 +224,13 @@ def warn_if_misaligned(
 
 def _warn_if_unshifted(logits: Tensor, labels: Tensor, ignore_index: int) -> None:
     """Warn if logits predict the next label rather than their own, as those of causal language models do."""
-    own, following = labels[:, :-1], labels[:, 1:]
-    differs = (own != ignore_index) & (following != ignore_index) & (own != following)
+    current, following = labels[:, :-1], labels[:, 1:]
+    differs = (current != ignore_index) & (following != ignore_index) & (current != following)
     likeliest, count = logits[:, :-1].argmax(-1), int(differs.sum())
-    num_own, num_following = (int((differs & (likeliest == each)).sum()) for each in (own, following))
+    num_current, num_following = (int((differs & (likeliest == ids)).sum()) for ids in (current, following))
     # A model that has learned nothing yet predicts neither.
-    if count >= _FEWEST_SHIFTED and num_following > max(2 * num_own, count // 5):
+    if count >= _FEWEST_SHIFTED and num_following > max(2 * num_current, count // 5):
         warn_user(
-            f"the logits predict the next label at {num_following} of {count} positions, and their own at {num_own}: "
+            f"the logits predict the next label at {num_following} of {count} positions, their own at {num_current}: "
             f"for a causal language model, pass logits[:, :-1] and labels[:, 1:]"
         )
-
-
-def locate_label_content(
-    labels: Tensor, allowed: Tensor, ignore_index: int, control_ids: Sequence[int], end_ids: Sequence[int]
-) -> Tensor:
-    """Return which positions of labels are content, shape (batch, positions): none after the first end token."""
-    control = torch.isin(labels, torch.tensor(control_ids, device=labels.device))
-    is_end = torch.isin(labels, torch.tensor(end_ids, device=labels.device)) & allowed
-    return allowed & (labels != ignore_index) & ~control & (is_end.cumsum(1) == 0)

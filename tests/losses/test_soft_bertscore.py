@@ -340,7 +340,7 @@ def test_long_rows_are_refused_and_long_padding_is_not(minilm, encoder, as_texts
     assert loss(z, *args).item() == pytest.approx(expected, abs=1e-6)
     too_long = torch.full((3, 20), IGNORE)
     too_long[1, 3:12] = 2054
-    message = r"9 tokens.* takes 8 and its special tokens: .* truncation=True and max_length=8 .* examples/loss.md"
+    message = r"9 tokens.* takes 8 and its special tokens: .* truncation=True and max_length=8 .* end the mask there"
     with pytest.raises(ValueError, match=message):
         loss(z, *((TEXTS, too_long != IGNORE) if as_texts else (too_long,)))
 
