@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.utilities.settings import require_choice
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["BERTScoreReward", "distinct_ngram_share"]
+__all__ = ["BERTScoreReward"]
 
 
 class BERTScoreReward:
@@ -151,7 +152,7 @@ class BERTScoreReward:
         rows = [i for i, texts in enumerate(reference_lists) if texts]
         texts = TextPairs(candidates, reference_lists).select(rows)
         scores = self._scores(texts)
-        scores = scores - (1 - self._guards(texts)) * scores.abs()
+        scores = scores - (1 - self._guard(texts)) * scores.abs()
         rewards: list[float | None] = [None] * len(candidates)
         for i, score in zip(rows, scores.tolist(), strict=True):
             rewards[i] = score
@@ -187,44 +188,45 @@ class BERTScoreReward:
         weights = self._weights.to(matched.counts.device)
         precision, recall, _ = precision_recall_f1(matched.pairs, weights.table)
         # Of each reference, before the reduction: the largest F1 may be one beside its pole.
-        found = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
-        of_references = torch.split(found[self.component][0].cpu(), list(counts))
+        scores = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
+        by_candidate = torch.split(scores[self.component][0].cpu(), list(counts))
         reduce = torch.Tensor.amax if self.references_reduce == "max" else torch.Tensor.mean
-        return torch.stack([reduce(scores) for scores in of_references])
+        return torch.stack([reduce(of_references) for of_references in by_candidate])
 
-    def _guards(self, texts: TextPairs) -> Tensor:
-        """Return the product of both guards, shape (candidates,)."""
-        guards = torch.ones(len(texts), dtype=torch.float32, device="cpu")
-        if len(texts) == 0 or (self.length_band is None and self.repeat_ngram_size is None):
-            return guards
-        tokens = self._tokens([*texts.candidates, *chain.from_iterable(texts.references)])
-        for i, (candidate, references) in enumerate(zip(texts.candidates, texts.references, strict=True)):
-            if self.length_band is not None:
-                lengths = [len(tokens[reference]) for reference in references]
-                guards[i] *= max(_length_guard(len(tokens[candidate]), length, self.length_band) for length in lengths)
-            if self.repeat_ngram_size is not None:
-                guards[i] *= distinct_ngram_share(tokens[candidate], self.repeat_ngram_size)
-        return guards
-
-    def _tokens(self, texts: Iterable[str]) -> dict[str, list[int]]:
-        """Return the token ids of whole texts, without special tokens."""
-        distinct = list(dict.fromkeys(texts))
-        tokenizer = self.encoder.tokenizer
-        encoded = tokenizer.tokenizer(
-            [tokenizer.prepare(text) for text in distinct], add_special_tokens=False, verbose=False
-        )
-        return dict(zip(distinct, encoded["input_ids"], strict=True))
+    def _guard(self, texts: TextPairs) -> Tensor:
+        """Return the product of the guards, shape (candidates,)."""
+        guards: list[Callable[[list[int], list[list[int]]], float]] = []
+        if self.length_band is not None:
+            guards.append(partial(guard_length, band=self.length_band))
+        if self.repeat_ngram_size is not None:
+            guards.append(partial(guard_repetition, size=self.repeat_ngram_size))
+        if not guards or len(texts) == 0:
+            return torch.ones(len(texts), dtype=torch.float32, device="cpu")
+        distinct, tokenizer = texts.distinct(), self.encoder.tokenizer
+        prepared = [tokenizer.prepare(text) for text in distinct]
+        ids = tokenizer.tokenizer(prepared, add_special_tokens=False, verbose=False)["input_ids"]
+        tokens: dict[str, list[int]] = dict(zip(distinct, ids, strict=True))
+        products = []
+        for candidate, references in zip(texts.candidates, texts.references, strict=True):
+            reference_tokens = [tokens[reference] for reference in references]
+            products.append(math.prod(guard(tokens[candidate], reference_tokens) for guard in guards))
+        return torch.tensor(products, dtype=torch.float32, device="cpu")
 
 
-def _length_guard(candidate: int, reference: int, band: tuple[float, float]) -> float:
-    # Without an upper limit, high is infinite or, for an empty reference, NaN: nothing exceeds it.
-    low, high = (ratio * reference for ratio in band)
-    if candidate < low:
-        return candidate / low
-    return high / candidate if candidate > high else 1.0
+def guard_length(candidate: list[int], references: list[list[int]], band: tuple[float, float]) -> float:
+    """Return 1 where the ratio of lengths lies in the band for one of the references, else less."""
+    guards = []
+    for reference in references:
+        # Without an upper limit, high is infinite or, for an empty reference, NaN: nothing exceeds it.
+        low, high = (ratio * len(reference) for ratio in band)
+        if len(candidate) < low:
+            guards.append(len(candidate) / low)
+        else:
+            guards.append(high / len(candidate) if len(candidate) > high else 1.0)
+    return max(guards)
 
 
-def distinct_ngram_share(tokens: Sequence[object], size: int) -> float:
+def guard_repetition(candidate: list[int], references: list[list[int]], size: int) -> float:
     """Return the share of distinct n-grams among all n-grams; 1 for texts shorter than n tokens."""
-    ngrams = [tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)]
+    ngrams = [tuple(candidate[i : i + size]) for i in range(len(candidate) - size + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else 1.0
