@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from bertscore_tm.core.onednn import FrozenLinear, can_use_onednn, linear, transposed_matmul
 from bertscore_tm.core.reductions import Reduction
 from bertscore_tm.losses.soft.relaxation import softmax_relaxation
-from bertscore_tm.utilities.settings import require_choice
+from bertscore_tm.utilities.settings import require_at_least, require_choice
 
 __all__ = ["expected_embedding", "linear_expected_embedding", "softmax_expectation"]
 
@@ -42,7 +43,7 @@ def expected_embedding(probabilities: Tensor, table: Tensor) -> Tensor:
         table = table.to(probabilities.dtype)
         if table.requires_grad or not can_use_onednn(probabilities, table):
             return probabilities @ table
-        rows = probabilities.reshape(-1, len(table))
+        rows = probabilities.reshape(-1, len(table))  # (positions, vocabulary)
         y: Tensor = FrozenLinear.apply(rows, table.t(), None, None)  # type: ignore[no-untyped-call]
         return y.view(*probabilities.shape[:-1], table.shape[1])
 
@@ -52,7 +53,7 @@ def softmax_expectation(
     table: Tensor,
     temperature: float = 1.0,
     excluded_ids: Sequence[int] = (),
-    kept: Tensor | None = None,
+    indices: Tensor | None = None,
     ignored: Tensor | None = None,
 ) -> Tensor:
     r"""Return :math:`y = \mathrm{softmax}(z / u)\, E` over content tokens.
@@ -65,18 +66,18 @@ def softmax_expectation(
         table: E, frozen, shape (vocabulary, width).
         temperature: u, above 0; below 1 sharpens, towards one-hot.
         excluded_ids: tokens that get no probability, such as special tokens.
-        kept: positions that are needed, as indices of the flattened positions, shape (kept,). The others are not
-            computed; y and its gradient are 0 there. Default: all.
+        indices: positions that are needed, among the flattened ones, shape (needed,). The others are not computed; y
+            and its gradient are 0 there. Default: all.
         ignored: positions whose logits may be anything, such as NaN, and count as 0, shape (positions,), bool; for an
             accelerator, which would have to wait for the indices of the others. Default: none.
 
     Returns:
         y, shape (..., width), float32 or float64.
     """
-    rows = logits.reshape(-1, logits.shape[-1])
-    y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids), kept, ignored)  # type: ignore[no-untyped-call]
-    if kept is not None:
-        y = y.new_zeros(len(rows), table.shape[1]).index_copy(0, kept, y)
+    rows = logits.reshape(-1, logits.shape[-1])  # (positions, vocabulary)
+    y: Tensor = _SoftmaxExpectation.apply(rows, table.detach(), temperature, list(excluded_ids), indices, ignored)  # type: ignore[no-untyped-call]
+    if indices is not None:
+        y = y.new_zeros(len(rows), table.shape[1]).index_copy(0, indices, y)  # (positions, width)
     return y.view(*logits.shape[:-1], table.shape[1])
 
 
@@ -175,8 +176,12 @@ def linear_expected_embedding(
         >>> round(cross_entropy.item(), 4)  # log(3)
         1.0986
     """
-    _check(input, linear_weight, table, target, linear_bias, reduction, ignore_index, chunk_size)
-    vocab_size = len(linear_weight)
+    _require_shapes(input, linear_weight, table, linear_bias)
+    require_at_least("chunk_size", chunk_size, 1)
+    require_choice("reduction", reduction, Reduction)
+    positions, vocab_size = input.shape[:-1], len(linear_weight)
+    if target is not None:
+        _require_targets(target, positions, vocab_size, ignore_index)
     excluded = sorted({*excluded_ids})
     if excluded and not 0 <= excluded[0] <= excluded[-1] < vocab_size:
         raise ValueError(f"excluded_ids holds ids outside the vocabulary of {vocab_size}: {excluded}")
@@ -184,16 +189,13 @@ def linear_expected_embedding(
     for tensor in (input, linear_weight, table, linear_bias):
         if tensor is not None:
             dtype = torch.promote_types(dtype, tensor.dtype)
-    positions = input.shape[:-1]
     result: tuple[Tensor, Tensor] = _LinearExpectedEmbedding.apply(  # type: ignore[no-untyped-call]
         input.reshape(-1, input.shape[-1]).to(dtype),
         linear_weight,
         None if linear_bias is None else linear_bias.to(dtype),
         table,
         None if target is None else target.reshape(-1, 1),
-        temperature,
-        excluded,
-        chunk_size,
+        _Settings(temperature, excluded, chunk_size),
     )
     y = result[0].view(*positions, table.shape[1])
     if target is None:
@@ -206,16 +208,7 @@ def linear_expected_embedding(
     return y, total if reduction == "sum" else total / (~ignored).sum()
 
 
-def _check(
-    input: Tensor,
-    weight: Tensor,
-    table: Tensor,
-    target: Tensor | None,
-    bias: Tensor | None,
-    reduction: str,
-    ignore_index: int,
-    chunk_size: int,
-) -> None:
+def _require_shapes(input: Tensor, weight: Tensor, table: Tensor, bias: Tensor | None) -> None:
     if weight.ndim != 2 or input.ndim == 0 or input.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"input and linear_weight must have shapes (..., features) and (vocabulary, features), got "
@@ -230,29 +223,35 @@ def _check(
         raise ValueError(f"linear_bias must have shape {(len(weight),)}, got {tuple(bias.shape)}")
     if table.requires_grad and torch.is_grad_enabled():
         raise ValueError("table cannot get a gradient: pass table.detach()")
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
-    require_choice("reduction", reduction, Reduction)
-    if target is None:
-        return
+
+
+def _require_targets(target: Tensor, positions: torch.Size, vocab_size: int, ignore_index: int) -> None:
     if target.dtype != torch.int64:
         raise TypeError(f"target must hold token ids as int64, got {target.dtype}")
-    if target.shape != input.shape[:-1]:
-        raise ValueError(f"target must have the shape {tuple(input.shape[:-1])} of input, got {tuple(target.shape)}")
+    if target.shape != positions:
+        raise ValueError(f"target must have the shape {tuple(positions)} of input, got {tuple(target.shape)}")
     # Checked on the CPU only: elsewhere each check would synchronize the device, and it would break a graph.
-    if target.device.type == "cpu" and not torch.compiler.is_compiling():
-        outside = (target != ignore_index) & ((target < 0) | (target >= len(weight)))
-        if outside.any():
-            raise ValueError(
-                f"target holds ids outside the vocabulary of {len(weight)}: mark positions to ignore with "
-                f"ignore_index={ignore_index}"
-            )
+    checks = target.device.type == "cpu" and not torch.compiler.is_compiling()
+    if checks and ((target != ignore_index) & ((target < 0) | (target >= vocab_size))).any():
+        raise ValueError(
+            f"target holds ids outside the vocabulary of {vocab_size}: mark positions to ignore with "
+            f"ignore_index={ignore_index}"
+        )
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How expectations from hidden states are computed."""
+
+    temperature: float
+    excluded: list[int]
+    chunk_size: int
 
 
 class _RunningSoftmax:
     """Softmax of rows whose logits come in chunks: the largest logit so far, and the sum of exp((z - peak) / u).
 
-    They are kept apart, as their log-sum-exp would round large logits.
+    They are indices apart, as their log-sum-exp would round large logits.
     """
 
     def __init__(self, like: Tensor, num_rows: int, temperature: float) -> None:
@@ -281,19 +280,19 @@ class _SoftmaxExpectation(torch.autograd.Function):
         table: Tensor,
         temperature: float,
         excluded: list[int],
-        kept: Tensor | None,
+        indices: Tensor | None,
         ignored: Tensor | None,
     ) -> Tensor:
-        """Return y of the kept rows, shape (kept, width)."""
+        """Return y of the needed rows, shape (needed, width)."""
         dtype = torch.promote_types(torch.float32, logits.dtype)
-        num_rows = len(logits) if kept is None else len(kept)
+        num_rows = len(logits) if indices is None else len(indices)
         y = torch.zeros(num_rows, table.shape[1], dtype=dtype, device=logits.device)
         softmax = _RunningSoftmax(y, num_rows, temperature)
-        for part, z in _copy_chunks(logits, excluded, kept, ignored, dtype):
+        for part, z in _copy_chunks(logits, excluded, indices, ignored, dtype):
             weights, factor = softmax.add_(z)
             y.mul_(factor).add_(linear(weights, table[part].to(dtype).t()))
         y.div_(softmax.total)
-        ctx.temperature, ctx.excluded, ctx.kept = temperature, excluded, kept
+        ctx.temperature, ctx.excluded, ctx.indices = temperature, excluded, indices
         ctx.save_for_backward(logits, table, y, softmax.peak, softmax.total, ignored)
         return y
 
@@ -301,29 +300,29 @@ class _SoftmaxExpectation(torch.autograd.Function):
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the logits."""
         logits, table, y, peak, total, ignored = ctx.saved_tensors
-        dtype, temperature, excluded, kept = y.dtype, ctx.temperature, ctx.excluded, ctx.kept
+        dtype, temperature, excluded, indices = y.dtype, ctx.temperature, ctx.excluded, ctx.indices
         if torch.is_grad_enabled():
             # Only differentiable operations, for create_graph=True.
-            z = logits if kept is None else logits[kept]
+            z = logits if indices is None else logits[indices]
             z = z if ignored is None else z.masked_fill(ignored[:, None], 0.0)
             p = softmax_relaxation(z, temperature, excluded)
             into_p = grad_y @ table.to(dtype).t()
             grad = p * (into_p - (p * into_p).sum(1, keepdim=True)) / temperature
             grad = grad.to(logits.dtype)
-            if kept is not None:
-                grad = torch.zeros_like(logits).index_copy(0, kept, grad)
+            if indices is not None:
+                grad = torch.zeros_like(logits).index_copy(0, indices, grad)
         else:
             # Divided here rather than in every probability.
             grad_y = grad_y / total / temperature
             mean = (grad_y * y).sum(1, keepdim=True)
-            grad = torch.empty_like(logits) if kept is None else torch.zeros_like(logits)
-            for part, z in _copy_chunks(logits, excluded, kept, ignored, dtype):
+            grad = torch.empty_like(logits) if indices is None else torch.zeros_like(logits)
+            for part, z in _copy_chunks(logits, excluded, indices, ignored, dtype):
                 weights = _weigh_(z, peak, temperature)
                 into_p = linear(grad_y, table[part].to(dtype)).sub_(mean)
-                if kept is None:
+                if indices is None:
                     torch.mul(weights, into_p, out=grad[:, part])
                 else:
-                    grad[:, part].index_copy_(0, kept, weights.mul_(into_p).to(grad.dtype))
+                    grad[:, part].index_copy_(0, indices, weights.mul_(into_p).to(grad.dtype))
         # A row that is -inf elsewhere has all its mass on them.
         ids = torch.tensor(excluded, dtype=torch.long, device=grad.device)
         grad = grad.index_fill(1, ids, 0.0) if torch.is_grad_enabled() else grad.index_fill_(1, ids, 0.0)
@@ -341,19 +340,18 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
         bias: Tensor | None,
         table: Tensor,
         target: Tensor | None,
-        temperature: float,
-        excluded: list[int],
-        chunk_size: int,
+        settings: _Settings,
     ) -> tuple[Tensor, Tensor | None]:
         """Return y, shape (rows, width), and the surprisals, shape (rows, 1)."""
         dtype, num_rows = hidden.dtype, len(hidden)
+        chunk_size = min(settings.chunk_size, len(weight))
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             y = hidden.new_zeros(num_rows, table.shape[1])
-            content, full = (_RunningSoftmax(hidden, num_rows, u) for u in (temperature, 1.0))
+            content, full = (_RunningSoftmax(hidden, num_rows, u) for u in (settings.temperature, 1.0))
             target_logit = hidden.new_zeros(num_rows, 1)
             # Reused for every chunk, as allocating would cost more than computing.
-            work = hidden.new_empty(1 if target is None else 2, num_rows * min(chunk_size, len(weight)))
-            for part, columns in _split_vocabulary(len(weight), chunk_size, excluded, hidden.device):
+            work = hidden.new_empty(1 if target is None else 2, num_rows * chunk_size)
+            for part, columns in _split_vocabulary(len(weight), chunk_size, settings.excluded, hidden.device):
                 logits = _logits(work[0], hidden, weight[part].to(dtype), bias, part)
                 if target is not None:
                     full.add_(_view(work[1], logits.shape).copy_(logits))
@@ -367,7 +365,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
             y.div_(content.total)
             surprisal = None if target is None else full.peak - target_logit + full.total.log()
         ctx.set_materialize_grads(False)
-        ctx.temperature, ctx.excluded, ctx.chunk_size = temperature, excluded, chunk_size
+        ctx.settings = settings
         of_rows = (content.peak, content.total, full.peak, full.total)
         ctx.save_for_backward(hidden, weight, bias, table, target, y, *of_rows)
         return y, surprisal
@@ -382,17 +380,18 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                 "expected_embedding(softmax_relaxation(logits), table)"
             )
         hidden, weight, bias, table, target, y, peak, total, full_peak, full_total = ctx.saved_tensors
-        dtype = hidden.dtype
+        dtype, settings = hidden.dtype, ctx.settings
         grad_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         grad_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
         with torch.autocast(device_type=hidden.device.type, enabled=False):
             if grad_y is not None:
                 # Divided here rather than in every probability.
-                grad_y = grad_y / total / ctx.temperature
+                grad_y = grad_y / total / settings.temperature
                 mean = (grad_y * y).sum(1, keepdim=True)
-            work = hidden.new_empty(2, len(hidden) * min(ctx.chunk_size, len(weight)))
-            for part, columns in _split_vocabulary(len(weight), ctx.chunk_size, ctx.excluded, hidden.device):
+            chunk_size = min(settings.chunk_size, len(weight))
+            work = hidden.new_empty(2, len(hidden) * chunk_size)
+            for part, columns in _split_vocabulary(len(weight), chunk_size, settings.excluded, hidden.device):
                 head = weight[part].to(dtype)
                 logits = _logits(work[0], hidden, head, bias, part)
                 grad = _view(work[1], logits.shape).zero_()
@@ -401,7 +400,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                     _weigh_(grad.copy_(logits), full_peak, 1.0).mul_(grad_surprisal / full_total)
                     grad.scatter_add_(1, column, torch.where(inside, -grad_surprisal, 0.0))
                 if grad_y is not None:
-                    weights = _weigh_(logits, peak, ctx.temperature)
+                    weights = _weigh_(logits, peak, settings.temperature)
                     if columns is not None:
                         weights.index_fill_(1, columns, 0.0)
                     grad.addcmul_(weights, linear(grad_y, table[part].to(dtype)).sub_(mean))
@@ -411,7 +410,7 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
                     grad_weight[part] = transposed_matmul(grad, hidden)
                 if grad_bias is not None:
                     grad_bias[part] = grad.sum(0)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
 def _split_vocabulary(
@@ -419,27 +418,27 @@ def _split_vocabulary(
 ) -> list[tuple[slice, Tensor | None]]:
     """Return the chunks of a vocabulary, each with the indices of its excluded columns, ``None`` without any."""
     excluded = sorted(excluded_ids)
-    indices = torch.tensor(excluded, dtype=torch.long, device=device)
+    columns = torch.tensor(excluded, dtype=torch.long, device=device)
     parts: list[tuple[slice, Tensor | None]] = []
     for start in range(0, vocab_size, chunk_size):
         stop = min(start + chunk_size, vocab_size)
         first, last = (sum(token < end for token in excluded) for end in (start, stop))
-        parts.append((slice(start, stop), indices[first:last] - start if first < last else None))
+        parts.append((slice(start, stop), columns[first:last] - start if first < last else None))
     return parts
 
 
 def _copy_chunks(
-    logits: Tensor, excluded: list[int], kept: Tensor | None, ignored: Tensor | None, dtype: torch.dtype
+    logits: Tensor, excluded: list[int], indices: Tensor | None, ignored: Tensor | None, dtype: torch.dtype
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield copies of the kept rows' logits of each chunk, with the lowest finite number at excluded tokens.
+    """Yield copies of the needed rows' logits of each chunk, with the lowest finite number at excluded tokens.
 
     The lowest finite number rather than -inf, so that a row whose other logits are -inf stays defined.
     """
-    num_rows = len(logits) if kept is None else len(kept)
+    num_rows = len(logits) if indices is None else len(indices)
     memory = torch.empty(num_rows * min(logits.shape[1], _TOKENS_PER_CHUNK), dtype=dtype, device=logits.device)
     for part, columns in _split_vocabulary(logits.shape[1], _TOKENS_PER_CHUNK, excluded, logits.device):
-        chunk = logits[:, part] if kept is None else logits[:, part].index_select(0, kept)
-        z = _view(memory, chunk.shape).copy_(chunk)
+        chunk = logits[:, part] if indices is None else logits[:, part].index_select(0, indices)
+        z = memory[: chunk.numel()].view_as(chunk).copy_(chunk)  # (needed, tokens of the chunk)
         if ignored is not None:
             z.masked_fill_(ignored[:, None], 0.0)
         yield part, z if columns is None else z.index_fill_(1, columns, torch.finfo(dtype).min)
@@ -461,13 +460,13 @@ def _view(memory: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _logits(memory: Tensor, hidden: Tensor, head: Tensor, bias: Tensor | None, part: slice) -> Tensor:
     """Return the logits of a chunk of the vocabulary, written into ``memory`` where the product allows it."""
-    own_bias = None if bias is None else bias[part]
+    part_bias = None if bias is None else bias[part]
     if can_use_onednn(hidden, head):
-        return linear(hidden, head, own_bias)
+        return linear(hidden, head, part_bias)
     logits = _view(memory, (len(hidden), len(head)))
-    if own_bias is None:
+    if part_bias is None:
         return logits.addmm_(hidden, head.t(), beta=0)
-    return logits.copy_(own_bias).addmm_(hidden, head.t())
+    return logits.copy_(part_bias).addmm_(hidden, head.t())
 
 
 def _locate(target: Tensor, part: slice) -> tuple[Tensor, Tensor]:

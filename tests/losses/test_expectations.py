@@ -37,8 +37,8 @@ def found_in(hidden, weight, bias, table, target=None, **options):
 
 def plain(hidden, weight, bias, table, temperature=1.0, excluded_ids=()):
     """By the definition."""
-    kept = [k for k in range(len(weight)) if k not in excluded_ids] if excluded_ids else slice(None)
-    return (F.linear(hidden, weight, bias)[..., kept] / temperature).softmax(-1) @ table[kept]
+    content = [k for k in range(len(weight)) if k not in excluded_ids] if excluded_ids else slice(None)
+    return (F.linear(hidden, weight, bias)[..., content] / temperature).softmax(-1) @ table[content]
 
 
 def plain_cross_entropy(hidden, weight, bias, target, **options):
@@ -335,14 +335,14 @@ def test_softmax_expectation_and_its_gradient(shape, temperature, excluded):
     assert_close(gradients(found, [logits]), gradients(expected, [logits]), 1e-12)
 
 
-@pytest.mark.parametrize("case", ["all", "kept", "ignored"])
+@pytest.mark.parametrize("case", ["all", "indices", "ignored"])
 @pytest.mark.usefixtures("parts")
 def test_softmax_expectation_gradcheck(case):
-    """Twice differentiable; positions that are not kept, or ignored as on an accelerator, may be anything."""
+    """Twice differentiable; positions that are not needed, or ignored as on an accelerator, may be anything."""
     logits, table = noise(3, FEW, dtype=torch.float64), noise(FEW, 3, dtype=torch.float64, seed=1)
     rows, options = torch.tensor([0, 2]), {}
-    if case == "kept":
-        options = {"kept": rows}
+    if case == "indices":
+        options = {"indices": rows}
     elif case == "ignored":
         options = {"ignored": torch.tensor([False, True, False])}
     if options:

@@ -85,17 +85,17 @@ class PieceTable:
             Ids of the encoder, the position of the token that each comes from, and which of them are not padding, shape
             (batch, pieces) each.
         """
-        made = torch.where(content, self.follows[tokens], int(Context.SPACE))
-        context = torch.nn.functional.pad(made[:, :-1], (1, 0))
+        following = torch.where(content, self.follows[tokens], int(Context.SPACE))
+        context = torch.nn.functional.pad(following[:, :-1], (1, 0))
         context = torch.where(content.cumsum(1) == 1, int(Context.TEXT_START), context)
-        rows = len(Context) * tokens + context
+        rows = len(Context) * tokens + context  # (batch, positions)
         counts = torch.where(content, self.offsets[rows + 1] - self.offsets[rows], 0)
-        ends = counts.cumsum(1)
+        ends = counts.cumsum(1)  # (batch, positions)
         place = torch.arange(max(int(ends[:, -1].max()), 1), device=tokens.device).expand(len(tokens), -1).contiguous()
-        real = place < ends[:, -1:]
-        position = torch.searchsorted(ends, place, right=True).clamp(max=tokens.shape[1] - 1)
+        is_piece = place < ends[:, -1:]  # (batch, pieces)
+        position = torch.searchsorted(ends, place, right=True).clamp(max=tokens.shape[1] - 1)  # (batch, pieces)
         entry = (self.offsets[rows] - ends + counts).gather(1, position) + place
-        return self.pieces[torch.where(real, entry, 0)], position, real
+        return self.pieces[torch.where(is_piece, entry, 0)], position, is_piece
 
     def is_one_to_one(self) -> bool:
         """Return whether every token has at most one piece, the same one in all contexts."""

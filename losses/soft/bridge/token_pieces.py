@@ -75,26 +75,27 @@ def _split_in_contexts(texts: Sequence[str], encoder: TextTokenizer) -> list[lis
         dict(zip(attached, _split_after(context, [words[i] for i in attached], encoder), strict=True))
         for context in (Context.WORD, Context.OTHER)
     )
-    found = []
+    rows = []
     for i, alone in enumerate(start):
-        pieces = [alone, *(each or alone for each in (spaced[i], word.get(i, spaced[i]), other.get(i, spaced[i])))]
+        after = spaced[i], word.get(i, spaced[i]), other.get(i, spaced[i])
+        pieces = [alone, *(split or alone for split in after)]
         # A text that vanishes in a context, such as a hard space, would have no position there.
-        found.append(pieces if all(pieces) else [[]] * len(Context))
-    return found
+        rows.append(pieces if all(pieces) else [[]] * len(Context))
+    return rows
 
 
 def _split_after(context: Context, words: Sequence[str], encoder: TextTokenizer) -> list[list[int]]:
     """Split words that are attached to a stem; a row is empty where every stem merges with the word."""
-    found: list[list[int]] = [[] for _ in words]
+    pieces: list[list[int]] = [[] for _ in words]
     left = list(range(len(words)))
     for stem in _STEMS[context]:
         prepared = [encoder.prepare(stem + words[i]) for i in left]
         before, *rows = tokenize_texts(encoder.tokenizer, [encoder.prepare(stem), *prepared])
         for i, row in zip(left, rows, strict=True):
             if row[: len(before)] == before:
-                found[i] = row[len(before) :]
-        left = [i for i in left if not found[i]]
-    return found
+                pieces[i] = row[len(before) :]
+        left = [i for i in left if not pieces[i]]
+    return pieces
 
 
 def _usual_context(texts: Sequence[str]) -> Tensor:

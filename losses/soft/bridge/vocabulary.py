@@ -106,11 +106,11 @@ class VocabularyBridge:
                 f"that of the encoder {encoder.name!r} do not: use mode='auto'"
             )
         self.mode: Mode = self.closest_mode if mode == "auto" else mode
-        own = TextTokenizer(generator_tokenizer, _config_of(generator_tokenizer))
+        text_tokenizer = TextTokenizer(generator_tokenizer, _config_of(generator_tokenizer))
         self.vocab_size = self._pieces.vocab_size
-        self.end_ids = own.end_ids
+        self.end_ids = text_tokenizer.end_ids
         excluded = self._pieces.empty if self.mode == "identity" else self._pieces.control | self._pieces.empty
-        self.control_ids = sorted({*own.control_ids, *excluded.nonzero().squeeze(1).tolist()})
+        self.control_ids = sorted({*text_tokenizer.control_ids, *excluded.nonzero().squeeze(1).tolist()})
         self._tables: dict[torch.device, Tensor] = {}
         self._pieces_by_device: dict[torch.device, PieceTable] = {}
 
@@ -185,12 +185,12 @@ class VocabularyBridge:
             piece_weights = special_token_weights(tokenizer.unweighted_ids, tokenizer.vocab_size, device)
         piece_weights = piece_weights.to(device)
         pieces, position, real = self._move_pieces(device).expand(likeliest, content)
-        token = likeliest.gather(1, position)
-        correction = table[pieces] - self.embedding_table(device)[token].to(dtype)
+        token = likeliest.gather(1, position)  # (batch, pieces)
+        correction = table[pieces] - self.embedding_table(device)[token].to(dtype)  # (batch, pieces, width)
         expanded = embeddings.gather(1, position[..., None].expand(-1, -1, embeddings.shape[-1])) + correction
-        expanded_weights = piece_weights[pieces]
+        expanded_weights = piece_weights[pieces]  # (batch, pieces)
         if weights is not None:
-            surplus = weights.gather(1, position) - self.average_weights(piece_weights)[token]
+            surplus = weights.gather(1, position) - self.average_weights(piece_weights)[token]  # (batch, pieces)
             expanded_weights = (expanded_weights + surplus).clamp(min=0)
         return SoftTokens(expanded, real, expanded_weights.to(dtype))
 
@@ -208,7 +208,7 @@ class VocabularyBridge:
             list(texts), add_special_tokens=False, padding=False, truncation=False, verbose=False
         )
         rows = [torch.tensor(row, dtype=torch.long, device="cpu") for row in encoded["input_ids"]]
-        ids = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+        ids = pad_sequence(rows, batch_first=True, padding_value=-1).to(device)  # (texts, tokens)
         content = (ids >= 0) & ~torch.isin(ids, torch.tensor(self.control_ids, device=ids.device))
         ids = ids.clamp(min=0)
         return self.to_soft_tokens(self.embedding_table(device)[ids], ids, content)
@@ -224,8 +224,8 @@ class VocabularyBridge:
         """
         rows = ids.tolist() if isinstance(ids, Tensor) else ids
         ends, limit = set(self.end_ids), self.vocab_size
-        kept = [[i for i in takewhile(lambda i: i not in ends, row) if 0 <= i < limit] for row in rows]
-        decoded: list[str] = self.generator_tokenizer.batch_decode(kept, skip_special_tokens=True)
+        content = [[i for i in takewhile(lambda i: i not in ends, row) if 0 <= i < limit] for row in rows]
+        decoded: list[str] = self.generator_tokenizer.batch_decode(content, skip_special_tokens=True)
         return decoded
 
     def fidelity(self, texts: Sequence[str]) -> float:
