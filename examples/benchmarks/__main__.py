@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from examples.benchmarks import gpu, loss, memory, ranking, scoring, validation
+from examples.benchmarks import loss, memory, ranking, scoring, validation
 from examples.benchmarks.package import packaged_model
 from examples.benchmarks.rounds import Figure, Record, table
 from examples.benchmarks.texts import Options, Texts
@@ -22,7 +22,6 @@ from examples.meta_evaluation.readers import read
 
 _ROUNDS = 5
 _LAYER = 5
-_GPU = "gpu"
 
 PARTS: dict[str, tuple[str, Callable[[Options], Iterable[Figure]]]] = {
     "scoring": ("scoring texts, against bert-score", scoring.measure),
@@ -30,7 +29,6 @@ PARTS: dict[str, tuple[str, Callable[[Options], Iterable[Figure]]]] = {
     "loss": ("a training step with the loss, against cross-entropy alone", loss.measure),
     "ranking": ("ranking samples by consensus, against bert-score on all pairs", ranking.measure),
     "memory": ("peak memory over the loaded model", memory.measure),
-    _GPU: ("roberta-large's shape with random weights, and the loss, on a GPU", gpu.measure),
 }
 
 
@@ -41,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: command line. Default: that of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m examples.benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"parts to measure: {', '.join(PARTS)}; default: all available")
+    parser.add_argument("parts", nargs="*", help=f"parts to measure: {', '.join(PARTS)}; default: all")
     parser.add_argument("--texts", type=Path, help="JSON lines as examples.meta_evaluation reads; default: docstrings")
     parser.add_argument("--pairs", type=int, help="pairs, samples or targets; default: those of each part")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="timings of each implementation")
@@ -53,8 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = [name for name in options.parts if name not in PARTS]
     if unknown:
         parser.error(f"unknown parts {', '.join(unknown)}: choose from {', '.join(PARTS)}")
-    if _GPU in options.parts and not torch.cuda.is_available():
-        parser.error(f"the part {_GPU} requires a CUDA device, but torch finds none: omit the part or check the driver")
     for name in ("rounds", "threads", "pairs"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -73,9 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\n".join(f"{name}: {value}" for name, value in facts.items()))
     records: dict[str, list[Record]] = {}
     for name in options.parts or PARTS:
-        if name == _GPU and not torch.cuda.is_available():
-            print(f"\n{name}: skipped, no CUDA device")
-            continue
         heading, measure = PARTS[name]
         records[name] = []
         for figure in measure(settings):
@@ -95,14 +88,13 @@ def _texts(path: Path | None) -> Texts:
 
 def _facts(options: Options, path: Path | None) -> dict[str, str]:
     packages = ("torch", "transformers", "torchmetrics", "lightning", "bert-score")
-    facts = {
+    return {
         "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {options.threads} threads",
         "versions": ", ".join(f"{name} {version(name)}" for name in packages) + f", Python {platform.python_version()}",
         "encoder": f"{_name(options.model)}, layer {options.num_layers}",
         "texts": "docstrings of the standard library" if path is None else path.name,
         "rounds": str(options.rounds),
     }
-    return facts | ({"accelerator": gpu.describe_gpu()} if torch.cuda.is_available() else {})
 
 
 def _name(model: str) -> str:

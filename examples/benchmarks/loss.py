@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from examples.benchmarks.package import load_encoder, make_loss
 from examples.benchmarks.processes import peak_growth, run_fresh
 from examples.benchmarks.random_models import BART_BASE, T5_SMALL, Shape, build_model, train_tokenizer
-from examples.benchmarks.rounds import Figure, in_turn, ratios, until_done
+from examples.benchmarks.rounds import Figure, in_turn, ratios
 from examples.benchmarks.texts import Options, cut_sentences, flat_texts
 
 PLAIN, CACHED, NEW = "cross-entropy", "with the loss, targets cached", "with the loss, new targets"
@@ -23,7 +23,6 @@ VARIANTS = (PLAIN, CACHED, NEW)
 SHAPES = ((T5_SMALL, 1.08), (BART_BASE, 1.05))
 _MEMORY_RATIO = 1.1
 
-_CPU = torch.device("cpu")
 _TARGETS, _TOKENS = 8, (32, 64)
 _IGNORED = -100
 
@@ -37,18 +36,15 @@ class TrainingStep:
         shape: shape of the generator.
         tokenizer: its tokenizer.
         options: texts, encoder, and number of targets (``pairs``, 8 by default).
-        device: device of the step.
         *variants: those of ``VARIANTS`` that are run.
     """
 
-    def __init__(
-        self, shape: Shape, tokenizer: PreTrainedTokenizerBase, options: Options, device: torch.device, *variants: str
-    ) -> None:
+    def __init__(self, shape: Shape, tokenizer: PreTrainedTokenizerBase, options: Options, *variants: str) -> None:
         texts = flat_texts(options.texts)
-        self.model: Any = build_model(shape).train().to(device)
+        self.model: Any = build_model(shape).train()
         # Weights stay as they are, so that all steps compute the same.
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0)
-        self.inputs, labels = (rows.to(device) for rows in _draw_ids(texts, tokenizer, options.pairs or _TARGETS))
+        self.inputs, labels = _draw_ids(texts, tokenizer, options.pairs or _TARGETS)
         self.mask = (self.inputs != tokenizer.pad_token_id).long()
         self.labels = labels.masked_fill(labels == tokenizer.pad_token_id, _IGNORED)
         self.losses: dict[str, nn.Module] = {}
@@ -76,27 +72,23 @@ def measure(options: Options) -> Iterator[Figure]:
         options: settings; ``pairs`` is the number of targets, 8 by default.
 
     Yields:
-        The figures of :func:`measure_on` for T5-small and BART-base.
+        The figures of :func:`measure_shape` for T5-small and BART-base.
 
     Raises:
         OSError: the system is not Linux.
     """
     torch.set_num_threads(options.threads)
     for shape, target in SHAPES:
-        yield from measure_on(_CPU, shape, target, options, _peak_of_process)
+        yield from measure_shape(shape, target, options)
 
 
-def measure_on(
-    device: torch.device, shape: Shape, target: float, options: Options, peak: Callable[..., float]
-) -> Iterator[Figure]:
+def measure_shape(shape: Shape, target: float, options: Options) -> Iterator[Figure]:
     """Measure the steps of a generator in turn, with cross-entropy alone and with the loss added.
 
     Args:
-        device: device of the steps.
         shape: shape of the generator.
         target: time to reach, by cross-entropy's.
         options: settings.
-        peak: function that returns the peak memory of :func:`train_briefly` with its arguments, in MB.
 
     Yields:
         Seconds of the step with cross-entropy; the time with the loss by it, with targets of an earlier epoch, whose
@@ -104,25 +96,23 @@ def measure_on(
         gradients, the optimizer's state and, with the loss, the encoder, by that with cross-entropy alone.
     """
     tokenizer = train_tokenizer(shape, flat_texts(options.texts), options.model)
-    step = TrainingStep(shape, tokenizer, options, device, *VARIANTS)
-    seconds = in_turn({one: until_done(partial(step.run, one), device) for one in VARIANTS}, options.rounds)
+    step = TrainingStep(shape, tokenizer, options, *VARIANTS)
+    seconds = in_turn({variant: partial(step.run, variant) for variant in VARIANTS}, options.rounds)
     name = f"{shape.name}, {len(step.labels)} targets"
     del step
     yield Figure(f"{name}: step with cross-entropy", seconds[PLAIN], "s")
     for variant in (CACHED, NEW):
         by_plain = ratios(seconds[variant], seconds[PLAIN])
         yield Figure(f"{name}: {variant}, time by cross-entropy's", by_plain, "times", target, at_most=True)
-    plain, with_loss = (peak(shape, tokenizer, options, device, variant) for variant in (PLAIN, CACHED))
+    plain, with_loss = (_peak_of_process(shape, tokenizer, options, variant) for variant in (PLAIN, CACHED))
     yield Figure(f"{name}: peak memory with cross-entropy", [plain], "MB")
     by_plain = [with_loss / plain]
     yield Figure(f"{name}: peak memory with the loss, by cross-entropy's", by_plain, "times", _MEMORY_RATIO, True)
 
 
-def train_briefly(
-    shape: Shape, tokenizer: PreTrainedTokenizerBase, options: Options, device: torch.device, variant: str
-) -> None:
+def train_briefly(shape: Shape, tokenizer: PreTrainedTokenizerBase, options: Options, variant: str) -> None:
     """Build a generator and train it for two steps, the second with the optimizer's state."""
-    step = TrainingStep(shape, tokenizer, options, device, variant)
+    step = TrainingStep(shape, tokenizer, options, variant)
     for _ in range(2):
         step.run(variant)
 

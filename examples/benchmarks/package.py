@@ -36,18 +36,15 @@ def load_encoder(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_length: int | None = None,
-    device: torch.device | str = "cpu",
 ) -> Encoder:
     """Return an encoder of a name, a folder or a ready model with its tokenizer."""
-    return FrozenEncoder(model, tokenizer, num_layers=num_layers, dtype=dtype, max_length=max_length, device=device)
+    return FrozenEncoder(model, tokenizer, num_layers=num_layers, dtype=dtype, max_length=max_length, device="cpu")
 
 
-def load_encoders(
-    model: str, num_layers: int, device: torch.device | str = "cpu", max_length: int | None = None
-) -> dict[str, Encoder]:
-    """Return encoders by precision: float32, and bfloat16 where the device computes it in hardware."""
-    dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(torch.device(device)) else [])]
-    return {dtype: load_encoder(model, num_layers, dtype, max_length=max_length, device=device) for dtype in dtypes}
+def load_encoders(model: str, num_layers: int, max_length: int | None = None) -> dict[str, Encoder]:
+    """Return encoders by precision: float32, and bfloat16 where the processor computes it in hardware."""
+    dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(torch.device("cpu")) else [])]
+    return {dtype: load_encoder(model, num_layers, dtype, max_length=max_length) for dtype in dtypes}
 
 
 def score_f1(

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from torch import Tensor
 from torchmetrics import Metric
@@ -26,9 +25,7 @@ def silence() -> None:
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
-def load_bert_score(
-    model: str, num_layers: int, device: torch.device | str = "cpu"
-) -> Callable[[Sequence[str], References], Tensor]:
+def load_bert_score(model: str, num_layers: int) -> Callable[[Sequence[str], References], Tensor]:
     """Return bert-score's function from candidates and references to F1, in float32 and batches of 64 texts."""
     from bert_score import BERTScorer
 
@@ -36,7 +33,7 @@ def load_bert_score(
     is_folder = Path(model).is_dir()
     # A relative path: bert-score treats a model with "t5" in its name as one of that family.
     with contextlib.chdir(model) if is_folder else contextlib.nullcontext():
-        scorer = BERTScorer(model_type="." if is_folder else model, num_layers=num_layers, device=str(device))
+        scorer = BERTScorer(model_type="." if is_folder else model, num_layers=num_layers, device="cpu")
 
     def score(candidates: Sequence[str], references: References) -> Tensor:
         f1: Tensor = scorer.score(candidates, references)[2]

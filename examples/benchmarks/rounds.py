@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import torch
-
 Record = dict[str, str | int | float | bool | None]
 _COLUMNS = {"what": "", "median": ".3g", "minimum": ".3g", "maximum": ".3g", "unit": "", "target": "", "met": ""}
 
@@ -82,17 +80,6 @@ def in_turn(functions: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
     """Return the ratio of two times in each round."""
     return [a / b for a, b in zip(over, under, strict=True)]
-
-
-def until_done(call: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """Return a function that calls another and waits until the device has finished its work."""
-
-    def call_and_wait() -> None:
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    return call_and_wait
 
 
 def table(records: Sequence[Record]) -> str:

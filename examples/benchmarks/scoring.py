@@ -13,7 +13,7 @@ from torch import Tensor
 from examples.benchmarks.package import Encoder, count_encoded_texts, load_encoder, load_encoders, score_f1
 from examples.benchmarks.peers import load_bert_score, load_sacrebleu
 from examples.benchmarks.random_models import ROBERTA_LARGE, build_model, train_tokenizer
-from examples.benchmarks.rounds import Figure, in_turn, ratios, until_done
+from examples.benchmarks.rounds import Figure, in_turn, ratios
 from examples.benchmarks.texts import Options, cut_sentences, flat_texts, make_items
 
 # Scored in 15.6 s with roberta-large on a GTX 1080 Ti, where SacreBLEU took 5.4 s (Zhang et al. 2020, section 5).
@@ -21,7 +21,6 @@ PAPER_PAIRS = 2_998
 # Words of sentences, as in a test set of WMT.
 SENTENCES = (5, 35)
 
-_CPU = torch.device("cpu")
 _SHORT_PAIRS = 600
 _MIXED_CANDIDATES, _MIXED_REFERENCES, _MIXED_WORDS = 24, 11, (10, 180)
 # All ordered pairs: 30 * 16 * 15 = 7,200, of 365 distinct texts.
@@ -49,24 +48,24 @@ def measure(options: Options) -> Iterator[Figure]:
     encoders = load_encoders(options.model, options.num_layers)
     peer = load_bert_score(options.model, options.num_layers)
     short, items = _short(options), _pairs_of_items(options)
-    yield from compare("short texts", short, encoders, peer, _CPU, options.rounds, _TARGETS)
+    yield from compare("short texts", short, encoders, peer, options.rounds, _TARGETS)
     calls = {"plain": partial(score_f1, *short, encoders["float32"])}
     calls["idf"] = partial(score_f1, *short, encoders["float32"], idf=True)
     seconds = in_turn(calls, options.rounds)
     added = [ratio - 1 for ratio in ratios(seconds["idf"], seconds["plain"])]
     yield Figure("short texts: time that idf adds", added, "share", 0.03, at_most=True)
-    yield from compare("texts of mixed length", _mixed(options), encoders, peer, _CPU, options.rounds, _TARGETS)
+    yield from compare("texts of mixed length", _mixed(options), encoders, peer, options.rounds, _TARGETS)
     distinct = len({*items[0]})
     name = f"{len(items[0]):,} pairs of {distinct} texts"
-    yield from compare(name, items, encoders, peer, _CPU, options.rounds, {"float32": 2.0})
+    yield from compare(name, items, encoders, peer, options.rounds, {"float32": 2.0})
     with count_encoded_texts(encoders["float32"]) as counts:
         score_f1(*items, encoders["float32"])
     yield Figure(f"{name}: encodings of each text", [sum(counts) / distinct], "", 1.0, at_most=True)
-    yield from rate_like_paper(encoders, options, _CPU)
+    yield from rate_like_paper(encoders, options)
     tokenizer = train_tokenizer(ROBERTA_LARGE, flat_texts(options.texts), options.model)
     large = load_encoder(build_model(ROBERTA_LARGE), ROBERTA_LARGE.layers, [*encoders][-1], tokenizer=tokenizer)
     once = partial(rate_like_paper, pairs=_LARGE_PAIRS, rounds=1)
-    yield from once({f"random {ROBERTA_LARGE.name}, {[*encoders][-1]}": large}, options, _CPU)
+    yield from once({f"random {ROBERTA_LARGE.name}, {[*encoders][-1]}": large}, options)
 
 
 def compare(
@@ -74,7 +73,6 @@ def compare(
     pairs: Pairs,
     encoders: Mapping[str, Encoder],
     peer: Callable[..., Tensor],
-    device: torch.device,
     rounds: int,
     targets: Mapping[str, float],
 ) -> Iterator[Figure]:
@@ -85,7 +83,6 @@ def compare(
         pairs: candidates and references.
         encoders: encoders by their precision.
         peer: scorer of bert-score.
-        device: device to compute on.
         rounds: number of timings of each.
         targets: speed-up to reach by precision.
 
@@ -95,20 +92,18 @@ def compare(
     scorers = {dtype: partial(score_f1, *pairs, encoder) for dtype, encoder in encoders.items()}
     scorers["bert-score"] = partial(peer, *pairs)
     f1 = {scorer: score() for scorer, score in scorers.items()}
-    seconds = in_turn({scorer: until_done(score, device) for scorer, score in scorers.items()}, rounds)
+    seconds = in_turn(scorers, rounds)
     for dtype in encoders:
         faster = ratios(seconds["bert-score"], seconds[dtype])
         yield Figure(f"{name}: {dtype}, faster than bert-score", faster, "times", targets.get(dtype))
         difference = float((f1[dtype] - f1["bert-score"]).abs().max())
-        # Products of a GPU may be rounded to TF32.
-        limit = 1e-5 if (dtype, device.type) == ("float32", "cpu") else None
+        limit = 1e-5 if dtype == "float32" else None
         yield Figure(f"{name}: {dtype}, largest difference in F1", [difference], "", limit, at_most=True)
 
 
 def rate_like_paper(
     encoders: Mapping[str, Encoder],
     options: Options,
-    device: torch.device,
     *,
     pairs: int = PAPER_PAIRS,
     rounds: int | None = None,
@@ -118,7 +113,6 @@ def rate_like_paper(
     Args:
         encoders: encoders by name.
         options: texts, rounds, and the number of pairs if given.
-        device: device to compute on.
         pairs: number of pairs if the options give none.
         rounds: number of timings. Default: that of the options.
 
@@ -129,7 +123,7 @@ def rate_like_paper(
     sentences = cut_sentences(flat_texts(options.texts), 2 * pairs, SENTENCES)
     texts = sentences[:pairs], sentences[pairs:]
     calls: dict[str, Callable[[], Any]] = {
-        name: until_done(partial(score_f1, *texts, encoder), device) for name, encoder in encoders.items()
+        name: partial(score_f1, *texts, encoder) for name, encoder in encoders.items()
     }
     sacrebleu = load_sacrebleu()
     if sacrebleu is not None:

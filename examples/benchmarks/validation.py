@@ -142,7 +142,7 @@ def _training_times(options: Options, shape: Shape) -> dict[str, list[float]]:
     torch.set_num_threads(options.threads)
     texts = flat_texts(options.texts)
     tokenizer = train_tokenizer(shape, texts, options.model)
-    step = TrainingStep(shape, tokenizer, replace(options, pairs=_BATCH_SIZE), torch.device("cpu"), PLAIN)
+    step = TrainingStep(shape, tokenizer, replace(options, pairs=_BATCH_SIZE), PLAIN)
     metric = make_metric(load_encoders(options.model, options.num_layers, max_length=_MAX_LENGTH)["float32"])
 
     def validate() -> None:

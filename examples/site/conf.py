@@ -5,6 +5,7 @@ The source folder is the root of the repository, so that links between pages als
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -112,8 +113,11 @@ def setup(app: Any) -> None:
 
 
 def _add_contents(app: Any, name: str, source: list[str]) -> None:
-    """Append the contents to the first page, where a code host would show them as text."""
+    """Append the contents to the first page, where a code host would show them as text, and link within the site."""
     if name == root_doc:
+        source[0] = re.sub(
+            r"https://(github|raw\.githubusercontent)\.com/bertscore-tm/bertscore-tm/(blob/)?main/", "", source[0]
+        )
         # Hosts of sites leave out folders that start with a dot.
         source[0] = source[0].replace("(.github/CONTRIBUTING.md)", "(examples/site/contributing.md)") + _CONTENTS
 

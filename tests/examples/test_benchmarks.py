@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from examples.benchmarks import __main__ as command
-from examples.benchmarks import gpu, loss, memory, ranking, scoring, validation
+from examples.benchmarks import loss, memory, ranking, scoring, validation
 from examples.benchmarks.package import load_encoder, load_encoders
 from examples.benchmarks.processes import run_fresh
 from examples.benchmarks.random_models import BART_BASE, ROBERTA_LARGE, T5_SMALL, train_tokenizer
@@ -22,7 +22,6 @@ from tests.support.texts import real_pairs
 
 pytestmark = [pytest.mark.slow, pytest.mark.distributed, pytest.mark.usefixtures("one_thread")]
 
-CPU = torch.device("cpu")
 WIDTH = 384
 WORDS = ["a", "cat", "sat", "on", "the", "mat"]
 # With their vocabularies, since a tokenizer of fewer tokens follows the encoder's too badly.
@@ -132,7 +131,7 @@ def test_a_step_adds_the_loss_to_cross_entropy(options):
     tiny = replace(T5_SMALL, **TINY)
     tokenizer = train_tokenizer(tiny, flat_texts(options.texts), options.model)
     assert len(tokenizer) == tiny.vocabulary
-    step = loss.TrainingStep(tiny, tokenizer, replace(options, pairs=4), CPU, *loss.VARIANTS)
+    step = loss.TrainingStep(tiny, tokenizer, replace(options, pairs=4), *loss.VARIANTS)
     assert {int(row.ne(-100).sum()) for row in step.labels} <= {*range(32, 65)}
     assert step.inputs.shape == step.labels.shape == (4, 64)
     model = step.model.eval()
@@ -170,38 +169,15 @@ def test_memory(options):
         memory.measure(replace(options, pairs=1))
 
 
-def test_scoring_of_a_gpu_on_a_processor(options, monkeypatch):
-    monkeypatch.setattr(gpu, "_PRODUCTS", 2)
-    found = by_name(gpu.measure_scoring(CPU, replace(ROBERTA_LARGE, **TINY), replace(options, pairs=3), rows=64))
-    for name in ("sentences", "summaries"):
-        [exact] = found[f"{name}: float32, largest difference in F1"].values
-        [rounded] = found[f"{name}: bfloat16, largest difference in F1"].values
-        assert exact < 1e-5 < rounded < 0.05
-        assert found[f"{name}: bfloat16, faster than bert-score"].target == 5.0
-        assert min(found[f"{name}: float32, share of the matrix-product rate"].values) > 0
-    assert "3 pairs like the paper's: random roberta-large, bfloat16" in found
-    assert "MB" not in {figure.unit for figure in found.values()}
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_part_on_a_gpu(options):
-    found = by_name(gpu.measure(replace(options, pairs=16)))
-    assert found["sentences: float32, largest difference in F1"].values[0] < 1e-3
-    assert found["sentences: float32, peak over the model"].values[0] > 0
-    # Weights, gradients and two moments.
-    assert found["T5-small, 16 targets: peak memory with cross-entropy"].values[0] > 60.5 * 4 * 4
-
-
 @pytest.fixture
 def quick(docstring_pairs, monkeypatch):
-    """Leave two parts of the command: one that takes no time, and the GPU's."""
+    """Leave one part of the command, which takes no time."""
 
     def measure(options):
         return [Figure("nothing", [0.1] * options.rounds, "s", 0.15, at_most=True)]
 
-    monkeypatch.setattr(command, "PARTS", {"loss": ("a step", measure), "gpu": command.PARTS["gpu"]})
+    monkeypatch.setattr(command, "PARTS", {"loss": ("a step", measure)})
     monkeypatch.setattr(command, "collect_pairs", lambda packages, include_stdlib: docstring_pairs)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.mark.usefixtures("quick")
@@ -211,7 +187,6 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     printed = capsys.readouterr()
     assert printed.err == "nothing: 0.1 s\n"
     lines = printed.out.splitlines()
-    assert "gpu: skipped, no CUDA device" in lines
     assert re.sub(" +", " ", lines[lines.index("loss: a step") + 2]).strip() == "nothing 0.1 0.1 0.1 s at most 0.15 yes"
     content = json.loads(path.read_text(encoding="utf-8"))
     assert content["figures"].keys() == {"loss"}
@@ -223,8 +198,7 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["speed"], "unknown parts speed: choose from loss, gpu"),
-        (["gpu"], "the part gpu requires a CUDA device, but torch finds none"),
+        (["speed"], "unknown parts speed: choose from loss"),
         (["--rounds", "0"], "--rounds must be at least 1, got 0"),
         (["--model", "some/model"], "--model requires --num-layers"),
     ],

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, BertConfig, EncoderDecoderConfig, Encode
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.cli import main
 from tests.support.markdown_blocks import ROOT, blocks
-from tests.support.models import save_tiny_model
+from tests.support.models import EVERY_FAMILY, save_tiny_model
 from tests.support.texts import real_pairs
 
 BLOCKS = blocks(ROOT / "README.md")
@@ -36,6 +36,11 @@ def test_installing_comes_first():
 
 def test_it_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_number_of_families_is_that_of_the_tested_ones():
+    (number,) = re.findall(r"\[(\d+)\s+model\s+families\]", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert int(number) == len(EVERY_FAMILY)
 
 
 def tiny_generator(minilm):

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 import bertscore_tm
 from tests.package.test_docstrings import CALLED
-from tests.support.markdown_blocks import ROOT, anchors, blocks
+from tests.support.markdown_blocks import ROOT
 
 DEPENDENCIES = [path for path in sys.path if path.endswith("site-packages")]
 IMPORTS = """
@@ -154,7 +154,7 @@ def test_an_editable_install_adds_one_name(install, tmp_path):
 
 
 @pytest.mark.slow
-def test_links_of_the_description_lead_into_the_repository(built):
+def test_the_description_is_the_readme_with_whole_links(built):
     from readme_renderer import markdown
 
     with ZipFile(built[".whl"]) as wheel:
@@ -162,22 +162,11 @@ def test_links_of_the_description_lead_into_the_repository(built):
         message = message_from_bytes(wheel.read(metadata_file))
     assert message["Description-Content-Type"] == "text/markdown"
     description = message.get_payload(decode=True).decode()
-    for block in blocks(ROOT / "README.md"):
-        assert block.content in description
-    rendered = markdown.render(description, stream=sys.stderr)
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
-    raw = urls["Source"].replace("https://github.com", "https://raw.githubusercontent.com")
-    inside = {"href": f"{urls['Source']}/blob/", "src": f"{raw}/"}
-    found = re.findall(r'(href|src)="([^#"][^"]*)"', rendered)
-    assert {kind for kind, _ in found} == {"href", "src"}
-    for kind, link in found:
-        assert link.startswith("https://"), link
-        if link.startswith(inside[kind]):
-            tag, _, path = link.removeprefix(inside[kind]).partition("/")
-            file, _, anchor = path.partition("#")
-            assert tag == f"v{bertscore_tm.__version__}"
-            assert (ROOT / file).is_file(), link
-            assert not anchor or anchor in anchors(ROOT / file), link
+    assert description.strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    targets = re.findall(r'(?:href|src)="([^#"][^"]*)"', markdown.render(description, stream=sys.stderr))
+    # Where they lead, `test_links_lead_somewhere` checks.
+    assert not [target for target in targets if not target.startswith("https://")]
+    assert len(targets) > 20
 
 
 def pinned(path: Path) -> dict[str, Version]:
@@ -207,8 +196,8 @@ def test_dependencies():
     (lightning,) = (requirement for requirement in project["dependencies"] if requirement.startswith("lightning"))
     assert "!=2.6.2" in lightning
     assert "!=2.6.3" in lightning
-    # The wheel's metadata holds the build tool's version, and the description that its plugin made.
-    assert set(pinned(ROOT / "constraints.txt")) == names | {"hatchling", "hatch-fancy-pypi-readme"}
+    # The wheel's metadata holds the build tool's version.
+    assert set(pinned(ROOT / "constraints.txt")) == names | {"hatchling"}
 
 
 def test_the_reference_has_every_public_name():

@@ -11,6 +11,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_REPOSITORY = re.compile(r"https://(?:github|raw\.githubusercontent)\.com/bertscore-tm/bertscore-tm/(?:blob/)?main/")
 _FLOAT = re.compile(r"-?\d+\.(\d+)")
 
 
@@ -78,8 +79,10 @@ def anchors(path: Path) -> set[str]:
 
 
 def links(path: Path) -> Iterator[str]:
-    """Yield the targets of a page's links and pictures, except those on the web."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", _without_blocks(path)):
+    """Yield the targets of a page's links and pictures, from its folder, except those on other sites."""
+    to_root = "../" * (len(path.relative_to(ROOT).parts) - 1)
+    for link in re.findall(r"\]\(([^)\s]+)\)", _without_blocks(path)):
+        target = _REPOSITORY.sub(to_root, link)
         if not re.match(r"[a-z]+:", target):
             yield target
 
