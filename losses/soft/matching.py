@@ -61,30 +61,23 @@ def soft_precision_recall_f1(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.748, 'recall': 0.622, 'f1': 0.68}
     """
-    sides = _to_token_mass(candidate, similarities.dtype), _to_token_mass(reference, similarities.dtype)
     match = matching if callable(matching) else resolve_callable("matching", matching, TOKENWISE_MATCHINGS)
-    sums = match(similarities, sides[0], sides[1], temperature)
-    precision, recall = (_divide_by_weight(summed, side.weights) for summed, side in zip(sums, sides, strict=True))
+    masses = [
+        side if isinstance(side, TokenMass) else TokenMass(side > 0, side.to(similarities.dtype))
+        for side in (candidate, reference)
+    ]
+    sums = match(similarities, masses[0], masses[1], temperature)  # (batch,) each
+    means = []
+    for weighted_sum, mass in zip(sums, masses, strict=True):
+        total = mass.weights.sum(1)  # (batch,)
+        means.append(torch.where(total > 0, weighted_sum / torch.where(total > 0, total, 1.0), 0.0))
+    precision, recall = means
     return {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}
 
 
-def reduce_references(
-    scores: Tensor, items: Tensor | None, num_items: int, how: Literal["max", "mean"] = "max"
-) -> Tensor:
+def reduce_references(scores: Tensor, items: Tensor, num_items: int, how: Literal["max", "mean"] = "max") -> Tensor:
     """Reduce scores over each item's references, by their items' indices; equally good ones share the gradient."""
-    if items is None:
-        return scores
     if how == "max":
         return scores.new_full((num_items,), -torch.inf).scatter_reduce(0, items, scores, reduce="amax")
     counts = torch.bincount(items, minlength=num_items)
     return scores.new_zeros(num_items).index_add(0, items, scores) / counts
-
-
-def _to_token_mass(side: Tensor | TokenMass, dtype: torch.dtype) -> TokenMass:
-    return side if isinstance(side, TokenMass) else TokenMass(side > 0, side.to(dtype))
-
-
-def _divide_by_weight(summed: Tensor, weights: Tensor) -> Tensor:
-    total = weights.sum(1)
-    weighted = total > 0
-    return torch.where(weighted, summed / torch.where(weighted, total, 1.0), 0.0)

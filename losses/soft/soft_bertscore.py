@@ -377,8 +377,9 @@ class SoftBERTScoreLoss(nn.Module):
                     similarities, candidate.mass, reference.mass, matching, self.matching_temperature
                 )
             for name, of_pair in of_pairs.items():
-                score = torch.where(has_content, of_pair, 0.0)
-                score = reduce_references(score, references.items, references.num_items, self.references_reduce)
+                score = torch.where(has_content, of_pair, 0.0)  # (references,)
+                if references.items is not None:
+                    score = reduce_references(score, references.items, references.num_items, self.references_reduce)
                 scores[prefix + name] = score  # (batch,)
         loss = reduce_batch(1 - scores[self.component], self.reduction, included)
         if not return_components:
