@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
+from bertscore_tm.encoder_options import SHELL_OPTIONS
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 FAILED = 1
@@ -40,12 +41,7 @@ def print_message(message: str) -> None:
     print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
 
 
-# The arguments that the encoder has under the same names.
-ENCODER_OPTIONS = (
-    *("num_layers", "dtype", "revision", "trust_remote_code", "max_length", "batch_size", "long_text", "listed_as"),
-    *("prefix_space", "exclude_special_tokens"),
-)
-_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*ENCODER_OPTIONS, "device", "language", "rescale")}
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SHELL_OPTIONS, "language", "rescale")}
 # Match `num_layers=7` and `num_layers=...`, and without `=` only names that are not English words; never within a path
 # or a longer word.
 _ALONE = "|".join(name for name in _OPTIONS if "_" in name)

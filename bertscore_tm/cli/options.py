@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from bertscore_tm.cli.distributed import choose_device
-from bertscore_tm.cli.errors import ENCODER_OPTIONS, CommandError, use_option_names
+from bertscore_tm.cli.errors import CommandError, use_option_names
 from bertscore_tm.cli.inputs import FORMATS, read_texts
+from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 
 if TYPE_CHECKING:
     from bertscore_tm.encoder import FrozenEncoder
@@ -105,25 +106,23 @@ def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool =
     add = parser.add_argument_group("encoder").add_argument
     add("-m", "--model", metavar="NAME", help="hub model or local folder (default: by --language)")
     add("--language", "--lang", metavar="CODE", help="language of the texts: model and baseline (default: en)")
-    layer = "use the layers from 0, the embeddings, to L (default: all)"
-    if not all_layers:
-        layer = "layer whose token vectors are compared; 0 is the embeddings, -1 the last (default: the tuned layer)"
-    add("-l", "--num-layers", type=int, metavar="L", help=layer)
-    help = "listed model, or .json file of tune-layers, whose layer and baseline a copy or fine-tuned model uses"
-    add("--listed-as", metavar="NAME", help=help)
-    add("--revision", help="revision of a hub model")
-    add("--trust-remote-code", action="store_true", help="run code from the model's repository")
-    dtypes = ("float32", "bfloat16", "float16", "float64", "auto")
-    add("--dtype", default="float32", choices=dtypes, help="precision of the encoder (default: %(default)s)")
-    add("--device", help="device, such as cpu or cuda:1 (default: a GPU, cuda or mps, if available)")
-    add("-b", "--batch-size", type=int, metavar="N", help="maximum number of texts per forward pass")
-    add("--max-length", type=int, metavar="N", help="maximum number of tokens per text (default: the model's maximum)")
-    help = "truncate longer texts, encode them in overlapping windows, or stop (default: %(default)s)"
-    add("--long-text", default="truncate", choices=("truncate", "window", "error"), help=help)
-    help = "put a space before each text (default: as the model's family needs it)"
-    add("--prefix-space", action=argparse.BooleanOptionalAction, help=help)
-    help = "leave the special tokens around a text, such as cls and sep, out of the matching"
-    add("--exclude-special-tokens", action="store_true", help=help)
+    for name, (kind, option) in SHELL_OPTIONS.items():
+        default = option.default_help or ("%(default)s" if option.default else "")
+        help = f"{option.help} (default: {default})" if default else option.help
+        if all_layers and name == "num_layers":
+            help = "use the layers from 0, the embeddings, to L (default: all)"
+        names = [option.flag] if option.flag else []
+        add(*names, f"--{name.replace('_', '-')}", help=help, **_describe_values(kind, option))
+
+
+def _describe_values(kind: Any, option: Option) -> dict[str, Any]:
+    """Return what argparse needs to read the values of an option of the encoder, whose type it is given."""
+    if kind is bool:
+        return {"action": "store_true"}
+    if kind == bool | None:
+        return {"action": argparse.BooleanOptionalAction}
+    type = int if int in get_args(kind) else str
+    return {"type": type, "default": option.default, "metavar": option.metavar, "choices": option.choices}
 
 
 def add_component_argument(group: argparse._ArgumentGroup, use: str) -> None:
@@ -149,7 +148,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
     from bertscore_tm.catalog import default_model
     from bertscore_tm.encoder import FrozenEncoder
 
-    options = {name: getattr(arguments, name) for name in ENCODER_OPTIONS}
+    options = {name: getattr(arguments, name) for name in SHELL_OPTIONS}
     options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
     try:
         if arguments.language is not None:

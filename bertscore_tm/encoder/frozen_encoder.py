@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,15 +27,15 @@ from bertscore_tm.encoder.backbone import Backbone, ForwardFunction
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
-from bertscore_tm.encoder.tokenization import LongText, PackedWindows, TextTokenizer, TokenizedTexts, TokenizerSettings
+from bertscore_tm.encoder.tokenization import PackedWindows, TextTokenizer, TokenizedTexts, TokenizerSettings
 from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
+from bertscore_tm.encoder_options import EncoderOptions, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.class_names import full_class_name
 from bertscore_tm.utilities.integers import as_integer
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Encoder", "ForwardFunction", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
 
-_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Tokens per forward pass: a CPU's caches hold this many, an accelerator needs more to be busy.
 _TOKENS_PER_BATCH = {"cpu": 2048}
 _TOKENS_PER_BATCH_ACCELERATOR = 32768
@@ -43,6 +43,7 @@ _TOKENS_PER_BATCH_ACCELERATOR = 32768
 _PADDED_TOKENS_PER_BATCH = 512
 
 
+@document_options
 class FrozenEncoder:
     """A pretrained encoder whose token vectors BERTScore compares; frozen, shared, and not an ``nn.Module``.
 
@@ -55,32 +56,7 @@ class FrozenEncoder:
         model: name of a model on the hub, path of a local folder, or a ready Hugging Face model. A ready model is
             copied, once per model object. A type that ``encoder.families`` does not list is probed.
         tokenizer: a ready tokenizer. Required with a ready model; otherwise loaded from the model's source.
-        num_layers: the encoder layer L whose output is compared; 0 is the embedding output, negative numbers count
-            from the last layer. Default: the tuned layer of the models listed in ``bertscore_tm.catalog``.
-        all_layers: return all layers 0..L, each as if it were the only one; L defaults to the last layer.
-        dtype: precision of the encoder: ``"float32"`` (exact), ``"bfloat16"`` (fast), ``"float64"``, or ``"auto"``:
-            bfloat16 where the device computes it natively, else float32. Vectors are returned in float32 or wider.
-        revision: revision of a hub model.
-        trust_remote_code: run code that comes with the model; such code can do anything.
-        max_length: largest number of tokens per text, special tokens included. Default: what tokenizer and model
-            allow.
-        long_text: treatment of longer texts: ``"truncate"`` (default) cuts and counts them, ``"window"`` encodes them
-            in windows that overlap by half, taking each token's vector from the window in which it has most context
-            (time and memory are linear in the text's length), ``"error"`` raises an error.
-        prefix_space: put a space before each text. Default: as the model's family needs it.
-        exclude_special_tokens: encode the special tokens that the tokenizer adds around a text, such as cls and sep, as
-            context only: they are not matched and have no weight. Default: other tokens can match them.
-        batch_size: largest number of texts per forward pass. Default: limited by a token budget only. When memory runs
-            out, batches are halved, with a warning and the same scores; except in a loss, whose gradient needs all
-            texts at once.
-        forward_fn: returns token vectors, shape (batch, tokens, width), given a ready model and a dictionary of
-            ``input_ids`` and ``attention_mask``; for models that transformers does not know. ``num_layers`` then only
-            chooses the row of the baseline.
-        device: where functions and rewards encode. Default: the GPU if there is one, else the CPU. Metrics, losses and
-            callbacks follow the device of their module instead.
-        listed_as: the listed model whose tuned layer and published baseline to use, for a local copy or a fine-tuned
-            model of it, such as ``"roberta-large"``; or a ``.json`` file of ``bertscore-tm tune-layers``, whose layer
-            is used. Default: by the name of the model or folder.
+        OPTIONS
 
     Attributes:
         language: language code that chooses among published baselines, set by :meth:`for_language`, else ``None``.
@@ -102,21 +78,10 @@ class FrozenEncoder:
         self,
         model: str | os.PathLike[str] | nn.Module,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        *,
-        num_layers: int | None = None,
-        all_layers: bool = False,
-        dtype: str | torch.dtype = "float32",
-        revision: str | None = None,
-        trust_remote_code: bool = False,
-        max_length: int | None = None,
-        long_text: LongText = "truncate",
-        prefix_space: bool | None = None,
-        exclude_special_tokens: bool = False,
-        batch_size: int | None = None,
-        forward_fn: ForwardFunction | None = None,
-        device: torch.device | str | None = None,
-        listed_as: str | os.PathLike[str] | None = None,
+        **options: Unpack[EncoderOptions],
     ) -> None:
+        settings = with_defaults(options)
+        batch_size, forward_fn, listed_as = settings["batch_size"], settings["forward_fn"], settings["listed_as"]
         if isinstance(model, nn.Module) and tokenizer is None:
             raise ValueError("a ready model needs its tokenizer: pass tokenizer=")
         if not isinstance(model, nn.Module) and forward_fn is not None:
@@ -126,13 +91,13 @@ class FrozenEncoder:
         if batch_size is not None and (batch_size := as_integer("batch_size", batch_size)) < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.language: str | None = None
-        self._device = None if device is None else torch.device(device)
-        self.all_layers = all_layers
+        self._device = None if settings["device"] is None else torch.device(settings["device"])
+        self.all_layers = settings["all_layers"]
         self.batch_size = batch_size
-        self.dtype = _as_dtype(dtype)
+        self.dtype = _as_dtype(settings["dtype"])
         self._forward_fn = forward_fn
         self._given_tokenizer = tokenizer
-        self._tokenizer_settings = TokenizerSettings(max_length, long_text, prefix_space, exclude_special_tokens)
+        self._tokenizer_settings = TokenizerSettings.of(settings)
         ready: nn.Module | None = None
         if isinstance(model, nn.Module):
             assert tokenizer is not None
@@ -142,17 +107,26 @@ class FrozenEncoder:
             self.config = config = ready_config(ready, tokenizer, has_forward_fn=forward_fn is not None)
         else:
             self.name = os.fspath(model)
-            source = ModelSource.from_name(self.name, revision, trust_remote_code)
+            source = ModelSource.from_name(self.name, settings["revision"], settings["trust_remote_code"])
             self.config = text_config(config := load_config(source, self.name))
             if source.kind == "hub":
                 # A branch may move between two encoders, or before the weights are loaded.
-                source = replace(source, revision=getattr(config, "_commit_hash", None) or revision)
-        family = family_of(config, ready, trust_remote_code=trust_remote_code)
+                source = replace(source, revision=getattr(config, "_commit_hash", None) or settings["revision"])
+        family = family_of(config, ready, trust_remote_code=settings["trust_remote_code"])
         depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
         self._row = None if listed_as is None else catalog.layer_row(listed_as, depth)
-        self.num_layers = self._resolve_layer(num_layers)
-        given = self.num_layers, all_layers, self.dtype, forward_fn, ready
-        self._backbone = Backbone(source, self.name, self.config, family, *given)
+        self.num_layers = self._resolve_layer(settings["num_layers"])
+        self._backbone = Backbone(
+            source,
+            self.name,
+            self.config,
+            family,
+            num_layers=self.num_layers,
+            all_layers=self.all_layers,
+            dtype=self.dtype,
+            forward_fn=forward_fn,
+            ready=ready,
+        )
         # Token budgets that fit in memory, on devices where it ran out.
         self._budgets: dict[torch.device, int] = {}
         self._caches: dict[tuple[torch.device, bool], VectorCache] = {}
@@ -163,7 +137,7 @@ class FrozenEncoder:
         language: str,
         model: str | os.PathLike[str] | nn.Module | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        **options: Any,
+        **options: Unpack[EncoderOptions],
     ) -> FrozenEncoder:
         """Return an encoder for texts in a language, which also chooses the published baseline.
 
@@ -291,10 +265,7 @@ class FrozenEncoder:
             "model": "#".join(model) + (f"@{source.revision}" if source.revision else ""),
             "layer": layers if layer is None else layer,
             "dtype": str(self.dtype).removeprefix("torch."),
-            "space": "yes" if tokenizer.prefix_space else "no",
-            "limit": tokenizer.max_length or "none",
-            "long": tokenizer.long_text + (f"/{tokenizer.stride}" if tokenizer.stride is not None else ""),
-            "special": "excluded" if tokenizer.exclude_special_tokens else None,
+            **tokenizer.signature_fields(),
             "forward": forward,
             "family": "probed" if self.family.probed else None,
         }
@@ -489,6 +460,6 @@ def _as_dtype(dtype: str | torch.dtype) -> torch.dtype | Literal["auto"]:
         return dtype
     if dtype == "auto":
         return "auto"
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype={dtype!r} is not one of 'auto', {', '.join(map(repr, _DTYPES))}")
-    return _DTYPES[dtype]
+    if dtype not in get_args(PrecisionName):
+        raise ValueError(f"dtype={dtype!r} is not one of {', '.join(map(repr, get_args(PrecisionName)))}")
+    return cast(torch.dtype, getattr(torch, dtype))

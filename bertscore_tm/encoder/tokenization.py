@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertscore_tm.encoder.families import Family, family_of
+from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.integers import as_integer
 
-__all__ = ["LongText", "PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
-
-LongText = Literal["truncate", "window", "error"]
+__all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
 
 # transformers gives tokenizers without a limit a far larger one than this.
 _NO_LIMIT = 10**9
@@ -32,6 +31,11 @@ class TokenizerSettings:
     long_text: LongText = "truncate"
     prefix_space: bool | None = None
     exclude_special_tokens: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> TokenizerSettings:
+        """Return the settings among the options of an encoder."""
+        return cls(**{field.name: options[field.name] for field in fields(cls)})
 
     def __post_init__(self) -> None:
         if self.max_length is not None:
@@ -208,6 +212,15 @@ class TextTokenizer:
         # Tokenizers cannot encode half of a surrogate pair.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
         return f" {text}" if text and self.prefix_space else text
+
+    def signature_fields(self) -> dict[str, object]:
+        """Return the settings that change a score, by the names that a signature has for them."""
+        return {
+            "space": "yes" if self.prefix_space else "no",
+            "limit": self.max_length or "none",
+            "long": self.long_text + (f"/{self.stride}" if self.stride is not None else ""),
+            "special": "excluded" if self.exclude_special_tokens else None,
+        }
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the token strings of ids."""

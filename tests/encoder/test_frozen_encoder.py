@@ -3,16 +3,22 @@
 import copy
 import gc
 import pickle
+import subprocess
+import sys
 import warnings
 import weakref
+from argparse import ArgumentParser
+from inspect import Parameter, signature
 
 import pytest
 import torch
 from transformers import AutoModel, PreTrainedModel
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.cli.options import add_encoder_arguments
 from bertscore_tm.encoder import backbone as backbone_module
 from bertscore_tm.encoder.backbone import warn_of_slow_bfloat16
+from bertscore_tm.encoder_options import OPTIONS
 from tests.support.models import save_tiny_model, tiny_model
 
 TEXTS = ["a cat sat on the mat", "", "hello", "the quick brown fox jumps over the lazy dog"]
@@ -107,7 +113,7 @@ def test_negative_layers_count_from_the_last(minilm):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "int3"}, "dtype='int3' is not one of 'auto', 'float64', 'float32', 'bfloat16'"),
+        ({"dtype": "int3"}, "dtype='int3' is not one of 'float32', 'bfloat16', 'float16'"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"long_text": "cut"}, "long_text='cut' is not one of 'truncate', 'window', 'error'"),
         *(({"max_length": length}, "no room") for length in (2, 0, -1)),
@@ -218,3 +224,27 @@ def test_bfloat16_keeps_the_frequencies_of_rotary_positions(family, tmp_path):
     names = [name for name in theirs if "inv_freq" in name]
     assert names
     assert all(torch.equal(ours[name], theirs[name]) and ours[name].dtype == torch.float32 for name in names)
+
+
+def test_an_option_is_declared_once():
+    """The signature, the docstring and the shell read the same declarations, without torch in the shell."""
+    keywords = signature(FrozenEncoder).parameters
+    assert [name for name, keyword in keywords.items() if keyword.kind is Parameter.KEYWORD_ONLY] == list(OPTIONS)
+    documented = " ".join(FrozenEncoder.__doc__.split())
+    parser = ArgumentParser(prog="command")
+    add_encoder_arguments(parser)
+    arguments = vars(parser.parse_args([]))
+    shown = " ".join(parser.format_help().split())
+    for name, (_, option) in OPTIONS.items():
+        assert keywords[name].default is option.default
+        assert f"{name}: {' '.join(option.help.split())}" in documented
+        if option.in_shell:
+            assert arguments[name] == option.default
+            assert option.help in shown
+    program = "import sys, bertscore_tm.cli.options; assert not {'torch', 'transformers'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_unknown_option_is_an_error(minilm):
+    with pytest.raises(TypeError, match="has no argument 'layers'; its options are num_layers, "):
+        FrozenEncoder(minilm, layers=5)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LEAVES = {"catalog", "statistics", "utilities"}
+LEAVES = {"catalog", "encoder_options", "statistics", "utilities"}
 LOWER = LEAVES | {"core", "encoder", "scoring"}
 # What each room may import.
 ALLOWED = {
