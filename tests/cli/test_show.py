@@ -121,7 +121,7 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
     printed = command("-c", "pairs.jsonl", "--worst", "2").out
     assert printed.startswith("row 2\na text has no tokens, so the score is 0\n\nrow ")
     command("-c", "pairs.jsonl", "--row", "3", "-o", "row.html")
-    assert "tomorrow" in str(read_data((tmp_path / "row.html").read_text())["alignments"])
+    assert "tomorrow" in str(read_data((tmp_path / "row.html").read_text())["alignment"])
     assert command("pairs.jsonl", "--row", "3").out == command("-c", "pairs.jsonl", "--row", "3").out
     printed = command("pairs.jsonl", "pairs.jsonl", exit_code=2).err
     assert "both texts are names of files: add --row N or --worst N" in printed
