@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -13,13 +12,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bertscore_tm.statistics import Estimate, Scores, as_paired_values, darr_kendall, scipy_stats, williams_test
+from bertscore_tm.statistics import TIE, Scores, as_paired_values, scipy_stats
 from bertscore_tm.utilities.settings import require_between, require_choice
 
 __all__ = [
     "Coefficient",
+    "Estimate",
     "LayerAgreement",
-    "compare_neighbours",
     "correlation",
     "rank_layers",
     "rank_layers_by_preference",
@@ -29,10 +28,14 @@ __all__ = [
 
 Coefficient = Literal["pearson", "spearman", "kendall"]
 
-# Of correlations of float32 scores.
-_ROUNDING = 1e-11
-# Scores that differ by less are equal up to rounding in float32.
-_TIE = 1e-6
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and its confidence interval, from ``low`` to ``high``."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -97,11 +100,16 @@ def rank_layers(
             except ValueError as error:
                 raise ValueError(f"layer {layer} (x) and {name!r} (y): {error}") from error
         ranked.append(LayerAgreement(layer, agreement))
-    return sorted(ranked, key=lambda one: -one.mean)
+    return sorted(ranked, key=lambda layer: -layer.mean)
 
 
 def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: float = 0.95) -> list[LayerAgreement]:
-    """Rank a model's layers by how often their scores agree with human preferences between two texts.
+    r"""Rank a model's layers by how often their scores agree with human preferences between two texts.
+
+    .. math:: \tau = \frac{\mathrm{concordant} - \mathrm{discordant}}{\mathrm{concordant} + \mathrm{discordant}}
+
+    is the statistic of the WMT metrics tasks for relative ranks from direct assessments, daRR (Ma et al., WMT 2019),
+    with the interval of Wilson (JASA 1927). A pair is concordant if the better text scores higher, else discordant.
 
     Args:
         better: scores of the preferred texts for all layers from 0, shape (layers, pairs).
@@ -109,7 +117,7 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
         confidence: coverage of the intervals, between 0 and 1.
 
     Returns:
-        The layers by falling :func:`bertscore_tm.statistics.darr_kendall`; layers with equal values by rising number.
+        The layers by falling agreement ``"darr"``; layers with equal values by rising number.
 
     Raises:
         ValueError: the shapes differ or are not (layers, pairs), or there are fewer than two pairs.
@@ -126,62 +134,14 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
             f"better and worse must both have shape (layers, pairs), got shapes {tuple(better.shape)} and "
             f"{tuple(worse.shape)}: score both with all_layers=True"
         )
-    ranked = [
-        LayerAgreement(layer, {"darr": darr_kendall(*rows, confidence=confidence)})
-        for layer, rows in enumerate(zip(better, worse, strict=True))
-    ]
-    return sorted(ranked, key=lambda one: -one.mean)
-
-
-def compare_neighbours(
-    ranking: Sequence[LayerAgreement], scores: Tensor, human: Mapping[str, Scores], how: Coefficient = "pearson"
-) -> list[dict[str, float]]:
-    """Test each layer of a ranking against the next one, on the same texts.
-
-    The intervals of two layers may overlap although one is reliably better, since their scores are correlated.
-    Williams' test takes that into account (:func:`bertscore_tm.statistics.williams_test`); of Spearman's coefficient it
-    tests the correlations of ranks.
-
-    Args:
-        ranking: the layers, best first, as :func:`rank_layers` returns them.
-        scores: scores of all layers from 0, shape (layers, texts).
-        human: judgements of each kind, each of shape (texts,).
-        how: the coefficient of the ranking, ``"pearson"`` or ``"spearman"``.
-
-    Returns:
-        Two-sided p-value by kind of judgement, for each layer but the last.
-
-    Raises:
-        ValueError: ``how`` is ``"kendall"``, for which the test does not hold.
-        ImportError: scipy is not installed.
-
-    Example:
-        >>> scores = torch.tensor([[0.1, 0.4, 0.2, 0.5, 0.3], [0.5, 0.2, 0.4, 0.1, 0.35], [0.2, 0.5, 0.1, 0.6, 0.3]])
-        >>> human = {"adequacy": [1, 4, 2, 5, 3]}
-        >>> ranking = rank_layers(scores, human)
-        >>> p_values = compare_neighbours(ranking, scores, human)
-        >>> [layer.layer for layer in ranking], [round(p["adequacy"], 3) for p in p_values]
-        ([0, 2, 1], [0.01, 0.019])
-    """
-    if how not in ("pearson", "spearman"):
-        raise ValueError(f"Williams' test is of Pearson's and Spearman's coefficient, got how={how!r}")
-    found = []
-    for better, worse in pairwise(ranking):
-        p_values = {}
-        for name, judgements in human.items():
-            judged = torch.as_tensor(judgements, dtype=torch.float64, device="cpu")
-            rows = torch.stack([scores[better.layer].double(), scores[worse.layer].double(), judged])
-            if how == "spearman":
-                rows = torch.from_numpy(scipy_stats().rankdata(rank_with_ties(rows.numpy()), axis=-1))
-            r = torch.corrcoef(rows).clamp(-1, 1)
-            # Also scores that are equal except for rounding, for which Williams' test is undefined.
-            if r[0, 1] > 1 - _ROUNDING:
-                p_values[name] = 1.0
-                continue
-            _, one_sided = williams_test(r[0, 2].item(), r[1, 2].item(), r[0, 1].item(), rows.shape[1])
-            p_values[name] = min(1.0, 2 * min(one_sided, 1 - one_sided))
-        found.append(p_values)
-    return found
+    require_between("confidence", confidence, 0, 1)
+    ranked = []
+    for layer, scores in enumerate(zip(better, worse, strict=True)):
+        preferred, other = as_paired_values(*scores, ("better", "worse"))
+        test = scipy_stats().binomtest(int((preferred > other).sum()), len(preferred))
+        shares = (test.statistic, *test.proportion_ci(confidence, method="wilson"))
+        ranked.append(LayerAgreement(layer, {"darr": Estimate(*(2 * float(share) - 1 for share in shares))}))
+    return sorted(ranked, key=lambda layer: -layer.mean)
 
 
 def system_means(values: Tensor, systems: Sequence[str]) -> Tensor:
@@ -267,7 +227,7 @@ def rank_with_ties(values: ArrayLike) -> NDArray[np.float64]:
     for place in np.ndindex(rows.shape[:-1]):
         lowest, rank = -math.inf, -1
         for index in rows[place].argsort().tolist():
-            if rows[place][index] - lowest >= _TIE:
+            if rows[place][index] - lowest >= TIE:
                 lowest, rank = rows[place][index], rank + 1
             ranks[place][index] = rank
     return ranks

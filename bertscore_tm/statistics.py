@@ -1,6 +1,6 @@
-"""Confidence intervals and paired comparisons of scores, and tests of metrics that scipy lacks.
+"""Confidence intervals and paired comparisons of scores, of independent texts or of documents.
 
-scipy is installed with the extra ``cli`` and imported by the first call, which raises an ImportError without it.
+The first call imports scipy, and raises an ImportError without it.
 """
 
 from __future__ import annotations
@@ -18,36 +18,18 @@ from torch import Tensor
 
 from bertscore_tm.utilities.settings import require_between
 
-__all__ = [
-    "Estimate",
-    "PairedComparison",
-    "Scores",
-    "compare_paired",
-    "darr_kendall",
-    "holm",
-    "mean_interval",
-    "williams_test",
-]
+__all__ = ["TIE", "PairedComparison", "Scores", "compare_paired", "holm", "mean_interval"]
 
 Scores = Tensor | Sequence[float]
 
 # With fewer texts, no choice of signs has a p-value below 0.05.
 _MIN_COMPARED = 6
 # Scores that differ by less are equal up to rounding in float32.
-_TIE = 1e-6
+TIE = 1e-6
 # Up to 13 texts have fewer permutations, which are all counted.
 _PERMUTATIONS = 9_999
 # Numbers in memory at a time.
 _BATCH = 2_000_000
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and its confidence interval, from ``low`` to ``high``."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -69,9 +51,14 @@ def mean_interval(
 ) -> tuple[Tensor, Tensor]:
     r"""Return Student's t interval of the mean.
 
-    .. math:: \bar x \pm \frac{t_{G-1}}{n} \sqrt{\frac{G}{G-1} \sum_{g=1}^G \Bigl(\sum_{i \in g} (x_i - \bar x)\Bigr)^2}
+    .. math::
+        \bar x \pm \frac{t_\nu}{n} \sqrt{\sum_g \frac{1}{1 - h_g} \Bigl(\sum_{i \in g} (x_i - \bar x)\Bigr)^2}, \quad
+        \frac{1}{\nu} = \sum_g h_g^2 + \Bigl(\sum_g q_g\Bigr)^2 - \sum_g q_g^2, \quad q_g = \frac{h_g^2}{1 - h_g}
 
-    for n texts in G groups, such as documents (Liang & Zeger, Biometrika 1986); without groups G = n.
+    for n texts in groups, such as documents, that have the shares h of the texts: the bias-reduced variance CR2 and the
+    degrees of freedom of Bell & McCaffrey (Survey Methodology 2002), which are G - 1 for G groups of one size or G
+    independent texts. In simulations of 6 to 30 groups of 1 to 8 texts, and of one long group among short ones, 95%
+    intervals cover 94 to 96% where the texts of a group depend on each other, and up to 98% where they do not.
 
     Args:
         scores: one score per text, shape (..., n).
@@ -94,13 +81,8 @@ def mean_interval(
     """
     require_between("confidence", confidence, 0, 1)
     values = torch.as_tensor(scores, dtype=torch.float64, device="cpu").detach()
-    mean = values.mean(-1)
-    residuals = _sum_groups(values - mean[..., None], groups)
-    count = residuals.shape[-1]
-    if count < 2:
-        return mean * math.nan, mean * math.nan
-    error = (residuals.square().sum(-1) * count / (count - 1)).sqrt() / values.shape[-1]
-    margin = error * float(scipy_stats().t.ppf((1 + confidence) / 2, count - 1))
+    mean, error, freedom = _estimate_mean(values, groups)
+    margin = error * float(scipy_stats().t.ppf((1 + confidence) / 2, freedom))
     least, largest = (torch.as_tensor(bound, dtype=torch.float64, device="cpu") for bound in bounds)
     return torch.maximum(mean - margin, least), torch.minimum(mean + margin, largest)
 
@@ -117,7 +99,8 @@ def compare_paired(
 
     The interval of the difference is :func:`mean_interval`. The p-value is that of the permutation test, which
     exchanges the scores of a text, or of all texts of a group, between the systems (Fisher 1935): exact for up to 13
-    texts or groups, else with 9,999 seeded permutations. Scores that differ by less than 1e-6 are equal.
+    texts or groups, else with 9,999 seeded permutations. For groups of unequal size it is that of the interval's t
+    test, so that the two agree. Scores that differ by less than 1e-6 are equal.
 
     Args:
         a: one score per text of the first system, shape (texts,).
@@ -140,85 +123,19 @@ def compare_paired(
         (0.1, 0.1, 0.1, 0.0312)
     """
     first, second = as_paired_values(a, b, ("a", "b"))
+    differences = ((second - first) / TIE).round()
     # Sums of integers are exact, so that equal ones are counted as equal.
-    steps = _sum_groups(((second - first) / _TIE).round(), groups).numpy()
-    p_value = _permutation_p_value(steps) if len(steps) >= _MIN_COMPARED else math.nan
+    steps, sizes = (_sum_groups(values, groups) for values in (differences, torch.ones_like(differences)))
+    if len(steps) < _MIN_COMPARED:
+        p_value = math.nan
+    elif (sizes == sizes[0]).all() or not differences.any():
+        p_value = _permutation_p_value(steps.numpy())
+    else:
+        mean, error, freedom = _estimate_mean(differences, groups)
+        p_value = 2 * float(scipy_stats().t.sf((mean.abs() / error).item(), freedom))
     span = bounds[1] - bounds[0]
     low, high = mean_interval(second - first, confidence, bounds=(-span, span), groups=groups)
     return PairedComparison((second - first).mean().item(), low.item(), high.item(), p_value)
-
-
-def darr_kendall(better: Scores, worse: Scores, *, confidence: float = 0.95) -> Estimate:
-    r"""Return how often a metric agrees with human preferences between two texts.
-
-    .. math:: \tau = \frac{\mathrm{concordant} - \mathrm{discordant}}{\mathrm{concordant} + \mathrm{discordant}}
-
-    The statistic like Kendall's tau that the WMT metrics tasks compute on relative ranks from direct assessments, daRR
-    (Ma et al., WMT 2019), with the interval of Wilson (JASA 1927) for the proportion of concordant pairs. A pair is
-    concordant if the better text scores higher, else discordant, also if they tie.
-
-    Args:
-        better: the metric's scores of the preferred texts, shape (pairs,).
-        worse: its scores of the other texts, shape (pairs,).
-        confidence: coverage of the interval, between 0 and 1, if the pairs are independent.
-
-    Returns:
-        Value and interval, between -1 and 1.
-
-    Raises:
-        ValueError: the shapes differ, there are fewer than two pairs, a value is not finite or out of range.
-
-    Example:
-        >>> found = darr_kendall([0.9, 0.8, 0.7, 0.6], [0.1, 0.2, 0.3, 0.6])
-        >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
-        (0.5, -0.399, 0.909)
-    """
-    require_between("confidence", confidence, 0, 1)
-    first, second = as_paired_values(better, worse, ("better", "worse"))
-    test = scipy_stats().binomtest(int((first > second).sum()), len(first))
-    interval = test.proportion_ci(confidence, method="wilson")
-    return Estimate(*(2 * float(share) - 1 for share in (test.statistic, *interval)))
-
-
-def williams_test(r12: float, r13: float, r23: float, n: int) -> tuple[float, float]:
-    r"""Test whether one metric correlates better with human scores than another on the same texts.
-
-    .. math::
-        t = \frac{(r_{12} - r_{13}) \sqrt{(n-1)(1+r_{23})}}
-            {\sqrt{2K \frac{n-1}{n-3} + \frac{(r_{12}+r_{13})^2}{4} (1-r_{23})^3}}, \quad
-        K = 1 - r_{12}^2 - r_{13}^2 - r_{23}^2 + 2 r_{12} r_{13} r_{23}
-
-    follows Student's t with n - 3 degrees of freedom if both correlations are equal (Williams 1959; Graham & Baldwin,
-    EMNLP 2014).
-
-    Args:
-        r12: Pearson correlation of the human scores with the metric that is assumed to be better.
-        r13: Pearson correlation of the human scores with the other metric.
-        r23: Pearson correlation of the two metrics.
-        n: number of texts.
-
-    Returns:
-        t and the one-sided p-value of r12 > r13.
-
-    Raises:
-        ValueError: there are fewer than four texts, the three correlations contradict each other, or the two metrics
-            are identical.
-
-    Example:
-        >>> t, p_value = williams_test(0.65, 0.55, 0.3, 50)
-        >>> round(t, 4), round(p_value, 4)
-        (0.8161, 0.2093)
-    """
-    if n < 4:
-        raise ValueError(f"n must be at least 4, got {n}")
-    determinant = 1 - r12**2 - r13**2 - r23**2 + 2 * r12 * r13 * r23
-    if determinant < -1e-6 or not all(-1 <= r <= 1 for r in (r12, r13, r23)):
-        raise ValueError(f"r12={r12}, r13={r13} and r23={r23} cannot be correlations of the same texts")
-    spread = 2 * max(determinant, 0.0) * (n - 1) / (n - 3) + (r12 + r13) ** 2 / 4 * (1 - r23) ** 3
-    if spread == 0:
-        raise ValueError(f"r12={r12}, r13={r13} and r23={r23} have no variance: the two metrics are identical")
-    t = (r12 - r13) * math.sqrt((n - 1) * (1 + r23) / spread)
-    return t, float(scipy_stats().t.sf(t, n - 3))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -238,21 +155,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
         >>> holm([0.25, 0.01, 0.5])
         [0.5, 0.03, 0.5]
     """
-    given = np.asarray(p_values, dtype=np.float64)
-    if not ((given >= 0) & (given <= 1)).all():
+    adjusted = np.asarray(p_values, dtype=np.float64)
+    if not ((adjusted >= 0) & (adjusted <= 1)).all():
         raise ValueError(f"p-values must be between 0 and 1, got {list(p_values)}")
-    order = given.argsort()
-    given[order] = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1)).clip(max=1)
-    return [float(p) for p in given]
+    order = adjusted.argsort()
+    adjusted[order] = np.maximum.accumulate(adjusted[order] * np.arange(len(adjusted), 0, -1)).clip(max=1)
+    return [float(p) for p in adjusted]
 
 
 def scipy_stats() -> Any:
-    """Import ``scipy.stats``, or raise an ImportError that names the extra; call it before long work that needs it."""
+    """Import ``scipy.stats``, or raise an ImportError with the remedy; call it before long work that needs it."""
     try:
         from scipy import stats
     except ImportError as error:
-        raise ImportError('this statistic needs scipy: pip install "bertscore-tm[cli]"') from error
+        raise ImportError("intervals and tests need scipy: pip install scipy") from error
     return stats
+
+
+def _estimate_mean(values: Tensor, groups: ArrayLike | None) -> tuple[Tensor, Tensor, float]:
+    """Return the mean of values of shape (..., n), its standard error, and the error's degrees of freedom."""
+    mean = values.mean(-1)
+    residuals = _sum_groups(values - mean[..., None], groups)  # (..., groups)
+    count = values.shape[-1]
+    if residuals.shape[-1] < 2:
+        return mean, mean * math.nan, math.nan
+    shares = _sum_groups(torch.full((count,), 1 / count, dtype=torch.float64, device="cpu"), groups)  # (groups,)
+    error = (residuals.square() / (1 - shares)).sum(-1).sqrt() / count
+    leverage = shares.square() / (1 - shares)
+    freedom = 1 / (shares.square().sum() + leverage.sum().square() - leverage.square().sum())
+    return mean, error, freedom.item()
 
 
 def _sum_groups(values: Tensor, groups: ArrayLike | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Compare the scores of systems on the same references with a paired permutation test.
+"""Compare the scores of systems on the same references with a paired test.
 
 Every system is compared with the first one. Intervals are Student's t; p-values are two-sided. With several comparisons
 the column "p (Holm)" is adjusted for their number (Holm 1979): the probability of any value below 0.05 without a true
@@ -124,6 +124,8 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     if document["num_documents"] is not None:
         counts += f", {report.format_count(document['num_documents'], 'document')}"
     lines = [f"{counts}; paired permutation test, Student's t intervals"]
+    if document["num_documents"] is not None:
+        lines.append("documents of unequal size: paired t test")
     if math.isnan(document["differences"][0]["p_value"]):
         unit = "texts" if document["num_documents"] is None else "documents"
         lines.append(f"no p-values: they need at least 6 {unit}")

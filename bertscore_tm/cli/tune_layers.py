@@ -2,9 +2,8 @@
 
 Judgements are numbers in the column or key "human", or in those of --human-column, where larger is better; or
 preferences (--darr): rows with a reference, the better text and the worse text. Layers are ranked by the mean over the
-kinds of judgement. "p" is that of Williams' test against the next layer of the ranking, on the same texts: intervals of
-two layers may overlap although one of them is reliably better. Kendall's coefficient and preferences have no such test.
-The document of --json holds the best layer as "row", which other commands read with "--listed-as FILE.json".
+kinds of judgement. The document of --json holds the best layer as "row", which other commands read with "--listed-as
+FILE.json".
 
 Examples::
 
@@ -33,9 +32,18 @@ from bertscore_tm.cli.shards import remove_shards
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bertscore_tm.layer_tuning import LayerAgreement
     from bertscore_tm.scoring.texts import TextPairs
 
 _SUFFIXES = (".txt", ".json")
+
+
+class JudgedTexts(NamedTuple):
+    """Texts, judgements of each kind, of texts or of ``systems``; without any, a better text is before a worse one."""
+
+    texts: TextPairs
+    human: dict[str, Tensor]
+    systems: list[str] | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,50 +78,9 @@ def run(arguments: argparse.Namespace) -> None:
         remove_shards(arguments)
 
 
-class JudgedTexts(NamedTuple):
-    """Texts, their human judgements of each kind, and the systems that wrote them, if these are to be correlated.
-
-    The judgements are of texts or, where systems are given, of systems. Preferences have none: each better text is
-    followed by the worse one.
-    """
-
-    texts: TextPairs
-    human: dict[str, Tensor]
-    systems: list[str] | None = None
-
-    def means(self, values: Tensor) -> Tensor:
-        """Return the mean of each system if the systems are given, else the values of the texts."""
-        from bertscore_tm.layer_tuning import system_means
-
-        return values if self.systems is None else system_means(values, self.systems)
-
-
-def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rank layers, best first, each tested against the next, by their scores of shape (layers, candidates)."""
-    from bertscore_tm.layer_tuning import compare_neighbours, rank_layers, rank_layers_by_preference
-
-    p_values: list[dict[str, float]] = []
-    if judged.human:
-        how, scores = arguments.coefficient, judged.means(scores)
-        layers = rank_layers(scores, judged.human, how, confidence=arguments.confidence)
-        if how != "kendall":
-            p_values = compare_neighbours(layers, scores, judged.human, how)
-    else:
-        layers = rank_layers_by_preference(scores[:, ::2], scores[:, 1::2], confidence=arguments.confidence)
-    p_values += [{}] * (len(layers) - len(p_values))
-    return [
-        {
-            "layer": layer.layer,
-            "mean": layer.mean,
-            "agreement": {name: asdict(value) for name, value in layer.agreement.items()},
-            "p_next": p_next,
-        }
-        for layer, p_next in zip(layers, p_values, strict=True)
-    ]
-
-
 def _read(arguments: argparse.Namespace) -> JudgedTexts:
-    from bertscore_tm.layer_tuning import correlation
+    from bertscore_tm.layer_tuning import correlation, system_means
+    from bertscore_tm.scoring.texts import TextPairs
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
@@ -121,14 +88,22 @@ def _read(arguments: argparse.Namespace) -> JudgedTexts:
         raise CommandError("give a FILE of judged texts (-c), or a file of preferences (--darr)")
     if arguments.darr is not None:
         return _read_preferences(arguments)
-    judged = _read_judged(arguments)
-    for name, values in judged.human.items():
+    columns = arguments.human_column or ["human"]
+    table = read_candidates(arguments.candidates, arguments, *columns, arguments.system_column)
+    if not table.has_columns:
+        raise CommandError(f"{table.name}: judgements need a file with columns, such as .tsv or .jsonl")
+    texts = TextPairs(table.texts(arguments.candidate_column), read_references(arguments, table))
+    human = {column: _parse_numbers(table, column) for column in columns}
+    systems = None if arguments.system_column is None else table.texts(arguments.system_column)
+    if systems is not None:
+        human = {column: system_means(values, systems) for column, values in human.items()}
+    for column, values in human.items():
         # Report invalid judgements before the long computation of the scores.
         try:
             correlation(values, values, arguments.coefficient)
         except ValueError as error:
-            raise CommandError(f"judgements {name!r}: {error}") from error
-    return judged
+            raise CommandError(f"judgements {column!r}: {error}") from error
+    return JudgedTexts(texts, human, systems)
 
 
 def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
@@ -140,60 +115,56 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     table = read_table(arguments.darr, arguments.format, columns)
     if not table.has_columns:
         raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
-    better, worse = table.texts("better"), table.texts("worse")
-    if len(better) < 2:
-        raise table.error(0, f"the file must contain at least two preferences, got {len(better)}")
+    preferences = list(zip(table.texts("better"), table.texts("worse"), strict=True))
+    if len(preferences) < 2:
+        raise table.error(0, f"the file must contain at least two preferences, got {len(preferences)}")
     references = read_references(arguments, table)
     # Next to each other, so that their reference is encoded once.
-    texts = [text for both in zip(better, worse, strict=True) for text in both]
-    return JudgedTexts(TextPairs(texts, [reference for reference in references for _ in range(2)]), {})
+    texts = [text for both in preferences for text in both]
+    return JudgedTexts(TextPairs(texts, [row for row in references for _ in range(2)]), {})
 
 
-def _read_judged(arguments: argparse.Namespace) -> JudgedTexts:
+def _parse_numbers(table: Table, column: str) -> Tensor:
+    """Return numbers or numeric strings, without Python's underscores, as finite floats."""
     import torch
 
-    from bertscore_tm.scoring.texts import TextPairs
-
-    columns = arguments.human_column or ["human"]
-    table = read_candidates(arguments.candidates, arguments, *columns, arguments.system_column)
-    candidates = table.texts(arguments.candidate_column)
-    if not table.has_columns:
-        raise CommandError(f"{table.name}: judgements need a file with columns, such as .tsv or .jsonl")
-    references = read_references(arguments, table)
-    numbers = [
-        [_parse_number(table, row, cell, column) for row, cell in enumerate(table.values(column))] for column in columns
-    ]
-    systems = None if arguments.system_column is None else table.texts(arguments.system_column)
-    judged = JudgedTexts(TextPairs(candidates, references), {}, systems)
-    judgements = torch.tensor(numbers, dtype=torch.float64, device="cpu")
-    return judged._replace(human={column: judged.means(own) for column, own in zip(columns, judgements, strict=True)})
+    numbers = []
+    for row, value in enumerate(table.values(column)):
+        number = math.nan
+        with suppress(ValueError, OverflowError):
+            if type(value) in (int, float) or (isinstance(value, str) and "_" not in value):
+                number = float(value)
+        if not math.isfinite(number):
+            raise table.error(row, f"{column!r} must be a finite number, got {value!r}")
+        numbers.append(number)
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
-def _parse_number(table: Table, row: int, value: Any, column: str) -> float:
-    """Return a number or numeric string, without Python's underscores, as a finite float."""
-    number = math.nan
-    with suppress(ValueError, OverflowError):
-        if type(value) in (int, float) or (isinstance(value, str) and "_" not in value):
-            number = float(value)
-    if not math.isfinite(number):
-        raise table.error(row, f"{column!r} must be a finite number, got {value!r}")
-    return number
+def _rank_layers(scores: Tensor, judged: JudgedTexts, arguments: argparse.Namespace) -> list[LayerAgreement]:
+    """Rank layers, best first, by their scores of shape (layers, candidates)."""
+    from bertscore_tm.layer_tuning import rank_layers, rank_layers_by_preference, system_means
+
+    if not judged.human:
+        return rank_layers_by_preference(scores[:, ::2], scores[:, 1::2], confidence=arguments.confidence)
+    values = scores if judged.systems is None else system_means(scores, judged.systems)
+    return rank_layers(values, judged.human, arguments.coefficient, confidence=arguments.confidence)
 
 
 def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Namespace) -> dict[str, Any]:
-    rankings = {
-        name: _rank_layers(scores, judged, arguments) for name, scores in zip(report.SCORES, scored.scores, strict=True)
-    }
+    rankings = {}
+    for name, scores in zip(report.SCORES, scored.scores, strict=True):
+        layers = _rank_layers(scores, judged, arguments)
+        rankings[name] = [{"mean": layer.mean, **asdict(layer)} for layer in layers]
     best = rankings[arguments.component][0]
     coefficient = "darr" if arguments.darr else arguments.coefficient
-    model, file = scored.encoder.name, arguments.darr or arguments.candidates
+    model = Path(scored.encoder.name)
     row = {
         # A path on this machine means nothing on another.
-        "model": Path(model).resolve().name if Path(model).is_dir() else model,
+        "model": model.resolve().name if model.is_dir() else scored.encoder.name,
         "num_layers": best["layer"],
         "component": arguments.component,
         coefficient: best["mean"],
-        "data": Path(file).name,
+        "data": Path(arguments.darr or arguments.candidates).name,
     }
     return {
         "row": row,
@@ -208,25 +179,15 @@ def _summarize(scored: ScoredCorpus, judged: JudgedTexts, arguments: argparse.Na
 
 def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> str:
     ranking = document["rankings"][arguments.component]
-    kinds = list(ranking[0]["agreement"])
-    tested = any(layer["p_next"] for layer in ranking)
-    rows = [["layer", *(["mean"] if len(kinds) > 1 else [])]]
-    for kind in kinds:
-        rows[0] += [kind, *(["p"] if tested else [])]
+    rows = [["layer", "mean", *ranking[0]["agreement"]]]
     for layer in ranking:
-        row = [str(layer["layer"]), *([f"{layer['mean']:.4f}"] if len(kinds) > 1 else [])]
-        for kind, x in layer["agreement"].items():
-            row.append(f"{x['value']:.4f} {report.format_interval(x['low'], x['high'])}")
-            if tested:
-                row.append(f"{layer['p_next'][kind]:.4f}" if kind in layer["p_next"] else "")
-        rows.append(row)
-    described = report.format_count(document["num_judged"], "preference" if arguments.darr else "text")
+        cells = [f"{x['value']:.4f} {report.format_interval(x['low'], x['high'])}" for x in layer["agreement"].values()]
+        rows.append([str(layer["layer"]), f"{layer['mean']:.4f}", *cells])
+    judged = report.format_count(document["num_judged"], "preference" if arguments.darr else "text")
     if document["num_systems"] is not None:
-        described += f" of {report.format_count(document['num_systems'], 'system')}"
+        judged += f" of {report.format_count(document['num_systems'], 'system')}"
     shares = "share of concordant minus share of discordant pairs"
-    how = shares if arguments.darr else arguments.coefficient.title()
-    settings = f"{how}, {100 * arguments.confidence:g}% intervals"
-    if tested:
-        settings += ", p of Williams' test against the next layer"
+    measure = shares if arguments.darr else arguments.coefficient.title()
+    settings = f"{measure}, {100 * arguments.confidence:g}% intervals"
     label = report.SCORE_LABELS[arguments.component]
-    return f"{report.format_rows(rows)}{label} and {described}: {settings}\nsignature: {document['signature']}\n"
+    return f"{report.format_rows(rows)}{label} and {judged}: {settings}\nsignature: {document['signature']}\n"

@@ -6,6 +6,7 @@ protocol returns named figures, each a list with one value per setting.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bertscore_tm.layer_tuning import rank_with_ties
-from bertscore_tm.statistics import darr_kendall, williams_test
 
 Scores = NDArray[np.float64]
 Figures = dict[str, list[float | None]]
@@ -24,7 +24,7 @@ _DECIMALS_OF_MEANS = 9
 
 def ranked_pairs(better: Scores, worse: Scores) -> Figures:
     """Return segment-level Kendall's tau-like of daRR judgements (Ma et al., WMT 2019); ties count as discordant."""
-    return {"kendall": [darr_kendall(high, low).value for high, low in zip(better, worse, strict=True)]}
+    return {"kendall": [2 * float(share) - 1 for share in (better > worse).mean(1)]}
 
 
 def segment_level(scores: Scores, human: Sequence[float]) -> Figures:
@@ -53,8 +53,33 @@ def system_level(scores: Scores, human: Sequence[float], systems: Sequence[str])
     for r, row in zip(pearson, means, strict=True):
         between = _pearson(means[best], row)
         one_metric = between > 1 - 1e-12
-        p_values.append(None if one_metric else williams_test(pearson[best], r, between, len(names))[1])
+        p_values.append(None if one_metric else williams_test(pearson[best], r, between, len(names)))
     return {"pearson": list(pearson), "p": p_values}
+
+
+def williams_test(r12: float, r13: float, r23: float, n: int) -> float:
+    r"""Return the one-sided p-value that a metric correlates better with human scores than another on the same texts.
+
+    .. math::
+        t = \frac{(r_{12} - r_{13}) \sqrt{(n-1)(1+r_{23})}}
+            {\sqrt{2K \frac{n-1}{n-3} + \frac{(r_{12}+r_{13})^2}{4} (1-r_{23})^3}}, \quad
+        K = 1 - r_{12}^2 - r_{13}^2 - r_{23}^2 + 2 r_{12} r_{13} r_{23}
+
+    follows Student's t with n - 3 degrees of freedom if both correlations are equal (Williams 1959; Graham & Baldwin,
+    EMNLP 2014).
+
+    Args:
+        r12: Pearson correlation of the human scores with the metric that is assumed to be better.
+        r13: Pearson correlation of the human scores with the other metric.
+        r23: Pearson correlation of the two metrics, below 1.
+        n: number of texts, at least 4.
+
+    Returns:
+        The p-value.
+    """
+    determinant = max(0.0, 1 - r12**2 - r13**2 - r23**2 + 2 * r12 * r13 * r23)
+    spread = 2 * determinant * (n - 1) / (n - 3) + (r12 + r13) ** 2 / 4 * (1 - r23) ** 3
+    return float(stats.t.sf((r12 - r13) * math.sqrt((n - 1) * (1 + r23) / spread), n - 3))
 
 
 def draw_hybrids(documents: Sequence[str], num_hybrids: int, random: np.random.Generator) -> NDArray[np.int64]:

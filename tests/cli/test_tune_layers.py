@@ -149,26 +149,17 @@ def test_table(command, folder):
     ranking = json.loads(command("-c", "judged.jsonl", *KINDS, "--json").out)["rankings"]["recall"]
     command("-c", "judged.jsonl", *KINDS, "--component", "recall", "-o", "table.txt")
     lines = (folder / "table.txt").read_text().splitlines()
-    assert lines[0].split() == ["layer", "mean", "adequacy", "p", "fluency", "p"]
-    for line, found in zip(lines[1:5], ranking, strict=True):
-        assert line.split()[0] == str(found["layer"])
-        cells = [found["mean"]]
-        for kind, estimate in found["agreement"].items():
-            cells += [estimate[key] for key in ("value", "low", "high")]
-            cells += [found["p_next"][kind]] if found is not ranking[-1] else []
-        assert numbers_in(line) == pytest.approx(cells, abs=6e-5)
-    assert ranking[-1]["p_next"] == {}
-    settings = "Pearson, 95% intervals, p of Williams' test against the next layer"
-    assert lines[5] == f"R and {COUNT} texts: {settings}"
+    assert lines[0].split() == ["layer", "mean", "adequacy", "fluency"]
+    for line, layer in zip(lines[1:5], ranking, strict=True):
+        cells = [value for estimate in layer["agreement"].values() for value in estimate.values()]
+        assert line.split()[0] == str(layer["layer"])
+        assert numbers_in(line) == pytest.approx([layer["mean"], *cells], abs=6e-5)
+    assert lines[5] == f"R and {COUNT} texts: Pearson, 95% intervals"
     assert lines[6].startswith("signature: ")
-    # One kind of judgement needs no mean.
-    one = command("-c", "judged.jsonl", "--human-column", "fluency", "--system-column", "system").out.splitlines()
-    assert one[0].split() == ["layer", "fluency", "p"]
-    assert one[5] == f"F1 and {COUNT} texts of 6 systems: {settings}"
-    kendall = command("-c", "judged.jsonl", "--human-column", "fluency", "--coefficient", "kendall").out.splitlines()
-    assert kendall[0].split() == ["layer", "fluency"]
+    systems = command("-c", "judged.jsonl", "--human-column", "fluency", "--system-column", "system").out.splitlines()
+    assert systems[5] == f"F1 and {COUNT} texts of 6 systems: Pearson, 95% intervals"
     preferences = command("--darr", "darr.jsonl").out.splitlines()
-    assert preferences[0].split() == ["layer", "darr"]
+    assert preferences[0].split() == ["layer", "mean", "darr"]
     assert preferences[5].startswith(f"F1 and {COUNT} preferences: share of concordant minus share of discordant")
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertscore_tm.statistics import williams_test
 from examples.meta_evaluation import protocols
 from examples.meta_evaluation.readers import Judged
 from examples.meta_evaluation.run import Sampling, Setting, evaluate, table
@@ -62,9 +61,16 @@ def test_system_level_against_loops():
     assert figures["p"][best] is None
     for other in set(range(3)) - {best}:
         between = stats.pearsonr(of_settings[best], of_settings[other]).statistic
-        expected = williams_test(pearson[best], pearson[other], between, 7)[1]
+        expected = protocols.williams_test(pearson[best], pearson[other], between, 7)
         assert figures["p"][other] == pytest.approx(expected)
         assert 0 < expected < 0.5
+
+
+def test_williams_test_on_published_examples():
+    # The example of https://github.com/inmoonlight/nlp-williams, one-sided.
+    assert protocols.williams_test(0.65, 0.55, 0.3, 50) == pytest.approx(0.20928617286753592)
+    # Steiger's example (1980) as in the manual of R's psych package: two-sided p = 0.37.
+    assert 2 * protocols.williams_test(0.5, 0.4, 0.1, 103) == pytest.approx(0.37, abs=0.01)
 
 
 def test_hybrids_take_one_row_of_each_document():

@@ -8,13 +8,12 @@ from scipy import stats
 
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.layer_tuning import (
+    Estimate,
     LayerAgreement,
-    compare_neighbours,
     rank_layers,
     rank_layers_by_preference,
     system_means,
 )
-from bertscore_tm.statistics import Estimate
 from tests.support.texts import real_pairs
 
 COUNT = 12
@@ -93,6 +92,10 @@ def test_preferences_agree_with_a_loop(texts, scores, oracle_f1):
         row = oracle_f1[found.layer]
         agreed = [1 if row[i] > row[i + 1] else -1 for i in range(0, COUNT, 2)]
         assert found.mean == pytest.approx(sum(agreed) / len(agreed))
+        low, high = stats.binomtest(agreed.count(1), len(agreed)).proportion_ci(method="wilson")
+        assert vars(found.agreement["darr"]) == pytest.approx(
+            {"value": found.mean, "low": 2 * low - 1, "high": 2 * high - 1}
+        )
         assert set(found.agreement) == {"darr"}
     values = [found.mean for found in ranked]
     assert values == sorted(values, reverse=True)
@@ -120,42 +123,11 @@ def test_of_equal_layers_the_lower_is_first():
             "how='rank' is not one of 'pearson', 'spearman', 'kendall'",
         ),
         (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 7)), "shape .layers, pairs."),
+        (lambda: rank_layers_by_preference(torch.rand(2, 1), torch.rand(2, 1)), "better and worse must both"),
+        (lambda: rank_layers_by_preference(torch.rand(2, 8), torch.rand(2, 8), confidence=1), "confidence must be"),
         (lambda: system_means(torch.rand(2, 8), ["A"]), "each of 8 texts, got 1"),
     ],
 )
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@pytest.mark.parametrize("how", ["pearson", "spearman"])
-def test_neighbours_of_a_ranking_are_tested_on_the_same_texts(how):
-    # Two layers with nearly equal scores, one of which agrees a little better, and a poor one.
-    rng = np.random.default_rng(0)
-    human = rng.normal(size=400)
-    good = human + rng.normal(size=400)
-    scores = torch.from_numpy(np.stack([good + 0.6 * rng.normal(size=400), rng.normal(size=400), good]))
-    ranking = rank_layers(scores, {"adequacy": human}, how)
-    assert [layer.layer for layer in ranking] == [2, 0, 1]
-    first, second = (layer.agreement["adequacy"] for layer in ranking[:2])
-    p_values = [p["adequacy"] for p in compare_neighbours(ranking, scores, {"adequacy": human}, how)]
-    assert first.low < second.high  # the intervals overlap
-    assert p_values[0] < 0.05
-    assert p_values[1] < 1e-6
-    # The intervals of paired resampling, which do not use the formula, agree.
-    function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[how]
-    rows = rng.integers(400, size=(400, 400))
-    x, y = scores[2].numpy(), scores[0].numpy()
-    resampled = [function(x[i], human[i]).statistic - function(y[i], human[i]).statistic for i in rows]
-    z = np.mean(resampled) / np.std(resampled)
-    assert 2 * stats.norm.sf(z) == pytest.approx(p_values[0], abs=0.01)
-
-
-def test_layers_equal_up_to_a_linear_function_do_not_differ_and_kendall_has_no_test():
-    drawn = torch.Generator().manual_seed(0)
-    first, human = torch.rand(2, 8, generator=drawn, dtype=torch.float64)
-    scores, human = torch.stack([first, first, 2 * first + 1, first.float().double()]), {"adequacy": human}
-    ranking = rank_layers(scores, human)
-    assert compare_neighbours(ranking, scores, human) == [{"adequacy": 1.0}] * 3
-    with pytest.raises(ValueError, match="got how='kendall'"):
-        compare_neighbours(ranking, scores, human, "kendall")

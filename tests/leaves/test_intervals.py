@@ -65,15 +65,71 @@ def test_documents_of_one_size_are_averaged():
     assert found.p_value == pytest.approx(wanted.pvalue, abs=1e-12)
 
 
-def test_documents_of_several_sizes_agree_with_a_loop():
+def bell_mccaffrey(values, groups):
+    """Standard error and degrees of freedom of the mean by matrices, as in Bell and McCaffrey (2002), section 2."""
+    count = len(values)
+    hat = np.full((count, count), 1 / count)
+    residuals = np.asarray(values) - np.mean(values)
+    total, columns = 0.0, []
+    for group in sorted(set(groups)):
+        rows = [i for i, label in enumerate(groups) if label == group]
+        # The symmetric root of (I - H)^-1 of the group.
+        eigenvalues, vectors = np.linalg.eigh((np.eye(count) - hat)[np.ix_(rows, rows)])
+        adjusted = vectors @ np.diag(eigenvalues**-0.5) @ vectors.T @ np.full(len(rows), 1 / count)
+        total += (residuals[rows] @ adjusted) ** 2
+        columns.append((np.eye(count) - hat)[:, rows] @ adjusted)
+    eigenvalues = np.linalg.eigvalsh(np.stack(columns, 1).T @ np.stack(columns, 1))
+    return math.sqrt(total), eigenvalues.sum() ** 2 / (eigenvalues**2).sum()
+
+
+def test_documents_of_several_sizes_agree_with_matrices():
     values, groups = [0.1, 0.5, 0.3, 0.9, 0.2, 0.7, 0.4], ["a", "b", "a", "c", "b", "a", "d"]
-    mean = sum(values) / 7
-    totals = [sum(x - mean for x, g in zip(values, groups, strict=True) if g == group) for group in "abcd"]
-    error = math.sqrt(4 / 3 * sum(total**2 for total in totals)) / 7
-    margin = stats.t.ppf(0.975, 3) * error
-    assert ends(values, groups=groups) == pytest.approx([mean - margin, mean + margin])
+    error, freedom = bell_mccaffrey(values, groups)
+    margin = stats.t.ppf(0.975, freedom) * error
+    assert ends(values, groups=groups) == pytest.approx([np.mean(values) - margin, np.mean(values) + margin])
     # Documents of one text each are independent texts.
     assert ends(values, groups=range(7)) == pytest.approx(ends(values))
+
+
+SIZES = {
+    "six": [1, 2, 8, 3, 1, 5],
+    "ten": [1, 8, 3, 2, 7, 1, 1, 5, 2, 4],
+    "thirty": [1 + 5 * i % 8 for i in range(30)],
+    "one long": [20, 1, 2, 3, 1, 2, 1, 3, 2, 1],
+    "one very long": [30] + [1] * 29,
+}
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_intervals_of_documents_cover_the_mean(sizes, share):
+    """``share`` is the share of the variance that the texts of a document have in common."""
+    rng, count = np.random.default_rng(7), 20_000
+    groups = np.arange(len(sizes)).repeat(sizes)
+    drawn = math.sqrt(share) * rng.normal(size=(count, len(sizes)))[:, groups]
+    drawn += math.sqrt(1 - share) * rng.normal(size=drawn.shape)
+    low, high = mean_interval(tensor(drawn), groups=groups)
+    # The simulation's standard error is 0.15%.
+    assert 0.9385 < ((low < 0) & (high > 0)).double().mean() < 0.9645
+
+
+def test_intervals_of_independent_texts_follow_the_p_value():
+    rng = np.random.default_rng(3)
+    compared = [compare_paired(np.zeros(12), 0.7 + rng.normal(size=12)) for _ in range(200)]
+    p_only = sum(found.p_value < 0.05 and found.low <= 0 for found in compared)
+    interval_only = sum(found.p_value >= 0.05 and found.low > 0 for found in compared)
+    assert 80 < sum(found.low > 0 for found in compared) < 160
+    assert max(p_only, interval_only) <= 6
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.7])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_the_interval_excludes_0_where_the_p_value_is_below_005(sizes, gain):
+    rng, groups = np.random.default_rng(3), np.arange(len(sizes)).repeat(sizes)
+    for _ in range(50):
+        drawn = gain + rng.normal(size=len(sizes))[groups] + rng.normal(size=len(groups))
+        found = compare_paired(np.zeros(len(groups)), drawn, groups=groups)
+        assert (found.p_value < 0.05) == (found.low > 0 or found.high < 0)
 
 
 def test_one_text_or_document_has_no_interval():
