@@ -30,6 +30,7 @@ class Summarizer(pl.LightningModule):
     def __init__(self, model: Any, tokenizer: Any) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
+        # With several validation loaders: one metric per loader, as in metric.md, or the callback.
         self.bertscore = BERTScore(FrozenEncoder(get_model_path(), num_layers=5))  # BERTScore
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
+from torchmetrics.utilities.exceptions import TorchMetricsUserError
 from torchmetrics.utilities.prints import rank_zero_only
 
 from bertscore_tm.core.scores import harmonic_mean, selection_f1
@@ -162,7 +163,9 @@ class BERTScore(Metric):
         Raises:
             TypeError: a text is not a string, or one argument is a single string and the other a list.
             ValueError: lengths differ, only some updates have indices, a text is too long, or a token has no weight.
+            TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
+        self._require_unsynced()
         texts = as_text_pairs(preds, target)
         if not len(texts):
             return
@@ -314,6 +317,7 @@ class BERTScore(Metric):
         # torchmetrics would clear the lists, which metrics of a compute group and copies share.
         self.__dict__.update({name: [] for name in self._dtypes})
         super().reset()
+        self._combined = None
         if not self._is_step:
             self._num_references = None
             forget_batch(self.encoder, self.device)
@@ -335,7 +339,9 @@ class BERTScore(Metric):
         Raises:
             ValueError: the other metric is not a BERTScore, encodes or weights differently, or only one of them has
                 indices.
+            TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
+        self._require_unsynced()
         if not isinstance(incoming_state, BERTScore | dict):
             raise ValueError(
                 f"incoming_state must be a bertscore_tm.BERTScore or its metric_state, got a "
@@ -363,6 +369,11 @@ class BERTScore(Metric):
 
         return plot_scores(self, self.compute() if val is None else val, "layer" if self.all_layers else "pair", ax)
 
+    def _require_unsynced(self) -> None:
+        """Raise an error while the metric is synchronised, since ``unsync`` would drop new pairs."""
+        if self._combined is not None:
+            raise TorchMetricsUserError("the metric holds the pairs of all ranks: call unsync first")
+
     def _choose_f1(self, f1: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._f1 = f1
         source = WeightSource("references") if self._weights is None else self._weights.source
@@ -388,6 +399,12 @@ class BERTScore(Metric):
         self._combined = self._combine(Collectives(self.device, dist_sync_fn, process_group or self.process_group))
         if not self.sync_on_compute:
             self._computed = None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # torchmetrics would keep the result of the earlier pairs.
+        if any(f"{prefix}{name}" in state_dict for name in self._dtypes):
+            self.reset()
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         # torchmetrics squeezes results of one element.

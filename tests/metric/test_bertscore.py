@@ -203,6 +203,46 @@ def test_no_batch_is_kept_after_compute_or_reset(encoder):
         assert owner not in corpus._latest
 
 
+# --- what must not survive
+
+
+def synced(encoder: FrozenEncoder, **settings: Any) -> BERTScore:
+    """A metric that holds the pairs of all ranks."""
+    metric = updated(BERTScore(encoder, reduction="none", sync_on_compute=False, **settings), FIRST)
+    metric.sync(dist_sync_fn=lambda tensor, group: [tensor], distributed_available=lambda: True)
+    return metric
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_reset_forgets_the_pairs_of_all_ranks(encoder, idf):
+    metric = synced(encoder, idf=idf)
+    metric.reset()
+    metric.update(*SECOND)
+    assert_equal(metric.compute(), per_pair(encoder, SECOND, idf=idf))
+
+
+@pytest.mark.parametrize("how", ["update", "merge_state"])
+def test_a_synced_metric_refuses_pairs_that_unsync_would_drop(encoder, how):
+    metric = synced(encoder)
+    arguments = SECOND if how == "update" else (updated(BERTScore(encoder), SECOND),)
+    with pytest.raises(TorchMetricsUserError, match="call unsync first"):
+        getattr(metric, how)(*arguments)
+    metric.unsync()
+    getattr(metric, how)(*arguments)
+    assert_equal(metric.compute(), per_pair(encoder, FIRST, SECOND))
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_loaded_pairs_replace_the_result_of_earlier_ones(encoder, is_synced):
+    saved = updated(BERTScore(encoder), SECOND)
+    metric = synced(encoder) if is_synced else updated(BERTScore(encoder, reduction="none"), FIRST)
+    metric.compute()
+    for one in (saved, metric):
+        one.persistent(True)
+    metric.load_state_dict(saved.state_dict())
+    assert_equal(metric.compute(), per_pair(encoder, SECOND))
+
+
 # --- forward
 
 

@@ -19,7 +19,8 @@ from torchmetrics.text import BLEUScore, CHRFScore
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.functional import SCORES
 from tests.support.lightning_modules import SpawnedDDP, loader, trainer
-from tests.support.metric_batches import SECOND, THIRD, assert_equal
+from tests.support.markdown_blocks import ROOT, blocks
+from tests.support.metric_batches import SECOND, THIRD, assert_equal, mean, per_pair
 from tests.support.metric_kinds import TOLERANCE, Workshop, kind
 from tests.support.models import counted_texts
 
@@ -204,6 +205,23 @@ def test_logged(workshop, tmp_path):
     with (tmp_path / "log" / "metrics.csv").open() as file:
         steps = [float(row["val_f1_step"]) for row in csv.DictReader(file) if row.get("val_f1_step")]
     assert steps == [mean_of(workshop, "f1", batch) for batch in ([0, 1, 2], [3, 4, 5], [6])] * 2
+
+
+@pytest.mark.parametrize("kind", ["one metric per loader", "a shared metric"])
+def test_two_loaders_as_on_the_page(encoder, tmp_path, kind):
+    block = next(block for block in blocks(ROOT / "examples/metric.md") if "TwoLoaders" in block.content)
+    names: dict[str, Any] = {"BERTScore": BERTScore, "encoder": encoder}
+    block.run(names)
+    module = names["TwoLoaders"]()
+    if kind == "a shared metric":
+        module.f1[1] = module.f1[0]
+    batches = [{"texts": preds, "references": target} for preds, target in (SECOND, THIRD)]
+    run = trainer(tmp_path)
+    run.validate(module, [DataLoader([batch], batch_size=None) for batch in batches], verbose=False)
+    found = [run.callback_metrics[f"val_f1/dataloader_idx_{i}"].item() for i in range(2)]
+    expected = [mean(per_pair(encoder, batch))["f1"].item() for batch in (SECOND, THIRD)]
+    # What the page says of a shared metric.
+    assert (found == pytest.approx(expected, abs=TOLERANCE)) == (kind == "one metric per loader")
 
 
 @pytest.mark.slow
