@@ -1,20 +1,16 @@
 """Relaxations and matchings of the loss: by name, as callables, and on plain tensors."""
 
 import math
-from typing import get_args
 
 import pytest
 import torch
 
 from bertscore_tm.core.matching import TOKENWISE_MATCHINGS, TokenMass
 from bertscore_tm.losses import (
-    SoftBERTScoreLoss,
     expected_embedding,
     soft_precision_recall_f1,
     softmax_relaxation,
 )
-from bertscore_tm.losses.soft.matching import MatchingName
-from tests.support.soft_predictions import labels_of, near_labels
 
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -35,13 +31,6 @@ def test_rows_are_the_softmax_over_content(temperature, excluded):
     (gradient,) = torch.autograd.grad((p * noise(7, dtype=torch.float64, seed=1)).sum(), z)
     assert (gradient[..., list(excluded)] == 0).all()
     assert torch.autograd.gradcheck(lambda z: softmax_relaxation(z, temperature, excluded), z)
-
-
-def test_low_temperature_gives_one_hot_and_high_temperature_uniform():
-    z = noise(5, 9)
-    assert torch.equal(softmax_relaxation(z, 1e-5), torch.nn.functional.one_hot(z.argmax(-1), 9).float())
-    assert torch.allclose(softmax_relaxation(z, 1e6), torch.full((5, 9), 1 / 9), atol=1e-5)
-    assert softmax_relaxation(torch.tensor([1.0, 50.0, 2.0]), 1e-4, [1]).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
@@ -103,30 +92,6 @@ def test_a_row_without_a_finite_maximum_is_nan_and_so_is_its_gradient(row, tempe
 def test_temperatures_are_positive(temperature):
     with pytest.raises(ValueError, match="temperature must be above 0, got"):
         softmax_relaxation(torch.zeros(3), temperature)
-
-
-def test_names_of_matchings():
-    assert {*TOKENWISE_MATCHINGS} == {*get_args(MatchingName)}
-    with pytest.raises(ValueError, match=r"matching='greedy' is not a callable or one of 'max', 'softmax'"):
-        soft_precision_recall_f1(torch.ones(1, 1, 1), torch.ones(1, 1), torch.ones(1, 1), "greedy")
-
-
-def mean_matching(similarities, candidate, reference, temperature):
-    """Match each token with the mean of the other text."""
-    sums = []
-    for matrix, queries, keys in ((similarities, candidate, reference), (similarities.mT, reference, candidate)):
-        shares = keys.mask / keys.mask.sum(1, keepdim=True)
-        sums.append(((matrix @ shares[:, :, None])[..., 0] * queries.weights).sum(1))
-    return tuple(sums)
-
-
-def test_a_callable_of_the_users_is_the_limit_of_softmax_at_a_high_temperature(encoder):
-    labels = labels_of(encoder)
-    logits = near_labels(encoder, labels)
-    own = SoftBERTScoreLoss(encoder, matching=mean_matching)(logits, labels)
-    soft = SoftBERTScoreLoss(encoder, matching="softmax", matching_temperature=1e5)(logits, labels)
-    assert own.item() == pytest.approx(soft.item(), abs=1e-5)
-    assert own.item() > SoftBERTScoreLoss(encoder)(logits, labels).item() + 0.05
 
 
 @pytest.mark.parametrize("name", TOKENWISE_MATCHINGS)
