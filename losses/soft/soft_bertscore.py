@@ -25,6 +25,7 @@ from bertscore_tm.losses.soft.matching import (
 )
 from bertscore_tm.losses.soft.output_layer import read_output_layer, require_equal_logits
 from bertscore_tm.losses.soft.predictions import (
+    EncodedTokens,
     GeneratorVocabulary,
     OutputVocabulary,
     SoftTokens,
@@ -217,7 +218,8 @@ class SoftBERTScoreLoss(nn.Module):
             if self.bridge is not None and self.bridge.mode == "expand":
                 flat = logits.detach().flatten(0, 1)  # (batch * positions, vocabulary)
                 tokens = self._to_pieces(self.bridge, tokens, lambda rows: flat[rows], vocabulary)
-            return self._score(tokens, references, included, return_components)
+            candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
+            return self._score(candidates, references, included, return_components)
 
     def forward_hidden(
         self,
@@ -285,7 +287,8 @@ class SoftBERTScoreLoss(nn.Module):
             if self.bridge is not None and self.bridge.mode == "expand":
                 flat = hidden.flatten(0, 1)  # (batch * positions, features)
                 tokens = self._to_pieces(self.bridge, tokens, lambda rows: layer.logits(flat[rows], size), vocabulary)
-            result = self._score(tokens, references, included, return_components)
+            candidates = encode_soft_tokens(tokens, self.encoder, vocabulary.encoder_weights)
+            result = self._score(candidates, references, included, return_components)
         if cross_entropy is None:
             return result
         return (result[0], cross_entropy, result[1]) if isinstance(result, tuple) else (result, cross_entropy)
@@ -360,21 +363,20 @@ class SoftBERTScoreLoss(nn.Module):
         return bridge.to_soft_tokens(tokens.embeddings, likeliest, tokens.content, tokens.weights, pieces)
 
     def _score(
-        self, tokens: SoftTokens, references: EncodedReferences, included: Tensor | None, return_components: bool
+        self, candidates: EncodedTokens, references: EncodedReferences, included: Tensor | None, return_components: bool
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """Compare soft tokens with references."""
-        encoder_weights = self._vocabulary.load(tokens.content.device).encoder_weights
-        candidate, reference = encode_soft_tokens(tokens, self.encoder, encoder_weights), references.tokens
+        """Return the loss, and the scores of both matchings where requested."""
         if references.items is not None:
-            candidate = candidate.select(references.items)
-        similarities = cosine_similarities(candidate.vectors, reference.vectors)  # (references, tokens, tokens)
-        has_content = candidate.has_content & reference.has_content
+            candidates = candidates.select(references.items)
+        targets = references.tokens
+        similarities = cosine_similarities(candidates.vectors, targets.vectors)  # (references, tokens, tokens)
+        has_content = candidates.has_content & targets.has_content
         matchings = {"": self._match} | ({"teacher_forced_": TOKENWISE_MATCHINGS["max"]} if return_components else {})
         scores: dict[str, Tensor] = {}
         for prefix, matching in matchings.items():
             with torch.set_grad_enabled(torch.is_grad_enabled() and not prefix):
                 of_pairs = soft_precision_recall_f1(
-                    similarities, candidate.mass, reference.mass, matching, self.matching_temperature
+                    similarities, candidates.mass, targets.mass, matching, self.matching_temperature
                 )
             for name, of_pair in of_pairs.items():
                 score = torch.where(has_content, of_pair, 0.0)  # (references,)
