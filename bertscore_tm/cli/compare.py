@@ -10,15 +10,12 @@ then documents are resampled as a whole.
 Wins and losses are the numbers of texts that the first system of a difference scores higher or lower, ties those with
 equal scores to 1e-6.
 
---metrics adds other metrics, with the same test: it compares the means of the scores of single texts. For BLEU and chrF
-the score of each whole system, as sacrebleu reports it, is listed too. ROUGE ignores letters other than a to z.
-
 Examples::
 
     bertscore-tm compare baseline.txt new.txt -r refs.txt --language en
     bertscore-tm compare a.txt b.txt c.txt -r refs1.txt refs2.txt --all-pairs --json
     bertscore-tm compare a.txt b.txt -r refs.txt --names "before" "after" --output table.tex
-    bertscore-tm compare a.txt b.txt -r refs.txt --metrics bleu chrf --report comparison.html
+    bertscore-tm compare a.txt b.txt -r refs.txt --report comparison.html
     bertscore-tm compare outputs.jsonl --system-column system --document-column article
 """
 
@@ -44,7 +41,6 @@ from bertscore_tm.cli.inputs import (
 )
 from bertscore_tm.cli.scored_corpus import ScoredCorpus, score_across_ranks
 from bertscore_tm.cli.shards import remove_shards
-from bertscore_tm.cli.text_metrics import METRICS, MetricScores, check_installed, score_by_metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,8 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_scoring_arguments(parser)
     group = parser.add_argument_group("comparison")
     options.add_component_argument(group, "the score to compare")
-    help = "compare these metrics too: BLEU and chrF by sacrebleu, ROUGE by rouge-score"
-    group.add_argument("--metrics", nargs="+", choices=METRICS, action="extend", default=[], help=help)
     group.add_argument("--all-pairs", action="store_true", help="compare all pairs of systems")
     options.add_document_argument(group)
     options.add_confidence_argument(group)
@@ -100,11 +94,10 @@ def run(arguments: argparse.Namespace) -> None:
         shared = [reference for reference in references for _ in texts]
         scored = score_across_ranks(ranks, arguments, TextPairs(candidates, shared), idf_texts, references)
     if scored is not None:
-        metrics = score_by_metrics(arguments.metrics, list(texts.values()), references)
-        document = _compare(scored, metrics, systems, arguments)
+        document = _compare(scored, systems, arguments)
         content = report.to_json(document) if suffix == ".json" else _format_summary(document, suffix)
         report.write_output(content, arguments.output)
-        report.write_report(arguments.report, texts, references, scored, groups, metrics)
+        report.write_report(arguments.report, texts, references, scored, groups)
         remove_shards(arguments)
 
 
@@ -112,13 +105,10 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
     """Format a table of systems and a table of differences, the settings and the signature."""
     label = report.SCORE_LABELS[document["component"]]
     interval = f"{100 * document['confidence']:g}% interval"
-    columns = {label: name for name, label in report.SCORE_LABELS.items()}
-    tables = [_system_rows(columns, f"{interval} of {label}", document["systems"])]
-    tables.append(_difference_rows(label, interval, document["differences"]))
-    for metric in document["metrics"]:
-        columns = {metric["label"]: "mean"} | ({"corpus": "corpus"} if "corpus" in metric["systems"][0] else {})
-        tables.append(_system_rows(columns, f"{interval} of {metric['label']}", metric["systems"]))
-        tables.append(_difference_rows(metric["label"], interval, metric["differences"]))
+    tables = [
+        _system_rows(f"{interval} of {label}", document["systems"]),
+        _difference_rows(label, interval, document["differences"]),
+    ]
     counts = f"{report.format_count(document['num_texts'], 'text')}, "
     counts += report.format_count(document["num_references"], "reference")
     if document["num_documents"] is not None:
@@ -130,26 +120,25 @@ def _format_summary(document: dict[str, Any], suffix: str) -> str:
         unit = "texts" if document["num_documents"] is None else "documents"
         lines.append(f"no p-values: they need at least 6 {unit}")
     lines.append(f"signature: {document['signature']}")
-    lines += [f"{metric['label']}: {metric['settings']}" for metric in document["metrics"]]
     if suffix == ".tex":
         lines = [f"% {line}" for line in lines]
     return "\n".join([*(report.format_rows(table, suffix) for table in tables), *lines]) + "\n"
 
 
-def _system_rows(columns: dict[str, str], interval: str, systems: list[dict[str, Any]]) -> list[list[str]]:
-    rows = [["system", *columns, interval]]
+def _system_rows(interval: str, systems: list[dict[str, Any]]) -> list[list[str]]:
+    rows = [["system", *report.SCORE_LABELS.values(), interval]]
     for system in systems:
-        means = [f"{system[name]:.4f}" for name in columns.values()]
+        means = [f"{system[name]:.4f}" for name in report.SCORES]
         rows.append([system["name"], *means, report.format_interval(system["low"], system["high"])])
     return rows
 
 
 def _difference_rows(label: str, interval: str, tests: list[dict[str, Any]]) -> list[list[str]]:
-    several = len(tests) > 1
-    header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if several else [])]
+    is_adjusted = len(tests) > 1
+    header = [f"difference in {label}", "mean", interval, "p", *(["p (Holm)"] if is_adjusted else [])]
     rows = [[*header, "wins", "ties", "losses"]]
     for test in tests:
-        p_values = [test["p_value"], *([test["p_value_holm"]] if several else [])]
+        p_values = [test["p_value"], *([test["p_value_holm"]] if is_adjusted else [])]
         row = [f"{test['system']} - {test['minus']}", f"{test['difference']:+.4f}"]
         row += [report.format_interval(test["low"], test["high"], "+")]
         row += ["-" if math.isnan(p) else f"{p:.4f}" for p in p_values]
@@ -161,7 +150,6 @@ def _read(arguments: argparse.Namespace) -> Systems:
     from bertscore_tm.statistics import scipy_stats
 
     scipy_stats()
-    check_installed(arguments.metrics)
     others = arguments.system_column, arguments.system_column and arguments.document_column
     tables = [read_candidates(path, arguments, *others) for path in arguments.candidates]
     systems = (_read_files if arguments.system_column is None else _read_column)(tables, arguments)
@@ -219,63 +207,41 @@ def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Syst
     return Systems(texts, [references[row] for row in first_rows], groups)
 
 
-def _compare(
-    scored: ScoredCorpus, metrics: list[MetricScores], systems: Systems, arguments: argparse.Namespace
-) -> dict[str, Any]:
+def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the JSON document of systems whose texts for each reference follow each other."""
-    import torch
+    from bertscore_tm.statistics import compare_paired, holm, mean_interval
 
-    index = report.SCORES.index(arguments.component)
-    scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(systems.texts)).transpose(1, 2).double()
+    index, names = report.SCORES.index(arguments.component), list(systems.texts)
+    scores = scored.scores[:, 0].reshape(len(report.SCORES), -1, len(names))  # (scores, texts, systems)
+    means = scores.double().mean(1).T.tolist()
+    compared = scores[index].T.double()  # (systems, texts)
     bounds = scored.bounds[0][index, 0].item(), scored.bounds[1][index, 0].item()
-    rows, differences = _compare_scores(scores[index], bounds, systems, arguments)
-    for row, means in zip(rows, scores.mean(-1).T.tolist(), strict=True):
-        del row["mean"]
-        row |= zip(report.SCORES, means, strict=True)
-    others = []
-    for metric in metrics:
-        texts = torch.tensor(metric.texts, dtype=torch.float64, device="cpu")
-        own, tests = _compare_scores(texts, (0, metric.largest), systems, arguments)
-        for row, score in zip(own, metric.corpus or (), strict=False):
-            row["corpus"] = score
-        described = {name: getattr(metric, name) for name in ("name", "label", "settings")}
-        others.append({**described, "systems": own, "differences": tests})
+    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
+    low, high = (ends.tolist() for ends in mean_interval(compared, **settings))
+    rows = [
+        {"name": name, "low": low[i], "high": high[i], **dict(zip(report.SCORES, means[i], strict=True))}
+        for i, name in enumerate(names)
+    ]
+    indices = range(len(names))
+    chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
+    tests = [compare_paired(compared[j], compared[i], **settings) for j, i in chosen]
+    p_values = [test.p_value for test in tests]
+    adjusted = p_values if math.isnan(p_values[0]) else holm(p_values)
+    differences = [
+        {"system": names[i], "minus": names[j], **asdict(test), "p_value_holm": p}
+        | _outcomes(compared[i] - compared[j])
+        for (j, i), test, p in zip(chosen, tests, adjusted, strict=True)
+    ]
     return {
         "systems": rows,
         "differences": differences,
-        "metrics": others,
         "component": arguments.component,
         "confidence": arguments.confidence,
-        "num_texts": scores.shape[-1],
+        "num_texts": compared.shape[-1],
         "num_documents": None if systems.groups is None else len(set(systems.groups)),
         "num_references": sum(map(len, systems.references)),
         "signature": scored.signature,
     }
-
-
-def _compare_scores(
-    scores: Tensor, bounds: tuple[float, float], systems: Systems, arguments: argparse.Namespace
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return each system's mean and the tests of differences, from scores of shape (systems, texts)."""
-    from bertscore_tm.statistics import compare_paired, holm, mean_interval
-
-    names = list(systems.texts)
-    settings: dict[str, Any] = {"confidence": arguments.confidence, "bounds": bounds, "groups": systems.groups}
-    ends = zip(*(end.tolist() for end in mean_interval(scores, **settings)), strict=True)
-    rows = [
-        {"name": name, "mean": mean, "low": low, "high": high}
-        for name, mean, (low, high) in zip(names, scores.mean(-1).tolist(), ends, strict=True)
-    ]
-    indices = range(len(names))
-    chosen = list(combinations(indices, 2) if arguments.all_pairs else ((0, i) for i in indices[1:]))
-    tests = [compare_paired(scores[j], scores[i], **settings) for j, i in chosen]
-    p_values = [test.p_value for test in tests]
-    adjusted = p_values if math.isnan(p_values[0]) else holm(p_values)
-    differences = [
-        {"system": names[i], "minus": names[j], **asdict(test), "p_value_holm": p, **_outcomes(scores[i] - scores[j])}
-        for (j, i), test, p in zip(chosen, tests, adjusted, strict=True)
-    ]
-    return rows, differences
 
 
 def _outcomes(differences: Tensor) -> dict[str, int]:

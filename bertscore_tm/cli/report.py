@@ -20,7 +20,6 @@ from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
     from bertscore_tm.cli.scored_corpus import ScoredCorpus
-    from bertscore_tm.cli.text_metrics import MetricScores
 
 SCORES = ("precision", "recall", "f1")
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
@@ -130,7 +129,6 @@ def write_report(
     references: list[list[str]],
     scored: ScoredCorpus,
     groups: Sequence[str] | None,
-    metrics: Sequence[MetricScores] = (),
 ) -> None:
     """Write the web page, if one is requested, of systems whose texts for each reference follow each other."""
     if path is None:
@@ -139,9 +137,7 @@ def write_report(
 
     scores = scored.scores[:, 0].reshape(len(SCORES), -1, len(systems))
     results = {name: dict(zip(SCORES, scores[..., number], strict=True)) for number, name in enumerate(systems)}
-    others = {one.label: (dict(zip(systems, one.texts, strict=True)), (0, one.largest)) for one in metrics}
     settings: dict[str, Any] = {"encoder": scored.encoder, "signature": scored.signature, "groups": groups}
-    settings["other_metrics"] = others
     write_output(Report(systems, references, results, align=scored.align, **settings).to_html().encode(), path)
 
 

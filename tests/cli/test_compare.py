@@ -258,50 +258,6 @@ def test_each_text_is_encoded_once(command, monkeypatch):
     assert len(encoded) == len({*SUMMARIES, *SYSTEMS["openings"], *REFERENCES})
 
 
-def test_other_metrics_are_those_of_their_libraries(command, tmp_path):
-    sacrebleu, rouge = pytest.importorskip("sacrebleu"), pytest.importorskip("rouge_score.rouge_scorer")
-    # One and two references.
-    references = [[text, *([SUMMARIES[0]] if i % 2 else [])] for i, text in enumerate(REFERENCES)]
-    write_records(tmp_path / "refs.jsonl", [{"references": several} for several in references])
-    arguments = [*FILES[:-1], "refs.jsonl", "--metrics", "rouge", "bleu", "chrf", "bleu"]
-    found = json.loads(command(*arguments, "--json").out)
-    assert [metric["name"] for metric in found["metrics"]] == ["rouge1", "rouge2", "rougeL", "bleu", "chrf"]
-    by_name = {metric["name"]: metric for metric in found["metrics"]}
-    scorer = rouge.RougeScorer(["rougeL"])
-    padded = [[several[0] for several in references], [([*several, None])[1] for several in references]]
-    for name, score, corpus, largest in (
-        ("rougeL", lambda text, own: max(scorer.score(one, text)["rougeL"].fmeasure for one in own), None, 1),
-        ("bleu", lambda *pair: sacrebleu.sentence_bleu(*pair).score, sacrebleu.corpus_bleu, 100),
-        ("chrf", lambda *pair: sacrebleu.sentence_chrf(*pair).score, sacrebleu.corpus_chrf, 100),
-    ):
-        expected = [list(map(score, texts, references)) for texts in SYSTEMS.values()]
-        for system, scores in zip(by_name[name]["systems"], expected, strict=True):
-            ends = mean_interval(scores, bounds=(0, largest))
-            means = [sum(scores) / COUNT, *(end.item() for end in ends)]
-            assert [system[key] for key in ("mean", "low", "high")] == pytest.approx(means, abs=2e-6)
-        tested = [compare_paired(expected[0], other, bounds=(0, largest)) for other in expected[1:]]
-        differences = by_name[name]["differences"]
-        for difference, test in zip(differences, tested, strict=True):
-            numbers = [difference[key] for key in ("difference", "low", "high", "p_value")]
-            assert numbers == pytest.approx([test.difference, test.low, test.high, test.p_value], abs=2e-6)
-        adjusted = holm([test.p_value for test in tested])
-        assert [difference["p_value_holm"] for difference in differences] == pytest.approx(adjusted, abs=2e-6)
-        if corpus is not None:
-            of_systems = [corpus(texts, padded).score for texts in SYSTEMS.values()]
-            assert [one["corpus"] for one in by_name[name]["systems"]] == pytest.approx(of_systems, abs=2e-6)
-    text = command(*arguments).out
-    (line,) = (line for line in text.splitlines() if line.startswith("system") and "BLEU" in line)
-    assert line.split() == ["system", "BLEU", "corpus", "95%", "interval", "of", "BLEU"]
-    assert "\nBLEU: sacrebleu nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:" in text
-    assert "difference in ROUGE-L" in text
-
-
-def test_a_metric_whose_library_is_missing(command, monkeypatch):
-    monkeypatch.setattr("bertscore_tm.cli.text_metrics.find_spec", lambda name: None)
-    printed = command(*FILES, "--metrics", "chrf", "rouge", exit_code=1).err
-    assert printed.endswith("--metrics needs rouge_score and sacrebleu: pip install 'bertscore-tm[metrics]'\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

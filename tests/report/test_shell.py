@@ -42,24 +42,6 @@ def test_score_and_compare_write_the_page_of_the_report(command, pairs, encoder,
         assert data["comparisons"][0][other] == pytest.approx(test[name], abs=2e-6)
 
 
-def test_other_metrics_are_in_the_page(command, tmp_path):
-    pytest.importorskip("sacrebleu")
-    code, printed = command(
-        "compare", "a.txt", "b.txt", "-r", "refs.txt", "--metrics", "chrf", "--json", "--report", "page.html"
-    )
-    assert code == 0
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    (found,), (metric,) = read_data(page)["metrics"], json.loads(printed.out)["metrics"]
-    assert found["label"] == metric["label"] == "chrF2"
-    for ends, system, texts in zip(found["summary"], metric["systems"], found["scores"], strict=True):
-        assert ends == pytest.approx([system[key] for key in ("mean", "low", "high")], abs=6e-5)
-        assert sum(texts) / 7 == pytest.approx(system["mean"], abs=6e-5)
-    (shown,), (test,) = found["comparisons"], metric["differences"]
-    for name, other in (("difference", "difference"), ("low", "low"), ("high", "high"), ("p_value_holm", "p")):
-        assert shown[other] == pytest.approx(test[name], abs=2e-6)
-    assert "Paired difference of chrF2 with 95% interval" in page
-
-
 def test_intervals_are_those_of_documents(command, tmp_path):
     options = ("--confidence", "0.95", "--document-column", "doc", "--json", "--report", "page.html")
     _, printed = command("score", "pairs.jsonl", *options)
