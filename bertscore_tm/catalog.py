@@ -361,7 +361,8 @@ def parse_baseline(text: str, name: str) -> Tensor:
     r"""Parse a baseline table.
 
     Args:
-        text: the table: comma-separated, header ``LAYER,P,R,F``, one row per layer from 0.
+        text: the table: comma-separated, header ``LAYER,P,R,F``, with or without a comment after ``#``, and one row
+            per layer from 0.
         name: the table's name in error messages.
 
     Returns:
@@ -375,7 +376,7 @@ def parse_baseline(text: str, name: str) -> Tensor:
         tensor([[0.1000, 0.2000, 0.3000]], dtype=torch.float64)
     """
     rows = list(csv.reader(text.splitlines()))
-    if not rows or [name.strip() for name in rows[0]] != ["LAYER", "P", "R", "F"]:
+    if not rows or [cell.partition("#")[0].strip() for cell in rows[0]] != ["LAYER", "P", "R", "F"]:
         raise ValueError(f"baseline table {name} must start with the header LAYER,P,R,F")
     try:
         values = [[float(cell) for cell in row] for row in rows[1:]]

@@ -15,7 +15,6 @@ Examples::
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli import options, report
@@ -53,10 +52,10 @@ def run(arguments: argparse.Namespace) -> None:
     report.choose_format(arguments, _SUFFIXES, arguments.texts)
     with join_ranks() as ranks:
         baseline, limit = _make(arguments, ranks)
-        if ranks.rank == 0:
+        if baseline is not None:
             report.write_output(baseline.to_csv(), arguments.output)
             remove_shards(arguments)
-    if ranks.rank == 0:
+    if baseline is not None:
         if baseline.num_truncated:
             from bertscore_tm.scoring.messages import describe_truncation
 
@@ -66,21 +65,18 @@ def run(arguments: argparse.Namespace) -> None:
         report.write_output(report.to_json(document) if arguments.json else _format_summary(document), None)
 
 
-def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBaseline, int | None]:
+def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBaseline | None, int | None]:
     texts = ranks.run_on_first(lambda: _read_distinct(arguments))
 
-    from bertscore_tm.baselines import make_baseline
+    from bertscore_tm.baselines import draw_pairs
     from bertscore_tm.scoring.token_weights import token_weights
 
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
-    weights = token_weights(encoder)
-    num_pairs, seed = arguments.pairs, arguments.seed
-    settings = {"input": input_digest(texts), "seed": seed, "pairs": num_pairs}
-    with open_shards(ranks, arguments, num_pairs, encoder, settings) as shards:
-        score = partial(score_shards, shards, encoder=encoder, weights=weights)
-        how: dict[str, Any] = {"save_every": num_pairs, "score": score, "run_on_first": ranks.run_on_first}
-        baseline = ranks.run_on_all(lambda: make_baseline(encoder, texts, num_pairs, seed, **how))
-    return baseline, encoder.tokenizer.max_length
+    drawn = ranks.run_on_all(lambda: draw_pairs(encoder, texts, arguments.pairs, arguments.seed))
+    settings = {"input": input_digest(texts), "seed": arguments.seed, "pairs": arguments.pairs}
+    with open_shards(ranks, arguments, arguments.pairs, encoder, settings) as shards:
+        scored = score_shards(shards, drawn.pairs, encoder, token_weights(encoder))
+    return None if scored is None else drawn.measure(scored.scores, encoder), encoder.tokenizer.max_length
 
 
 def _read_distinct(arguments: argparse.Namespace) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from bertscore_tm import catalog
 from bertscore_tm.core.scores import rescale as rescale_by
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.utilities.user_warnings import warn_user
+
+# At the end of the header of a table that the package writes.
+_COMMENT = re.compile(r"# model (?P<model>.*) layers 0-\d+$")
 
 __all__ = ["Baseline", "LayerBaseline", "Rescale", "find_baseline", "rescale_scores", "score_range"]
 
@@ -26,6 +31,7 @@ class Baseline:
         table: shape (layers + 1, 3), float64; row 0 is that of the embedding output.
         name: shown in the signature: a language code for a published table, else the name of a file.
         digest: first 8 hexadecimal digits of the file's SHA-256; empty for a published table.
+        model: name of the model, with hashes of its contents, in the header's comment; empty without one.
 
     Example:
         >>> Baseline.published("en", "roberta-large").table[17].tolist()
@@ -35,6 +41,7 @@ class Baseline:
     table: Tensor
     name: str
     digest: str = ""
+    model: str = ""
 
     @classmethod
     def published(cls, language: str, model: str) -> Baseline:
@@ -57,8 +64,8 @@ class Baseline:
         """Read a table from a file.
 
         Args:
-            path: comma-separated file with the header ``LAYER,P,R,F`` and one row per layer from 0, as
-                ``bertscore-tm baseline`` writes it.
+            path: comma-separated file with the header ``LAYER,P,R,F`` and one row per layer from 0. A comment at the
+                end of the header, as ``bertscore-tm baseline`` writes it, names the model.
 
         Returns:
             The baseline.
@@ -88,7 +95,9 @@ class Baseline:
             'mine.csv#4057e5a0'
         """
         table = catalog.parse_baseline(content.decode("utf-8"), name)
-        return cls(table, name, hashlib.sha256(content).hexdigest()[:8])
+        header = next(csv.reader(content.decode("utf-8").splitlines()))
+        comment = _COMMENT.search(header[-1])
+        return cls(table, name, hashlib.sha256(content).hexdigest()[:8], "" if comment is None else comment["model"])
 
     def rows(self, layers: range) -> Tensor:
         """Return precision, recall and F1 of some layers, shape (3, layers), which the table must have."""
@@ -98,6 +107,24 @@ class Baseline:
                 f"{layers.stop - 1}: pass the table of the same model"
             )
         return self.table[layers.start : layers.stop].T
+
+    def require_model(self, encoder: FrozenEncoder) -> None:
+        """Raise an error if the table names another model than the encoder's.
+
+        Contents are compared by their hashes. Models of the hub have none, and neither may the encoder's or the
+        table's: names are compared then, without the folder or the owner.
+        """
+        model = str(encoder.signature_fields()["model"])
+        (table_name, *table_hashes), (name, *hashes) = self.model.split("#"), model.split("#")
+        names = {Path(name.partition("@")[0]).name, Path(encoder.listed_name).name}
+        is_same = (
+            table_hashes == hashes if table_hashes and hashes else Path(table_name.partition("@")[0]).name in names
+        )
+        if self.model and not is_same:
+            raise ValueError(
+                f"the baseline table {self.name} was measured on the model {self.model}, but the encoder's is {model}: "
+                f"pass the table of the same model, or remove the comment from the table's first line to use it"
+            )
 
     def __str__(self) -> str:
         return f"{self.name}#{self.digest}" if self.digest else self.name
@@ -130,6 +157,7 @@ def find_baseline(encoder: FrozenEncoder, rescale: Rescale, layer: int | None = 
         baseline = Baseline.read(rescale)
     else:
         raise TypeError(f"rescale must be True, False, a Baseline or the path of a table, got {rescale!r}")
+    baseline.require_model(encoder)
     if layer is not None:
         layers = range(layer, layer + 1)
     else:

@@ -97,7 +97,7 @@ def commands(start):
 
 def offline(command, minilm):
     """The words of a command, with an encoder that is at hand and as few pairs as will do."""
-    words = shlex.split(command)
+    words = [minilm if word == "my/model" else word for word in shlex.split(command)]
     if "--model" not in words:
         words += ["--model", minilm]
     if not {"--num-layers", "-l", "baseline", "tune-layers"} & set(words):

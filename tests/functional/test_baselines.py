@@ -1,18 +1,20 @@
-"""Baselines: the mean over random pairs as the reference package scores them, its error, and resuming."""
+"""Baselines: the mean over random pairs as the reference package scores them, its error, and the table's model."""
 
 import itertools
-import json
+import shutil
 from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import bert_score as oracle_package
 import pytest
 import torch
 from scipy import stats
+from torchmetrics.functional.text.bert import _load_baseline
 
-from bertscore_tm import Baseline, FrozenEncoder, bert_score
-from bertscore_tm.baselines import make_baseline
-from bertscore_tm.scoring.corpus import score_corpus
-from bertscore_tm.scoring.token_weights import token_weights
+from bertscore_tm import Baseline, BERTScore, FrozenEncoder, bert_score
+from bertscore_tm.baselines import MeasuredBaseline, draw_pairs, make_baseline
 from tests.support.models import tiny_model
 from tests.support.texts import real_pairs
 
@@ -29,31 +31,13 @@ def tiny(one_thread) -> FrozenEncoder:
     return FrozenEncoder(*tiny_model("bert"), all_layers=True)
 
 
-class Recorder:
-    """Scores pairs and remembers them; can be interrupted before any of its calls."""
-
-    def __init__(self, encoder: FrozenEncoder, interrupt_before: int | None = None) -> None:
-        self.encoder, self.interrupt_before = encoder, interrupt_before
-        self.calls: list[int] = []
-        self.pairs: list[tuple[str, str]] = []
-
-    def __call__(self, texts):
-        if len(self.calls) == self.interrupt_before:
-            raise KeyboardInterrupt
-        self.calls.append(len(texts))
-        self.pairs += [(candidate, only) for candidate, (only,) in zip(texts.candidates, texts.references, strict=True)]
-        return score_corpus(texts, self.encoder, token_weights(self.encoder))
-
-
 def test_mean_and_error_are_those_of_the_reference_package(all_layers, minilm):
-    recorder = Recorder(all_layers)
     texts = [" ".join(text.split()[:8]) for text in TEXTS]
-    made = make_baseline(all_layers, texts, 10, save_every=4, score=recorder)
-    assert recorder.calls == [4, 4, 2]
+    made, drawn = make_baseline(all_layers, texts, 10), draw_pairs(all_layers, texts, 10)
     scorer = oracle_package.BERTScorer(minilm, num_layers=6, all_layers=True, nthreads=0, device="cpu")
-    candidates, references = map(list, zip(*recorder.pairs, strict=True))
-    # Shape (layers, pairs) each; every pair in a separate batch, without padding.
-    scores = torch.stack(scorer.score(candidates, references, batch_size=1)).double()
+    references = [reference for (reference,) in drawn.pairs.references]
+    # Every pair in a separate batch, without padding.
+    scores = torch.stack(scorer.score(drawn.pairs.candidates, references, batch_size=1)).double()  # (3, layers, pairs)
     assert scores.shape == (3, 7, 10)
     assert made.mean.shape == made.standard_error.shape == (7, 3)
     assert (made.mean - scores.mean(-1).T).abs().max() < 1e-6
@@ -63,65 +47,12 @@ def test_mean_and_error_are_those_of_the_reference_package(all_layers, minilm):
 
 def test_pairs_are_different_texts_and_all_equally_likely(tiny):
     texts = TEXTS[:5]
-    recorder = Recorder(tiny)
-    make_baseline(tiny, texts, 2000, score=recorder)
-    found = Counter(recorder.pairs)
+    pairs = draw_pairs(tiny, texts, 2000).pairs
+    references = [reference for (reference,) in pairs.references]
+    counts = Counter(zip(pairs.candidates, references, strict=True))
     possible = list(itertools.permutations(texts, 2))
-    assert set(found) == set(possible)
-    assert stats.chisquare([found[pair] for pair in possible]).pvalue > 0.001
-
-
-def test_resumed_run_gives_exactly_the_uninterrupted_table(tiny, tmp_path):
-    state = tmp_path / "table.csv.partial.json"
-    whole = make_baseline(tiny, TEXTS, 50, save_every=8)
-    interrupted = Recorder(tiny, interrupt_before=3)
-    with pytest.raises(KeyboardInterrupt):
-        make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=interrupted)
-    assert [path.name for path in tmp_path.iterdir()] == [state.name]
-    # Interrupted once more, before anything was done.
-    with pytest.raises(KeyboardInterrupt):
-        make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=Recorder(tiny, interrupt_before=0))
-    resumed, progress = Recorder(tiny), []
-    made = make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=resumed, progress=progress.append)
-    assert resumed.calls == [8, 8, 8, 2]
-    assert progress == [24, 8, 8, 8, 2]
-    assert torch.equal(made.mean, whole.mean)
-    assert torch.equal(made.standard_error, whole.standard_error)
-    assert made.to_csv() == whole.to_csv()
-    # A finished state is the result.
-    nothing = Recorder(tiny)
-    finished = make_baseline(tiny, TEXTS, 50, save_every=8, state_path=state, score=nothing)
-    assert nothing.calls == []
-    assert torch.equal(finished.mean, whole.mean)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"seed": 1}, "seed=0, but the call has 1"),
-        ({"texts": TEXTS[1:]}, "texts="),
-        ({"encoder": "roberta"}, "signature="),
-    ],
-)
-def test_a_state_of_other_settings_is_refused(tiny, tmp_path, changed, message):
-    state = tmp_path / "state.json"
-    settings = {"encoder": tiny, "texts": TEXTS, "num_pairs": 10, "seed": 0, "save_every": 5, "state_path": state}
-    make_baseline(**settings)
-    before = state.read_bytes()
-    if "encoder" in changed:
-        changed = {"encoder": FrozenEncoder(*tiny_model(changed["encoder"]), all_layers=True)}
-    with pytest.raises(ValueError, match=rf"state\.json is the state .* with {message}.* delete the file"):
-        make_baseline(**(settings | changed))
-    assert state.read_bytes() == before
-
-
-@pytest.mark.parametrize("content", ["{", "[]", json.dumps({"settings": {}, "num_pairs": 3})])
-def test_a_file_that_is_no_state_is_refused(tiny, tmp_path, content):
-    state = tmp_path / "state.json"
-    state.write_text(content)
-    with pytest.raises(ValueError, match=r"state\.json is not the state of an unfinished baseline"):
-        make_baseline(tiny, TEXTS, 10, state_path=state)
-    assert state.read_text() == content
+    assert set(counts) == set(possible)
+    assert stats.chisquare([counts[pair] for pair in possible]).pvalue > 0.001
 
 
 def test_repeated_and_blank_texts_are_left_out_and_long_ones_counted(tiny):
@@ -133,16 +64,78 @@ def test_repeated_and_blank_texts_are_left_out_and_long_ones_counted(tiny):
     assert (made.mean != other.mean).all()
 
 
-def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm, tmp_path):
-    recorder = Recorder(all_layers)
-    made = make_baseline(all_layers, TEXTS, 30, score=recorder)
-    path = tmp_path / "minilm.csv"
-    path.write_text(made.to_csv())
-    assert (Baseline.read(path).table - made.mean).abs().max() <= 5e-7
-    candidates, references = map(list, zip(*recorder.pairs, strict=True))
-    scores = bert_score(candidates, references, FrozenEncoder(minilm, num_layers=5), rescale=path)
+@pytest.fixture(scope="module")
+def table(all_layers, tmp_path_factory) -> Path:
+    """The table of 30 random pairs."""
+    path = tmp_path_factory.mktemp("tables") / "minilm.csv"
+    path.write_text(make_baseline(all_layers, TEXTS, 30).to_csv())
+    return path
+
+
+def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm, table):
+    baseline = Baseline.read(table)
+    assert (baseline.table - make_baseline(all_layers, TEXTS, 30).mean).abs().max() <= 5e-7
+    assert baseline.model == all_layers.signature_fields()["model"]
+    pairs = draw_pairs(all_layers, TEXTS, 30).pairs
+    scores = bert_score(pairs.candidates, pairs.references, FrozenEncoder(minilm, num_layers=5), rescale=table)
     for name in ("precision", "recall", "f1"):
         assert scores[name].mean().item() == pytest.approx(0, abs=1e-5)
+
+
+def test_bert_score_and_torchmetrics_read_the_table(minilm, table):
+    options = {"num_layers": 5, "rescale_with_baseline": True, "baseline_path": str(table), "lang": "en"}
+    pair = [TEXTS[0]], [TEXTS[1]]
+    expected = bert_score(*pair, FrozenEncoder(minilm, num_layers=5), rescale=table)["f1"]
+    theirs = oracle_package.score(*pair, model_type=minilm, device="cpu", **options)[2]
+    assert theirs.item() == pytest.approx(expected.item(), abs=1e-5)
+    rows = _load_baseline(baseline_path=str(table))
+    assert torch.equal(rows, Baseline.read(table).table.float())
+
+
+def test_a_table_of_another_model_is_an_error(minilm, table, tmp_path):
+    other = FrozenEncoder(*tiny_model("bert"), num_layers=2)
+    message = (
+        r"minilm\.csv was measured on the model model#\w{8}, but the encoder's is .*#\w{8}: pass the table of the same"
+    )
+    with pytest.raises(ValueError, match=message):
+        bert_score(["a cat"], ["a dog"], other, rescale=table)
+    with pytest.raises(ValueError, match=message):
+        BERTScore(other, rescale=Baseline.read(table))
+    # Without the comment nothing is known of the model.
+    _, *rows = table.read_text().splitlines()
+    unnamed = tmp_path / "minilm.csv"
+    unnamed.write_text("\n".join(["LAYER,P,R,F", *rows]))
+    assert bert_score(["a cat"], ["a dog"], other, rescale=unnamed)["f1"].isfinite().all()
+    # A copy of the folder with another name has the same contents.
+    copy = shutil.copytree(minilm, tmp_path / "copy")
+    pair = ["a cat"], ["a dog"]
+    scores = [bert_score(*pair, FrozenEncoder(place, num_layers=5), rescale=table)["f1"] for place in (minilm, copy)]
+    assert torch.equal(*scores)
+
+
+@pytest.mark.parametrize(
+    ("named", "is_same"),
+    [
+        ("roberta-large", True),
+        ("FacebookAI/roberta-large", True),
+        ("models/roberta-large#0123abcd", True),
+        ("roberta-base", False),
+        ("roberta-large-mnli#0123abcd", False),
+    ],
+)
+def test_models_without_a_hash_are_compared_by_name(named, is_same):
+    baseline = Baseline(torch.zeros(25, 3), "table.csv", model=named)
+    encoder = SimpleNamespace(signature_fields=lambda: {"model": "roberta-large@main"}, listed_name="roberta-large")
+    with nullcontext() if is_same else pytest.raises(ValueError, match=f"measured on the model {named}, but"):
+        baseline.require_model(encoder)
+
+
+@pytest.mark.parametrize("model", ["a,b", 'a"b', "with space # sign"])
+def test_names_that_csv_quotes_are_read_back(model):
+    rows = torch.tensor([[0.25, 0.5, 0.375]], dtype=torch.float64)
+    baseline = Baseline.parse(MeasuredBaseline(rows, rows, 2, 2, 0, "", model).to_csv().encode(), "table.csv")
+    assert baseline.model == model
+    assert torch.equal(baseline.table, rows)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +144,6 @@ def test_table_is_read_back_and_moves_unrelated_texts_to_zero(all_layers, minilm
         ({"texts": ["a cat", "", " a cat "]}, "at least 2 distinct texts that are not blank, got 1"),
         ({"texts": []}, "got 0"),
         ({"num_pairs": 1}, "num_pairs must be at least 2, got 1"),
-        ({"save_every": 0}, "save_every must be at least 1, got 0"),
     ],
 )
 def test_bad_arguments(tiny, changed, message):

@@ -19,7 +19,6 @@ from lightning.pytorch.loggers import CSVLogger
 from safetensors.torch import load_file, save_file
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from bertscore_tm.baselines import make_baseline
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger
 from bertscore_tm.cli import main
 from tests.support.lightning_modules import chooser, trainer, weights
@@ -86,15 +85,6 @@ def test_full_devices(command, monkeypatch):
     assert printed.err == "bertscore-tm: error: standard output: No space left on device\n"
     with suppress(OSError):
         full.close()
-
-
-def test_a_baseline_without_room_for_its_state_says_how_to_resume(tiny, tmp_path):
-    state = tmp_path / "state.json"
-    encoder = FrozenEncoder(tiny, all_layers=True)
-    said = r"state\.json: File too large; no file was written; the same call resumes from there"
-    with limit_file_size(20), pytest.raises(OSError, match=said):
-        make_baseline(encoder, WORDS, 30, save_every=10, state_path=state)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_training_continues_when_samples_cannot_be_written(tiny, tmp_path):
