@@ -309,7 +309,7 @@ def baseline(language: str, model: str) -> Tensor:
     """
     tables = _data_folder() / "baselines"
     languages = _table_languages()
-    remedy = "pass a table as rescale= (`bertscore-tm baseline` makes one), or do not rescale"
+    remedy = "pass a table (`bertscore-tm baseline` makes one), or do not rescale"
     missing = f"no baseline for language {language!r} and model {model!r}"
     # Comparing with the existing names keeps a name such as "../x" within the folder.
     if language.lower() not in languages:

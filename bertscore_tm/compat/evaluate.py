@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from bertscore_tm.compat.bert_score import BERTScorer, References, score_pairs
+from bertscore_tm.scoring.corpus import SCORES
+from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
 
 __all__ = ["load"]
 
@@ -37,9 +39,8 @@ class BERTScore:
     name = "bertscore"
 
     def __init__(self) -> None:
-        self._predictions: list[str] = []
-        self._references: list[Any] = []
-        self._settings: tuple[Any, ...] = ()
+        self._texts = TextPairs([], [])
+        self._settings: dict[str, Any] = {}
         self._scorer: BERTScorer | None = None
 
     def add(self, *, prediction: str, reference: str | Sequence[str]) -> None:
@@ -48,12 +49,8 @@ class BERTScore:
 
     def add_batch(self, *, predictions: Sequence[str], references: References) -> None:
         """Add pairs."""
-        if len(predictions) != len(references):
-            raise ValueError(
-                f"Mismatch in the number of predictions ({len(predictions)}) and references ({len(references)})"
-            )
-        self._predictions += predictions
-        self._references += references
+        texts = as_text_pairs(predictions, references, ("predictions", "references"))
+        self._texts = TextPairs(self._texts.candidates + texts.candidates, self._texts.references + texts.references)
 
     def compute(
         self,
@@ -73,7 +70,7 @@ class BERTScore:
         baseline_path: str | os.PathLike[str] | None = None,
         use_fast_tokenizer: bool = False,
     ) -> dict[str, Any]:
-        """Score the given pairs, after those that were added before.
+        """Score the given pairs, after those that were added before, and keep none, also if an error is raised.
 
         The arguments are those of :func:`bertscore_tm.compat.bert_score.score`.
 
@@ -81,22 +78,33 @@ class BERTScore:
             ``precision``, ``recall`` and ``f1``: lists with a number per pair; and ``hashcode``, the signature of the
             settings.
         """
-        if predictions is not None or references is not None:
-            if predictions is None or references is None:
-                missing = "predictions" if predictions is None else "references"
-                raise ValueError(f"{missing} are missing: pass predictions= and references=")
-            self.add_batch(predictions=predictions, references=references)
+        try:
+            if predictions is not None or references is not None:
+                if predictions is None or references is None:
+                    missing = "predictions" if predictions is None else "references"
+                    raise ValueError(f"{missing} are missing: pass predictions= and references=")
+                self.add_batch(predictions=predictions, references=references)
+            texts = self._texts
+        finally:
+            self._texts = TextPairs([], [])
         if model_type is None and lang is None:
             raise ValueError("neither lang nor model_type is given: pass lang='en', or the model to use")
-        pairs = self._predictions, self._references
-        self._predictions, self._references = [], []
-        if not pairs[0]:
+        if not texts:
             raise ValueError("there are no pairs to score: pass predictions= and references=, or call add_batch before")
-        table = lang, rescale_with_baseline, baseline_path
-        layers = model_type, num_layers, batch_size, nthreads, all_layers
-        settings = (*layers, False, None, device, *table, use_fast_tokenizer)
+        settings: dict[str, Any] = {
+            "model_type": model_type,
+            "num_layers": num_layers,
+            "batch_size": batch_size,
+            "nthreads": nthreads,
+            "all_layers": all_layers,
+            "device": device,
+            "lang": lang,
+            "rescale_with_baseline": rescale_with_baseline,
+            "baseline_path": baseline_path,
+            "use_fast_tokenizer": use_fast_tokenizer,
+        }
         if self._scorer is None or settings != self._settings:
-            self._scorer, self._settings = BERTScorer(*settings), settings
-        scores, signature = score_pairs(self._scorer, *pairs, idf, verbose)
-        named = zip(("precision", "recall", "f1"), scores, strict=True)
+            self._scorer, self._settings = BERTScorer(**settings), settings
+        scores, signature = score_pairs(texts, self._scorer.encoder, self._scorer.baseline, idf, verbose)
+        named = zip(SCORES, scores, strict=True)
         return {name: values.tolist() for name, values in named} | {"hashcode": signature}

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from bertscore_tm import functional, metric
+from bertscore_tm import metric
+from bertscore_tm.compat.bert_score import score_pairs
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.loading import require_tokenizer, resolve_tokenizer
+from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, Rescale, find_baseline
-from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.token_weights import WeightSource
+from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScore", "bert_score"]
@@ -30,7 +28,6 @@ Target = str | Sequence[str] | Sequence[Sequence[str]]
 Path = str | os.PathLike[str]
 
 _DEFAULT_MODEL = "roberta-large"
-_TIMEOUT_S, _MOST_BYTES = 10, 2**20
 
 
 def bert_score(
@@ -77,7 +74,7 @@ def bert_score(
         lang: language code, which chooses the published baseline.
         rescale_with_baseline: map the expected score of unrelated texts to 0.
         baseline_path: file of a baseline table to use instead of a published one.
-        baseline_url: address of such a file; ``baseline_path`` takes precedence.
+        baseline_url: an error unless ``baseline_path`` is given: download the file, and pass it there.
         truncation: truncate longer texts, with a warning; otherwise they are an error.
 
     Returns:
@@ -96,22 +93,32 @@ def bert_score(
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
     # The metric translates the arguments.
-    own, table = (model, user_tokenizer, user_forward_fn), (lang, rescale_with_baseline, baseline_path, baseline_url)
-    sizes = max_length, batch_size, num_threads
-    arguments = (model_name_or_path, num_layers, all_layers, *own, False, idf, device, *sizes, return_hash, *table)
-    settings = BERTScore(*arguments, truncation, sync_on_compute=False)
-    encoder, rescale = settings.encoder, settings.rescale
-    preds, target = _as_list(preds), _as_list(target)
-    if not len(preds) and not len(target):
+    settings = BERTScore(
+        model_name_or_path,
+        num_layers,
+        all_layers,
+        model,
+        user_tokenizer,
+        user_forward_fn,
+        idf=idf,
+        device=device,
+        max_length=max_length,
+        batch_size=batch_size,
+        num_threads=num_threads,
+        lang=lang,
+        rescale_with_baseline=rescale_with_baseline,
+        baseline_path=baseline_path,
+        baseline_url=baseline_url,
+        truncation=truncation,
+        sync_on_compute=False,
+    )
+    texts = as_text_pairs(_as_list(preds), _as_list(target))
+    if not texts:
         warn_user("Predictions and references are empty.")
-        result: dict[str, Any] = {name: [0.0] for name in ("precision", "recall", "f1")}
-    else:
-        result = functional.bert_score(preds, target, encoder, idf=idf, rescale=rescale, verbose=verbose)
-    if return_hash:
-        num_references = sum(1 if isinstance(one, str) else len(one) for one in target)
-        source = WeightSource("references", num_references) if idf else WeightSource("uniform")
-        result["hash"] = score_signature(encoder, source, find_baseline(encoder, rescale))
-    return result
+    baseline = find_baseline(settings.encoder, settings.rescale)
+    scores, signature = score_pairs(texts, settings.encoder, baseline, idf, verbose)
+    result: dict[str, Any] = {name: score if texts else [0.0] for name, score in zip(SCORES, scores, strict=True)}
+    return result | {"hash": signature} if return_hash else result
 
 
 class BERTScore(metric.BERTScore):
@@ -155,9 +162,11 @@ class BERTScore(metric.BERTScore):
             warn_unused(f"num_threads={num_threads}", "texts are not loaded by a data loader")
         if verbose:
             warn_unused("verbose=True", "the metric scores batch by batch, and the training loop shows the progress")
-        # A metric that synchronizes over all ranks is created on all of them.
-        is_shared = kwargs.get("sync_on_compute", True) and kwargs.get("process_group") is None
-        self.rescale = _find_table(baseline_path, baseline_url, is_shared) if rescale_with_baseline else False
+        if baseline_url is not None and rescale_with_baseline and not baseline_path:
+            raise ValueError(f"baseline_url={baseline_url!r} is not read: download it, and pass it as baseline_path=")
+        self.rescale: Rescale = rescale_with_baseline
+        if rescale_with_baseline and baseline_path:
+            self.rescale = Baseline.read(baseline_path)
         layer = -1 if num_layers is None else num_layers
         if user_forward_fn is not None:
             # The layer only chooses the row of the baseline.
@@ -229,48 +238,3 @@ def _make_encoder(
     if encoder.tokenizer.max_length == limit:
         return encoder
     return FrozenEncoder.for_language(lang, used, tokenizer, max_length=limit, **options)
-
-
-def _find_table(path: Path | None, url: str | None, is_shared: bool) -> Rescale:
-    """Return the given baseline, or ``True`` for the published one; one of the ranks that share it downloads it."""
-    if path:
-        return Baseline.read(path)
-    if not url:
-        return True
-    name = _require_https(url).rpartition("/")[2]
-    distributed = torch.distributed
-    if not (is_shared and distributed.is_available() and distributed.is_initialized()):
-        return Baseline.parse(_download(url), name)
-    found: list[Any] = [b"", None]
-    if distributed.get_rank() == 0:
-        try:
-            found[0] = _download(url)
-        except (OSError, ValueError) as error:  # the other ranks wait for an answer
-            found[1] = str(error)
-    distributed.broadcast_object_list(found)
-    if found[1] is not None:
-        raise OSError(f"rank 0 could not read baseline_url={url!r}: {found[1]}")
-    return Baseline.parse(found[0], name)
-
-
-class _HttpsOnly(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        return super().redirect_request(req, fp, code, msg, headers, _require_https(newurl))
-
-
-def _require_https(url: str) -> str:
-    if urlsplit(url).scheme != "https":
-        raise ValueError(f"baseline_url must start with https://, got {url!r}: pass a file as baseline_path=")
-    return url
-
-
-def _download(url: str) -> bytes:
-    content, limit = b"", time.monotonic() + _TIMEOUT_S
-    with urllib.request.build_opener(_HttpsOnly).open(url, timeout=_TIMEOUT_S) as response:
-        while chunk := response.read1(2**16):
-            content += chunk
-            if len(content) > _MOST_BYTES:
-                raise ValueError(f"the answer of baseline_url={url!r} exceeds {_MOST_BYTES} bytes: is it a table?")
-            if time.monotonic() > limit:
-                raise TimeoutError(f"baseline_url={url!r} took more than {_TIMEOUT_S} s: pass a file as baseline_path=")
-    return content

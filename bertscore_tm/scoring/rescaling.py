@@ -170,7 +170,7 @@ def _published_baseline(encoder: FrozenEncoder) -> Baseline:
         warn_user(
             f"the published baseline of {encoder.listed_name} includes matches with special tokens, which "
             f"exclude_special_tokens=True leaves out: pass a table made with the same setting, as by bertscore-tm "
-            f"baseline --exclude-special-tokens, as rescale="
+            f"baseline --exclude-special-tokens"
         )
     language = encoder.language
     if language is None:

@@ -40,39 +40,40 @@ class TextPairs:
         return list(dict.fromkeys(chain(self.candidates, *self.references)))
 
 
-def as_text_pairs(preds: Any, target: Any) -> TextPairs:
+def as_text_pairs(preds: Any, target: Any, names: tuple[str, str] = ("preds", "target")) -> TextPairs:
     """Check candidates and references, and convert them to lists.
 
     Args:
         preds: one text, or texts as a list, tuple, iterator, array of numpy or pyarrow, or column of a data frame.
         target: one text for one candidate; or a text, or a non-empty sequence of texts, per candidate. Each row of an
             array or data frame with several columns holds the references of one candidate.
+        names: the arguments' names, for error messages.
     """
     if isinstance(preds, str) != isinstance(target, str):
-        single, other = ("preds", "target") if isinstance(preds, str) else ("target", "preds")
+        single, other = names if isinstance(preds, str) else reversed(names)
         raise TypeError(
-            f"{single} is a single string but {other} is a {type(target if single == 'preds' else preds).__name__}: "
-            f"pass two strings or two lists"
+            f"{single} is a single string but {other} is a "
+            f"{type(target if isinstance(preds, str) else preds).__name__}: pass two strings or two lists"
         )
     if isinstance(preds, str):
         preds, target = [preds], [target]
-    candidates, references = as_documents(preds, "preds"), _as_list(target, "target", dimensions=2)
+    candidates, references = as_documents(preds, names[0]), _as_list(target, names[1], dimensions=2)
     if len(candidates) != len(references):
         raise ValueError(
-            f"preds and target must have equal lengths, got {len(candidates)} and {len(references)}; put several "
-            f"references of one candidate into a list"
+            f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}; put "
+            f"several references of one candidate into a list"
         )
     left = next((found for text in candidates if (found := _SPECIAL_AT_AN_END.search(text))), None)
     if left is not None:
         warn_user(
-            f"preds begin or end with special tokens such as {left[1] or left[2]}, which are scored as text: decode "
-            f"with skip_special_tokens=True"
+            f"{names[0]} begin or end with special tokens such as {left[1] or left[2]}, which are scored as text: "
+            f"decode with skip_special_tokens=True"
         )
     checked = []
     for i, given in enumerate(references):
-        several = [given] if isinstance(given, str) else as_documents(given, f"target[{i}]")
+        several = [given] if isinstance(given, str) else as_documents(given, f"{names[1]}[{i}]")
         if not several:
-            raise ValueError(f"target[{i}] is empty: every candidate needs at least one reference")
+            raise ValueError(f"{names[1]}[{i}] is empty: every candidate needs at least one reference")
         checked.append(several)
     return TextPairs(candidates, checked)
 

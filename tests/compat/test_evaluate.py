@@ -2,14 +2,16 @@
 
 import inspect
 import warnings
+from functools import partial
 
 import bert_score as oracle
 import pytest
+from transformers import BatchEncoding
 
 from bertscore_tm.compat import evaluate
 from bertscore_tm.compat.bert_score import BERTScorer
 from bertscore_tm.compat.evaluate import load
-from tests.support.texts import several_references
+from tests.support.texts import TEXT_SEQUENCES, several_references
 
 # The arguments of metrics/bertscore in the repository huggingface/evaluate.
 CARD = {
@@ -107,12 +109,54 @@ def test_pairs_that_were_added_before(minilm):
         metric.compute(**options)
 
 
+@pytest.mark.parametrize("make", TEXT_SEQUENCES.values(), ids=TEXT_SEQUENCES)
+def test_any_sequence_of_texts(minilm, corpus, make):
+    metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 2}
+    metric.add(prediction=corpus[0][0], reference=corpus[1][0])
+    metric.add_batch(predictions=make(corpus[0][1:3]), references=make(corpus[1][1:3]))
+    scores = metric.compute(predictions=make(corpus[0][3:]), references=make(corpus[1][3:]), **options)
+    assert_equal(scores, load("bertscore").compute(predictions=corpus[0], references=corpus[1], **options))
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "error", "message"),
+    [
+        (["a", "b"], ["c"], ValueError, "equal lengths, got 2 and 1"),
+        (["a", "b"], ["c", None], TypeError, r"references\[1\]"),
+        (["a", 3], ["c", "d"], TypeError, r"predictions\[1\] must be a string"),
+        (BatchEncoding({"input_ids": [[1]], "attention_mask": [[1]]}), ["c", "d"], TypeError, "decode token ids"),
+        ("ab", ["c", "d"], TypeError, "predictions is a single string but references is a list"),
+    ],
+)
+def test_a_failed_call_leaves_no_texts(minilm, predictions, references, error, message):
+    metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 2}
+    pair = {"predictions": ["a cat"], "references": ["the cat"]}
+    expected = metric.compute(**pair, **options)
+    for failing in (metric.add_batch, partial(metric.compute, **options)):
+        with pytest.raises(error, match=message):
+            failing(predictions=predictions, references=references)
+        assert metric.compute(**pair, **options) == expected
+    # A cell of a notebook that is run again.
+    for wrong in ({}, options | {"num_layers": 99}):
+        metric.add_batch(**pair)
+        with pytest.raises(ValueError, match=r"neither lang nor model_type|num_layers=99"):
+            metric.compute(**wrong)
+    metric.add_batch(**pair)
+    assert metric.compute(**options) == expected
+
+
+def test_two_strings_are_one_pair(minilm):
+    options = {"model_type": minilm, "num_layers": 2}
+    single = load("bertscore").compute(predictions="a cat", references="the cat", **options)
+    assert single == load("bertscore").compute(predictions=["a cat"], references=["the cat"], **options)
+
+
 def test_the_model_is_kept_between_calls(minilm, monkeypatch):
     made = []
 
-    def recorded(*arguments):
+    def recorded(**arguments):
         made.append(arguments)
-        return BERTScorer(*arguments)
+        return BERTScorer(**arguments)
 
     monkeypatch.setattr(evaluate, "BERTScorer", recorded)
     metric = load("bertscore")
@@ -131,7 +175,7 @@ def test_errors(minilm):
     for name in pair:
         with pytest.raises(ValueError, match=f"{name} are missing"):
             metric.compute(**pair | {name: None}, model_type=minilm)
-    with pytest.raises(ValueError, match=r"predictions \(2\) and references \(1\)"):
+    with pytest.raises(ValueError, match="predictions and references must have equal lengths, got 2 and 1"):
         metric.compute(predictions=["a", "b"], references=["c"], model_type=minilm)
     with pytest.raises(FileNotFoundError, match="only 'bertscore' can be loaded here, got 'rouge'"):
         load("rouge")

@@ -1,17 +1,9 @@
 """The drop-in of torchmetrics takes its calls, and gives its results where they are right."""
 
-import http.server
 import inspect
 import pickle
-import shutil
-import ssl
-import subprocess
-import threading
-import time
 import warnings
-from contextlib import contextmanager
-from pathlib import Path
-from typing import ClassVar
+from functools import partial
 
 import bert_score as oracle
 import pytest
@@ -25,8 +17,7 @@ from bertscore_tm import FrozenEncoder, align
 from bertscore_tm.compat import torchmetrics as drop_in
 from bertscore_tm.compat.torchmetrics import BERTScore, bert_score
 from tests.support.models import save_tiny_model
-from tests.support.ranks import run_ranks
-from tests.support.texts import several_references
+from tests.support.texts import TEXT_SEQUENCES, several_references
 
 NAMES = ("precision", "recall", "f1")
 TOLERANCE = 1e-6
@@ -289,107 +280,18 @@ def test_arguments_without_effect_are_warned_about_once(minilm, capsys):
             bert_score(["a"], ["b"], minilm, 2, idf=idf)
 
 
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the server's certificate")
+def test_a_table_is_not_downloaded(minilm, table):
+    address = "https://unused.invalid/table.tsv"
+    for call in (partial(BERTScore, minilm), partial(bert_score, ["a"], ["b"], minilm)):
+        with pytest.raises(ValueError, match=r"baseline_url='https://unused.*: download it, and pass it as"):
+            call(num_layers=3, rescale_with_baseline=True, baseline_url=address)
+        call(num_layers=3, rescale_with_baseline=True, baseline_url=address, baseline_path=table)
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    """Serves a table, a redirect to http, a large file, and one that never ends."""
-
-    requests: ClassVar[list[str]] = []
-    table = b""
-
-    def do_GET(self):
-        self.requests.append(self.path)
-        if self.path == "/away.csv":
-            self.send_response(302)
-            self.send_header("Location", f"http://localhost:{self.server.server_port}/table.tsv")
-            self.end_headers()
-            return
-        if self.path == "/missing.csv":
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.end_headers()
-        if self.path == "/slow.csv":
-            for _ in range(30):
-                self.wfile.write(b"0")
-                time.sleep(0.1)
-            return
-        self.wfile.write(self.table if self.path == "/table.tsv" else b"0" * 2**21)
-
-    def log_message(self, *arguments):
-        """Print nothing."""
-
-
-@contextmanager
-def https_server(folder, table):
-    """Yield the address of a server, and set the certificates that a process trusts."""
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    files = ["-keyout", key, "-out", certificate]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
-    subprocess.run(command, check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    server = http.server.ThreadingHTTPServer(("localhost", 0), Answers)
-    server.daemon_threads = True
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    Answers.requests.clear()
-    Answers.table = Path(table).read_bytes()
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SSL_CERT_FILE", str(certificate))
-            yield f"https://localhost:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@needs_openssl
-def test_a_table_from_an_address(minilm, corpus, table, tmp_path, monkeypatch):
-    rescale = {"num_layers": 3, "rescale_with_baseline": True}
-    expected = bert_score(*corpus, minilm, **rescale, baseline_path=table, return_hash=True)
-    with https_server(tmp_path, table) as address:
-        found = bert_score(*corpus, minilm, **rescale, baseline_url=f"{address}/table.tsv", return_hash=True)
-        assert_equal({name: found[name] for name in NAMES}, {name: expected[name] for name in NAMES}, 0)
-        assert found["hash"] == expected["hash"]
-        monkeypatch.setattr(drop_in, "_TIMEOUT_S", 1)
-        for path, error, message in (
-            ("away.csv", ValueError, "must start with https://, got 'http://localhost"),
-            ("large.csv", ValueError, "exceeds 1048576 bytes"),
-            ("slow.csv", OSError, "took more than 1 s"),
-            ("missing.csv", OSError, "404"),
-        ):
-            with pytest.raises(error, match=message):
-                BERTScore(minilm, **rescale, baseline_url=f"{address}/{path}")
-        assert "/table.tsv" not in Answers.requests[1:]
-        # Read only where scores are rescaled.
-        BERTScore(minilm, 3, baseline_url=f"{address}/missing.csv")
-        assert len(Answers.requests) == 5
-    for address in (Path(table).as_uri(), "http://localhost/table.tsv", "ftp://localhost/table.tsv"):
-        with pytest.raises(ValueError, match="baseline_url must start with https://"):
-            BERTScore(minilm, **rescale, baseline_url=address)
-
-
-def on_ranks(rank, minilm, address, certificate, preds, target):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSL_CERT_FILE", certificate)
-        rescale = {"num_layers": 3, "rescale_with_baseline": True}
-        with pytest.raises(OSError, match="rank 0 could not read baseline_url="):
-            BERTScore(minilm, **rescale, baseline_url=f"{address}/missing.csv")
-        metric = BERTScore(minilm, **rescale, baseline_url=f"{address}/table.tsv")
-    metric.update(preds[rank::2], target[rank::2])
-    return metric.compute()
-
-
-@needs_openssl
-@pytest.mark.distributed
-def test_one_rank_downloads_the_table(minilm, corpus, table, tmp_path):
-    expected = bert_score(*corpus, minilm, 3, rescale_with_baseline=True, baseline_path=table)
-    with https_server(tmp_path, table) as address:
-        results = run_ranks(on_ranks, 2, minilm, address, str(tmp_path / "certificate.pem"), *corpus)
-        assert Answers.requests == ["/missing.csv", "/table.tsv"]
-    order = [*range(0, 12, 2), *range(1, 12, 2)]
-    for found in results:
-        assert_equal(found, {name: values[order] for name, values in expected.items()})
+@pytest.mark.parametrize("make", TEXT_SEQUENCES.values(), ids=TEXT_SEQUENCES)
+def test_any_sequence_of_texts(minilm, corpus, make):
+    expected = bert_score(*corpus, minilm, 2)
+    assert_equal(bert_score(make(corpus[0]), make(corpus[1]), minilm, 2), expected)
+    metric = BERTScore(minilm, 2)
+    metric.update(make(corpus[0]), make(corpus[1]))
+    assert_equal(metric.compute(), expected)
