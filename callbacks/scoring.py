@@ -332,9 +332,6 @@ class BERTScoreCallback(Callback):
         self._loaders = []
         in_bar = next((f"{name}_f1" for name, metric in self.metrics.items() if isinstance(metric, BERTScore)), None)
         for key in per_loader[0]:
-            if len(has_texts) > 1 and key.endswith(("_f1_low", "_f1_high")):
-                # The mean of several intervals is not an interval of the mean.
-                continue
             values = torch.stack([results[key].to(pl_module.device) for results in per_loader])
             # All ranks have the same values; `sync_dist` only silences Lightning's warning.
             pl_module.log(f"{stage}_{key}", values.mean(), prog_bar=self.prog_bar and key == in_bar, sync_dist=True)

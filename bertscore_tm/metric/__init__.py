@@ -1,6 +1,6 @@
 """BERTScore as a torchmetrics metric: states, ranks and results. The only room that subclasses ``torchmetrics.Metric``.
 
-``bertscore`` holds the metric; ``states`` its states, the combination of ranks and the results; ``score_plot`` a plot.
+``bertscore`` holds the metric; ``states`` its states, the combination of ranks and the results.
 """
 
 from bertscore_tm.metric.bertscore import BERTScore

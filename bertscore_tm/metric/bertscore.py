@@ -26,7 +26,6 @@ from bertscore_tm.metric.states import (
     as_indices,
     check_indices,
     check_mergeable,
-    check_result_settings,
     combine_ranks,
     join_parts,
     pack_tokens,
@@ -35,7 +34,7 @@ from bertscore_tm.metric.states import (
     token_dtypes,
 )
 from bertscore_tm.scoring.alignment import compute_alignment
-from bertscore_tm.scoring.corpus import compute_scores, forget_batch, match_batch
+from bertscore_tm.scoring.corpus import SCORES, compute_scores, forget_batch, match_batch
 from bertscore_tm.scoring.messages import warn_about_scores
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
@@ -67,8 +66,6 @@ class BERTScore(Metric):
         component: compute only ``"precision"``, ``"recall"`` or ``"f1"``, as a tensor that ``LightningModule.log``
             accepts together with the metric.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
-        confidence: level of Student's t interval of the mean F1, such as 0.95; its ends are added under ``"f1_low"``
-            and ``"f1_high"``, NaN for fewer than two pairs. Pairs must be independent. Needs scipy.
         cache_bytes: CPU memory in bytes, in each process, for cached token vectors of references. All metrics on the
             same encoder share the cache; 0 turns it off. The default, 256 MiB, holds 175,000 tokens of MiniLM or 65,000
             of roberta-large.
@@ -94,7 +91,8 @@ class BERTScore(Metric):
     is_differentiable: bool = False
     higher_is_better: bool = True
     full_state_update: bool = False
-    plot_lower_bound: float = 0.0
+    # Rescaled scores can be negative.
+    plot_lower_bound: float | None = None
     plot_upper_bound: float = 1.0
 
     indices: list[Tensor]
@@ -109,20 +107,21 @@ class BERTScore(Metric):
         rescale: Rescale = False,
         component: Component | None = None,
         reduction: Literal["mean", "none"] = "mean",
-        confidence: float | None = None,
         cache_bytes: int = 2**28,
         layer: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_result_settings(reduction, component, confidence)
+        if reduction not in ("mean", "none"):
+            raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
+        if component is not None and component not in SCORES:
+            raise ValueError(f"component={component!r} is not one of {', '.join(map(repr, SCORES))}")
         self.encoder = as_encoder(encoder)
         if layer is not None and not self.encoder.all_layers:
             raise ValueError(f"layer={layer} needs an encoder with all_layers=True, got {self.encoder!r}")
         self.layer = None if layer is None else self.encoder.layer_number(layer)
         self.component = component
         self.reduction = reduction
-        self.confidence = confidence
         self.cache_bytes = as_cache_bytes(cache_bytes)
         self._baseline = find_baseline(self.encoder, rescale, self.layer)
         # None with idf over the references, which are not known yet.
@@ -219,8 +218,7 @@ class BERTScore(Metric):
             A dictionary with ``precision``, ``recall`` and ``f1``, or that tensor alone with ``component=``: scalars
             with ``reduction="mean"``, shape (pairs,) with ``"none"``; with a leading dimension of layers for an
             encoder of all layers. The mean of no pairs is 0. Pairs are in the order of their indices or, without
-            indices, rank by rank in the order of updates. ``f1_low`` and ``f1_high`` with ``confidence``: scalars, or
-            one value per layer.
+            indices, rank by rank in the order of updates.
         """
         combined = self._combine()
         # Once per corpus, not at every step of forward.
@@ -231,7 +229,7 @@ class BERTScore(Metric):
                 is_weighted = self._weights is None or not self._weights.is_uniform
                 limit = self.encoder.tokenizer.max_length
                 rank_zero_only(warn_about_scores)(combined.scores, combined.num_truncated, is_weighted, limit)
-        values = summarize(combined.scores, self._baseline, self.reduction, self.confidence).items()
+        values = summarize(combined.scores, self._baseline, self.reduction).items()
         result = {name: (value if self.all_layers else value[0]).to(self.device) for name, value in values}
         return result if self.component is None else result[self.component]
 
@@ -258,7 +256,7 @@ class BERTScore(Metric):
     def per_pair(self) -> BERTScore:
         """Return an empty metric on the same encoder that computes P, R and F1 of each pair."""
         twin = deepcopy(self)
-        twin.reduction, twin.component, twin.confidence = "none", None, None
+        twin.reduction, twin.component = "none", None
         twin.reset()
         return twin
 
@@ -365,9 +363,14 @@ class BERTScore(Metric):
         Returns:
             Figure and axes.
         """
-        from bertscore_tm.metric.score_plot import plot_scores
+        from matplotlib.ticker import MaxNLocator
 
-        return plot_scores(self, self.compute() if val is None else val, "layer" if self.all_layers else "pair", ax)
+        drawn: Any = self._plot(val, ax)[1]
+        # torchmetrics labels every value.
+        drawn.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if not isinstance(val, list | tuple):
+            drawn.set_xlabel("layer" if self.all_layers else "pair")
+        return drawn.figure, drawn
 
     def _require_unsynced(self) -> None:
         """Raise an error while the metric is synchronised, since ``unsync`` would drop new pairs."""

@@ -22,12 +22,10 @@ from bertscore_tm.core.scores import DocumentFrequencies, harmonic_mean
 from bertscore_tm.core.token_vectors import segment_ids
 from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, compute_scores
-from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores, score_range
+from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
 from bertscore_tm.scoring.token_weights import weights_of_references
-from bertscore_tm.statistics import mean_interval, scipy_stats
 
 __all__ = [
-    "RESULT_NAMES",
     "SCORE_STATES",
     "Collectives",
     "Component",
@@ -35,7 +33,6 @@ __all__ = [
     "as_indices",
     "check_indices",
     "check_mergeable",
-    "check_result_settings",
     "combine_ranks",
     "join_parts",
     "pack_tokens",
@@ -47,8 +44,6 @@ __all__ = [
 
 Component = Literal["precision", "recall", "f1"]
 
-_INTERVAL = ("f1_low", "f1_high")
-RESULT_NAMES = (*SCORES, *_INTERVAL)
 # Names and dtypes. A rank without pairs contributes an empty tensor of the same dtype, as collectives require.
 SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}
 TOKEN_STATES = {
@@ -302,53 +297,22 @@ def combine_ranks(
     )
 
 
-def check_result_settings(reduction: str, component: str | None, confidence: float | None) -> None:
-    """Check the settings that results depend on.
-
-    Raises:
-        ValueError: a setting is invalid, or two of them exclude each other.
-        ImportError: ``confidence`` is given and scipy is not installed.
-    """
-    if reduction not in ("mean", "none"):
-        raise ValueError(f"reduction={reduction!r} is not one of 'mean', 'none'")
-    if component is not None:
-        if component not in SCORES:
-            raise ValueError(f"component={component!r} is not one of {', '.join(map(repr, SCORES))}")
-        if confidence is not None:
-            raise ValueError(
-                f"component={component!r} computes a single tensor and excludes confidence={confidence}: remove one"
-            )
-    if confidence is not None:
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
-        scipy_stats()
-
-
-def summarize(
-    scores: Tensor, baseline: LayerBaseline | None, reduction: str, confidence: float | None
-) -> dict[str, Tensor]:
-    """Return the mean scores or the scores of all pairs, rescaled, with the ends of the confidence interval.
+def summarize(scores: Tensor, baseline: LayerBaseline | None, reduction: str) -> dict[str, Tensor]:
+    """Return the mean scores or the scores of all pairs, rescaled.
 
     Args:
         scores: precision, recall and F1 of all pairs, before rescaling, shape (3, layers, pairs).
         baseline: baseline of the layers, or ``None`` for scores that are not rescaled.
         reduction: ``"mean"`` or ``"none"``.
-        confidence: level of the confidence interval, or ``None`` for no interval.
 
     Returns:
         By name, shape (layers,), or (layers, pairs) of scores with ``reduction="none"``; float32.
     """
-    pairs = values = scores if baseline is None else rescale_scores(scores, baseline)
+    values = scores if baseline is None else rescale_scores(scores, baseline)
     if reduction == "mean":
         # On the CPU, as some accelerators have no float64. The mean of no pairs is 0.
-        values = pairs.cpu().double().sum(-1) / max(pairs.shape[-1], 1)
-    result = {name: value.float() for name, value in zip(SCORES, values, strict=True)}
-    if confidence is not None:
-        f1 = SCORES.index("f1")
-        least, largest = score_range(pairs.shape[1], baseline)
-        ends = mean_interval(pairs[f1], confidence, bounds=(least[f1], largest[f1]))
-        result |= {name: end.float() for name, end in zip(_INTERVAL, ends, strict=True)}
-    return result
+        values = values.cpu().double().sum(-1) / max(values.shape[-1], 1)
+    return {name: value.float() for name, value in zip(SCORES, values, strict=True)}
 
 
 def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
@@ -361,10 +325,7 @@ def restore_dimensions(result: Any, all_layers: bool, reduction: str) -> Any:
         tensor([0.5000])
     """
     if isinstance(result, dict):
-        return {
-            name: restore_dimensions(value, all_layers, "mean" if name in _INTERVAL else reduction)
-            for name, value in result.items()
-        }
+        return {name: restore_dimensions(value, all_layers, reduction) for name, value in result.items()}
     num_dimensions = all_layers + (reduction == "none")
     if not isinstance(result, Tensor):
         return result

@@ -30,7 +30,6 @@ METRICS = {
     "bertscore": {},
     "idf": {"idf": True},
     "pairs": {"reduction": "none"},
-    "interval": {"confidence": 0.9},
     "idf_pairs": {"idf": True, "reduction": "none"},
 }
 

@@ -178,7 +178,6 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a layer of all": ({"all_layers": True}, {"layer": 1, "reduction": "none"}),
     "windows, all layers": ({"long_text": "window", "max_length": 8, "all_layers": True}, {}),
     "small batches": ({"batch_size": 2}, {"reduction": "none"}),
-    "confidence": ({}, {"confidence": 0.9}),
 }
 
 

@@ -34,7 +34,6 @@ KINDS = {
     "recall_idf": kind(component="recall", idf=True),
     "corpus": kind(idf=..., component="precision"),
     "pairs": kind(reduction="none"),
-    "interval": kind(confidence=0.9),
     "layer1": kind(layer=1, picked_from=3),
     "layer3": kind(layer=3, picked_from=3, component="f1"),
     "layer3_idf": kind(layer=3, picked_from=3, idf=True, reduction="none"),
@@ -53,9 +52,8 @@ def check(
             keys = [f"{prefix}{name}{postfix}"]
             own = found[keys[0]]
         else:
-            names = [*SCORES, *(("f1_low", "f1_high") if "confidence" in made.options else ())]
-            keys = [f"{prefix}{name}_{key}{postfix}" for key in names]
-            own = dict(zip(names, (found[key] for key in keys), strict=True))
+            keys = [f"{prefix}{name}_{key}{postfix}" for key in SCORES]
+            own = dict(zip(SCORES, (found[key] for key in keys), strict=True))
         workshop.check(own, made, numbers)
         left -= set(keys)
     assert not left
@@ -98,7 +96,7 @@ def test_each_has_its_own_numbers_from_one_encoding(minilm, workshop, how, cache
         collection.reset()
     if how == "update":
         # The members of a group hold the same; only what is made of it differs.
-        groups = [["f1", "interval", "pairs", "plain"], ["idf", "recall_idf"]]
+        groups = [["f1", "pairs", "plain"], ["idf", "recall_idf"]]
         groups += [[name] for name in ("corpus", "layer1", "layer3", "layer3_idf")]
         assert sorted(map(sorted, collection.compute_groups.values())) == sorted(groups)
 

@@ -119,7 +119,7 @@ def test_tokens_come_back(vocab_size, keep):
 
 @pytest.mark.parametrize(
     ("options", "indices"),
-    [({}, False), ({"reduction": "none"}, True), ({"confidence": 0.9}, False), ({"idf": True}, True)],
+    [({}, False), ({"reduction": "none"}, True), ({"idf": True}, True)],
 )
 def test_bytes_of_the_states(minilm, options, indices):
     """Three numbers per pair; with idf, an id of two bytes and a similarity per token; never texts or vectors."""

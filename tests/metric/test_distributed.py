@@ -169,7 +169,6 @@ def count_all(rank: int, model: str, pairs: tuple[list[str], list[str]]) -> dict
         "none": {"reduction": "none"},
         "idf": {"idf": True},
         "corpus": {"idf": pairs[1][:5]},
-        "confidence": {"confidence": 0.9},
     }
     found = {}
     for (name, settings), count, long, indexed in product(options.items(), (4, 12), (False, True), (False, True)):

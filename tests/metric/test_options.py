@@ -1,4 +1,4 @@
-"""What the metric's options change: weights, picked layers, intervals, and objects with a metric's own settings."""
+"""What the metric's options change: weights, picked layers, and objects with a metric's own settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from bertscore_tm.functional import SCORES, bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.token_weights import token_weights
-from bertscore_tm.statistics import mean_interval
 from tests.support.metric_kinds import LAYERS, MAPPING, VOCABULARY, assert_close
 from tests.support.ranks import run_ranks
 from tests.support.texts import real_pairs, several_references
@@ -35,7 +34,6 @@ SEVERAL = several_references(TARGET)
 
 # A corpus that is not the references, with documents that come twice.
 CORPUS = [*PREDS[:5], *TARGET[4:], *TARGET[4:6]]
-INTERVAL = ("f1_low", "f1_high")
 
 # One pair at a time, since the reference package lets padding take part in the matching.
 ONE = {"batch_size": 1, "nthreads": 0, "device": "cpu"}
@@ -141,46 +139,6 @@ def test_signatures_and_states_differ_by_picked_layer(minilm, every):
     assert torch.equal(stacked(table[0].compute()), stacked(same.compute()))
 
 
-# --- intervals
-
-
-@pytest.mark.parametrize(
-    ("kind", "reduction", "confidence"),
-    [("corpus", "mean", 0.95), ("all layers", "none", 0.5), ("all layers, rescaled", "mean", 0.5)],
-)
-def test_an_interval_is_that_of_the_pairs(minilm, every, workshop, kind, reduction, confidence):
-    options: dict[str, Any] = {"rescale": workshop.table} if "rescaled" in kind else {}
-    if kind == "corpus":
-        options["idf"] = CORPUS
-    encoder = every if "layers" in kind else FrozenEncoder(minilm, num_layers=LAYERS)
-    found = updated(BERTScore(encoder, reduction=reduction, confidence=confidence, **options)).compute()
-    f1 = bert_score(PREDS, TARGET, encoder, **options)["f1"]
-    assert list(found) == [*SCORES, *INTERVAL]
-    for name, end in zip(INTERVAL, mean_interval(f1, confidence, bounds=(-math.inf, 1)), strict=True):
-        assert found[name].shape == f1.shape[:-1]
-        assert_close(found[name], end)
-    assert_close(found["f1"], f1 if reduction == "none" else mean(f1))
-    assert (found["f1_low"] < mean(f1)).all()
-    assert (mean(f1) < found["f1_high"]).all()
-
-
-@pytest.mark.parametrize("rescaled", [False, True])
-def test_an_interval_has_the_range_of_scores_and_needs_two_pairs(encoder, workshop, rescaled):
-    options: dict[str, Any] = {"rescale": workshop.table} if rescaled else {}
-    metric = BERTScore(encoder, reduction="none", confidence=0.999, **options)
-    metric.update([TARGET[0], TARGET[1], PREDS[2]], TARGET[:3])
-    found = metric.compute()
-    low, high = mean_interval(found["f1"], 0.999)
-    b = metric._baseline.rows[2].item() if rescaled else 0.0
-    least = (-1 - b) / (1 - b)
-    assert high > 1
-    assert found["f1_high"] == 1
-    assert found["f1_low"].item() == pytest.approx(max(low.item(), least), abs=1e-5)
-    one = metric(PREDS[0], TARGET[0])
-    assert one["f1"].isfinite().all()
-    assert all(one[name].shape == () and one[name].isnan() for name in INTERVAL)
-
-
 # --- other settings
 
 
@@ -192,11 +150,6 @@ def test_impossible_settings(encoder):
     for score in ("F1", "hash", "", 1, ["f1"], True):
         with pytest.raises(ValueError, match=r"component=.* is not one of 'precision', 'recall', 'f1'"):
             BERTScore(encoder, component=score)
-    for confidence in (0, 1.0, -0.1, 95, math.nan, math.inf):
-        with pytest.raises(ValueError, match="confidence must be between 0 and 1, got"):
-            BERTScore(encoder, confidence=confidence)
-    with pytest.raises(ValueError, match=r"component='recall' computes a single tensor.*confidence=0.9: remove one"):
-        BERTScore(encoder, component="recall", confidence=0.9)
 
 
 @pytest.mark.parametrize("make", [BERTScore, SoftBERTScoreLoss])
@@ -248,7 +201,7 @@ def test_weights_for_a_loss(encoder):
     assert all(given[token].item() == pytest.approx(weight) for token, weight in MAPPING.items())
 
 
-@pytest.mark.parametrize("options", [{"component": "f1", "idf": True}, {"confidence": 0.9, "idf": CORPUS}])
+@pytest.mark.parametrize("options", [{"component": "f1", "idf": True}, {"component": "recall", "idf": CORPUS}])
 def test_a_metric_of_the_same_settings_gives_pairs(encoder, options):
     metric = BERTScore(encoder, **options)
     metric.update(PREDS[:4], TARGET[:4])

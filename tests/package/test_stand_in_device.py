@@ -21,7 +21,6 @@ METRICS = {
     "idf": {"idf": True},
     "all layers": {"all_layers": True},
     "windows": {"max_length": 8, "long_text": "window"},
-    "confidence": {"confidence": 0.95},
     "no cache": {"cache_bytes": 0},
     "states on the CPU": {"compute_on_cpu": True},
 }

@@ -48,7 +48,7 @@ def vectors_of_loaded(encoder: FrozenEncoder, table: Path) -> Any:
 def scores_of_metric(encoder: FrozenEncoder, table: Path) -> Any:
     results = []
     for options in (
-        {"confidence": 0.9},
+        {},
         {"idf": True, "reduction": "none", "rescale": table},
         {"compute_on_cpu": True},
     ):
