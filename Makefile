@@ -28,7 +28,7 @@ MODEL ?= roberta-large
 QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/views/test_alignment.py \
 	tests/functional/test_bert_score.py tests/metric/test_copies.py \
 	tests/losses/test_soft_matching.py tests/callbacks/test_several.py tests/callbacks/test_trainer.py \
-	tests/callbacks/test_attribute_schedule.py tests/core/test_scores.py tests/cli/test_score.py
+	tests/callbacks/test_hyperparameters.py tests/core/test_scores.py tests/cli/test_score.py
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_scoring_errors.py
 

@@ -1,9 +1,8 @@
-"""Lightning callbacks: score generated texts, log samples, stop early, schedule numbers.
+"""Lightning callbacks: score generated texts, log samples, stop early.
 
 The only room that imports lightning. It may import any other room except cli, and no room imports it.
 """
 
-from bertscore_tm.callbacks.attribute_schedule import AttributeSchedule
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
 from bertscore_tm.callbacks.report import BERTScoreReport
@@ -13,7 +12,6 @@ from bertscore_tm.callbacks.scored_texts import ScoredTextWriter
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader, TextListener
 
 __all__ = [
-    "AttributeSchedule",
     "BERTScoreCallback",
     "BERTScoreEarlyStopping",
     "BERTScoreReport",

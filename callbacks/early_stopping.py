@@ -10,7 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
-from bertscore_tm.callbacks.trainer import has_validation_loaders
+from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreEarlyStopping"]
@@ -23,8 +23,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
     """Lightning's ``EarlyStopping`` with defaults for BERTScore; it counts every logged score once.
 
     The trainer keeps the last value of every logged key. If not every validation computes a score, Lightning's callback
-    counts the old value as a score without improvement and stops too early; this one waits for a new value. If ranks
-    disagree, all of them report the reason of the first rank that stops, even if the key is missing on some ranks.
+    counts the old value as a score without improvement and stops too early; this one waits for a new value. If
+    one rank stops, all do, even if the key is missing on some ranks.
 
     The arguments are those of ``lightning.pytorch.callbacks.EarlyStopping``, in the same order. A resumed run uses its
     new ``patience``.
@@ -36,19 +36,19 @@ class BERTScoreEarlyStopping(EarlyStopping):
             generated texts often falls for a few validations before it rises, so fewer than 3 warn for a BERTScore.
         verbose: log every decision.
         mode: ``"max"``, since a higher BERTScore is better; or ``"min"`` for other keys.
-        strict: raise an error if the key is not logged. Set it to ``False`` if the first validations compute no score.
+        strict: raise an error if the key is not logged; validations that :class:`BERTScoreCallback` skips are not an
+            error. Set it to ``False`` if the first validations compute no score for another reason.
         check_finite: stop when the score is NaN or infinite.
         stopping_threshold: stop as soon as the score is better than this value.
         divergence_threshold: stop as soon as the score is worse than this value.
         check_on_train_epoch_end: ``False`` checks after validation, where the score is logged. ``None`` checks at the
-            end of the training epoch if validation runs only there or is disabled, and otherwise after validation.
+            end of the training epoch if validation runs only there, and otherwise after validation.
         log_rank_zero_only: log decisions on rank 0 only.
 
     Raises:
         MisconfigurationException: at the start of training, if ``strict`` is set but the run has no validation to check
             after.
-        RuntimeError: at the first check, on all ranks, if ``strict`` is set and the key is not logged on every rank; at
-            the start of training or after an epoch, if the validation that should log it has no batches.
+        RuntimeError: at the first check, if ``strict`` is set and the key is not logged on this rank.
 
     Example:
         >>> BERTScoreEarlyStopping(patience=6).monitor
@@ -91,101 +91,46 @@ class BERTScoreEarlyStopping(EarlyStopping):
         self._last_checked: Tensor | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Choose when to check, and raise an error if the key can never be checked."""
-        if stage != "fit":
-            return
-        if self._check_on_train_epoch_end is None:
-            if not trainer.enable_validation:
-                self._check_on_train_epoch_end = True
-            elif getattr(trainer, "_val_check_time_interval", None) is not None:
-                # Lightning chooses only for intervals in batches.
-                self._check_on_train_epoch_end = False
+        """Choose when to check, and raise an error if the run has no validation to check after."""
         super().setup(trainer, pl_module, stage)
-        if self.strict and not self._check_on_train_epoch_end and not trainer.enable_validation:
+        is_checked = self.strict and not self._check_on_train_epoch_end
+        if stage == "fit" and is_checked and not trainer.enable_validation:
             raise MisconfigurationException(
                 f"{self.monitor!r} is checked after validation, but this run has no validation and would never stop "
                 f"early: define validation_step, pass validation data and keep limit_val_batches above 0, or pass "
                 f"check_on_train_epoch_end=True"
             )
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Check that the validation that should log the key has batches."""
-        self._require_validation_batches(trainer)
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Check the key, unless it is checked after validation, which Lightning skips without batches."""
-        self._require_validation_batches(trainer)
-        super().on_train_epoch_end(trainer, pl_module)
-
-    def _require_validation_batches(self, trainer: pl.Trainer) -> None:
-        is_checked = self.strict and not self._check_on_train_epoch_end
-        if is_checked and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            is_empty = has_validation_loaders(trainer) and not sum(trainer.num_val_batches)
-            if trainer.strategy.reduce_boolean_decision(is_empty, all=False):
-                raise RuntimeError(
-                    f"Early stopping conditioned on metric `{self.monitor}` which is not available, since the "
-                    f"validation dataloaders have no batches on at least one rank: pass validation data, or "
-                    f"strict=False"
-                )
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of a checkpoint, except for the patience."""
         super().load_state_dict({**state_dict, "patience": self.patience})
 
-    def _validate_condition_metric(self, logs: dict[str, Tensor]) -> bool:
-        try:
-            return bool(super()._validate_condition_metric(logs))
-        except RuntimeError as error:
-            raise RuntimeError(
-                f"{error}. Or add BERTScoreCallback, which logs 'val_bertscore_f1', or log {self.monitor!r} in the "
-                f"LightningModule"
-            ) from None
-
     def _run_early_stopping_check(self, trainer: pl.Trainer) -> None:
-        # Replaces Lightning's method, which deadlocks if a rank has no value and gives the reason only to the ranks
-        # whose own value stops training.
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if trainer.fast_dev_run or self._has_new_value(trainer):  # type: ignore[attr-defined]
+            super()._run_early_stopping_check(trainer)
             return
-        should_stop, reason = False, None
-        current = self._new_value(trainer)
-        if current is not None:
-            should_stop, reason = self._evaluate_stopping_criteria(current.squeeze())
-        if trainer.strategy.reduce_boolean_decision(should_stop, all=False):
+        is_missing = self._is_missing(trainer)
+        # Ranks with a new value make this collective call in Lightning's check. An error of this rank stops them.
+        if trainer.strategy.reduce_boolean_decision(is_missing and self.strict, all=False):
             trainer.should_stop = True
             self.stopped_epoch = trainer.current_epoch
-            self.stopping_reason_message = reason
-            if trainer.world_size > 1:
-                self._broadcast_reason(trainer, should_stop)
-                reason = self.stopping_reason_message
-        if reason and self.verbose:
-            self._log_info(trainer, reason, self.log_rank_zero_only)
+        if is_missing:
+            self._validate_condition_metric(trainer.callback_metrics)
 
-    def _new_value(self, trainer: pl.Trainer) -> Tensor | None:
-        """Return the monitored value if it was logged since the last check; ranks may differ."""
-        logs = trainer.callback_metrics
-        # A resumed trainer has no values yet, although the key was logged before.
-        checked_before = self.wait_count > 0 or bool(torch.isfinite(self.best_score))
-        is_missing = self.monitor not in logs and not checked_before
-        if self.strict and trainer.strategy.reduce_boolean_decision(is_missing, all=False) and not is_missing:
-            raise RuntimeError(
-                f"Early stopping conditioned on metric `{self.monitor}` which is not available on all ranks, but on "
-                f"rank {trainer.global_rank}: log it on every rank with sync_dist=True, or pass strict=False"
-            )
-        if (self.monitor not in logs and not is_missing) or not self._validate_condition_metric(logs):
-            return None
+    def _has_new_value(self, trainer: pl.Trainer) -> bool:
+        """Return whether the key was logged since the last check."""
+        current, last = trainer.callback_metrics.get(self.monitor), self._last_checked
+        self._last_checked = current
         # Every logging allocates a new tensor, and the last checked one is still referenced here, so an equal address
         # means the same logging event.
-        current, last = logs[self.monitor], self._last_checked
-        self._last_checked = current
-        return None if last is not None and current.data_ptr() == last.data_ptr() else current
+        return current is not None and (last is None or current.data_ptr() != last.data_ptr())
 
-    def _broadcast_reason(self, trainer: pl.Trainer, should_stop: bool) -> None:
-        """Copy the reason of the first rank that stops training."""
-        # Older versions of Lightning have no `stopping_reason`.
-        names = ("stopping_reason", "stopping_reason_message")
-        own = {name: value for name, value in vars(self).items() if name in names}
-        for rank in range(trainer.world_size):
-            stops, reason = trainer.strategy.broadcast((should_stop, own), rank)
-            if stops:
-                vars(self).update(reason)
-                return
+    def _is_missing(self, trainer: pl.Trainer) -> bool:
+        """Return whether a value that should have been logged by now was never logged."""
+        # A resumed trainer has no values yet, although the key was logged before.
+        checked_before = self.wait_count > 0 or bool(torch.isfinite(self.best_score))
+        if checked_before or self.monitor in trainer.callback_metrics:
+            return False
+        scorers = [c for c in trainer.callbacks if isinstance(c, BERTScoreCallback)]  # type: ignore[attr-defined]
+        skipped = tuple(f"val_{name}" for scorer in scorers if not scorer.is_scoring for name in scorer.metrics)
+        return not self.monitor.startswith(skipped)

@@ -16,15 +16,12 @@ from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
 from bertscore_tm.callbacks.sample_numbers import SampleOrder
-from bertscore_tm.callbacks.text_statistics import TextStatistics
 from bertscore_tm.callbacks.trainer import gather_objects
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.utilities.class_names import full_class_name
 
 __all__ = ["LoaderScores", "check_loader_names", "compute_metric", "flatten_metrics"]
-
-_STATISTICS = "texts"
 
 
 @dataclass
@@ -46,12 +43,6 @@ class LoaderScores:
     checksum: int = 0
     _seen: set[int] = field(default_factory=set)
     _held: dict[int, tuple[str, Any]] = field(default_factory=dict)
-
-    def add_seconds(self, seconds: float) -> None:
-        """Add the time of a batch's generation to the statistics of the texts, if they are logged."""
-        for metric in self.metrics.values():
-            if isinstance(metric, TextStatistics):
-                metric.seconds += seconds
 
     def mark_seen(self, indices: Sequence[int]) -> list[bool]:
         """Return whether this rank has read each example before, and remember the examples."""
@@ -92,11 +83,8 @@ class LoaderScores:
             self.update_others([pred for pred, _ in texts], [target for _, target in texts])
 
 
-def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, Metric]:
-    """Return the metrics of a callback by name; those of a collection have its name as a prefix.
-
-    With ``text_statistics`` the statistics of the texts are among them, under the name ``"texts"``.
-    """
+def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
+    """Return the metrics of a callback by name; those of a collection have its name as a prefix."""
     metrics: dict[str, Any] = {}
     for key, one in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
         if isinstance(metric, Mapping) and isinstance(one, MetricCollection):
@@ -118,9 +106,7 @@ def flatten_metrics(metric: Any, name: str, text_statistics: bool) -> dict[str, 
                 "BERTScoreCallback logs one precision, recall and F1 per metric: pass a BERTScore with one layer and "
                 "without component="
             )
-    if text_statistics and _STATISTICS in metrics:
-        raise ValueError(f"text_statistics=True logs under the name {_STATISTICS!r}: give the metric another name")
-    return {**metrics, _STATISTICS: TextStatistics()} if text_statistics else metrics
+    return metrics
 
 
 def check_loader_names(names: Sequence[str]) -> list[str]:

@@ -82,11 +82,11 @@ class TextCollector(TextListener):
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start to keep texts."""
-        self._texts = [] if trainer.sanity_checking else [{} for _ in range(count_scored_loaders(trainer))]
+        self._texts = _empty_texts(trainer)
 
     def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start to keep texts."""
-        TextCollector.on_validation_epoch_start(self, trainer, pl_module)
+        self._texts = _empty_texts(trainer)
 
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
@@ -142,6 +142,11 @@ class TextCollector(TextListener):
             f"{own} needs a BERTScoreCallback with a BERTScore, but the trainer has none: add "
             f"BERTScoreCallback(BERTScore(...)) to its callbacks"
         )
+
+
+def _empty_texts(trainer: pl.Trainer) -> list[dict[int, ExampleTexts]]:
+    """Return a dictionary for each dataloader of a run whose texts are kept; none in the sanity check."""
+    return [] if trainer.sanity_checking else [{} for _ in range(count_scored_loaders(trainer))]
 
 
 class ScoredTextWriter(TextCollector):

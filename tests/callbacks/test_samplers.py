@@ -120,7 +120,7 @@ def fitted(kind, few, encoder, folder, rank, world_size):
         "edits": EditDistance(reduction="sum"),
     }
     index_key = "index" if kind == "bucketing" else None
-    scorer = BERTScoreCallback(metrics, index_key=index_key, text_statistics=True)
+    scorer = BERTScoreCallback(metrics, index_key=index_key)
     pairs = PairsOfEpochs(scorer)
     callbacks = [scorer, pairs]
     if kind in FOLLOWED_IN:
@@ -205,8 +205,6 @@ def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
     for scores, pairs, _, _ in ranks:
         assert scores["val_bertscore_f1"] == pytest.approx(f1.mean().item(), abs=1e-6)
         assert scores["val_idf_f1"] == pytest.approx(idf, abs=1e-6)
-        ratio = sum(map(len, few[0])) / sum(map(len, few[1]))
-        assert scores["val_texts_length_ratio"] == pytest.approx(ratio)
         assert scores["val_edits"] == EditDistance(reduction="sum")(*few).item()
         # The same example in the same place in both epochs.
         assert len(pairs) == 2

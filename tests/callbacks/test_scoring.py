@@ -206,6 +206,15 @@ def test_prediction_is_not_scored(pairs, encoder, tmp_path):
     assert not run.callback_metrics
 
 
+def test_pairs_of_earlier_runs_are_dropped(pairs, encoder, tmp_path):
+    callback = BERTScoreCallback(BERTScore(encoder, reduction="none"))
+    run = trainer(tmp_path, [callback])
+    run.validate(chooser(pairs, val_sizes=(3,)), verbose=False)
+    assert set(callback.pairs) == {"val_bertscore_f1"}
+    run.validate(chooser(pairs, val_sizes=(3, 2)), verbose=False)
+    assert set(callback.pairs) == {"val_bertscore_f1_dataloader_idx_0", "val_bertscore_f1_dataloader_idx_1"}
+
+
 # Errors and warnings
 
 

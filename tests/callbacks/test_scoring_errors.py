@@ -33,6 +33,8 @@ OtherBERTScore.__qualname__, OtherBERTScore.__module__ = "BERTScore", "another_p
         (COMPONENT, {}, ValueError, "one layer and without component="),
         (None, {"generate": "f"}, TypeError, "generate must be a function of (pl_module, batch), got 'f'"),
         (None, {"max_batches": 0}, ValueError, "max_batches must be at least 1, got 0"),
+        (None, {"every_n_validations": 0}, ValueError, "every_n_validations must be at least 1, got 0"),
+        (None, {"first_validation": 0}, ValueError, "first_validation must be at least 1, got 0"),
     ],
 )
 def test_unsupported_settings_are_an_error(minilm, metric, options, error, said):
@@ -117,9 +119,24 @@ def test_unusable_generate_outputs_are_an_error(pairs, encoder, tmp_path, genera
 
 
 def test_two_callbacks_with_one_name_are_an_error(encoder, pairs, tmp_path):
-    callbacks = [BERTScoreCallback(BERTScore(encoder)) for _ in range(2)]
-    with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'bertscore'"):
+    callbacks = [BERTScoreCallback({name: BERTScore(encoder) for name in names}) for names in ("ab", "bc")]
+    with pytest.raises(MisconfigurationException, match="2 BERTScoreCallbacks log under the name 'b'"):
         trainer(tmp_path, callbacks, max_epochs=1).fit(chooser(pairs), loader(3), loader(3))
+
+
+class Nested(Chooser):
+    """Runs a second trainer with the same callbacks in its validation."""
+
+    def on_validation_batch_end(self, *args):
+        inner = trainer(self.trainer.default_root_dir, self.trainer.callbacks)
+        inner.validate(Chooser(self.choices, self.references), loader(2), verbose=False)
+
+
+def test_a_callback_that_two_running_trainers_share_is_an_error(encoder, pairs, tmp_path):
+    callback = BERTScoreCallback(BERTScore(encoder))
+    with pytest.raises(MisconfigurationException, match=r"run of another trainer, .* pass another BERTScoreCallback"):
+        trainer(tmp_path, [callback]).validate(chooser(pairs, kind=Nested), verbose=False)
+    trainer(tmp_path, [callback]).validate(chooser(pairs), verbose=False)
 
 
 def test_texts_that_are_too_long_are_an_error_of_the_run(minilm, tmp_path, pairs):

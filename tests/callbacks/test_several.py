@@ -114,38 +114,6 @@ def test_metrics_with_one_encoder_encode_each_batch_once_and_a_listener_gets_all
         assert torch.equal(callback.pairs[f"test_pairs_f1{part.suffix}"], part.scores["pairs"]["f1"])
 
 
-class Empty(Silent):
-    """Writes two empty texts and else texts of five characters."""
-
-    def choose(self, numbers):
-        return ["" if i < 2 else "12345" for i in numbers.tolist()], [self.references[i] for i in numbers.tolist()]
-
-
-@pytest.mark.filterwarnings("ignore:2 candidates scored 0")
-def test_statistics_of_the_texts_are_logged_beside_the_score(pairs, encoder, tmp_path):
-    references = ["12345678", ["1234", "1234567"], ["  12345  ", "1"], ["1", "123456"]]
-    module = chooser(pairs, kind=Empty, count=4, references=references, val_sizes=(4, 2))
-    callback = BERTScoreCallback(BERTScore(encoder), generate, text_statistics=True, loader_names=["long", "short"])
-    run = trainer(tmp_path, [callback])
-    run.validate(module, verbose=False)
-    found = {key: value.item() for key, value in run.callback_metrics.items() if key.startswith("val_texts_")}
-    assert found["val_texts_length_ratio_long"] == pytest.approx(10 / (8 + 4 + 5 + 6))
-    assert (found["val_texts_length_ratio_short"], found["val_texts_empty_share_short"]) == (0, 1)
-    assert found["val_texts_empty_share_long"] == 0.5
-    assert found["val_texts_empty_share"] == 0.75
-    assert found["val_texts_generation_seconds_long"] > 0
-    assert len(found) == 9
-
-
-def test_texts_of_the_step_have_no_time_of_generation(pairs, encoder, tmp_path):
-    run = trainer(tmp_path, [BERTScoreCallback(BERTScore(encoder), text_statistics=True)])
-    run.validate(chooser(pairs), verbose=False)
-    found = [key for key in run.callback_metrics if key.startswith("val_texts_")]
-    assert sorted(found) == ["val_texts_empty_share", "val_texts_length_ratio"]
-    with pytest.raises(ValueError, match="text_statistics=True logs under the name 'texts'"):
-        BERTScoreCallback({"texts": BERTScore(encoder)}, text_statistics=True)
-
-
 def test_metric_with_several_numbers_is_an_error(pairs, encoder, tmp_path):
     callback = BERTScoreCallback({"edits": EditDistance(reduction="none")})
     with pytest.raises(MisconfigurationException, match=r"edits returns a tensor of shape \(7,\)"):

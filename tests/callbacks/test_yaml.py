@@ -70,14 +70,6 @@ def test_the_reward_and_the_sequence_level_loss(minilm):
 
 
 GIVEN = {
-    "AttributeSchedule": {
-        "attribute": "bertscore_weight",
-        "start": 0.0,
-        "end": 0.5,
-        "shape": "cosine",
-        "interval": "epoch",
-        "total_iters": 9,
-    },
     "BERTScoreEarlyStopping": {"patience": 7},
     "SampleLogger": {"num_examples": 2, "inputs": "question", "follow": [3]},
 }

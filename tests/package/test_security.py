@@ -23,7 +23,6 @@ from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedTokeniz
 
 from bertscore_tm import BERTScore, FrozenEncoder, catalog
 from bertscore_tm.callbacks import (
-    AttributeSchedule,
     BERTScoreCallback,
     BERTScoreEarlyStopping,
     SampleLogger,
@@ -56,8 +55,6 @@ def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
         BERTScoreCallback(BERTScore(encoder, reduction="none"), generate),
         BERTScoreEarlyStopping(),
         SampleLogger(1, num_alignments=0),
-        AttributeSchedule("loss.temperature", 2.0, 1.0, total_iters=2),
-        AttributeSchedule("weight", 0.0, 1.0, total_iters=2),
         ModelCheckpoint(tmp_path, save_last=True),
     ]
 

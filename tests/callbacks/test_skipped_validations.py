@@ -1,0 +1,149 @@
+"""BERTScoreCallback scores every n-th validation only, and repeats a validation that was interrupted."""
+
+from __future__ import annotations
+
+import json
+
+import lightning.pytorch as pl
+import pytest
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from lightning.pytorch.strategies import DDPStrategy
+
+from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreEarlyStopping, SampleLogger, ScoredTextWriter
+from tests.support.callback_ranks import on_ranks, results
+from tests.support.lightning_modules import Quality, Record, Silent, Steady, chooser, generate, loader, trainer
+
+EPOCHS = 7
+
+
+class Generations:
+    """The epochs in which texts were generated; -1 is the sanity check."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def __call__(self, pl_module, batch):
+        self.epochs.append(-1 if pl_module.trainer.sanity_checking else pl_module.current_epoch)
+        return generate(pl_module, batch)
+
+
+class Keys(pl.Callback):
+    """The epochs whose validation has logged the score."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def on_validation_end(self, trainer, pl_module):
+        logged = trainer._results.metrics(on_step=False)["callback"]
+        if any(key.startswith("val_bertscore") for key in logged) and not trainer.sanity_checking:
+            self.epochs.append(trainer.current_epoch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scored"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5, 6]),
+        ({"every_n_validations": 3}, [0, 3, 6]),
+        ({"first_validation": 5}, [4, 5, 6]),
+        ({"every_n_validations": 2, "first_validation": 4}, [3, 5]),
+    ],
+)
+@pytest.mark.parametrize("val_sizes", [(3,), (3, 2)])
+def test_skipped_validations_generate_and_log_nothing(pairs, encoder, tmp_path, settings, scored, val_sizes):
+    texts, keys = Generations(), Keys()
+    scorer = BERTScoreCallback(BERTScore(encoder), texts, **settings)
+    callbacks = [SampleLogger(1, 0), ScoredTextWriter(tmp_path / "texts"), keys, scorer]
+    run = trainer(tmp_path, callbacks, max_epochs=EPOCHS, num_sanity_val_steps=1)
+    run.fit(chooser(pairs, kind=Silent, val_sizes=val_sizes))
+    assert sorted(set(texts.epochs)) == [-1, *scored]
+    assert keys.epochs == scored
+    assert len(list((tmp_path / "texts").iterdir())) == len(scored) * len(val_sizes)
+    run.validate(chooser(pairs, kind=Silent), verbose=False)
+    assert "val_bertscore_f1" in run.callback_metrics
+
+
+def test_early_stopping_waits_and_the_best_checkpoint_is_that_of_a_scored_validation(pairs, encoder, tmp_path):
+    scorer = BERTScoreCallback(BERTScore(encoder), every_n_validations=2)
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max")
+    stopping = BERTScoreEarlyStopping(patience=3)
+    run = trainer(tmp_path, [scorer, stopping, checkpoint], max_epochs=12)
+    run.fit(chooser(pairs, [2, 8, 6, 0, 1, 9, 1, 0, 1, 9, 9, 9], kind=Quality), loader(2), loader(9))
+    assert checkpoint.best_model_path.endswith("epoch=2.ckpt")
+    assert (stopping.stopped_epoch, stopping.wait_count) == (8, 3)
+
+
+def test_checkpoints_of_scored_epochs_when_the_first_are_not(pairs, encoder, tmp_path):
+    """With the remedy of the page for ModelCheckpoint; early stopping needs none."""
+    record, module = Keys(), chooser(pairs, [9, 9, 2, 9, 9, 6, 9], kind=Quality)
+    scorer = BERTScoreCallback(BERTScore(encoder), every_n_validations=3, first_validation=3)
+    checkpoint = ModelCheckpoint(
+        tmp_path, "{epoch}", monitor="val_bertscore_f1", mode="max", save_top_k=3, every_n_epochs=3
+    )
+    trainer(tmp_path, [scorer, BERTScoreEarlyStopping(), checkpoint, record], max_epochs=EPOCHS).fit(
+        module, loader(2), loader(9)
+    )
+    assert record.epochs == [2, 5]
+    assert {path.name for path in tmp_path.glob("*.ckpt")} == {"epoch=2.ckpt", "epoch=5.ckpt"}
+    assert checkpoint.best_model_path.endswith("epoch=5.ckpt")
+
+
+def test_a_resumed_training_goes_on_counting(pairs, encoder, tmp_path):
+    def run_of(texts, max_epochs):
+        scorer = BERTScoreCallback(BERTScore(encoder), texts, every_n_validations=3)
+        return trainer(tmp_path, [scorer, ModelCheckpoint(tmp_path, save_last=True)], max_epochs=max_epochs)
+
+    run_of(Generations(), 4).fit(chooser(pairs, kind=Silent))
+    texts = Generations()
+    run_of(texts, EPOCHS).fit(chooser(pairs, kind=Silent), ckpt_path=tmp_path / "last.ckpt")
+    assert set(texts.epochs) == {6}
+
+
+class Interrupted(Steady):
+    """Stops at the fourth batch of the second validation."""
+
+    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
+        if self.current_epoch == 1 and batch_idx == 3:
+            raise KeyError("interrupted")
+        return super().evaluation_step(batch, batch_idx, dataloader_idx)
+
+    validation_step = evaluation_step
+
+
+def test_a_validation_in_which_a_training_was_interrupted_is_repeated_as_a_whole(pairs, encoder, tmp_path):
+    unbroken, resumed = Record(), Record()
+    data = loader(2), loader(8, batch_size=1)
+    scorer, writer = BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(tmp_path / "texts")
+    trainer(tmp_path, [scorer, unbroken], max_epochs=3).fit(chooser(pairs, kind=Steady), *data)
+    with pytest.raises(KeyError, match="interrupted"):
+        trainer(tmp_path, [scorer, OnExceptionCheckpoint(tmp_path, "stopped")], enable_checkpointing=True).fit(
+            chooser(pairs, kind=Interrupted), *data
+        )
+    trainer(tmp_path, [scorer, resumed, writer], max_epochs=3).fit(
+        chooser(pairs, kind=Steady), *data, ckpt_path=tmp_path / "stopped.ckpt"
+    )
+    lines = [path.read_text(encoding="utf-8").splitlines() for path in sorted((tmp_path / "texts").iterdir())]
+    assert [[json.loads(line)["example"] for line in part] for part in lines] == [list(range(8))] * 2
+    assert resumed.scores == unbroken.scores[1:]
+
+
+def skipping(rank, few, minilm, folder):
+    def run():
+        scorer = BERTScoreCallback(BERTScore(FrozenEncoder(minilm, num_layers=2)), every_n_validations=2)
+        stopping, keys = BERTScoreEarlyStopping(patience=3), Keys()
+        strategy = DDPStrategy(process_group_backend="gloo")
+        options = {"devices": 2, "strategy": strategy, "max_epochs": 9}
+        callbacks = [scorer, stopping, keys]
+        module = chooser(few, [1, 9, 2, 9, 4, 9, 1, 9, 1], kind=Quality)
+        trainer(folder, callbacks, **options).fit(module, loader(2), loader(5))
+        return keys.epochs, stopping.best_score.item(), stopping.wait_count
+
+    yield "skipping", run
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_ranks_skip_the_same_validations(few, minilm, tmp_path):
+    first, second = results(on_ranks(skipping, few, minilm, tmp_path), "skipping")
+    assert first == second
+    assert (first[0], first[2]) == ([0, 2, 4, 6, 8], 2)
