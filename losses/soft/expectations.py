@@ -366,8 +366,9 @@ class _LinearExpectedEmbedding(torch.autograd.Function):
             surprisal = None if target is None else full.peak - target_logit + full.total.log()
         ctx.set_materialize_grads(False)
         ctx.settings = settings
-        of_rows = (content.peak, content.total, full.peak, full.total)
-        ctx.save_for_backward(hidden, weight, bias, table, target, y, *of_rows)
+        ctx.save_for_backward(
+            hidden, weight, bias, table, target, y, content.peak, content.total, full.peak, full.total
+        )
         return y, surprisal
 
     @staticmethod
