@@ -97,23 +97,13 @@ class PieceTable:
         entry = (self.offsets[rows] - ends + counts).gather(1, position) + place
         return self.pieces[torch.where(is_piece, entry, 0)], position, is_piece
 
-    def is_one_to_one(self) -> bool:
-        """Return whether every token has at most one piece, the same one in all contexts."""
-        if (self.offsets.diff() > 1).any():
-            return False
-        first = self.pieces[self.offsets[: -1 : len(Context)].clamp(max=max(len(self.pieces) - 1, 0))]
-        return bool((self.pieces == first[~self.empty].repeat_interleave(len(Context))).all())
-
+    @cached_property
     def single_pieces(self) -> Tensor | None:
-        """Return each token's piece, 0 for tokens without one, shape (vocabulary,); ``None`` if a token has several."""
-        if not self.is_one_to_one():
+        """Each token's piece, 0 without one, shape (vocabulary,); ``None`` if a token has several or other ones."""
+        if (self.offsets.diff() > 1).any():
             return None
-        firsts = self.offsets[: -1 : len(Context)].clamp(max=max(len(self.pieces) - 1, 0))
-        return self.pieces[firsts].masked_fill(self.empty, 0)
-
-    def is_arange(self) -> bool:
-        """Return whether every token that has pieces has the piece with its own id."""
-        if not self.is_one_to_one():
-            return False
-        rows = torch.arange(self.vocab_size, device="cpu").repeat_interleave(self.offsets[:: len(Context)].diff())
-        return bool((rows == self.pieces).all() and (self.control | ~self.empty).all())
+        first = self.offsets[: -1 : len(Context)].clamp(max=max(len(self.pieces) - 1, 0))
+        singles = self.pieces[first]  # (vocabulary,)
+        if (self.pieces != singles[~self.empty].repeat_interleave(len(Context))).any():
+            return None
+        return singles.masked_fill(self.empty, 0)

@@ -151,7 +151,7 @@ class VocabularyBridge:
         Returns:
             Shape (vocab_size,), int64, 0 for tokens without pieces; ``None`` where a token has several pieces.
         """
-        ids = self._pieces.single_pieces()
+        ids = self._pieces.single_pieces
         return None if ids is None else ids.to(device)
 
     def to_soft_tokens(
@@ -247,11 +247,16 @@ class VocabularyBridge:
         """Mode that loses least, which ``"auto"`` selects."""
         if self._pieces.identity:
             return "identity"
-        return "mean" if self._pieces.is_one_to_one() else "expand"
+        return "expand" if self._pieces.single_pieces is None else "mean"
 
     @cached_property
     def _shares_table(self) -> bool:
-        return self._pieces.identity and self._pieces.is_arange()
+        """Whether each token's piece has its own id, so that the encoder's table is the generator's."""
+        pieces, ids = self._pieces, self._pieces.single_pieces
+        if not pieces.identity or ids is None:
+            return False
+        is_own = ids == torch.arange(len(ids), device="cpu")
+        return bool((is_own | pieces.empty).all() and (pieces.control | ~pieces.empty).all())
 
     def _move_pieces(self, device: torch.device) -> PieceTable:
         if device not in self._pieces_by_device:
