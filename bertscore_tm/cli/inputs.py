@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import csv
 import gzip
 import io
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import CommandError
+from bertscore_tm.utilities.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from bertscore_tm.scoring.texts import TextPairs
@@ -51,10 +53,14 @@ class Table:
         return self.header is not None or not all(isinstance(row, str) for row in self.rows)
 
     def texts(self, column: str) -> list[str]:
-        """Return one text per row, at least one, of a column or key, which is ignored for rows without columns."""
+        """Return one text per row, at least one, of a column or key, which is ignored for rows without columns.
+
+        An array of a single text is this text.
+        """
         if not self.rows:
             raise self.error(0, "the file contains no texts")
-        return [self.check_text(row, text, column) for row, text in enumerate(self.values(column))]
+        values = (value[0] if isinstance(value, list) and len(value) == 1 else value for value in self.values(column))
+        return [self.check_text(row, text, column) for row, text in enumerate(values)]
 
     def check_text(self, row: int, value: Any, column: str) -> str:
         """Return a value of a row, from 0, and of the named column if it is a valid text."""
@@ -85,8 +91,8 @@ class Table:
         name = self._single(0, [name for name in columns if name in self.header]) or columns[0]
         if self.header.count(name) != 1:
             problem = "more than one column is" if name in self.header else "no column is"
-            known = ", ".join(map(repr, self.header))
-            raise CommandError(f"{self.name}:1: {problem} named {name!r}; the file has {known}")
+            listed = ", ".join(map(repr, self.header)) + _describe_separator(self.header)
+            raise CommandError(f"{self.name}:1: {problem} named {name!r}; the file has {listed}")
         number = self.header.index(name)
         return [(name, cells[number]) for cells in self.rows]
 
@@ -106,18 +112,21 @@ class Table:
             raise self.error(row, f"no key {columns[0]!r}; the object has {keys or 'none'}")
         return name, record[name]
 
-    def _single(self, row: int, known: Sequence[str]) -> str | None:
-        if len(known) > 1:
-            both = " and ".join(map(repr, known))
+    def _single(self, row: int, names: Sequence[str]) -> str | None:
+        if len(names) > 1:
+            both = " and ".join(map(repr, names))
             raise self.error(row, f"the columns {both} both exist: choose with --reference-column")
-        return known[0] if known else None
+        return names[0] if names else None
 
 
-def read_table(path: str, file_format: str | None = None, columns: Sequence[str] = ()) -> Table:
+def read_table(
+    path: str, file_format: str | None = None, columns: Sequence[str] = (), *, has_quoting: bool = True
+) -> Table:
     """Read a file, by default in the format of its suffix, into rows; ``-`` is standard input.
 
     Files with the suffix .gz are decompressed. Blank lines at the end are dropped, except of plain lines. TSV and CSV
-    have a header, unless all ``columns`` that will be read are numbers.
+    have a header, unless all ``columns`` that will be read are numbers. TSV has the quoting of CSV where the whole file
+    parses with it, and literal quotes else and without ``has_quoting``.
     """
     name = "standard input" if path == STDIN else path
     found_format, is_compressed = format_of(path, file_format)
@@ -139,16 +148,14 @@ def read_table(path: str, file_format: str | None = None, columns: Sequence[str]
             raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
         return Table(name, value, separator=": row ")
     if found_format == "csv":
-        return _with_header(name, *_csv_rows(text, name), columns)
-    # str.splitlines would also split at characters that occur within texts, such as U+2028.
-    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+        return _with_header(name, *_quoted_rows(text, name, ","), columns)
+    if found_format == "tsv":
+        return _with_header(name, *_tab_rows(text, name, has_quoting), columns)
+    lines = _split_lines(text)
     if found_format == "txt":
         return Table(name, lines)
-    # A row of empty cells in TSV has tabs.
-    while lines and not (lines[-1].replace("\t", ".") if found_format == "tsv" else lines[-1]).strip():
+    while lines and not lines[-1].strip():
         lines.pop()
-    if found_format == "tsv":
-        return _with_header(name, [line.split("\t") for line in lines], range(1, len(lines) + 1), columns)
     return Table(name, [_json_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)])
 
 
@@ -203,7 +210,7 @@ def read_candidates(path: str, arguments: argparse.Namespace, *others: str | Non
     columns = [arguments.candidate_column, *filter(None, others)]
     if arguments.references is None:
         columns += arguments.reference_column or REFERENCES
-    return read_table(path, arguments.format, columns)
+    return read_table(path, arguments.format, columns, has_quoting=not arguments.no_quoting)
 
 
 def read_references(arguments: argparse.Namespace, candidates: Table) -> list[list[str]]:
@@ -212,7 +219,8 @@ def read_references(arguments: argparse.Namespace, candidates: Table) -> list[li
     groups: list[Sequence[str]] = [REFERENCES] if columns is None else [[column] for column in columns]
     tables = [candidates]
     if paths is not None:
-        tables = [read_table(path, arguments.format, columns or REFERENCES) for path in paths]
+        has_quoting = not arguments.no_quoting
+        tables = [read_table(path, arguments.format, columns or REFERENCES, has_quoting=has_quoting) for path in paths]
     references: list[list[str]] = [[] for _ in candidates.rows]
     for table in tables:
         check_lengths(candidates, table)
@@ -233,7 +241,8 @@ def read_documents(paths: Sequence[str | None], arguments: argparse.Namespace, n
     path = next((path for path in paths if path and format_of(path, arguments.format)[0] != "txt"), None)
     if path is None or path == STDIN:
         raise CommandError("argument --document-column: give a file with columns, such as .tsv or .jsonl, to -c or -r")
-    labels = document_labels(read_table(path, arguments.format, [column]), column)
+    table = read_table(path, arguments.format, [column], has_quoting=not arguments.no_quoting)
+    labels = document_labels(table, column)
     if len(labels) != num_texts:
         raise CommandError(f"argument --document-column: {path} has {len(labels)} rows for {num_texts} texts")
     return labels
@@ -250,15 +259,28 @@ def _with_header(name: str, cells: list[list[str]], lines: Sequence[int], column
     header = cells[0] if cells else []
     for line, row in zip(lines, cells, strict=True):
         if len(row) != len(header):
-            raise CommandError(f"{name}:{line}: {len(row)} columns, but the first line has {len(header)}")
+            separator = _describe_separator(header)
+            raise CommandError(f"{name}:{line}: {len(row)} columns, but the first line has {len(header)}{separator}")
     if columns and all(column.isdecimal() for column in columns):
         return Table(name, cells, [str(number) for number in range(1, len(header) + 1)], lines)
     return Table(name, cells[1:], header, lines[1:])
 
 
+def _describe_separator(header: Sequence[str]) -> str:
+    """Return the remedy for a header that is a single column since another character separates its columns."""
+    separator = next((mark for mark in ";,\t|" if len(header) == 1 and mark in header[0]), None)
+    if separator is None:
+        return ""
+    remedy = "separate them by commas in .csv, by tabs in .tsv"
+    return f" (its columns seem to be separated by {separator!r}: {remedy})"
+
+
 def _decode(data: bytes, name: str) -> str:
+    remedy = "the file seems to be UTF-16; convert it to UTF-8"
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise CommandError(f"{name}:1: not valid UTF-8: {remedy}")
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # The decoder counts from after a byte order mark.
         line = error.object.count(b"\n", 0, error.start) + 1
@@ -266,6 +288,15 @@ def _decode(data: bytes, name: str) -> str:
         byte = error.object[error.start]
         place = f"byte {error.start - start + 1} of the line is 0x{byte:02x}"
         raise CommandError(f"{name}:{line}: not valid UTF-8: {place}; convert the file to UTF-8") from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise CommandError(f"{name}:{line}: a NUL byte: {remedy}")
+    return text
+
+
+def _split_lines(text: str) -> list[str]:
+    # str.splitlines would also split at characters that occur within texts, such as U+2028.
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def _parse_json(text: str, place: Callable[[int], str], hint: str = "") -> Any:
@@ -287,11 +318,31 @@ def _json_line(line: str, place: str) -> dict[str, Any]:
     return value
 
 
-def _csv_rows(text: str, name: str) -> tuple[list[list[str]], list[int]]:
+def _tab_rows(text: str, name: str, has_quoting: bool) -> tuple[list[list[str]], Sequence[int]]:
+    """Return the rows, and the line at which each starts, with the quoting of CSV where the whole file parses with it.
+
+    Quotes of speech may parse too, if one opens in a row and closes in another: then a cell has tabs and line breaks.
+    """
+    literal = [line.split("\t") for line in _split_lines(text)]
+    # A row of empty cells has tabs.
+    while literal and len(literal[-1]) == 1 and not literal[-1][0].strip():
+        literal.pop()
+    if has_quoting and any(cell.startswith('"') for row in literal for cell in row):
+        with suppress(CommandError):
+            rows, lines = _quoted_rows(text, name, "\t")
+            is_joined = any("\t" in cell and "\n" in cell for row in rows for cell in row)
+            if len(set(map(len, rows))) == 1 and not is_joined:
+                return rows, lines
+        if any(len(cell) > 1 and cell[0] == cell[-1] == '"' for row in literal for cell in row):
+            warn_user(f"{name}: the quotes around cells are read as characters, since quoting does not fit all rows")
+    return literal, range(1, len(literal) + 1)
+
+
+def _quoted_rows(text: str, name: str, separator: str) -> tuple[list[list[str]], list[int]]:
     """Return the rows, and the line at which each starts."""
     # The default limit is shorter than many documents.
     csv.field_size_limit(_CSV_CELL_LIMIT)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     rows: list[list[str]] = []
     lines = [1]
     try:

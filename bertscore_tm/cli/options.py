@@ -86,6 +86,8 @@ def add_scoring_arguments(
     """
     add = parser.add_argument_group("file formats").add_argument
     add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
+    help = "read the quotes in TSV files as characters even if the whole file parses with the quoting of CSV"
+    add("--no-quoting", action="store_true", help=help)
     help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
     add("--candidate-column", metavar="NAME", default=candidates, help=help)
     help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"

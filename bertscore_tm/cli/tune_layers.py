@@ -112,7 +112,7 @@ def _read_preferences(arguments: argparse.Namespace) -> JudgedTexts:
     if any((arguments.references, arguments.human_column, arguments.system_column)):
         raise CommandError("--darr files contain references and judgements: remove -r, --human-column, --system-column")
     columns = ["better", "worse", *(arguments.reference_column or REFERENCES)]
-    table = read_table(arguments.darr, arguments.format, columns)
+    table = read_table(arguments.darr, arguments.format, columns, has_quoting=not arguments.no_quoting)
     if not table.has_columns:
         raise CommandError(f"{table.name}: --darr needs a file with columns, such as .tsv or .jsonl")
     preferences = list(zip(table.texts("better"), table.texts("worse"), strict=True))

@@ -44,6 +44,37 @@ BAD_FILES = [
     ("c.docx", GOOD, " the suffix .docx is not one of txt, tsv, csv, jsonl, json, parquet: give --format"),
     ("c.csv", b'candidate,reference\n"a\nb",c\na,b,c\n', "4: 3 columns, but the first line has 2"),
     ("c.csv", b'candidate,reference\n"a",b\n"a"b,c\n', "3: not valid CSV: ',' expected after '\"'"),
+    (
+        "c.csv",
+        b"candidate;reference\na;b\n",
+        "1: no column is named 'candidate'; the file has 'candidate;reference' (its columns seem to be separated by "
+        "';': separate them by commas in .csv, by tabs in .tsv)",
+    ),
+    (
+        "c.csv",
+        b"candidate;reference\na;b, c\n",
+        "2: 2 columns, but the first line has 1 (its columns seem to be separated by ';': separate them by commas in "
+        ".csv, by tabs in .tsv)",
+    ),
+    (
+        "c.tsv",
+        b"candidate,reference\na,b\n",
+        "1: no column is named 'candidate'; the file has 'candidate,reference' (its columns seem to be separated by "
+        "',': separate them by commas in .csv, by tabs in .tsv)",
+    ),
+    ("c.txt", "a\nb\nc\n".encode("utf-16-le"), "1: a NUL byte: the file seems to be UTF-16; convert it to UTF-8"),
+    (
+        "c.tsv",
+        "candidate\treference\n".encode("utf-16-be"),
+        "1: a NUL byte: the file seems to be UTF-16; convert it to UTF-8",
+    ),
+    ("c.txt", "a\nb\n".encode("utf-16"), "1: not valid UTF-8: the file seems to be UTF-16; convert it to UTF-8"),
+    ("c.txt", b"a\nb\0c\n", "2: a NUL byte: the file seems to be UTF-16; convert it to UTF-8"),
+    (
+        "c.jsonl",
+        b'{"candidate": ["a", "b"], "reference": "c"}\n',
+        "1: 'candidate' must be a string, got an array",
+    ),
     ("c.json", ROW * 2, "2: not valid JSON: Extra data at column 1; for one object per line give --format jsonl"),
     (
         "c.json",

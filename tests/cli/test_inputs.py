@@ -1,10 +1,12 @@
 """Files that the shell command reads."""
 
+import csv
 import gzip
 import json
 import subprocess
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from tests.support.shell import from_stdin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SAME_FILE = Namespace(references=None, reference_column=None)
+SAME_FILE = Namespace(references=None, reference_column=None, no_quoting=False)
 # Lines that Python's str.splitlines would split.
 ODD = ["one\u2028line", "two\x0bthree\x0cfour", "next\x85line", "a\rb", "", "  blanks ", "\ufeffnot at the start"]
 
@@ -99,6 +101,53 @@ def test_tables_end_before_blank_lines_and_csv_has_quoted_cells_of_several_lines
     long = "word " * 50_000
     path.write_text(f"text\n{long}\n")
     assert read_texts(str(path)) == [long]
+
+
+QUOTED = [["candidate", "reference"], ['a "b" c', "NA"], ["two\nlines", "null"], ["tab\tbed", "1.50"], ["", " é "]]
+
+
+def write_with_csv(path, rows):
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter="\t").writerows(rows)
+
+
+def write_with_pandas(path, rows):
+    table = pytest.importorskip("pandas").DataFrame(rows[1:], columns=rows[0])
+    table.to_csv(path, sep="\t", index=False)
+
+
+@pytest.mark.parametrize("write", [write_with_csv, write_with_pandas])
+def test_tables_with_tabs_have_the_quoting_of_those_who_write_them(tmp_path, write):
+    path = tmp_path / "pairs.tsv"
+    write(path, QUOTED)
+    assert columns_of(path) == [list(column) for column in zip(*QUOTED[1:], strict=True)]
+
+
+# Quotes of speech, as in the files of WMT, which do not parse as quoting or only by joining lines.
+LITERAL = [
+    'He said "no".\t"No", he said.\n',
+    '"He said so\tthe first\nand left."\tthe second\n',
+    '"an open one\tthe last\n',
+    '"No"\t"No" was all.\n',
+    '"one\rtwo\t"\n',
+]
+
+
+@pytest.mark.parametrize("rows", LITERAL)
+def test_other_quotes_in_tables_with_tabs_are_characters(tmp_path, rows):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"candidate\treference\n{rows}", encoding="utf-8", newline="")
+    expected = [list(column) for column in zip(*(line.split("\t") for line in rows.split("\n")[:-1]), strict=True)]
+    whole = any(cell.startswith('"') and cell.endswith('"') for column in expected for cell in column if cell != '"')
+    with pytest.warns(UserWarning, match="quotes") if whole else nullcontext():
+        assert columns_of(path) == expected
+
+
+def test_quotes_are_characters_on_request(tmp_path, monkeypatch):
+    (tmp_path / "pairs.tsv").write_text('candidate\treference\n"No"\t"Yes"\n')
+    arguments = ["-c", str(tmp_path / "pairs.tsv")]
+    assert scored_pairs(monkeypatch, *arguments) == [("No", ["Yes"])]
+    assert scored_pairs(monkeypatch, *arguments, "--no-quoting") == [('"No"', ['"Yes"'])]
 
 
 def test_json_is_an_array_of_objects_or_of_texts(tmp_path):
@@ -186,6 +235,14 @@ def test_json_lines_hold_pairs_with_any_number_of_references(tmp_path, monkeypat
     named = ["--reference-column", "reference", "--reference-column", "other"]
     wanted = [(c, r if len(r) > 1 else r * 2) for c, r in PAIRS]
     assert scored_pairs(monkeypatch, *apart, *named) == wanted
+
+
+def test_an_array_of_one_candidate_is_this_text(tmp_path, monkeypatch):
+    """As in the sample files of lm-evaluation-harness."""
+    path = tmp_path / "samples.jsonl"
+    path.write_text('{"filtered_resps": ["a cat"], "target": "the cat"}\n')
+    columns = ["--candidate-column", "filtered_resps", "--reference-column", "target"]
+    assert scored_pairs(monkeypatch, "-c", str(path), *columns) == [("a cat", ["the cat"])]
 
 
 def test_files_and_columns_add_references(tmp_path, monkeypatch):
