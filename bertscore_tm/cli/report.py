@@ -69,7 +69,8 @@ def choose_format(
     """
     if inputs.count(STDIN) > 1:
         raise CommandError("standard input (-) can be read only once: put the other texts into a file")
-    if getattr(arguments, option) == "-":
+    # Opened by its name, the file that standard output goes to would be written from its start.
+    if getattr(arguments, option) in ("-", "/dev/stdout"):
         if len(suffixes) == 1:
             raise CommandError(f"argument --{option}: the summary is printed on standard output: give a file, not -")
         arguments.output = None

@@ -103,7 +103,7 @@ class Shards:
         if not path.parent.is_dir():
             remedy = "give --output on a file system that all machines share"
             raise CommandError(f"the folder {self.folder} of the first process does not exist here: {remedy}")
-        with write_atomically(path, "wb", follow_links=False) as file:
+        with write_atomically(path, "wb") as file:
             file.write(save(found))
 
 

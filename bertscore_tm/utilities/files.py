@@ -15,49 +15,24 @@ __all__ = ["is_special", "open_unfinished", "write_atomically"]
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
-    """Check whether a path, or the target of a link, must be written in place, since replacing it would destroy it.
-
-    Such are a device, a pipe, a socket, and an open file of this process such as ``/dev/stdout``.
-    """
-    try:
-        mode = Path(path).stat().st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _descriptor(path) is not None
-
-
-def _descriptor(path: str | os.PathLike[str]) -> int | None:
-    """Return the number of the open file of this process that a path such as ``/dev/stdout`` names."""
-    name = Path(path).absolute()
-    # On Linux a link to /proc/self/fd.
-    while name.parent.resolve() != Path("/dev/fd").resolve():
-        if not name.is_symlink():
-            return None
-        name = name.parent / name.readlink()
-    return int(name.name) if name.name.isdecimal() else None
+    """Check whether a path, or the target of a link, is a device, a pipe or a socket, which is written in place."""
+    path = Path(path)
+    return path.exists() and not (path.is_file() or path.is_dir())
 
 
 @contextmanager
 def write_atomically(
-    path: str | os.PathLike[str],
-    mode: str = "w",
-    *,
-    filesystem: Any = None,
-    follow_links: bool = True,
-    **open_options: Any,
+    path: str | os.PathLike[str], mode: str = "w", *, filesystem: Any = None, **open_options: Any
 ) -> Generator[IO[Any], None, None]:
     """Open a temporary file in the folder of ``path``, and move it to ``path`` when the block ends.
 
-    If the block raises, also on an interrupt, the temporary file is removed and ``path`` keeps its old content. What
-    is replaced keeps its mode and owner; a symbolic link stays, and its target is replaced; a file with hard links is
-    overwritten with the complete content. A device, pipe or open file such as ``/dev/stdout`` is written in place.
-    Only write in the block.
+    If the block raises, also on an interrupt, the temporary file is removed and ``path`` keeps its old content. A
+    symbolic link stays, and its target is replaced; a device or pipe is written in place. Only write in the block.
 
     Args:
         path: the file to write; its folder must exist.
         mode: ``"w"`` for text, in UTF-8 unless ``encoding`` is given, or ``"wb"`` for bytes.
         filesystem: fsspec file system that holds ``path``. Default: the local one.
-        follow_links: whether a symbolic link stays; ``False`` replaces the link itself.
         open_options: further arguments of ``open``, such as ``newline``.
 
     Yields:
@@ -80,13 +55,13 @@ def write_atomically(
     if mode == "w":
         open_options.setdefault("encoding", "utf-8")
     name = os.fspath(path)
-    in_place = filesystem is None and follow_links and is_special(name)
+    in_place = filesystem is None and is_special(name)
     try:
         target: AbstractContextManager[IO[Any]]
         if in_place:
-            target = _open_in_place(name, mode, open_options)
+            target = Path(name).open(mode, **open_options)  # noqa: SIM115 - closed below
         elif filesystem is None:
-            target = _replace_local(name, mode, follow_links, open_options)
+            target = _replace_local(Path(name).resolve(), mode, open_options)
         else:
             target = _replace_remote(name, mode, open_options, filesystem)
         with target as file:
@@ -99,60 +74,23 @@ def write_atomically(
         raise OSError(f"{name}: {reason}; {outcome}") from error
 
 
-def _open_in_place(path: str, mode: str, options: dict[str, Any]) -> IO[Any]:
-    descriptor = _descriptor(path)
-    if descriptor is None:
-        return Path(path).open(mode, **options)
-    # Opened by its name, the file that standard output goes to would be written from its start.
-    return os.fdopen(os.dup(descriptor), mode, **options)
-
-
 @contextmanager
-def _replace_local(path: str, mode: str, follow_links: bool, options: dict[str, Any]) -> Generator[IO[Any], None, None]:
-    target = Path(path).resolve() if follow_links else Path(path)
+def _replace_local(target: Path, mode: str, options: dict[str, Any]) -> Generator[IO[Any], None, None]:
     # The random part keeps processes that write the same file apart, and the name from being known before.
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with partial.open(mode.replace("w", "x"), **options) as file:
-            _copy_access(target, partial)
+            # Nobody may read what is being written who may not read the file.
+            if target.exists():
+                shutil.copymode(target, partial)
             yield file
             # Otherwise a power failure could leave an empty file under the final name.
             file.flush()
             os.fsync(file.fileno())
-        _move(partial, target)
+        partial.replace(target)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-
-
-def _copy_access(old: Path, new: Path) -> None:
-    """Give a new file the owner and the mode of the regular file that it will replace."""
-    # Some file systems have neither, and only root may give files away.
-    with suppress(OSError):
-        found = old.lstat()
-        if stat.S_ISREG(found.st_mode):
-            if hasattr(os, "chown"):
-                with suppress(PermissionError):
-                    os.chown(new, found.st_uid, found.st_gid)
-            new.chmod(stat.S_IMODE(found.st_mode))
-
-
-def _move(partial: Path, target: Path) -> None:
-    """Move a complete file to its final name, where a regular file, a link or nothing is."""
-    mode, num_names = stat.S_IFREG, 1
-    with suppress(FileNotFoundError):
-        found = target.lstat()
-        mode, num_names = found.st_mode, found.st_nlink
-    if stat.S_ISREG(mode) and num_names > 1:
-        with partial.open("rb") as source, target.open("r+b") as file:
-            shutil.copyfileobj(source, file)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
-    elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-        partial.replace(target)
-    else:
-        raise OSError(f"it is a {'folder' if stat.S_ISDIR(mode) else 'device or pipe'}, which is not replaced")
 
 
 @contextmanager

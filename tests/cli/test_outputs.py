@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ COMMANDS = {
     "show": (["the cat sat", "a cat"], "P "),
     "tune-layers": (["-c", "judged.jsonl"], "layer "),
     "rank": (["samples.jsonl"], '{"candidate"'),
-    "baseline": (["refs.txt", "--pairs", "20"], "LAYER,P,R,F\n"),
+    "baseline": (["refs.txt", "--pairs", "20"], "LAYER,P,R,F # model "),
 }
 SUFFIXES = {
     "score": [".txt", ".json"],
@@ -128,6 +129,20 @@ def test_tables_of_pairs(command, tmp_path):
         rows = list(csv.reader(file, strict=True))
     assert rows == [line.split("\t") for line in printed.splitlines() if not line.startswith("#")]
     assert len(rows) == len(TEXTS) + 1
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="the system does not name standard output")
+@pytest.mark.parametrize("output", ["-", "/dev/stdout"])
+def test_standard_output_is_not_opened_again(folder, tmp_path, output):
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    options = [*COMMANDS["score"][0], "-m", "model", "-l", "2", "--device", "cpu", "-o", output]
+    with log.open("a") as file:
+        command = [sys.executable, "-m", "bertscore_tm.cli", "score", *options]
+        subprocess.run(command, stdout=file, cwd=folder, check=True)
+    before, printed, *_ = log.read_text().splitlines()
+    assert before == "before"
+    assert printed.startswith("P ")
 
 
 ESCAPE = "\x1b[2J\x9b1m\x07name"
