@@ -4,22 +4,13 @@ import dataclasses
 import doctest
 import importlib
 import inspect
-import pkgutil
 
 import pytest
 import torch
 
-# Modules whose functions and classes users call; `make docs` has a page for each.
-CALLED = ("", ".functional", ".losses", ".callbacks", ".catalog", ".statistics", ".baselines", ".layer_tuning")
-CALLED += (".compat.bert_score", ".compat.evaluate", ".compat.torchmetrics")
-# In a checkout the package's search path also holds the checkout itself, with all that is no part of the package.
-MODULES = ["bertscore_tm", "bertscore_tm.losses", "bertscore_tm.callbacks"]
-MODULES += [
-    module.name
-    for package in tuple(MODULES)
-    for module in pkgutil.walk_packages(importlib.import_module(package).__path__[:1], f"{package}.")
-    if not module.name.endswith(".__main__")
-]
+from tests.support.public_surface import CALLED, package_modules
+
+MODULES = package_modules()
 
 
 def public_names():

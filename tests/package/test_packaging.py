@@ -19,8 +19,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import bertscore_tm
-from tests.package.test_docstrings import CALLED
 from tests.support.markdown_blocks import ROOT
+from tests.support.public_surface import CALLED
 
 DEPENDENCIES = [path for path in sys.path if path.endswith("site-packages")]
 IMPORTS = """

@@ -29,7 +29,7 @@ from bertscore_tm.callbacks import (
 )
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.losses import SoftBERTScoreLoss
-from tests.package.test_docstrings import MODULES
+from tests.support.public_surface import package_modules
 from tests.support.lightning_modules import Chooser, generate, loader, trainer
 from tests.support.shell import ROOT, run_here
 
@@ -269,7 +269,7 @@ def test_nothing_is_downloaded_or_written_without_request(minilm, tmp_path):
     environment |= {"HOME": str(home), "TMPDIR": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     # torchmetrics imports matplotlib, which would look for fonts anew.
     environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()
-    command = [sys.executable, "-c", GUARDED, minilm, *MODULES]
+    command = [sys.executable, "-c", GUARDED, minilm, *package_modules()]
     done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     offline, attempts, error = json.loads(done.stdout.splitlines()[-1])
