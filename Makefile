@@ -22,6 +22,7 @@ LOWEST_TORCH ?= $(shell sed -n "s/^torch==//p" tests/lowest.txt)
 # Every worker, and every process that tests start, would compile all files again.
 unexport PYTHONDONTWRITEBYTECODE
 BENCHMARK_ARGS ?=
+INSTALL_BROWSER := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install --yes --no-install-recommends chromium
 # Names of mutants: the thirteenth of each function that has as many, about 180.
 MUTANTS ?= *__mutmut_13
 MODEL ?= roberta-large
@@ -32,7 +33,7 @@ QUICK_TESTS := tests/package/test_layers.py tests/core/test_matching.py tests/vi
 LOWEST_TESTS := tests/package/test_docstrings.py tests/callbacks/test_scoring.py \
 	tests/callbacks/test_scoring_errors.py
 
-.PHONY: demo test quick mutants benchmark parity lint dist release types lowest newest docs docs-serve check clean
+.PHONY: demo test quick avx2 mutants benchmark parity lint dist release types lowest newest docs docs-serve check browser ci clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -104,7 +105,23 @@ docs: $(VENV)/ready
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
 
-check: lint test types lowest docs
+# The rooms that compute, as on a processor without AVX512.
+avx2: $(VENV)/ready
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not distributed" tests/encoder tests/core tests/losses
+
+check: lint test avx2 types lowest docs
+
+# Chromium for the tests of the report, which are skipped without it. A list of packages that is at hand may do.
+browser:
+	@command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || \
+		(($(INSTALL_BROWSER) || (timeout 120 apt-get update && $(INSTALL_BROWSER))) > /dev/null 2>&1 < /dev/null || \
+		echo "Chromium is missing and apt-get cannot install it: its tests will be skipped.")
+
+# All that must hold before a change lands. The first checks are busy with one core each, the tests with all of them.
+ci:
+	$(MAKE) --jobs 2 --output-sync=target browser lint docs types lowest LOWEST_TORCH=$$(sed -n "s/^torch==//p" constraints.txt)
+	$(MAKE) test
+	$(MAKE) avx2
 
 # torch goes first and alone: the constraints file picks the build, and everything after it finds torch in place.
 $(VENV)/demo-ready: pyproject.toml constraints.txt

@@ -10,7 +10,7 @@ import bertscore_tm
 from tests.support.markdown_blocks import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -30,11 +30,23 @@ def test_workflows_call_make_with_few_rights(path):
             assert all(re.match(r"[A-Z]+=", option) for option in options)
 
 
+def read_jobs(name):
+    return yaml.safe_load((ROOT / ".github/workflows" / name).read_text(encoding="utf-8"))["jobs"]
+
+
 def test_all_checks_run_in_a_workflow():
-    ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
+    ci, nightly = read_jobs("ci.yml"), read_jobs("nightly.yml")
     (check,) = re.findall(r"^check: (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(check.split()) <= {*ci["checks"]["strategy"]["matrix"]["target"], "test"}
-    assert set(ci["tests"]["strategy"]["matrix"]["python"]) == {"3.11", "3.12", "3.13", "3.14"}
+    # One pair of system and Python for each push, the others at night.
+    assert "strategy" not in ci["tests"]
+    assert set(nightly["tests"]["strategy"]["matrix"]["python"]) == {"3.11", "3.12", "3.13", "3.14"}
+    assert {"os": "ubuntu-latest", "python": "3.11"} in nightly["tests"]["strategy"]["matrix"]["exclude"]
+
+
+def test_all_that_runs_before_a_change_lands_is_one_target():
+    assert (ROOT / ".ci/run").read_text().splitlines()[1:] == ['exec make --directory "$(dirname "$0")/.." ci']
+    assert {"ci", "avx2", "browser"} <= TARGETS
 
 
 def test_the_release_is_dated():
