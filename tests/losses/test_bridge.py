@@ -154,20 +154,22 @@ def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
     torch.testing.assert_close(counts, torch.tensor([float(i not in silent) for i in range(len(texts))]))
 
 
-def test_parts_of_words_are_continuations(encoder):
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["Ġlist", "s"], ["list", "##s"]),
+        (["(", "s"], ["(", "s"]),
+        (["Ġ1", "2"], ["1", "##2"]),
+        (["Ġlist", ".", "s"], ["list", ".", "s"]),
+    ],
+    ids=str,
+)
+def test_parts_of_words_are_continuations(encoder, tokens, expected):
     tokenizer = generator("byte-bpe")
-    bridge = VocabularyBridge(tokenizer, encoder, "expand")
-    names, pieces = tokenizer.get_vocab(), encoder.tokenizer
-    cases = {
-        ("Ġlist", "s"): ["list", "##s"],
-        ("(", "s"): ["(", "s"],
-        ("Ġ1", "2"): ["1", "##2"],
-        ("Ġlist", ".", "s"): ["list", ".", "s"],
-    }
-    for tokens, expected in cases.items():
-        ids = torch.tensor([[names[token] for token in tokens]])
-        found, _, real = bridge._pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
-        assert pieces.tokens(found[real].tolist()) == expected
+    bridge, names = VocabularyBridge(tokenizer, encoder, "expand"), tokenizer.get_vocab()
+    ids = torch.tensor([[names[token] for token in tokens]])
+    pieces, _, is_piece = bridge._pieces.expand(ids, torch.ones_like(ids, dtype=torch.bool))
+    assert encoder.tokenizer.tokens(pieces[is_piece].tolist()) == expected
 
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta"])
@@ -334,9 +336,12 @@ def test_wrong_arguments(encoder):
         VocabularyBridge(generator("words"), encoder, "merge")
     with pytest.raises(TypeError, match="must be a tokenizer of transformers or its name, got a Tokenizer"):
         VocabularyBridge(Tokenizer(models.BPE()), encoder)
-    for texts in ([], "a cat"):
-        with pytest.raises(ValueError, match="texts must be a list of at least one text, got"):
-            VocabularyBridge(like("wordpiece"), tiny("bert")).fidelity(texts)
+
+
+@pytest.mark.parametrize("texts", [[], "a cat"], ids=["none", "a string"])
+def test_wrong_texts_of_fidelity(texts):
+    with pytest.raises(ValueError, match="texts must be a list of at least one text, got"):
+        VocabularyBridge(like("wordpiece"), tiny("bert")).fidelity(texts)
 
 
 @pytest.mark.parametrize("mode", ["mean", "expand"])

@@ -272,10 +272,9 @@ def test_references_encoded_ahead(encoder, pairs):
         loss(logits[:2], ahead)
 
 
-def test_references_that_cannot_be(encoder):
-    loss = SoftBERTScoreLoss(encoder)
-    logits = torch.zeros(2, 3, 30522)
-    for target, error, said in (
+@pytest.mark.parametrize(
+    ("target", "error", "said"),
+    [
         (["a"], ValueError, "a list of 2 texts or lists of texts.*got 1"),
         ("ab", ValueError, "2 texts"),
         (7, ValueError, "2 texts"),
@@ -289,11 +288,17 @@ def test_references_that_cannot_be(encoder):
         (b"ab", ValueError, r"got a single b'ab' \(bytes\): decode bytes to a string first"),
         (["a", b"b"], TypeError, r"target\[1\] must be .* got b'b' \(bytes\): decode bytes to a string first"),
         (["a", ["b", b"c"]], TypeError, r"target\[1\] must be .* got b'c' \(bytes\): decode bytes to a string first"),
-    ):
-        with pytest.raises(error, match=said):
-            loss(logits, target)
+    ],
+    ids=str,
+)
+def test_references_that_cannot_be(encoder, target, error, said):
+    with pytest.raises(error, match=said):
+        SoftBERTScoreLoss(encoder)(torch.zeros(2, 3, 30522), target)
+
+
+def test_labels_are_not_encoded_ahead(encoder):
     with pytest.raises(ValueError, match="got a tensor: pass labels to forward"):
-        loss.encode_references(torch.ones(2, 3).long())
+        SoftBERTScoreLoss(encoder).encode_references(torch.ones(2, 3).long())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -178,41 +178,47 @@ def extreme_logits(encoder, kind, dtype):
     ("dtype", "temperature"),
     [(torch.float32, 1.0), (torch.float32, 0.01), (torch.bfloat16, 0.01), (torch.float16, 1.0)],
 )
-def test_finite_for_all_logits(dtype, temperature):
+@pytest.mark.parametrize(
+    "kind", ["random", "constant", "one-hot", 1e4, 1e30, -1e30, "largest", "lowest", "control only"]
+)
+def test_finite_for_all_logits(dtype, temperature, kind):
     encoder = tiny("bert", "float32")
     loss = SoftBERTScoreLoss(encoder, temperature=temperature, matching_temperature=temperature * 0.1)
-    for kind in ("random", "constant", "one-hot", 1e4, 1e30, -1e30, "largest", "lowest", "control only"):
-        z = extreme_logits(encoder, kind, dtype)
-        assert not z.isnan().any()
-        value, gradient = grad_of(loss, z, torch.tensor([[50, 60, 70], [51, 61, IGNORE]]))
-        assert value.dtype == torch.float32
-        assert 0 <= value <= 2
-        assert gradient.dtype == dtype
-        assert gradient.isfinite().all()
+    z = extreme_logits(encoder, kind, dtype)
+    assert not z.isnan().any()
+    value, gradient = grad_of(loss, z, torch.tensor([[50, 60, 70], [51, 61, IGNORE]]))
+    assert value.dtype == torch.float32
+    assert 0 <= value <= 2
+    assert gradient.dtype == dtype
+    assert gradient.isfinite().all()
 
 
 @pytest.mark.parametrize(("matching", "component"), [("max", "f1"), ("softmax", "precision")])
-def test_rows_without_content_leave_the_mean(encoder, matching, component):
+@pytest.mark.parametrize("missing", ["mask", "labels", "end token", "masked text", "blank text"])
+def test_rows_without_content_leave_the_mean(encoder, matching, component, missing):
     labels = labels_of(encoder)
     z = noise(encoder, *labels.shape)
     options = {"matching": matching, "component": component}
     loss = SoftBERTScoreLoss(encoder, reduction="none", **options)
     expected, expected_gradient = grad_of(loss, z, labels)
     mask = torch.tensor([[True], [False], [True]]).expand(labels.shape)
-    ignored = labels.masked_fill(~mask, IGNORE)
-    ended = torch.where(mask, labels, torch.tensor(102))
-    texts = [TEXTS[0], "  ", TEXTS[2]]
-    for args in ((labels, mask), (ignored,), (ended,), (TEXTS, (labels != IGNORE) & mask), (texts, labels != IGNORE)):
-        value, gradient = grad_of(loss, z, *args)
-        # An empty text is a prediction or a reference, whose score is 0 as in the metric.
-        count = 2 if isinstance(args[0], torch.Tensor) else 3
-        assert value[1] == count - 2
-        assert (gradient[1] == 0).all()
-        assert torch.allclose(value[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-6)
-        assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]], rtol=0, atol=1e-6)
-        mean, gradient = grad_of(SoftBERTScoreLoss(encoder, **options), z, *args)
-        assert mean.item() == pytest.approx(value.sum().item() / count, abs=1e-6)
-        assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]] / count, rtol=0, atol=1e-6)
+    args = {
+        "mask": (labels, mask),
+        "labels": (labels.masked_fill(~mask, IGNORE),),
+        "end token": (torch.where(mask, labels, torch.tensor(102)),),
+        "masked text": (TEXTS, (labels != IGNORE) & mask),
+        "blank text": ([TEXTS[0], "  ", TEXTS[2]], labels != IGNORE),
+    }[missing]
+    value, gradient = grad_of(loss, z, *args)
+    # An empty text is a prediction or a reference, whose score is 0 as in the metric.
+    count = 3 if "text" in missing else 2
+    assert value[1] == count - 2
+    assert (gradient[1] == 0).all()
+    assert torch.allclose(value[[0, 2]], expected[[0, 2]], rtol=0, atol=1e-6)
+    assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]], rtol=0, atol=1e-6)
+    mean, gradient = grad_of(SoftBERTScoreLoss(encoder, **options), z, *args)
+    assert mean.item() == pytest.approx(value.sum().item() / count, abs=1e-6)
+    assert torch.allclose(gradient[[0, 2]], expected_gradient[[0, 2]] / count, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("matching", MATCHINGS)

@@ -1,7 +1,5 @@
 """Relaxations and matchings of the loss: by name, as callables, and on plain tensors."""
 
-import math
-
 import pytest
 import torch
 
@@ -108,16 +106,21 @@ def test_scores_of_plain_tensors_by_hand(name):
         assert scores[score][1] == 0
 
 
-def test_tokens_of_weight_0_can_be_matched():
-    s = torch.tensor([[[0.9, 0.2], [0.1, 0.4]]])
-    weights = torch.tensor([[0.0, 1.0]])
-    matchable = TokenMass(torch.ones(1, 2) > 0, weights)
-    for candidate, reference, precision, recall in (
-        (weights, weights, 0.4, 0.4),
-        (matchable, matchable, 0.4, 0.4),
-        (weights, TokenMass(matchable.mask, torch.tensor([[1.0, 0.0]])), 0.4, 0.1),
-    ):
-        scores = soft_precision_recall_f1(s, candidate, reference, "max")
-        assert scores["precision"].item() == pytest.approx(precision)
-        assert scores["recall"].item() == pytest.approx(recall)
-        assert math.isclose(scores["f1"].item(), 2 * precision * recall / (precision + recall), rel_tol=1e-5)
+WEIGHTS = torch.tensor([[0.0, 1.0]])
+MATCHABLE = TokenMass(torch.ones(1, 2) > 0, WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "precision", "recall"),
+    [
+        (WEIGHTS, WEIGHTS, 0.4, 0.4),
+        (MATCHABLE, MATCHABLE, 0.4, 0.4),
+        (WEIGHTS, TokenMass(MATCHABLE.mask, torch.tensor([[1.0, 0.0]])), 0.4, 0.1),
+    ],
+    ids=["weights", "masks", "other weights"],
+)
+def test_tokens_of_weight_0_can_be_matched(candidate, reference, precision, recall):
+    scores = soft_precision_recall_f1(torch.tensor([[[0.9, 0.2], [0.1, 0.4]]]), candidate, reference, "max")
+    assert scores["precision"].item() == pytest.approx(precision)
+    assert scores["recall"].item() == pytest.approx(recall)
+    assert scores["f1"].item() == pytest.approx(2 * precision * recall / (precision + recall))
