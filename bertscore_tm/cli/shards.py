@@ -1,4 +1,4 @@
-"""The parts of a long run, a file each in a folder next to the output: ranks share the folder, and later runs resume.
+"""The parts of a long run, a JSON line each in a folder next to the output: ranks share it, and later runs resume.
 
 Each rank computes some of the missing parts. When all are there, rank 0 joins them. A run in one process that is short,
 or that prints its result, keeps its parts in memory.
@@ -10,10 +10,11 @@ import argparse
 import hashlib
 import json
 import math
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.cli.errors import CommandError, print_message
-from bertscore_tm.utilities.files import is_special, open_unfinished, write_atomically
+from bertscore_tm.utilities.files import is_special, write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,64 +48,77 @@ class Shards:
         name: str,
         num_items: int,
         work: Callable[[range, Callable[[int], None]], dict[str, Tensor]],
-        largest: int = LARGEST,
         shown: bool = False,
     ) -> list[dict[str, Tensor]] | None:
         """Compute the missing parts, and return all parts in order on rank 0, ``None`` on all other ranks.
 
         ``work`` computes a part, given the indices of its items, such as pairs, and a function to call with the number
-        of items done since the last call. ``name`` is that of an item in the progress and in the names of files.
+        of items done since the last call. ``name`` is that of an item in the progress.
         """
-        from safetensors.torch import load
         from tqdm import tqdm
 
-        size = largest
+        parts = self._divide(num_items)
+        finished = self.ranks.run_on_first(lambda: set(self._read()))
+        missing = [part for part in parts if part.start not in finished]
+        num_finished = num_items - sum(map(len, missing))
+        if num_finished and self.ranks.rank == 0:
+            print_message(f"resuming: {num_finished} of {num_items} {name}s are in {self.folder}")
+        own = missing[self.ranks.rank :: self.ranks.size]
+        in_memory: dict[int, dict[str, Tensor]] = {}
+        enabled = self.ranks.rank == 0 and (shown or sys.stderr.isatty())
+        with tqdm(total=num_items, unit=name, disable=not enabled) as bar:
+            bar.update(num_finished)
+
+            def compute_own() -> None:
+                path = None if self.folder is None else self.folder / f"{secrets.token_hex(4)}.jsonl"
+                for part in own:
+                    tensors = work(part, bar.update)
+                    if path is None:
+                        in_memory[part.start] = tensors
+                    else:
+                        _append(path, part, tensors)
+
+            self.ranks.run_on_all(compute_own)
+            bar.update(sum(map(len, missing)) - sum(map(len, own)))
+        if self.ranks.rank != 0:
+            return None
+        computed = self._read() | in_memory
+        return [computed[part.start] for part in parts]
+
+    def _divide(self, num_items: int) -> list[range]:
+        """Return the items of each part; the same for all numbers of ranks that share a folder."""
+        size = LARGEST
         if self.folder is not None:
             size = min(size, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
         starts = [*range(0, num_items, size)]
         # The first part is short, so that little is lost soon after the start.
         if self.folder is not None and min(size, num_items) > SMALLEST:
             starts.insert(1, SMALLEST)
-        parts = [range(start, stop) for start, stop in pairwise([*starts, num_items])]
-        missing = self.ranks.run_on_first(
-            lambda: [part for part in parts if self.folder is None or not self._path(name, part).exists()]
-        )
-        num_kept = num_items - sum(map(len, missing))
-        if num_kept and self.ranks.rank == 0:
-            print_message(f"resuming: {num_kept} of {num_items} {name}s are in {self.folder}")
-        own = missing[self.ranks.rank :: self.ranks.size]
-        in_memory: dict[range, dict[str, Tensor]] = {}
-        enabled = self.ranks.rank == 0 and (shown or sys.stderr.isatty())
-        with tqdm(total=num_items, unit=name, disable=not enabled) as bar:
-            bar.update(num_kept)
+        return [range(start, stop) for start, stop in pairwise([*starts, num_items])]
 
-            def compute_own() -> None:
-                for part in own:
-                    found = work(part, bar.update)
-                    if self.folder is None:
-                        in_memory[part] = found
-                    else:
-                        self._keep(name, part, found)
+    def _read(self) -> dict[int, dict[str, Tensor]]:
+        """Return the parts in the folder, by their first item."""
+        import torch
 
-            self.ranks.run_on_all(compute_own)
-            bar.update(sum(map(len, missing)) - sum(map(len, own)))
-        if self.ranks.rank != 0:
-            return None
-        return [in_memory[part] if part in in_memory else load(self._path(name, part).read_bytes()) for part in parts]
+        parts = {}
+        for path in [] if self.folder is None else self.folder.glob("*.jsonl"):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                # The last line of a killed run may be cut off.
+                with suppress(json.JSONDecodeError):
+                    part = json.loads(line)
+                    tensors = {name: torch.tensor(numbers, device="cpu") for name, numbers in part["tensors"].items()}
+                    parts[part["start"]] = tensors
+        return parts
 
-    def _path(self, name: str, part: range) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{name}-{part.start}.safetensors"
 
-    def _keep(self, name: str, part: range, found: dict[str, Tensor]) -> None:
-        from safetensors.torch import save
-
-        path = self._path(name, part)
-        if not path.parent.is_dir():
-            remedy = "give --output on a file system that all machines share"
-            raise CommandError(f"the folder {self.folder} of the first process does not exist here: {remedy}")
-        with write_atomically(path, "wb") as file:
-            file.write(save(found))
+def _append(path: Path, part: range, tensors: dict[str, Tensor]) -> None:
+    line = json.dumps({"start": part.start, "tensors": {name: tensor.tolist() for name, tensor in tensors.items()}})
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+    except FileNotFoundError as error:
+        remedy = "give --output on a file system that all machines share"
+        raise CommandError(f"the folder {path.parent} of the first process does not exist here: {remedy}") from error
 
 
 @contextmanager
@@ -113,7 +127,7 @@ def open_shards(
 ) -> Generator[Shards, None, None]:
     """Start the parts of a run, or find those that an interrupted run of the same encoder and settings finished.
 
-    Other runs are kept off them. The parts of few items are kept in memory.
+    The parts of few items are kept in memory.
     """
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import WeightSource
@@ -123,16 +137,21 @@ def open_shards(
     with ExitStack() as stack:
         folder = None
         if ranks.size > 1 or (output is not None and num_items > LARGEST):
-            folder = ranks.run_on_first(lambda: _open_folder(output, settings, stack))
+            folder = ranks.run_on_first(lambda: _open_folder(output, json.dumps(settings), stack))
             if output is not None:
                 arguments.resumes = True
         yield Shards(ranks, folder)
 
 
-def _open_folder(output: Path | None, settings: dict[str, Any], stack: ExitStack) -> Path:
+def _open_folder(output: Path | None, settings: str, stack: ExitStack) -> Path:
     if output is None:
         return Path(stack.enter_context(TemporaryDirectory(prefix="bertscore-tm-")))
-    if not stack.enter_context(open_unfinished(output, json.dumps(settings))):
+    output.mkdir(exist_ok=True)
+    path = output / "settings.json"
+    if not any(output.iterdir()):
+        with write_atomically(path) as file:
+            file.write(settings)
+    elif not path.exists() or path.read_text(encoding="utf-8") != settings:
         raise CommandError(
             f"{output} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
         )

@@ -1,17 +1,16 @@
-"""Files that an interruption leaves usable: written atomically, or in parts from which a later run resumes."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["is_special", "open_unfinished", "write_atomically"]
+__all__ = ["is_special", "write_atomically"]
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:
@@ -110,57 +109,3 @@ def _exists(path: str, filesystem: Any) -> bool:
     with suppress(OSError):
         return Path(path).exists() if filesystem is None else bool(filesystem.exists(path))
     return False
-
-
-@contextmanager
-def open_unfinished(path: Path, settings: str) -> Generator[bool, None, None]:
-    """Make the folder of an unfinished output, or open that of an interrupted run.
-
-    The settings that the contents belong to are kept in ``settings.json``. During the block other processes are
-    refused, where the file system has locks: such as ranks that outlive a killed ``torchrun``. Links and folders of
-    other users are refused, and only this user may write in a new folder, so that nobody else can choose which files
-    are written.
-
-    Yields:
-        Whether the folder is new or has these settings; else it is left as it is.
-
-    Raises:
-        OSError: the folder cannot be written, is a link or of another user, or another process writes it.
-    """
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
-        raise OSError(f"{path} is a symbolic link, which is not written to: delete it")
-    is_own = not hasattr(os, "geteuid") or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
-    if not stat.S_ISDIR(found.st_mode) or not is_own:
-        raise OSError(f"{path} is not a folder that only this user may write: delete it, or name another output")
-    kept, lock = path / "settings.json", path / "lock"
-    if not kept.exists() and any(entry != lock for entry in path.iterdir()):
-        yield False
-        return
-    with _locked(lock, path):
-        line, written = f"{settings}\n", kept.read_text(encoding="utf-8") if kept.exists() else ""
-        if not line.startswith(written):
-            yield False
-            return
-        # A new file, or one that was cut off.
-        if line != written:
-            with kept.open("w", encoding="utf-8") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        yield True
-
-
-def _locked(lock: Path, path: Path) -> AbstractContextManager[Any]:
-    """Lock a folder until the block, or the process, ends."""
-    from filelock import FileLock, Timeout  # takes as long to import as all else here
-
-    try:
-        return FileLock(lock).acquire(timeout=0)
-    except Timeout as error:
-        raise OSError(f"another run is writing {path}: wait until it ends, or stop it") from error
-    except (OSError, NotImplementedError):
-        # A file system without locks.
-        return nullcontext()

@@ -1,13 +1,11 @@
 import os
 import stat
-import subprocess
-import sys
 import threading
 
 import fsspec
 import pytest
 
-from bertscore_tm.utilities.files import is_special, open_unfinished, write_atomically
+from bertscore_tm.utilities.files import is_special, write_atomically
 
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root makes devices")
 
@@ -110,29 +108,6 @@ def test_a_named_pipe_is_written_in_place(tmp_path):
     assert names(tmp_path) == ["pipe"]
 
 
-def test_an_unfinished_output_is_a_folder_of_this_user(tmp_path):
-    path, target = tmp_path / "unfinished", tmp_path / "target"
-    target.mkdir()
-    makers = {
-        "is a symbolic link": lambda: path.symlink_to(target),
-        "is a symbolic link,": lambda: path.symlink_to(tmp_path / "nothing"),
-        "is not a folder that only this user": path.touch,
-        "is not a folder that only this user may write": lambda: os.mkfifo(path),
-    }
-    for message, make in makers.items():
-        make()
-        with pytest.raises(OSError, match=rf"unfinished {message}.*delete it"):
-            open_unfinished(path, "settings").__enter__()
-        path.unlink()
-    path.mkdir()
-    path.chmod(0o777)
-    with pytest.raises(OSError, match="is not a folder that only this user may write"):
-        open_unfinished(path, "settings").__enter__()
-    path.rmdir()
-    assert not list(target.iterdir())
-    assert names(tmp_path) == ["target"]
-
-
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
 def test_what_is_written_has_the_mode_of_the_old_file(tmp_path, mode):
     path = tmp_path / "scores.txt"
@@ -165,38 +140,3 @@ def test_a_remote_file_system():
     assert memory.cat(path) == b"a\r\n"
     assert [entry.rpartition("/")[2] for entry in memory.ls("/atomic", detail=False)] == ["table.csv"]
     memory.rm("/atomic", recursive=True)
-
-
-def test_settings_that_were_cut_off_are_written_again(tmp_path):
-    path = tmp_path / "unfinished"
-    path.mkdir(mode=0o700)
-    (path / "settings.json").write_text("sett")
-    for _ in range(2):
-        with open_unfinished(path, "settings") as found:
-            assert found
-    for other in ("settings ", "setting", ""):
-        with open_unfinished(path, other) as found:
-            assert not found
-    assert (path / "settings.json").read_text() == "settings\n"
-    assert path.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_folder_that_another_process_writes_is_refused_until_the_process_ends(tmp_path):
-    path = tmp_path / "unfinished"
-    program = """
-import sys, time
-from pathlib import Path
-from bertscore_tm.utilities.files import open_unfinished
-
-with open_unfinished(Path(sys.argv[1]), "settings"):
-    print("started", flush=True)
-    time.sleep(600)
-"""
-    other = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True)
-    assert other.stdout.readline() == "started\n"
-    with pytest.raises(OSError, match=r"another run is writing .*unfinished: wait until it ends, or stop it"):
-        open_unfinished(path, "settings").__enter__()
-    other.kill()
-    other.communicate()
-    with open_unfinished(path, "settings") as found:
-        assert found
