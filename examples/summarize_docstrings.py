@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
                 Seq2SeqGenerate(tokenizer, target_key="summary", max_new_tokens=24),
             ),
             BERTScoreEarlyStopping(),  # after 5 validations without a better F1
-            SampleLogger(num_examples=3, num_alignments=0),  # worst, median and best
+            SampleLogger(num_examples=3),  # worst, median and best
             LambdaCallback(on_train_batch_start=raise_weight),
             ModelCheckpoint(monitor="val_bertscore_f1", mode="max", save_weights_only=True),
         ],

@@ -1,4 +1,4 @@
-"""Logging of generated texts: selects examples, finds their unmatched words and writes them to loggers."""
+"""Logging of generated texts: selects examples and writes them to loggers."""
 
 from bertscore_tm.callbacks.samples.logger import SampleLogger
 

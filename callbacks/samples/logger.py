@@ -1,25 +1,24 @@
-"""Log examples of generated texts with their scores and unmatched words."""
+"""Log examples of generated texts with their scores."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
 from bertscore_tm.callbacks.sample_numbers import find_value
-from bertscore_tm.callbacks.samples.selection import Sample, choose_samples, describe_sample
+from bertscore_tm.callbacks.samples.selection import Sample, align_with_closest, choose_samples
 from bertscore_tm.callbacks.samples.writers import SampleTable, write_samples
 from bertscore_tm.callbacks.scored_texts import ExampleTexts, TextCollector, gather_numbers, gather_texts
 from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader
-from bertscore_tm.callbacks.trainer import count_steps
+from bertscore_tm.callbacks.trainer import count_steps, is_training_validation
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.settings import require_at_least
 from bertscore_tm.utilities.user_warnings import warn_user
@@ -30,32 +29,29 @@ __all__ = ["SampleLogger"]
 class SampleLogger(TextCollector):
     """Log the worst, the median and the best examples that a :class:`BERTScoreCallback` scores.
 
-    After each validation and test run a table is written to every logger of the trainer: input, prediction, reference,
-    P, R and F1 of each example, and the words that lower the scores, which are the unmatched words of the prediction
-    (``out of place``) and of the reference (``missed``). Some alignments are plotted, see
-    :meth:`bertscore_tm.Alignment.plot`. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
-    ``val_samples_dataloader_idx_0`` and so on. TensorBoard's logger, and others that have ``log_table`` and
-    ``log_image`` with the arguments of ``WandbLogger``, show tables and plots. What a logger has no method for is
-    written to files, also without a logger: for a CSVLogger in the folder ``samples`` next to ``metrics.csv``. There, a
-    text that a spreadsheet would compute as a formula starts with an apostrophe.
+    After each scored validation and test run a table is written to every logger of the trainer: input, prediction,
+    reference, P, R and F1 of each example. The keys are ``val_samples`` and ``test_samples``, with several dataloaders
+    ``val_samples_dataloader_idx_0`` and so on. ``TensorBoardLogger`` and ``WandbLogger`` show tables and plots. For
+    other loggers, and without a logger, files are written: for a CSVLogger in the folder ``samples`` next to
+    ``metrics.csv``. There, a text that a spreadsheet would compute as a formula starts with an apostrophe.
 
     Texts are not generated twice, only the aligned ones are encoded twice, and training is bitwise unchanged. Until the
     run ends each rank keeps its own texts. F1 has no pole, see :meth:`bertscore_tm.BERTScore.for_selection`.
 
     Args:
         num_examples: number of examples of each kind (worst, median, best).
-        num_alignments: number of plotted alignments of each kind; needs the extra ``[plot]``. A plot takes about 0.4
-            seconds of one CPU core, nearly all of this callback's time. With 0, no texts are aligned, so that the
-            columns of unmatched words are left out, and writing costs next to nothing.
+        num_alignments: number of plotted alignments of each kind, see :meth:`bertscore_tm.Alignment.plot`; needs the
+            extra ``[plot]``. With at least 1 those of followed examples are plotted, too. A plot takes about 0.4
+            seconds of one CPU core. Default: none.
         name: name of the BERTScore that ranks the examples, if there are several; the keys contain it, such as
             ``val_idf_samples``. Default: the first one.
         inputs: key of the inputs, texts, in the batch or in the dictionary that the step returns; or a function of the
             batch that returns texts, such as decoded token ids. Default: the model's inputs in
             :class:`Seq2SeqGenerate` and :class:`CausalGenerate`; otherwise the column is left out.
-        follow: numbers of examples to log every time, with their alignments. A number is the example's index in the
+        follow: numbers of examples to log every time. A number is the example's index in the
             data set or, with a sampler of your own, its position in that sampler's order. Shuffled data, and several
             ranks with iterable data sets, need the ``index_key`` of :class:`BERTScoreCallback`.
-        every_n_validations: during training, log only every n-th validation.
+        every_n_validations: during training, log only every n-th scored validation.
         writer: a function that writes a :class:`SampleTable` to one of the trainer's loggers, called as
             ``writer(logger, table)`` for each of them, or once with ``None``. Default: as above.
 
@@ -76,7 +72,7 @@ class SampleLogger(TextCollector):
     def __init__(
         self,
         num_examples: int = 5,
-        num_alignments: int = 1,
+        num_alignments: int = 0,
         *,
         name: str | None = None,
         inputs: str | Callable[[Any], Sequence[str]] | None = None,
@@ -100,10 +96,10 @@ class SampleLogger(TextCollector):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback, and that pictures can be drawn."""
         super().setup(trainer, pl_module, stage)
-        if self.num_alignments or self.follow:
+        if self.num_alignments:
             from bertscore_tm.views import require_matplotlib
 
-            require_matplotlib("SampleLogger (unless num_alignments=0, without follow=)")
+            require_matplotlib("SampleLogger (unless num_alignments=0)")
 
     @property
     def state_key(self) -> str:
@@ -120,8 +116,8 @@ class SampleLogger(TextCollector):
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start to keep texts, unless this validation is left out."""
-        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-            self._validations += 1
+        if is_training_validation(trainer):
+            self._validations += self.find_scorer(trainer)[0].is_scoring
             if self._validations % self.every_n_validations:
                 return
         super().on_validation_epoch_start(trainer, pl_module)
@@ -149,7 +145,11 @@ class SampleLogger(TextCollector):
             missing = f"SampleLogger found no inputs={self.inputs!r}"
             remedy = "pass another key, or a function of the batch"
             found = find_value(self.inputs, scored.batch, scored.outputs, missing, remedy)
-        if isinstance(found, str) or len(found) != len(scored.preds) or not all(isinstance(one, str) for one in found):
+        if (
+            isinstance(found, str)
+            or len(found) != len(scored.preds)
+            or not all(isinstance(text, str) for text in found)
+        ):
             raise MisconfigurationException(
                 f"SampleLogger's inputs={self.inputs!r} must be a list of {len(scored.preds)} texts, one per "
                 f"prediction, got {str(found)[:60]!r}: pass another key, or a function of the batch"
@@ -183,7 +183,7 @@ class SampleLogger(TextCollector):
         """Write the samples of a dataloader."""
         folder = trainer.log_dir or trainer.default_root_dir  # a collective call
         samples = self._select_samples(trainer, texts, scores, metric)
-        self._unseen -= {one.number for one in samples if one.kind == "followed"}
+        self._unseen -= {sample.number for sample in samples if sample.kind == "followed"}
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
             self._write(trainer, key + loader.suffix, samples, folder)
@@ -191,36 +191,47 @@ class SampleLogger(TextCollector):
     def _select_samples(
         self, trainer: pl.Trainer, texts: dict[int, ExampleTexts], scores: dict[str, Tensor], metric: BERTScore
     ) -> list[Sample]:
-        """Select samples among the pairs of all ranks, and describe them on rank 0; the others return an empty list."""
-        weights = metric.token_weights()  # a collective call
+        """Select samples among the pairs of all ranks, with alignments, on rank 0; the others return an empty list."""
+        weights = metric.token_weights() if self.num_alignments else None  # a collective call
         numbers = gather_numbers(trainer, texts)
-        chosen = [
-            (kind, position)
-            for kind, positions in choose_samples(scores["f1"], self.num_examples).items()
-            for position in positions
-        ]
-        chosen += [("followed", numbers.index(number)) for number in self.follow if number in numbers]
-        needed = {numbers[position] for _, position in chosen}
+        chosen = choose_samples(scores["f1"], self.num_examples)
+        chosen["followed"] = [numbers.index(number) for number in self.follow if number in numbers]
+        needed = {numbers[position] for positions in chosen.values() for position in positions}
         texts = gather_texts(trainer, {number: texts[number] for number in needed & texts.keys()})
         if not trainer.is_global_zero:
             return []
-        rows = torch.stack([scores[name] for name in ("precision", "recall", "f1")], dim=1).tolist()
-        aligned = {kind for kind, _ in chosen} if self.num_alignments else {"followed"}
-        return [
-            describe_sample(kind, numbers[i], rows[i], texts[numbers[i]], metric, weights if kind in aligned else None)
-            for kind, i in chosen
-        ]
+        samples = []
+        for kind, positions in chosen.items():
+            num_pictures = 0
+            for position in positions:
+                number, alignment = numbers[position], None
+                prediction, references = texts[number].prediction, texts[number].references
+                if weights is not None and (kind == "followed" or num_pictures < self.num_alignments):
+                    alignment = align_with_closest(prediction, references, metric, weights)
+                    num_pictures += alignment is not None
+                sample = Sample(
+                    kind=kind,
+                    number=number,
+                    precision=scores["precision"][position].item(),
+                    recall=scores["recall"][position].item(),
+                    f1=scores["f1"][position].item(),
+                    input=texts[number].input,
+                    prediction=prediction,
+                    references=references,
+                    alignment=alignment,
+                )
+                samples.append(sample)
+        return samples
 
     def _write(self, trainer: pl.Trainer, key: str, samples: list[Sample], folder: str) -> None:
-        plotted: dict[str, Sample] = {}
-        for kind in ("worst", "median", "best", "followed"):
-            of_kind = [one for one in samples if one.kind == kind and one.alignment is not None]
-            if kind == "followed":
-                plotted |= {f"followed_{one.number}": one for one in of_kind}
-            else:
+        ranks = Counter[str]()
+        pictures = {}
+        for sample in samples:
+            if sample.alignment is not None:
+                ranks[sample.kind] += 1
                 # Equal names in every run, so that loggers show the plots as a series.
-                plotted |= {f"{kind}_{rank}": one for rank, one in enumerate(of_kind[: self.num_alignments], 1)}
-        pictures = {name: one.alignment.plot() for name, one in plotted.items() if one.alignment is not None}
+                end = sample.number if sample.kind == "followed" else ranks[sample.kind]
+                pictures[f"{sample.kind}_{end}"] = sample.alignment.plot()
         table = SampleTable(key, count_steps(trainer), samples, pictures)
         loggers: Sequence[Logger | None] = trainer.loggers or [None]
         for logger in loggers:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
-from inspect import signature
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.utilities.cloud_io import get_filesystem
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger
 
 from bertscore_tm.callbacks.samples.selection import Sample
+from bertscore_tm.callbacks.trainer import is_of_class
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.untrusted_text import for_spreadsheet
 
@@ -46,25 +46,24 @@ class SampleTable:
 
     @property
     def columns(self) -> list[str]:
-        """Column names; inputs are left out if none is known, and unmatched words if no texts were aligned."""
-        inputs = ["input"] if any(one.input is not None for one in self.samples) else []
-        words = ["out of place", "missed"] if any(one.missed is not None for one in self.samples) else []
-        return ["kind", "example", "P", "R", "F1", *inputs, "prediction", "reference", *words]
+        """Column names; inputs are left out if none is known."""
+        inputs = ["input"] if any(sample.input is not None for sample in self.samples) else []
+        return ["kind", "example", "P", "R", "F1", *inputs, "prediction", "reference"]
 
     @property
     def rows(self) -> list[list[Any]]:
         """Cells of each row in the order of ``columns``, numbers and texts; several references are lines of a text."""
         cells = []
-        for one in self.samples:
+        for sample in self.samples:
             row = {
-                "kind": one.kind,
-                "example": one.number,
-                **{name: round(score, 4) for name, score in (("P", one.precision), ("R", one.recall), ("F1", one.f1))},
-                "input": one.input or "",
-                "prediction": one.prediction,
-                "reference": "\n".join(one.references),
-                "out of place": one.out_of_place or "",
-                "missed": one.missed or "",
+                "kind": sample.kind,
+                "example": sample.number,
+                "P": round(sample.precision, 4),
+                "R": round(sample.recall, 4),
+                "F1": round(sample.f1, 4),
+                "input": sample.input or "",
+                "prediction": sample.prediction,
+                "reference": "\n".join(sample.references),
             }
             cells.append([row[name] for name in self.columns])
         return cells
@@ -78,33 +77,28 @@ class SampleTable:
 
 
 def write_samples(logger: Logger | None, table: SampleTable, folder: str) -> None:
-    """Write samples to a logger, and what it has no method for to files in its folder, or in ``folder``.
-
-    Other loggers than TensorBoard's show tables with ``log_table`` and pictures with ``log_image``, if they have them
-    with the arguments of ``WandbLogger``.
-    """
-    if isinstance(logger, TensorBoardLogger):
+    """Write samples to TensorBoard, Weights and Biases, or files in the folder of another logger or in ``folder``."""
+    if is_of_class(logger, "TensorBoardLogger"):
         _write_tensorboard(logger, table)
-        return
-    start = f"{getattr(logger, 'log_dir', None) or folder}/samples/{table.key}_step_{table.step}"
-    if not _call(logger, "log_table", table.key, columns=table.columns, data=table.rows, step=table.step):
-        with _open_file(f"{start}.csv", "w", newline="", encoding="utf-8") as file:
-            file.write(table.format_csv())
+    elif is_of_class(logger, "WandbLogger"):
+        _write_wandb(logger, table)
+    else:
+        _write_files(getattr(logger, "log_dir", None) or folder, table)
+
+
+def _write_wandb(logger: Any, table: SampleTable) -> None:
+    logger.log_table(table.key, columns=table.columns, data=table.rows, step=table.step)
     for name, figure in table.pictures.items():
-        if not _call(logger, "log_image", f"{table.key}/{name}", [figure], step=table.step):
-            with _open_file(f"{start}_{name}.png", "wb") as file:
-                figure.savefig(file, format="png")
+        logger.log_image(f"{table.key}/{name}", [figure], step=table.step)
 
 
-def _call(logger: Any, method: str, *args: Any, **kwargs: Any) -> bool:
-    """Call a method, and return whether the logger has it with these arguments."""
-    found: Any = getattr(logger, method, None)
-    try:
-        signature(found).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return False
-    found(*args, **kwargs)
-    return True
+def _write_files(folder: str, table: SampleTable) -> None:
+    start = f"{folder}/samples/{table.key}_step_{table.step}"
+    with _open_file(f"{start}.csv", "w", newline="", encoding="utf-8") as file:
+        file.write(table.format_csv())
+    for name, figure in table.pictures.items():
+        with _open_file(f"{start}_{name}.png", "wb") as file:
+            figure.savefig(file, format="png")
 
 
 def _open_file(path: str, mode: str, **options: Any) -> AbstractContextManager[Any]:
@@ -114,7 +108,7 @@ def _open_file(path: str, mode: str, **options: Any) -> AbstractContextManager[A
     return write_atomically(path, mode, filesystem=filesystem, **options)
 
 
-def _write_tensorboard(logger: TensorBoardLogger, table: SampleTable) -> None:
+def _write_tensorboard(logger: Any, table: SampleTable) -> None:
     rows = [table.columns, ["---"] * len(table.columns), *table.rows]
     markdown = "\n".join("| " + " | ".join(map(_escape_cell, cells)) + " |" for cells in rows)
     logger.experiment.add_text(table.key, markdown, table.step)

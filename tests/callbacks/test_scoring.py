@@ -107,7 +107,7 @@ class EmptyTexts(Chooser):
 
 
 def test_empty_texts_are_warned_of_once_and_not_in_the_sanity_check(pairs, encoder, tmp_path, recwarn):
-    callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1, 0)]
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), SampleLogger(1)]
 
     def said():
         found = [str(one.message) for one in recwarn if "scored 0 because" in str(one.message)]
@@ -256,7 +256,7 @@ def test_logged_f1_and_samples_have_no_pole(minilm, tmp_path, kind):
     assert bert_score(UNRELATED, references, encoder, **options)["f1"][0] == 1.0  # by the formula
     callback = BERTScoreCallback(BERTScore(encoder, reduction="none", idf=kind == "idf", **options))
     module = Returns(OTHERS, references, {"preds": UNRELATED, "target": references})
-    run = trainer(tmp_path, [callback, SampleLogger(1, 0)], logger=CSVLogger(tmp_path, "csv"))
+    run = trainer(tmp_path, [callback, SampleLogger(1)], logger=CSVLogger(tmp_path, "csv"))
     run.validate(module, loader(2), verbose=False)
     weights = {"idf": OTHERS} if kind == "idf" else {}
     wanted = [plain_selection_f1(*pair, encoder, b, **weights) for pair in zip(UNRELATED, references, strict=True)]

@@ -53,7 +53,7 @@ class Keys(pl.Callback):
 def test_skipped_validations_generate_and_log_nothing(pairs, encoder, tmp_path, settings, scored, val_sizes):
     texts, keys = Generations(), Keys()
     scorer = BERTScoreCallback(BERTScore(encoder), texts, **settings)
-    callbacks = [SampleLogger(1, 0), ScoredTextWriter(tmp_path / "texts"), keys, scorer]
+    callbacks = [SampleLogger(1), ScoredTextWriter(tmp_path / "texts"), keys, scorer]
     run = trainer(tmp_path, callbacks, max_epochs=EPOCHS, num_sanity_val_steps=1)
     run.fit(chooser(pairs, kind=Silent, val_sizes=val_sizes))
     assert sorted(set(texts.epochs)) == [-1, *scored]

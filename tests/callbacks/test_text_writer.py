@@ -32,7 +32,7 @@ def rows(path):
 def test_every_validation_writes_a_file_that_the_shell_reads(pairs, minilm, encoder, tmp_path, capsys):
     references = several_references(pairs[1][:COUNT])
     module = chooser(pairs, kind=Mixed, references=references, val_sizes=(COUNT,))
-    callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(), SampleLogger(1, 0)]
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), ScoredTextWriter(), SampleLogger(1)]
     run = trainer(tmp_path, callbacks, logger=CSVLogger(tmp_path, "csv"), num_sanity_val_steps=1)
     run.fit(module)
     folder = Path(run.log_dir) / "texts"

@@ -54,7 +54,7 @@ def test_a_checkpoint_of_everything_loads_as_weights_alone(parts, tmp_path):
     callbacks = [
         BERTScoreCallback(BERTScore(encoder, reduction="none"), generate),
         BERTScoreEarlyStopping(),
-        SampleLogger(1, num_alignments=0),
+        SampleLogger(1),
         ModelCheckpoint(tmp_path, save_last=True),
     ]
 

@@ -33,7 +33,7 @@ def mixed(pairs, **kwargs):
 
 
 def run_with(folder, module, encoder, samples=None, call="validate", metric=None, **arguments):
-    samples = samples or SampleLogger(2, 0, inputs=inputs_of)
+    samples = samples or SampleLogger(2, inputs=inputs_of)
     callbacks = [samples, BERTScoreCallback(metric or BERTScore(encoder))]
     arguments = {"logger": CSVLogger(folder, "csv")} | arguments
     run = trainer(folder, callbacks, **arguments)
