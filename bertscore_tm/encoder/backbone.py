@@ -15,7 +15,14 @@ from transformers import PretrainedConfig
 
 from bertscore_tm.core.onednn import is_eager, pack_linears
 from bertscore_tm.encoder.families import Batching, Family
-from bertscore_tm.encoder.forward_pass import accepted_options, draw_texts, find_batching, run_encoder, run_texts
+from bertscore_tm.encoder.forward_pass import (
+    accepted_options,
+    draw_texts,
+    find_batching,
+    register_attention,
+    run_encoder,
+    run_texts,
+)
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.probe import cut_probed, needs_probe
@@ -235,6 +242,7 @@ class Backbone:
 
     def _rebuild(self, model_class: Any, config: Any, dtype: torch.dtype, weights: dict[str, Tensor]) -> nn.Module:
         """Build a ready model from its parts, on the CPU."""
+        register_attention()
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             before = torch.get_default_dtype()
             # As in from_pretrained: buffers that are not saved, such as Gemma's scale, are computed in this dtype.

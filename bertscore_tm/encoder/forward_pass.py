@@ -26,7 +26,15 @@ from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
 
-__all__ = ["accepted_options", "are_same_vectors", "draw_texts", "find_batching", "run_encoder", "run_texts"]
+__all__ = [
+    "accepted_options",
+    "are_same_vectors",
+    "draw_texts",
+    "find_batching",
+    "register_attention",
+    "run_encoder",
+    "run_texts",
+]
 
 # From token ids or embeddings, shape (batch, positions, ...), the mask of real positions, and position ids of a packed
 # row, both of shape (batch, positions), to hidden states, shape (layers, batch, positions, width).
@@ -203,7 +211,7 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
 
 def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
     """Let a model that calls torch's attention call ours, or torch's again; return whether it calls either."""
-    _register()
+    register_attention()
     configs: dict[int, Any] = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
     switched = [one for one in configs.values() if getattr(one, "_attn_implementation", None) in ("sdpa", _NAME)]
     for config in switched:
@@ -227,7 +235,8 @@ class _Pattern:
 
 
 @cache
-def _register() -> None:
+def register_attention() -> None:
+    """Let transformers find our attention by its name, which the configuration of a model with packed texts holds."""
     # Slow to import; already imported once a model is loaded.
     from transformers import AttentionInterface, AttentionMaskInterface
 

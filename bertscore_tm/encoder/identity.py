@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -12,19 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-from bertscore_tm import catalog
-from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["ModelSource", "hash_files", "hash_model", "hash_tokenizer"]
 
 _next_ready_number = count(1)
 
-# Name, size, and times of modification and change, which differs for copies that keep the time of modification.
+# Name, size, and times of modification and change, which differs for copies that keep the time of modification: reading
+# the weights themselves takes several times as long as making an encoder.
 _FileIdentity = tuple[str, int, int, int]
 
 # Files of a folder that determine scores besides the weights: configuration and tokenizer.
@@ -62,11 +57,6 @@ class ModelSource:
         """Return the source of a hub name or a folder; equal for all paths of the same unchanged folder."""
         if Path(name).is_dir():
             folder = Path(name).resolve()
-            if _is_known_on_hub(name):
-                warn_user(
-                    f"{name!r} is a model on the hub and a folder in the current directory; using the folder. Pass "
-                    f"{str(folder)!r} to use it without this warning, or rename it to use the model on the hub"
-                )
             subfolder = _transformer_subfolder(folder)
             files = _identify_files(folder / subfolder)
             return cls("folder", str(folder), revision, trust_remote_code, files=files, subfolder=subfolder)
@@ -97,16 +87,6 @@ def _transformer_subfolder(folder: Path) -> str:
         return ""
     first = min(json.loads(modules.read_text(encoding="utf-8")), key=lambda module: int(module["idx"]))
     return str(first["path"])
-
-
-def _is_known_on_hub(name: str) -> bool:
-    """Return whether a name, without asking the hub, is known to be that of a model there."""
-    if Path(name).is_absolute() or name.startswith("."):
-        return False
-    # Names that cannot be on the hub, such as those with several slashes.
-    with suppress(HFValidationError):
-        return catalog.listed_as(name) is not None or isinstance(try_to_load_from_cache(name, "config.json"), str)
-    return False
 
 
 def _identify_files(folder: Path) -> tuple[_FileIdentity, ...]:

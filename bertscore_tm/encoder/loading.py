@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -131,23 +128,15 @@ def _has_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bool:
     return len(set(tokenizer.get_vocab().values()) - added.keys()) > 1
 
 
-_verbosity_lock = threading.Lock()
-# The verbosity of transformers, which is global, at each entry into a quiet block of any thread; the last one to leave
-# restores the first.
-_verbosities: list[int] = []
-
-
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Suppress warnings of transformers that need no action, such as that Longformer pads texts."""
-    with _verbosity_lock:
-        _verbosities.append(transformers_logging.get_verbosity())
-        transformers_logging.set_verbosity(logging.ERROR)
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.ERROR)
     try:
         yield
     finally:
-        with _verbosity_lock:
-            transformers_logging.set_verbosity(_verbosities.pop())
+        transformers_logging.set_verbosity(verbosity)
 
 
 @contextmanager
@@ -177,12 +166,12 @@ def _quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
 def _describe_attempt(name: str, location: str) -> tuple[str, str]:
     """Return what was tried to load a model, and what to do now."""
     path = Path(location)
-    if path.is_dir():
-        return "the local folder", _remedy(path)
-    if path.is_file():
-        return "a local folder, but it is a file", "Pass the folder that save_pretrained wrote"
-    if location.startswith((".", "~")) or path.is_absolute():
-        return "a local folder, but there is none", "Pass a folder that save_pretrained wrote, or a name on the hub"
+    if path.exists() or path.is_absolute() or location.startswith((".", "~")):
+        remedy = (
+            "Pass a folder that holds what save_pretrained(folder) of the model and of its tokenizer wrote; merge a "
+            "PEFT adapter into its model with merge_and_unload() first"
+        )
+        return "the local folder" if path.is_dir() else "a local folder, which does not exist", remedy
     remedy = (
         "To work offline, save model and tokenizer with save_pretrained(folder) on a machine with network access, and "
         "pass that folder"
@@ -191,26 +180,3 @@ def _describe_attempt(name: str, location: str) -> tuple[str, str]:
     if similar:
         remedy = f"Similar listed names: {', '.join(similar)}. {remedy}"
     return "a local folder of that name, then the hub", remedy
-
-
-def _remedy(folder: Path) -> str:
-    """Describe what to do about a folder that cannot be loaded, naming its damaged files."""
-    damaged = []
-    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]):
-        try:
-            if file.suffix == ".json":
-                json.loads(file.read_text(encoding="utf-8"))
-            else:
-                with safe_open(file, framework="pt"):
-                    pass
-        except (OSError, ValueError, SafetensorError):
-            damaged.append(file.name)
-    save = "save model and tokenizer there with save_pretrained(folder)"
-    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
-        return (
-            "It holds a PEFT adapter without its model: merge the two with merge_and_unload(), and save the merged "
-            "model and its tokenizer with save_pretrained(folder)"
-        )
-    if not damaged:
-        return save.capitalize()
-    return f"{', '.join(damaged)} {'is' if len(damaged) == 1 else 'are'} damaged: copy the folder again, or {save}"

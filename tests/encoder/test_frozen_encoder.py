@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -201,7 +202,7 @@ def test_loading_prints_nothing_and_keeps_the_random_state(minilm, fresh_tiny, c
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_ready_model_with_hooks_is_pickled(fresh_tiny):
+def test_a_ready_model_with_hooks_is_pickled(fresh_tiny, tmp_path):
     # Returning all layers leaves hooks on the model, which cannot be pickled.
     model, tokenizer = fresh_tiny
     model(**tokenizer("a cat", return_tensors="pt"), output_hidden_states=True)
@@ -210,6 +211,15 @@ def test_a_ready_model_with_hooks_is_pickled(fresh_tiny):
     del encoder, model
     again = pickle.loads(data)
     assert torch.equal(again.encode(TEXTS).vectors, expected)
+    # In a new process, transformers does not know our attention.
+    (tmp_path / "encoder.pickle").write_bytes(data)
+    torch.save(expected, tmp_path / "expected.pt")
+    program = (
+        "import pickle, sys, torch; encoder = pickle.load(open(sys.argv[1], 'rb'));"
+        f"assert torch.equal(encoder.encode({TEXTS!r}).vectors, torch.load(sys.argv[2]))"
+    )
+    files = [tmp_path / "encoder.pickle", tmp_path / "expected.pt"]
+    subprocess.run([sys.executable, "-c", program, *files], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert again.signature() == signature
     with pytest.raises(ValueError, match="needs its tokenizer"):
         FrozenEncoder(fresh_tiny[0], num_layers=2)

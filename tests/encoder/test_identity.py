@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from torchmetrics import MetricCollection
 from transformers import AutoModel, ByT5Tokenizer, PreTrainedModel, PreTrainedTokenizerFast, T5Model
 
 from bertscore_tm import BERTScore, FrozenEncoder
-from tests.support.models import randomised, save_tiny_model, tiny_config, tiny_model
+from tests.support.models import randomised, tiny_config, tiny_model
 from tests.support.ranks import run_ranks
-from tests.support.shell import run_here
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -208,40 +206,3 @@ def test_ranks_with_a_function_agree():
     model, tokenizer = tiny_model("bert")
     encoder = FrozenEncoder(model, tokenizer, forward_fn=hidden_states)
     assert run_ranks(score_on_rank, 2) == pytest.approx([float(score(encoder).mean())] * 2, abs=1e-6)
-
-
-# A folder that is called as a model on the hub.
-
-
-def cache_model(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a configuration into the hub's cache, as a download does."""
-    snapshot = folder / f"models--{name.replace('/', '--')}"
-    (snapshot / "refs").mkdir(parents=True)
-    (snapshot / "refs" / "main").write_text("0a1b")
-    (snapshot / "snapshots" / "0a1b").mkdir(parents=True)
-    (snapshot / "snapshots" / "0a1b" / "config.json").write_text("{}")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
-
-
-@pytest.mark.parametrize("name", ["roberta-large", "FacebookAI/roberta-large", "my/model"])
-def test_a_folder_that_is_called_as_a_model_on_the_hub(tmp_path, monkeypatch, capsys, name):
-    monkeypatch.chdir(tmp_path)
-    save_tiny_model("bert", tmp_path / name)
-    cache_model("my/model", tmp_path / "cache", monkeypatch)
-    message = f"'{name}' is a model on the hub and a folder in the current directory; using the folder. Pass "
-    with pytest.warns(UserWarning, match=message) as caught:
-        encoder = FrozenEncoder(name, num_layers=2)
-    assert encoder.tokenizer.vocab_size > 0
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    texts = ["--candidate-text", "a cat", "--reference-text", "the cat", "-l", 2, "--device", "cpu"]
-    (line,) = run_here(capsys, "score", "-m", name, *texts).err.splitlines()
-    assert line == f"bertscore-tm: warning: {caught[0].message}"
-    assert f"|model:{Path(name).name}#" in f"|{encoder.signature()}"
-    others = ["model", "my/other", "my/deep/model", "-odd--name-"]
-    for other in others:
-        save_tiny_model("bert", tmp_path / other)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for other in (str(tmp_path / name), f"./{name}", *others):
-            FrozenEncoder(other, num_layers=2)

@@ -66,7 +66,7 @@ def test_special_tokens_left_in_predictions_are_reported(minilm, text, token):
     ("name", "remedy"),
     [
         ("roberta-lage", "then the hub. Similar listed names: roberta-large, "),
-        ("./my_model", "a local folder, but there is none. Pass a folder that save_pretrained wrote"),
+        ("./my_model", "a local folder, which does not exist. Pass a folder that holds what save_pretrained"),
     ],
 )
 def test_models_that_are_not_found_name_the_remedy(monkeypatch, name, remedy):

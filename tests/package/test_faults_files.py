@@ -116,10 +116,6 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def clear(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def replace_by_html(path: Path) -> None:
     path.write_text("<html>Sign in to the network</html>")
 
@@ -129,22 +125,21 @@ def replace_by_empty_json(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "file", "damage", "said"),
+    ("what", "file", "damage"),
     [
-        ("weights", "model.safetensors", truncate, "model.safetensors is damaged: copy the folder again"),
-        ("weights", "model.safetensors", clear, "model.safetensors is damaged: copy the folder again"),
-        ("weights", "model.safetensors", Path.unlink, "Save model and tokenizer there with save_pretrained"),
-        ("configuration", "config.json", Path.unlink, "Save model and tokenizer there with save_pretrained"),
-        ("configuration", "config.json", truncate, "config.json is damaged: copy the folder again"),
-        ("configuration", "config.json", replace_by_html, "config.json is damaged: copy the folder again"),
-        ("tokenizer", "tokenizer.json", truncate, "tokenizer.json is damaged: copy the folder again"),
-        ("tokenizer", "tokenizer.json", replace_by_empty_json, "Save model and tokenizer there with save_pretrained"),
+        ("weights", "model.safetensors", truncate),
+        ("weights", "model.safetensors", Path.unlink),
+        ("configuration", "config.json", Path.unlink),
+        ("configuration", "config.json", replace_by_html),
+        ("tokenizer", "tokenizer.json", truncate),
+        ("tokenizer", "tokenizer.json", replace_by_empty_json),
     ],
 )
-def test_error_names_the_damaged_file(tiny, tmp_path, what, file, damage, said):
+def test_a_damaged_file_is_an_error_with_the_remedy(tiny, tmp_path, what, file, damage):
     folder = shutil.copytree(tiny, tmp_path / "model")
     damage(folder / file)
-    with pytest.raises(OSError, match=rf"^could not load the {what} of .*model'; tried the local folder\. {said}"):
+    said = rf"^could not load the {what} of .*model'; tried the local folder\. Pass a folder that holds what"
+    with pytest.raises(OSError, match=said):
         FrozenEncoder(folder, num_layers=2).encode(["a cat"])
 
 

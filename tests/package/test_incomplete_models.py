@@ -47,8 +47,8 @@ def test_a_token_without_an_embedding_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (".", "It holds a PEFT adapter without its model: merge the two with merge_and_unload"),
-        ("adapter_config.json", "but it is a file. Pass the folder that save_pretrained wrote"),
+        (".", r"tried the local folder\. Pass a folder .* merge a PEFT adapter into its model with merge_and_unload"),
+        ("adapter_config.json", r"tried a local folder, which does not exist\. Pass a folder that holds what"),
     ],
 )
 def test_a_place_without_a_model_is_an_error_with_the_remedy(tmp_path, place, said):
