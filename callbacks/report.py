@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
@@ -12,30 +11,25 @@ import lightning.pytorch as pl
 from lightning.fabric.utilities.cloud_io import get_filesystem
 from torch import Tensor
 
-from bertscore_tm.callbacks.scored_texts import ExampleTexts, TextCollector, gather_texts
+from bertscore_tm.callbacks.scored_texts import ExampleTexts, ScoredTextWriter, write_file
 from bertscore_tm.callbacks.scoring import ScoredLoader
-from bertscore_tm.callbacks.trainer import count_steps
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.report import Report
-from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.statistics import scipy_stats
-from bertscore_tm.utilities.files import write_atomically
-from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreReport"]
 
-# Of the candidates of all validations in a page and in a checkpoint.
-_MOST_CHARACTERS = 5_000_000
 
-
-class BERTScoreReport(TextCollector):
+class BERTScoreReport(ScoredTextWriter):
     """Write a web page with the scores and texts of all validations of a training, see :class:`bertscore_tm.Report`.
 
     The page is rewritten after each validation: the mean F1 of each with its interval, and for every pair its F1 and
-    text in any two validations, with token alignments of the worst, best, most changed and some random pairs. With
-    several dataloaders each has its own page, whose name ends with the dataloader's: ``report_news.html``. Training is
-    bitwise unchanged. A resumed training continues the history that its checkpoint holds. Beyond five million
-    characters, the texts of the oldest validations are dropped, except for the first and the best one.
+    text in any two validations, with token alignments of the worst, best, most changed and some random pairs of the
+    last one. With several dataloaders each has its own page, whose name ends with the dataloader's:
+    ``report_news.html``. The page is made from the files of :class:`ScoredTextWriter`, which this callback writes too;
+    ``bertscore-tm report FOLDER`` makes it again. A checkpoint holds the names of these files, so that a resumed
+    training continues its history. Training is bitwise unchanged. Beyond five million characters, the texts of the
+    oldest validations are dropped from the page, except for the first and the best one.
 
     Pairs are matched by their numbers: shuffled validation data, and several ranks with iterable data sets, need the
     ``index_key`` of :class:`BERTScoreCallback`; a validation with other references starts a new history. Nothing is
@@ -43,6 +37,7 @@ class BERTScoreReport(TextCollector):
 
     Args:
         path: the page, which may be a URL.
+        folder: the folder of the validations' files. Default: ``texts`` in the trainer's log folder.
         name: name of the BERTScore that is shown, if there are several. Default: the first one.
         num_alignments: number of pairs that open to their alignment.
 
@@ -59,12 +54,19 @@ class BERTScoreReport(TextCollector):
         >>> trainer = pl.Trainer(callbacks=callbacks, logger=False, enable_checkpointing=False)
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, name: str | None = None, num_alignments: int = 40) -> None:
-        super().__init__(name)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        name: str | None = None,
+        num_alignments: int = 40,
+    ) -> None:
+        super().__init__(folder, name=name)
         self.path = os.fspath(path)
         self.num_alignments = num_alignments
         # By the dataloader's suffix, on rank 0.
-        self._histories: dict[str, dict[str, Any]] = {}
+        self._files: dict[str, list[str]] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback, and that scipy is installed."""
@@ -77,12 +79,12 @@ class BERTScoreReport(TextCollector):
         return self._generate_state_key(path=self.path, name=self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history for a checkpoint."""
-        return {"histories": self._histories}
+        """Return the names of the validations' files for a checkpoint."""
+        return {"files": self._files}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the history."""
-        self._histories = state_dict["histories"]
+        """Restore the names."""
+        self._files = state_dict["files"]
 
     def on_test_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep no texts of test runs."""
@@ -95,59 +97,24 @@ class BERTScoreReport(TextCollector):
         scores: dict[str, Tensor],
         metric: BERTScore,
         loader: ScoredLoader,
-    ) -> None:
-        """Add the validation of a dataloader to its history, and write the page."""
-        texts, weights = gather_texts(trainer, texts), metric.token_weights()  # collective calls
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
-            return
-        ordered = [texts[number] for number in sorted(texts)]
-        references = [one.references for one in ordered]
-        history = self._histories.get(loader.suffix)
-        if history is None or history["references"] != references:
-            history = self._histories[loader.suffix] = {"references": references, "candidates": {}, "scores": {}}
-        step = f"step {count_steps(trainer)}"
-        labels = (one for one in history["scores"] if one.endswith(f", {step}"))
-        label = next(labels, f"epoch {trainer.current_epoch}, {step}")
-        for key, value in (("candidates", [one.prediction for one in ordered]), ("scores", scores)):
-            # A validation that is repeated replaces the first one.
-            history[key].pop(label, None)
-            history[key][label] = value
-        _drop_texts(history)
-        report = Report(
-            history["candidates"],
-            references,
-            history["scores"],
+    ) -> str | None:
+        """Write the file of a dataloader's validation, and the page of all so far."""
+        weights = metric.token_weights()  # a collective call
+        written = super().write_loader(trainer, texts, scores, metric, loader)
+        if written is None:
+            return None
+        # A validation that is repeated replaces the first one.
+        files = [path for path in self._files.get(loader.suffix, ()) if path != written]
+        self._files[loader.suffix] = [*files, written]
+        report = Report.from_files(
+            self._files[loader.suffix],
             align=partial(metric.align, idf=weights),
             encoder=metric.encoder,
             signature=metric.signature(),
-            is_history=True,
             num_alignments=self.num_alignments,
         )
-        self._write(report.to_html(), loader.suffix)
-
-    def _write(self, page: str, suffix: str) -> None:
         folder, _, file_name = self.path.rpartition("/")
-        name = PurePath(file_name)
-        path = f"{folder}/{name.stem}{suffix}{name.suffix}" if folder else f"{name.stem}{suffix}{name.suffix}"
+        page = PurePath(file_name)
         filesystem = get_filesystem(self.path)
-        try:
-            filesystem.makedirs(folder or ".", exist_ok=True)
-            with write_atomically(path, "w", filesystem=filesystem, encoding="utf-8") as file:
-                file.write(page)
-        except OSError as error:
-            warn_user(
-                f"BERTScoreReport could not write {path} ({error.strerror or error}); training continues without it: "
-                f"check the disk's free space and permissions"
-            )
-
-
-def _drop_texts(history: dict[str, Any]) -> None:
-    """Drop the candidates of old validations beyond the limit, except for the first, the best and the last one."""
-    candidates, scores = history["candidates"], history["scores"]
-    names = list(candidates)
-    best = max(names, key=lambda name: scores[name][SCORES[2]].nan_to_num().mean().item())
-    size = sum(map(len, chain.from_iterable(texts for texts in candidates.values() if texts is not None)))
-    for name in names[1:-1]:
-        if size > _MOST_CHARACTERS and name != best and candidates[name] is not None:
-            size -= sum(map(len, candidates[name]))
-            candidates[name] = None
+        write_file(f"{folder or '.'}/{page.stem}{loader.suffix}{page.suffix}", report.to_html(), filesystem, type(self))
+        return written

@@ -7,7 +7,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -23,7 +23,7 @@ from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["ExampleTexts", "ScoredTextWriter", "TextCollector", "gather_numbers", "gather_texts"]
+__all__ = ["ExampleTexts", "ScoredTextWriter", "TextCollector", "gather_numbers", "gather_texts", "write_file"]
 
 
 class ExampleTexts(NamedTuple):
@@ -65,7 +65,7 @@ class TextCollector(TextListener):
         scores: dict[str, Tensor],
         metric: BERTScore,
         loader: ScoredLoader,
-    ) -> None:
+    ) -> Any:
         """Write the texts of a dataloader; called on all ranks.
 
         Args:
@@ -195,13 +195,13 @@ class ScoredTextWriter(TextCollector):
         scores: dict[str, Tensor],
         metric: BERTScore,
         loader: ScoredLoader,
-    ) -> None:
-        """Write the file of a dataloader."""
+    ) -> str | None:
+        """Write the file of a dataloader, and return its path on rank 0 if it could be written."""
         log_folder = trainer.log_dir or trainer.default_root_dir  # a collective call
         folder = f"{log_folder}/texts" if self.folder is None else self.folder
         texts = gather_texts(trainer, texts)
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
-            return
+            return None
         names = ("precision", "recall", "f1")
         rows = torch.stack([scores[name] for name in names], dim=1).tolist()
         lines = []
@@ -211,13 +211,19 @@ class ScoredTextWriter(TextCollector):
             lines.append(json.dumps(line | dict(zip(names, rounded, strict=True)), ensure_ascii=False) + "\n")
         start = loader.stage if self.name is None else f"{self.name}_{loader.stage}"
         path = f"{folder}/{start}{loader.suffix}_step_{count_steps(trainer)}.jsonl"
-        filesystem = get_filesystem(folder)
-        try:
-            filesystem.makedirs(folder, exist_ok=True)
-            with write_atomically(path, "w", filesystem=filesystem, encoding="utf-8") as file:
-                file.writelines(lines)
-        except OSError as error:
-            warn_user(
-                f"ScoredTextWriter could not write {path} ({error.strerror or error}); training continues without it: "
-                f"check the disk's free space and permissions"
-            )
+        return path if write_file(path, "".join(lines), get_filesystem(folder), type(self)) else None
+
+
+def write_file(path: str, content: str, filesystem: Any, writer: type[TextCollector]) -> bool:
+    """Write a file and its folder, and return whether it could be written; training continues with a warning."""
+    try:
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+        with write_atomically(path, "w", filesystem=filesystem, encoding="utf-8") as file:
+            file.write(content)
+    except OSError as error:
+        warn_user(
+            f"{writer.__name__} could not write {path} ({error.strerror or error}); training continues without it: "
+            f"check the disk's free space and permissions"
+        )
+        return False
+    return True

@@ -156,11 +156,11 @@
 
   // A pair.
   function pairOf(system, row) {
-    const texts = data.candidates[system], own = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}`);
-    const others = data.metrics.map((metric) => `${metric.label} ${format(metric.scores[system][row])}`);
-    const numbers = [...own, ...others].join("  "), alignment = data.alignments[row]?.[system];
-    const container = drawPair(isSingle ? numbers : `${data.names[system]}: ${numbers}`,
-      texts === null ? "The texts of this validation are not kept." : texts[row], data.references[row], alignment, lowest);
+    const texts = data.candidates[system], alignment = data.alignments[row]?.[system];
+    const numbers = ["P", "R", "F1"].map((label, i) => `${label} ${format(score(system, row, i))}`).join("  ");
+    const candidate = texts === null ? "The texts of this validation are not kept." : texts[row];
+    const title = isSingle ? numbers : `${data.names[system]}: ${numbers}`;
+    const container = drawPair(title, candidate, data.references[row], alignment, lowest);
     if (!alignment && texts !== null) {
       const advice = "This pair has no stored alignment: raise num_alignments, or call bertscore_tm.align.";
       container.append(html("p", {}, html("small", {}, advice)));

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.functional.corpus_scores import bert_score
+from bertscore_tm.report.history import read_history
 from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
@@ -31,7 +32,6 @@ __all__ = ["Report"]
 Systems = Sequence[str] | Mapping[str, Sequence[str] | None]
 References = Sequence[str] | Sequence[Sequence[str]]
 Results = Mapping[str, Any]
-OtherMetrics = Mapping[str, tuple[Mapping[str, Sequence[float]], tuple[float, float]]]
 Align = Callable[[str, str], AlignmentData]
 
 _FOLDER = Path(__file__).parent
@@ -58,8 +58,6 @@ class Report:
         num_alignments: number of pairs that open to their alignment: in turn the worst, the best, the most different
             between the first and the last system, and random ones.
         groups: label of each pair's document, if these depend on each other. Default: all are independent.
-        other_metrics: scores by other metrics, by the metric's name: those of each text by the name of the system, and
-            their range, such as (0, 100).
 
     Raises:
         TypeError: a text is not a string.
@@ -88,7 +86,6 @@ class Report:
         is_history: bool = False,
         num_alignments: int = 200,
         groups: Sequence[str] | None = None,
-        other_metrics: OtherMetrics | None = None,
     ) -> None:
         self.candidates, self.references = _as_named(systems, references)
         results = scores if isinstance(systems, Mapping) else {_SINGLE: scores}
@@ -101,7 +98,6 @@ class Report:
         self.is_history = is_history
         self.num_alignments = num_alignments
         self.groups = groups
-        self.other_metrics = other_metrics or {}
 
     @classmethod
     def from_texts(
@@ -146,6 +142,54 @@ class Report:
             candidates, several, scores, align=align, encoder=used, signature=signature, num_alignments=num_alignments
         )
 
+    @classmethod
+    def from_files(
+        cls,
+        paths: Sequence[str | os.PathLike[str]],
+        *,
+        align: Align | None = None,
+        encoder: FrozenEncoder | None = None,
+        signature: str = "",
+        num_alignments: int = 200,
+    ) -> Report:
+        """Report the validations of a training, as :class:`bertscore_tm.callbacks.BERTScoreReport` does.
+
+        Args:
+            paths: files of :class:`bertscore_tm.callbacks.ScoredTextWriter`, such as ``val_step_499.jsonl``, in order;
+                also URLs. Those with other references than the last one are left out.
+            align: function of a candidate and a reference that returns their alignment; only pairs of the last
+                validation are aligned. Default: no alignments.
+            encoder: the encoder of the scores, whose tokenizer counts truncated and empty texts.
+            signature: all settings that change a score, in one line.
+            num_alignments: number of pairs that open to their alignment.
+
+        Returns:
+            The report.
+
+        Raises:
+            ValueError: a file is not named like those of ScoredTextWriter.
+            OSError: a file cannot be read.
+
+        Example:
+            >>> import json, tempfile
+            >>> row = {"candidate": "a cat", "references": ["the cat"], "precision": 0.8, "recall": 0.9, "f1": 0.85}
+            >>> path = Path(tempfile.mkdtemp(), "val_step_499.jsonl")
+            >>> _ = path.write_text(json.dumps(row))
+            >>> Report.from_files([path]).to_html().count("<td>step 499</td>")
+            1
+        """
+        history = read_history([os.fspath(path) for path in paths])
+        return cls(
+            history.candidates,
+            history.references,
+            history.scores,
+            align=align,
+            encoder=encoder,
+            signature=signature,
+            is_history=True,
+            num_alignments=num_alignments,
+        )
+
     def to_html(self) -> str:
         """Return the page.
 
@@ -176,7 +220,6 @@ class Report:
         flags = [self._flag_texts(name) for name in names]
         return {
             "signature": for_page(self.signature),
-            "metrics": [self._describe_metric(label, *found) for label, found in self.other_metrics.items()],
             "isHistory": self.is_history,
             "names": [for_page(name) for name in names],
             "summary": [self._summarize(name) for name in names],
@@ -214,35 +257,21 @@ class Report:
         return found
 
     def _compare(self, names: list[str]) -> list[dict[str, Any]]:
-        return self._compare_scores([self.scores[name][2] for name in names], self._bounds())
-
-    def _describe_metric(
-        self, label: str, systems: Mapping[str, Sequence[float]], bounds: tuple[float, float]
-    ) -> dict[str, Any]:
-        scores = torch.tensor([systems[name] for name in self.scores], dtype=torch.float64, device="cpu")
-        low, high = mean_interval(scores, bounds=bounds, groups=self.groups)
-        return {
-            "label": for_page(label),
-            "scores": round_numbers(scores),
-            "summary": round_numbers(torch.stack([scores.mean(1), low, high], dim=1)),
-            "comparisons": self._compare_scores(list(scores), bounds),
-        }
-
-    def _compare_scores(self, scores: list[Tensor], bounds: tuple[float, float]) -> list[dict[str, Any]]:
         """Compare each system with the first one; of a history, the last with the first and with the one before."""
-        pairs = [(0, number) for number in range(1, len(scores))]
-        if self.is_history:
-            pairs = sorted({(0, len(scores) - 1), (len(scores) - 2, len(scores) - 1)}) if len(scores) > 1 else []
-        pairs = [(a, b) for a, b in pairs if scores[a].isfinite().all() and scores[b].isfinite().all()]
+        pairs = [(0, number) for number in range(1, len(names))]
+        if self.is_history and len(names) > 1:
+            pairs = sorted({(0, len(names) - 1), (len(names) - 2, len(names) - 1)})
+        f1 = [self.scores[name][2] for name in names]
+        pairs = [(a, b) for a, b in pairs if f1[a].isfinite().all() and f1[b].isfinite().all()]
         if len(self.references) < 2:
             return []
-        found = [compare_paired(scores[a], scores[b], bounds=bounds, groups=self.groups) for a, b in pairs]
-        if not found or math.isnan(found[0].p_value):
+        compared = [compare_paired(f1[a], f1[b], bounds=self._bounds(), groups=self.groups) for a, b in pairs]
+        if not compared or math.isnan(compared[0].p_value):
             return []
-        adjusted = holm([one.p_value for one in found])
+        adjusted = holm([comparison.p_value for comparison in compared])
         return [
-            {"a": a, "b": b, "difference": one.difference, "low": one.low, "high": one.high, "p": p}
-            for (a, b), one, p in zip(pairs, found, adjusted, strict=True)
+            {"a": a, "b": b, "difference": test.difference, "low": test.low, "high": test.high, "p": p}
+            for (a, b), test, p in zip(pairs, compared, adjusted, strict=True)
         ]
 
     def _flag_texts(self, name: str) -> tuple[list[int] | None, list[int]]:
@@ -273,11 +302,13 @@ class Report:
         ]
         if len(names) > 1:
             orders.append((last - first).abs().argsort(descending=True))
+        # The alignments of old validations are those of pages that were written before.
+        aligned_systems = list(enumerate(names))[-1 if self.is_history else 0 :]
         found: dict[int, dict[int, Any]] = {}
         rows = dict.fromkeys(chain.from_iterable(zip(*(order.tolist() for order in orders), strict=True)))
         for row in islice(rows, self.num_alignments):
             found[row] = {}
-            for number, name in enumerate(names):
+            for number, name in aligned_systems:
                 texts = self.candidates[name]
                 if texts is not None and row not in empty[number]:
                     aligned = self._align_best(texts[row], self.references[row])

@@ -1,12 +1,14 @@
 """The callback that writes the page of a training."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
-from bertscore_tm.callbacks import report as report_module
+from bertscore_tm.report import history
 from tests.support.callback_ranks import on_ranks, results
 from tests.support.callback_runs import strategy_on_cpu
 from tests.support.lightning_modules import Quality, Record, Steady, chooser, trainer, weights
@@ -29,13 +31,14 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     callbacks = [BERTScoreReport(page, num_alignments=3), scorer(encoder), record]
     trainer(tmp_path, callbacks, max_epochs=3, num_sanity_val_steps=1).fit(module)
     data = read(page)
-    assert data["names"] == ["epoch 0, step 2", "epoch 1, step 5", "epoch 2, step 8"]
+    assert data["names"] == ["step 2", "step 5", "step 8"]
     assert data["isHistory"]
     assert [means[2][0] for means in data["summary"]] == pytest.approx(record.scores, abs=6e-5)
     assert data["references"] == [[text] for text in pairs[1][:COUNT]]
     for right, texts in zip([3, 1, 6], data["candidates"], strict=True):
         assert texts == pairs[1][:right] + [pairs[0][8]] * (COUNT - right)
-    assert len(data["alignments"]) == 3
+    # The pairs of the last validation are aligned.
+    assert [list(systems) for systems in data["alignments"].values()] == [["2"]] * 3
     assert [(one["a"], one["b"]) for one in data["comparisons"]] == [(0, 2), (1, 2)]
     assert list(page.parent.iterdir()) == [page]
     # Test runs add nothing, a repeated validation replaces its first result.
@@ -45,7 +48,10 @@ def test_every_validation_is_added(pairs, encoder, tmp_path):
     assert page.read_bytes() == before
     run.validate(module, verbose=False)
     run.validate(module, verbose=False)
-    assert read(page)["names"] == ["epoch 0, step 2", "epoch 1, step 5", "epoch 2, step 8", "epoch 0, step 0"]
+    assert read(page)["names"] == ["step 2", "step 5", "step 8", "step 0"]
+    # A checkpoint has the names of the files, not the texts.
+    (state,) = callbacks[0].state_dict().values()
+    assert [Path(path).name for path in state[""]] == [f"val_step_{step}.jsonl" for step in (2, 5, 8, 0)]
 
 
 def test_a_resumed_training_goes_on_with_its_history(pairs, encoder, tmp_path):
@@ -85,7 +91,7 @@ def test_training_is_unchanged_and_unwritable_pages_are_warned_of(pairs, encoder
 
 
 def test_loaders_have_their_pages_and_old_texts_are_dropped(pairs, encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(report_module, "_MOST_CHARACTERS", 0)
+    monkeypatch.setattr(history, "_MOST_CHARACTERS", 0)
     module = chooser(pairs, val_sizes=(4, 3))
     callbacks = [scorer(encoder, loader_names=["news", "books"]), BERTScoreReport(tmp_path / "r.html")]
     trainer(tmp_path, callbacks, max_epochs=4).fit(module)

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from bertscore_tm import Report, bert_score
+from bertscore_tm import BERTScore, Report, bert_score
+from bertscore_tm.callbacks import BERTScoreCallback, BERTScoreReport
 from bertscore_tm.cli import main
+from tests.support.lightning_modules import chooser, trainer
 from tests.support.report_pages import read_data
 
 
@@ -40,6 +42,38 @@ def test_score_and_compare_write_the_page_of_the_report(command, pairs, encoder,
     (test,) = json.loads(printed.out)["differences"]
     for name, other in (("difference", "difference"), ("low", "low"), ("high", "high"), ("p_value_holm", "p")):
         assert data["comparisons"][0][other] == pytest.approx(test[name], abs=2e-6)
+
+
+def test_the_page_of_a_training_is_made_again(command, pairs, encoder, tmp_path):
+    folder, page = tmp_path / "texts", tmp_path / "page.html"
+    callbacks = [BERTScoreCallback(BERTScore(encoder)), BERTScoreReport(page, folder)]
+    trainer(tmp_path, callbacks, max_epochs=2).fit(chooser(pairs))
+    expected = read_data(page.read_text(encoding="utf-8"))
+    code, printed = command("report", "texts", "-o", "again.html")
+    assert (code, printed.out) == (0, "2 validations: again.html\n")
+    assert read_data((tmp_path / "again.html").read_text(encoding="utf-8")) == expected
+    # Without the model there are no matches.
+    assert main(["report", "texts", "-o", "again.html"]) == 0
+    data = read_data((tmp_path / "again.html").read_text(encoding="utf-8"))
+    assert data["alignments"] == {}
+    assert data["scores"] == expected["scores"]
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [
+        ([], [], "texts has no files such as val_step_499.jsonl"),
+        (["val_a_step_1", "val_b_step_1"], [], "texts has the files of val_a, val_b: choose one with --prefix"),
+        (["val_step_1", "test_step_x"], ["--prefix", "test"], "texts has no files such as test_step_499.jsonl"),
+    ],
+)
+def test_a_folder_without_validations_is_an_error(command, tmp_path, files, options, message):
+    (tmp_path / "texts").mkdir()
+    for name in files:
+        (tmp_path / "texts" / f"{name}.jsonl").touch()
+    code, printed = command("report", "texts", *options, "-o", "page.html")
+    assert code == 2
+    assert message in printed.err
 
 
 def test_intervals_are_those_of_documents(command, tmp_path):
