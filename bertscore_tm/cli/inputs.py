@@ -194,15 +194,15 @@ def names_a_file(text: str) -> bool:
     return False
 
 
-def read_files(arguments: argparse.Namespace) -> TextPairs:
-    """Read the candidates and their references from files, at least one pair."""
+def read_files(arguments: argparse.Namespace, *, keep_blank: bool = False) -> TextPairs:
+    """Read the candidates and their references from files, at least one pair; see :func:`read_references`."""
     from bertscore_tm.scoring.texts import TextPairs
 
     table = read_candidates(arguments.candidates, arguments)
     candidates = table.texts(arguments.candidate_column)
     if arguments.references is None and not table.has_columns:
         raise CommandError(f"no references: give -r FILE, or --format if {table.name} also contains them")
-    return TextPairs(candidates, read_references(arguments, table))
+    return TextPairs(candidates, read_references(arguments, table, keep_blank=keep_blank))
 
 
 def read_candidates(path: str, arguments: argparse.Namespace, *others: str | None) -> Table:
@@ -213,8 +213,14 @@ def read_candidates(path: str, arguments: argparse.Namespace, *others: str | Non
     return read_table(path, arguments.format, columns, has_quoting=not arguments.no_quoting)
 
 
-def read_references(arguments: argparse.Namespace, candidates: Table) -> list[list[str]]:
-    """Return the references of every candidate, at least one: those of all files, or of the candidates' file."""
+def read_references(arguments: argparse.Namespace, candidates: Table, *, keep_blank: bool = False) -> list[list[str]]:
+    """Return the references of every candidate, at least one: those of all files, or of the candidates' file.
+
+    Blank ones next to others are left out, as files have blank lines where a candidate has fewer references, unless
+    ``keep_blank`` asks for all.
+    """
+    from bertscore_tm.scoring.texts import omit_blank
+
     paths, columns = arguments.references, arguments.reference_column
     groups: list[Sequence[str]] = [REFERENCES] if columns is None else [[column] for column in columns]
     tables = [candidates]
@@ -230,7 +236,7 @@ def read_references(arguments: argparse.Namespace, candidates: Table) -> list[li
                     references[row] += table.check_texts(row, value, name)
                 else:
                     references[row].append(table.check_text(row, value, name))
-    return references
+    return references if keep_blank else [omit_blank(texts) for texts in references]
 
 
 def read_documents(paths: Sequence[str | None], arguments: argparse.Namespace, num_texts: int) -> list[str] | None:

@@ -12,6 +12,7 @@ Examples::
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +79,12 @@ def run(arguments: argparse.Namespace) -> None:
     if suffix in (".tsv", ".csv") and not arguments.per_segment:
         raise CommandError(f"argument --output: a {suffix} file lists the scores of each pair: add --per-segment")
     with join_ranks() as ranks:
-        texts, documents, idf_texts = ranks.run_on_first(lambda: _read(arguments))
+        pairs, documents, idf_texts = ranks.run_on_first(lambda: _read(arguments))
+        texts = pairs.omit_blank_references()
         scored = score_across_ranks(ranks, arguments, texts, idf_texts)
     if scored is None:
         return
+    scored = replace(scored, best_reference=pairs.restore_indices(scored.best_reference))
     document = _summarize(scored, documents, sum(map(len, texts.references)), arguments)
     summary = _format_summary(document, arguments)
     if suffix == ".json":
@@ -127,7 +130,7 @@ def _read_pairs(arguments: argparse.Namespace) -> TextPairs:
     for path in (arguments.candidates, *(arguments.references or ())):
         if " " in path and not names_a_file(path):
             raise CommandError(f"{path}: no such file; a text is given with --candidate-text and --reference-text")
-    return read_files(arguments)
+    return read_files(arguments, keep_blank=True)
 
 
 def _summarize(
@@ -172,7 +175,7 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
 def _format_table(scored: ScoredCorpus, document: dict[str, Any], separator: str) -> str:
     """Return a header, and a line per candidate with its scores and, of several, its best reference."""
     num_candidates, layer = document["num_candidates"], str(scored.encoder.num_layers)
-    several = document["num_references"] > num_candidates
+    several = document["num_references"] > num_candidates or bool(scored.best_reference.any())
     text = StringIO()
     text.write(separator.join(("segment", "layer", *report.SCORES, *(("best_reference",) if several else ()))) + "\n")
     # Lists of the rows of a large corpus would take ten times the memory of the text.

@@ -57,7 +57,7 @@ def score_across_ranks(
     The idf counts ``idf_texts``, else the ``references``, by default those of the corpus.
     """
     from bertscore_tm.scoring.alignment import compute_alignment
-    from bertscore_tm.scoring.messages import warn_about_scores
+    from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
     from bertscore_tm.scoring.rescaling import rescale_scores, score_range
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
@@ -72,6 +72,7 @@ def score_across_ranks(
     if scored is None:
         return None
     max_length = encoder.tokenizer.max_length
+    warn_of_leftovers(texts.candidates, encoder.tokenizer)
     warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, max_length)
     return ScoredCorpus(
         scores=rescale_scores(scored.scores, baseline),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
@@ -19,7 +19,7 @@ from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import warn_unused
 from bertscore_tm.scoring.rescaling import Baseline, LayerBaseline, find_baseline, rescale_scores
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import TextPairs, as_documents, as_text_pairs
+from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, token_weights
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import draw_alignment, require_matplotlib
@@ -274,10 +274,11 @@ class BERTScorer:
 
 def read_pairs(cands: Any, refs: Any) -> TextPairs:
     """Return texts of any kind that the metric takes; an AssertionError if their numbers differ, as in bert-score."""
-    cands, refs = (list(texts) if isinstance(texts, Iterator) else texts for texts in (cands, refs))
-    if not isinstance(cands, str) and isinstance(refs, Sized) and isinstance(cands, Sized) and len(cands) != len(refs):
-        raise AssertionError(f"one reference or list of references per candidate: got {len(cands)} and {len(refs)}")
-    return as_text_pairs(cands, refs, ("cands", "refs"))
+    if not isinstance(cands, str) and not isinstance(refs, str):
+        cands, refs = as_list(cands, "cands"), as_list(refs, "refs", dimensions=2)
+        if len(cands) != len(refs):
+            raise AssertionError(f"one reference or list of references per candidate: got {len(cands)} and {len(refs)}")
+    return as_text_pairs(cands, refs, ("cands", "refs"), keep_blank=True)
 
 
 def score_pairs(

@@ -49,7 +49,7 @@ class BERTScore:
 
     def add_batch(self, *, predictions: Sequence[str], references: References) -> None:
         """Add pairs."""
-        texts = as_text_pairs(predictions, references, ("predictions", "references"))
+        texts = as_text_pairs(predictions, references, ("predictions", "references"), keep_blank=True)
         self._texts = TextPairs(self._texts.candidates + texts.candidates, self._texts.references + texts.references)
 
     def compute(

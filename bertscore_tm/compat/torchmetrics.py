@@ -112,7 +112,7 @@ def bert_score(
         truncation=truncation,
         sync_on_compute=False,
     )
-    texts = as_text_pairs(_as_list(preds), _as_list(target))
+    texts = as_text_pairs(_as_list(preds), _as_list(target), keep_blank=True)
     if not texts:
         warn_user("Predictions and references are empty.")
     baseline = find_baseline(settings.encoder, settings.rescale)
@@ -133,6 +133,9 @@ class BERTScore(metric.BERTScore):
         >>> [round(f1, 3) for f1 in bertscore.compute()["f1"].tolist()]
         [1.0, 0.824]
     """
+
+    plot_lower_bound: float | None = 0.0
+    _keep_blank: bool = True
 
     def __init__(
         self,

@@ -137,6 +137,13 @@ class TextTokenizer:
         last = len(mask) - mask[::-1].index(0)
         return list(ids[:first]), list(ids[last:])
 
+    @cached_property
+    def special_tokens(self) -> list[str]:
+        """Special tokens and added tokens that are special, such as the sentinels of T5."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        special = [token.content for token in added if token.special and token.content.strip()]
+        return list(dict.fromkeys([*self.tokenizer.all_special_tokens, *special]))
+
     @property
     def vocabulary(self) -> dict[str, int]:
         """Token strings and their ids."""

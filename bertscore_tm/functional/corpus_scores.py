@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import SCORES, CorpusScores, score_corpus
-from bertscore_tm.scoring.messages import warn_about_scores
+from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline, rescale_scores
 from bertscore_tm.scoring.texts import TextPairs, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, token_weights
@@ -42,7 +42,8 @@ def bert_score(
 
     Args:
         preds: candidate texts, or a single one.
-        target: one reference per candidate, or a list of references per candidate (their number may vary).
+        target: one reference per candidate, or a list of references per candidate (their number may vary). Blank
+            references next to others are left out, of idf too.
         encoder: a :class:`bertscore_tm.FrozenEncoder`, which holds all options of encoding, or the hub name or local
             folder of a model. It runs on its own ``device``.
         idf: weight tokens by their inverse document frequency in the references; or texts whose document frequencies
@@ -70,12 +71,13 @@ def bert_score(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
-    texts = as_text_pairs(preds, target)
+    given = as_text_pairs(preds, target, keep_blank=True)
+    texts = given.omit_blank_references()
     used = as_encoder(encoder)
     baseline = find_baseline(used, rescale)
     weights = token_weights(used, idf, list(chain.from_iterable(texts.references)), used.device)
     scored = score_and_warn(texts, used, weights, used.device, verbose)
-    scores, best_reference = rescale_scores(scored.scores, baseline), scored.best_reference
+    scores, best_reference = rescale_scores(scored.scores, baseline), given.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
     result: dict[str, Any] = dict(zip(SCORES, scores, strict=True))
@@ -94,5 +96,6 @@ def score_and_warn(
     """Score a corpus before rescaling, with a progress bar, and warn about empty and truncated texts."""
     with tqdm(total=len(texts), unit="pair", disable=not verbose) as bar:
         scored = score_corpus(texts, encoder, weights, device, progress=bar.update)
+    warn_of_leftovers(texts.candidates, encoder.tokenizer)
     warn_about_scores(scored.scores, scored.num_truncated, not weights.is_uniform, encoder.tokenizer.max_length)
     return scored

@@ -17,7 +17,7 @@ from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import TextPairs, as_documents
+from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
 from bertscore_tm.utilities.settings import require_choice
 
@@ -90,7 +90,8 @@ def rank_candidates(
 
     Args:
         candidates: any number of texts per item, such as sampled summaries of one document.
-        references: a reference, or several, per item. Default: none, so that the candidates are ranked by consensus.
+        references: a reference, or several, per item. Blank ones next to others are left out, with their weights, and
+            of idf too. Default: none, so that the candidates are ranked by consensus.
         encoder: a :class:`bertscore_tm.FrozenEncoder` of one layer, or the hub name or local folder of a model.
         component: score to rank by: ``"f1"``, ``"precision"`` or ``"recall"``.
         references_reduce: reduction over several references, here and in
@@ -205,43 +206,62 @@ def order_candidates(scores: Tensor) -> Tensor:
 
 
 def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
-    texts = _check_lists(candidates, "candidates")
-    for name, given in (("references", references), ("weights", weights)):
-        if isinstance(given, FrozenEncoder):
-            raise TypeError(f"{name} is an encoder: pass it as encoder=")
-        if given is not None and (isinstance(given, str) or len(given) != len(texts)):
-            raise ValueError(
-                f"{name} must have one entry per item, got {'a string' if isinstance(given, str) else len(given)} for "
-                f"{len(texts)} items"
-            )
-    if references is None:
-        wanted: list[list[str] | None] = [None] * len(texts)
-    else:
-        wanted = [*_check_lists([[one] if isinstance(one, str) else one for one in references], "references")]
-        for i, several in enumerate(wanted):
-            if not several:
+    candidate_lists = _check_lists(candidates, "candidates")
+    reference_lists: Sequence[list[str] | None] = [None] * len(candidate_lists)
+    if references is not None:
+        reference_lists = _check_lists(references, "references", single_texts=True)
+        _check_length("references", reference_lists, len(candidate_lists))
+        for i, texts in enumerate(reference_lists):
+            if not texts:
                 raise ValueError(f"references[{i}] is empty: every item needs at least one reference")
+    weight_lists: Sequence[Any] = [None] * len(candidate_lists)
+    if weights is not None:
+        weight_lists = list(weights)
+        _check_length("weights", weight_lists, len(candidate_lists))
     items = []
-    for i, rows in enumerate(texts):
-        given = None
+    for i, (texts, other_texts) in enumerate(zip(candidate_lists, reference_lists, strict=True)):
+        item_weights = None
         if weights is not None:
-            try:
-                given = torch.as_tensor(weights[i], dtype=torch.float64, device="cpu")
-            except (TypeError, ValueError) as error:
-                raise TypeError(f"weights[{i}] must be a list of numbers, got {weights[i]!r}") from error
-            name, count = ("candidate", len(rows)) if wanted[i] is None else ("reference", len(wanted[i] or ()))
-            if given.shape != (count,) or not bool((given >= 0).all() and given.isfinite().all()):
-                raise ValueError(
-                    f"weights[{i}] must be {count} finite numbers of at least 0, one per {name}, got {given.tolist()}"
-                )
-        items.append(Item(rows, wanted[i], given))
+            noun = "candidate" if other_texts is None else "reference"
+            item_weights = _check_weights(weight_lists[i], f"weights[{i}]", noun, len(other_texts or texts))
+        if other_texts is not None and len(other_texts) > 1:
+            indices = [j for j, text in enumerate(other_texts) if text.strip()] or [0]
+            other_texts = [other_texts[j] for j in indices]
+            item_weights = None if item_weights is None else item_weights[indices]
+        items.append(Item(texts, other_texts, item_weights))
     return items
 
 
-def _check_lists(lists: Any, name: str) -> list[list[str]]:
-    if isinstance(lists, str):
-        raise TypeError(f"{name} is a single string: pass a list of texts per item")
-    return [as_documents(texts, f"{name}[{i}]") for i, texts in enumerate(lists)]
+def _check_lists(lists: Any, name: str, *, single_texts: bool = False) -> list[list[str]]:
+    """Return lists of texts; with ``single_texts`` an entry may be a text."""
+    entries = _check_sequence(lists, name)
+    if single_texts:
+        entries = [[entry] if isinstance(entry, str) else entry for entry in entries]
+    return [as_documents(texts, f"{name}[{i}]") for i, texts in enumerate(entries)]
+
+
+def _check_sequence(entries: Any, name: str) -> list[Any]:
+    if isinstance(entries, FrozenEncoder):
+        raise TypeError(f"{name} is an encoder: pass it as encoder=")
+    if isinstance(entries, str):
+        raise TypeError(f"{name} is a single string: pass a list with one entry per item")
+    return as_list(entries, name, dimensions=2)
+
+
+def _check_length(name: str, entries: Sequence[Any], count: int) -> None:
+    if len(entries) != count:
+        raise ValueError(f"{name} must have one entry per item, got {len(entries)} for {count} items")
+
+
+def _check_weights(weights: Any, name: str, noun: str, count: int) -> Tensor:
+    """Return the weights of an item's references or candidates, shape (count,), float64."""
+    try:
+        checked = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a list of numbers, got {weights!r}") from error
+    if checked.shape != (count,) or not bool((checked >= 0).all() and checked.isfinite().all()):
+        raise ValueError(f"{name} must be {count} finite numbers of at least 0, one per {noun}, got {checked.tolist()}")
+    return checked
 
 
 def _score_item(

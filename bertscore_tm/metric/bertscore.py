@@ -35,7 +35,7 @@ from bertscore_tm.metric.states import (
 )
 from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.corpus import SCORES, compute_scores, forget_batch, match_batch
-from bertscore_tm.scoring.messages import warn_about_scores
+from bertscore_tm.scoring.messages import warn_about_scores, warn_of_leftovers
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import as_text_pairs
@@ -94,6 +94,8 @@ class BERTScore(Metric):
     # Rescaled scores can be negative.
     plot_lower_bound: float | None = None
     plot_upper_bound: float = 1.0
+    # Whether blank references next to others count, as in a drop-in.
+    _keep_blank: bool = False
 
     indices: list[Tensor]
     num_truncated: Tensor
@@ -130,6 +132,7 @@ class BERTScore(Metric):
         # The pairs of all ranks, while the metric is synchronised.
         self._combined: SyncedState | None = None
         self._is_step = False
+        self._has_leftovers = False
         self._dtypes: dict[str, torch.dtype] = dict(SCORE_STATES)
         if self._weights is None:
             self._dtypes |= token_dtypes(self.encoder.tokenizer.vocab_size)
@@ -155,7 +158,8 @@ class BERTScore(Metric):
 
         Args:
             preds: candidate texts, or a single one. Empty sequences change nothing.
-            target: one reference per candidate, or a list of references per candidate.
+            target: one reference per candidate, or a list of references per candidate. Blank references next to others
+                are left out, of idf too.
             indices: number of each pair in the data set. Pairs with equal numbers, on any rank, count once, and
                 ``reduction="none"`` returns the pairs in the order of their numbers. Pass them to all updates or none.
 
@@ -165,9 +169,11 @@ class BERTScore(Metric):
             TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
         self._require_unsynced()
-        texts = as_text_pairs(preds, target)
+        texts = as_text_pairs(preds, target, keep_blank=self._keep_blank)
         if not len(texts):
             return
+        # Once per corpus.
+        self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
         check_indices(self.metric_state, indices is not None)
         numbers = None if indices is None else as_indices(indices, len(texts))
         matched = match_batch(texts, self.encoder, self.device, self.layer, self.cache_bytes)
@@ -318,6 +324,7 @@ class BERTScore(Metric):
         self._combined = None
         if not self._is_step:
             self._num_references = None
+            self._has_leftovers = False
             forget_batch(self.encoder, self.device)
 
     def unsync(self, should_unsync: bool = True) -> None:

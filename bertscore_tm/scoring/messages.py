@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import cache
 
 from torch import Tensor
 
+from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "CORPUS_WARNINGS",
     "describe_truncation",
     "warn_about_scores",
+    "warn_of_leftovers",
     "warn_of_truncation",
     "warn_unused",
 ]
 
-# Patterns of the messages of `warn_about_scores`, with any count.
-CORPUS_WARNINGS = (r"\d+ candidates? scored 0 because ", r"\d+ texts? (is|are) longer than \d+ tokens ")
+# Patterns of the messages about a corpus, with any count.
+CORPUS_WARNINGS = (
+    r"\d+ candidates? scored 0 because ",
+    r"\d+ texts? (is|are) longer than \d+ tokens ",
+    r"\d+ candidates? contains? special tokens such as ",
+)
+# Special tokens of common tokenizers. Within a text they may be markup.
+_SPECIAL = r"<s>|</s>|<pad>|<eos>|<bos>|\[CLS\]|\[SEP\]|\[PAD\]"
+# These are never text: sentinels, marks of turns, and spaces as sentencepiece and byte-level vocabularies spell them.
+# The capital Ġ of Maltese does not follow a small letter, and starts texts with other letters of Maltese.
+_MARKS = r"<extra_id_\d+>|<\|[^|<>\n]+\|>|▁(?=\w)|(?<=\w)▁|^Ġ(?!.*[ċġħż])(?=\w)|(?<=[a-z0-9])Ġ"
 
 
 @cache
@@ -45,6 +58,24 @@ def warn_about_scores(scores: Tensor, num_truncated: int, is_weighted: bool, max
         warn_user(f"{num_zero} {noun} scored 0 because {reason}")
     if num_truncated:
         warn_of_truncation(num_truncated, max_length)
+
+
+def warn_of_leftovers(candidates: Sequence[str], tokenizer: TextTokenizer) -> bool:
+    """Warn about candidates with tokens that decoding should have removed, and return whether there are any.
+
+    They begin or end with a special token of the encoder's tokenizer or of a common one, or have a mark that no text
+    has, such as ``<extra_id_0>``, ``<|im_end|>`` or ``Ġ``.
+    """
+    special = "|".join([_SPECIAL, *map(re.escape, tokenizer.special_tokens)])
+    pattern = re.compile(rf"^\s*(?:{special})|(?:{special})\s*$|{_MARKS}")
+    leftovers = [match[0].strip() for text in candidates if (match := pattern.search(text))]
+    if leftovers:
+        subject = "1 candidate contains" if len(leftovers) == 1 else f"{len(leftovers)} candidates contain"
+        warn_user(
+            f"{subject} special tokens such as {leftovers[0]}, which are scored as text: decode with batch_decode and "
+            f"skip_special_tokens=True"
+        )
+    return bool(leftovers)
 
 
 def warn_of_truncation(num_truncated: int, max_length: int | None) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from bertscore_tm.utilities.user_warnings import warn_user
-
-__all__ = ["TextPairs", "as_documents", "as_text_pairs", "describe_given"]
-
-# Tokens of common tokenizers that mark the ends of a text. Within a text they may be markup.
-_SPECIAL = r"<s>|</s>|<pad>|<eos>|<bos>|\[CLS\]|\[SEP\]|\[PAD\]|<\|\w+\|>"
-_SPECIAL_AT_AN_END = re.compile(rf"^\s*({_SPECIAL})|({_SPECIAL})\s*$")
+__all__ = [
+    "TextPairs",
+    "as_documents",
+    "as_list",
+    "as_text_pairs",
+    "describe_given",
+    "omit_blank",
+]
 
 _DECODE = "decode token ids with their tokenizer first, as with batch_decode"
 
@@ -39,8 +40,33 @@ class TextPairs:
         """Return the distinct texts."""
         return list(dict.fromkeys(chain(self.candidates, *self.references)))
 
+    def omit_blank_references(self) -> TextPairs:
+        """Return the candidates with their references that are not blank, or one blank reference where all are."""
+        return TextPairs(self.candidates, [omit_blank(references) for references in self.references])
 
-def as_text_pairs(preds: Any, target: Any, names: tuple[str, str] = ("preds", "target")) -> TextPairs:
+    def restore_indices(self, best_reference: Tensor) -> Tensor:
+        """Convert indices of references that are not blank to indices of all, shape (layers, candidates)."""
+        restored = best_reference.clone()
+        for i, references in enumerate(self.references):
+            if len(references) > 1:
+                indices = [j for j, text in enumerate(references) if text.strip()] or [0]
+                restored[:, i] = torch.tensor(indices, dtype=torch.long, device="cpu")[best_reference[:, i]]
+        return restored
+
+
+def omit_blank(references: Sequence[str]) -> list[str]:
+    """Return the references that are not blank; of blank ones alone the first.
+
+    Example:
+        >>> omit_blank(["a cat", "", " "]), omit_blank(["", " "])
+        (['a cat'], [''])
+    """
+    return [text for text in references if text.strip()] or list(references[:1])
+
+
+def as_text_pairs(
+    preds: Any, target: Any, names: tuple[str, str] = ("preds", "target"), *, keep_blank: bool = False
+) -> TextPairs:
     """Check candidates and references, and convert them to lists.
 
     Args:
@@ -48,6 +74,7 @@ def as_text_pairs(preds: Any, target: Any, names: tuple[str, str] = ("preds", "t
         target: one text for one candidate; or a text, or a non-empty sequence of texts, per candidate. Each row of an
             array or data frame with several columns holds the references of one candidate.
         names: the arguments' names, for error messages.
+        keep_blank: keep blank references next to others, as bert-score does, which counts them as documents.
     """
     if isinstance(preds, str) != isinstance(target, str):
         single, other = names if isinstance(preds, str) else reversed(names)
@@ -57,28 +84,22 @@ def as_text_pairs(preds: Any, target: Any, names: tuple[str, str] = ("preds", "t
         )
     if isinstance(preds, str):
         preds, target = [preds], [target]
-    candidates, references = as_documents(preds, names[0]), _as_list(target, names[1], dimensions=2)
+    candidates, references = as_documents(preds, names[0]), as_list(target, names[1], dimensions=2)
     if len(candidates) != len(references):
         raise ValueError(
             f"{names[0]} and {names[1]} must have equal lengths, got {len(candidates)} and {len(references)}; put "
             f"several references of one candidate into a list"
         )
-    left = next((found for text in candidates if (found := _SPECIAL_AT_AN_END.search(text))), None)
-    if left is not None:
-        warn_user(
-            f"{names[0]} begin or end with special tokens such as {left[1] or left[2]}, which are scored as text: "
-            f"decode with skip_special_tokens=True"
-        )
-    checked = []
-    for i, given in enumerate(references):
-        several = [given] if isinstance(given, str) else as_documents(given, f"{names[1]}[{i}]")
-        if not several:
+    reference_lists = []
+    for i, entry in enumerate(references):
+        texts = [entry] if isinstance(entry, str) else as_documents(entry, f"{names[1]}[{i}]")
+        if not texts:
             raise ValueError(f"{names[1]}[{i}] is empty: every candidate needs at least one reference")
-        checked.append(several)
-    return TextPairs(candidates, checked)
+        reference_lists.append(texts if keep_blank else omit_blank(texts))
+    return TextPairs(candidates, reference_lists)
 
 
-def _as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
+def as_list(texts: Any, name: str, dimensions: int = 1) -> list[Any]:
     """Return the elements or rows of a sequence, an iterator, an array or a column."""
     if hasattr(texts, "shape") and _has_integers(texts):
         kind = "a tensor" if isinstance(texts, Tensor) else type(texts).__name__
@@ -118,7 +139,7 @@ def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:
     """Return a sequence of strings as a list; an error about anything else names the argument."""
     if isinstance(idf_sents, str):
         raise TypeError(f"{name} is a single string: pass a list of texts")
-    documents = _as_list(idf_sents, name)
+    documents = as_list(idf_sents, name)
     for i, document in enumerate(documents):
         if not isinstance(document, str):
             raise TypeError(f"{name}[{i}] must be a string, got {describe_given(document)}")

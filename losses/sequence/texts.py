@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertscore_tm.scoring.texts import describe_given
+from bertscore_tm.scoring.texts import describe_given, omit_blank
 
 __all__ = ["Text", "list_completions", "list_references"]
 
@@ -55,7 +55,7 @@ def _read_references(entry: Any, name: str) -> list[str]:
     if not isinstance(entry, Iterable) or isinstance(entry, Mapping | bytes):
         raise TypeError(f"{name} must be a text, a chat, several of them or None, got {describe_given(entry)}")
     texts = [_read_text(text, f"{name}[{j}]") for j, text in enumerate(entry)]
-    return [text for text in texts if text.strip()] or texts[:1]
+    return omit_blank(texts)
 
 
 def _read_text(entry: Any, name: str) -> str:

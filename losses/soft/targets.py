@@ -24,7 +24,7 @@ from bertscore_tm.losses.soft.predictions import (
     require_fitting,
 )
 from bertscore_tm.scoring.corpus import encode_texts
-from bertscore_tm.scoring.texts import TextPairs, describe_given
+from bertscore_tm.scoring.texts import TextPairs, describe_given, omit_blank
 from bertscore_tm.utilities.class_names import full_class_name
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -78,7 +78,7 @@ def list_references(target: Any, num_items: int) -> list[list[str]]:
                 raise TypeError(f"target[{i}] must be a string or a list of strings, got {described}")
         if len(texts) == 0:
             raise ValueError(f"target[{i}] is an empty list: every item needs a reference (an empty text scores 0)")
-    return [[text for text in texts if text.strip()] or [*texts[:1]] for texts in lists]
+    return [omit_blank(texts) for texts in lists]
 
 
 def _describe_single(target: Any) -> str:

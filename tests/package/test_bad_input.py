@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from transformers import AutoModel, AutoTokenizer
 
 from bertscore_tm import BERTScore, FrozenEncoder, bert_score
 from tests.support.models import tiny_model
@@ -60,6 +61,41 @@ def test_special_tokens_left_in_predictions_are_reported(minilm, text, token):
     assert len(caught) == 1
     with warnings.catch_warnings(action="error"):
         BERTScore(encoder).update(["struck <s>out</s> words"], ["</s>"])
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ("a <extra_id_0> cat", "<extra_id_0>"),
+        ("a cat<|im_end|>\n<|im_start|>", "<|im_end|>"),
+        ("aĠcatĠsat", "Ġ"),
+        ("Ġa cat", "Ġ"),
+        ("▁a▁cat", "▁"),
+        ("a cat <turn>", "<turn>"),
+        ("a cat [MASK]", "[MASK]"),
+    ],
+)
+def test_leftovers_of_generators_are_counted_once(minilm, text, token):
+    model, tokenizer = AutoModel.from_pretrained(minilm), AutoTokenizer.from_pretrained(minilm)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    tokenizer.add_tokens(["dexamethasone"])
+    model.resize_token_embeddings(len(tokenizer))
+    encoder = FrozenEncoder(model, tokenizer, num_layers=3)
+    message = f"^2 candidates contain special tokens such as {re.escape(token)}, which are scored as text"
+    preds, target = [text, "a cat", text], ["a cat"] * 3
+    with pytest.warns(UserWarning, match=message) as caught:
+        bert_score(preds, target, encoder)
+    assert len(caught) == 1
+    metric = BERTScore(encoder)
+    with pytest.warns(UserWarning, match=message) as caught:
+        metric.update(preds, target)
+    assert len(caught) == 1
+    with warnings.catch_warnings(action="error"):
+        metric.update(preds[:1], target[:1])
+    # Words that the user added, and Maltese.
+    with warnings.catch_warnings(action="error"):
+        bert_score(["dexamethasone", "Ġwanni mar il-Ġimgħa", "IL-ĠENB"], target, encoder)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,172 @@
+"""Blank references next to others count nowhere, and the drop-ins count them as their peers do."""
+
+import warnings
+
+import bert_score as peer
+import pytest
+import torch
+from transformers import BertTokenizer
+
+from bertscore_tm import BERTScore, bert_score, rank_candidates
+from bertscore_tm.cli import main
+from bertscore_tm.compat import bert_score as bert_score_drop_in
+from bertscore_tm.compat import evaluate, torchmetrics
+from bertscore_tm.losses import BERTScoreReward
+from bertscore_tm.report import Report
+from tests.support.texts import real_pairs
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NAMES = ("precision", "recall", "f1")
+CANDIDATES, TEXTS = real_pairs(4)
+# With a blank reference before, between and after others, and blank ones only.
+LISTS = [["", TEXTS[0], TEXTS[1]], [TEXTS[1], " \n", TEXTS[2]], [TEXTS[2], ""], ["", " "]]
+FILTERED = [[TEXTS[0], TEXTS[1]], [TEXTS[1], TEXTS[2]], [TEXTS[2]], [""]]
+ZERO = "1 candidate scored 0 because the text, or each of its references, is empty"
+
+
+@pytest.fixture(autouse=True)
+def _peer_of_empty_texts(monkeypatch):
+    """A method that bert-score calls for empty texts and recent tokenizers lack."""
+
+    def add_special_tokens(self, ids):
+        return [self.cls_token_id, *ids, self.sep_token_id]
+
+    monkeypatch.setattr(BertTokenizer, "build_inputs_with_special_tokens", add_special_tokens, raising=False)
+
+
+def score_with_peer(references, minilm, idf):
+    scores = peer.score(CANDIDATES, references, model_type=minilm, num_layers=5, idf=idf, batch_size=1, nthreads=0)
+    return dict(zip(NAMES, scores, strict=True))
+
+
+def score_with_metric(encoder, idf):
+    metric = BERTScore(encoder, idf=idf, reduction="none")
+    metric.update(CANDIDATES[:2], LISTS[:2])
+    metric.update(CANDIDATES[2:], LISTS[2:])
+    scores = metric.compute()
+    if idf:
+        assert "|idf:6|" in metric.signature()
+    return scores
+
+
+def score_with_report(encoder, idf):
+    report = Report.from_texts(CANDIDATES, LISTS, encoder, idf=idf)
+    assert report.references == FILTERED
+    return dict(zip(NAMES, report.scores["candidates"], strict=True))
+
+
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize(
+    "score",
+    [lambda encoder, idf: bert_score(CANDIDATES, LISTS, encoder, idf=idf), score_with_metric, score_with_report],
+    ids=["function", "metric", "report"],
+)
+def test_scores_are_those_of_the_other_references(encoder, minilm, score, idf):
+    with pytest.warns(UserWarning, match=ZERO) as caught:
+        scores = score(encoder, idf)
+    assert len(caught) == 1
+    expected = score_with_peer(FILTERED, minilm, idf)
+    for name in NAMES:
+        torch.testing.assert_close(scores[name], expected[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:1 candidate scored 0")
+def test_the_best_reference_is_counted_among_all(encoder):
+    best = bert_score(CANDIDATES, LISTS, encoder, return_best_reference=True)["best_reference"]
+    other = bert_score(CANDIDATES, FILTERED, encoder, return_best_reference=True)["best_reference"]
+    for i, (index, other_index) in enumerate(zip(best.tolist(), other.tolist(), strict=True)):
+        assert LISTS[i][index] == FILTERED[i][other_index]
+
+
+@pytest.mark.parametrize("references_reduce", ["mean", "max"])
+@pytest.mark.parametrize("idf", [False, True])
+def test_a_ranking_leaves_them_out(encoder, references_reduce, idf):
+    items, options = [CANDIDATES] * 4, {"references_reduce": references_reduce, "idf": idf}
+    ranked = rank_candidates(items, LISTS, encoder, **options)
+    expected = rank_candidates(items, FILTERED, encoder, **options)
+    assert ranked.signature == expected.signature
+    for scores, expected_scores in zip(ranked.scores, expected.scores, strict=True):
+        assert torch.equal(scores, expected_scores)
+
+
+def test_a_ranking_leaves_their_weights_out(encoder):
+    ranked = rank_candidates([CANDIDATES], LISTS[:1], encoder, weights=[[5.0, 1.0, 3.0]])
+    expected = rank_candidates([CANDIDATES], FILTERED[:1], encoder, weights=[[1.0, 3.0]])
+    assert torch.equal(ranked.scores[0], expected.scores[0])
+
+
+@pytest.mark.parametrize("references_reduce", ["mean", "max"])
+def test_a_reward_leaves_them_out(encoder, references_reduce):
+    reward = BERTScoreReward(encoder, references_reduce=references_reduce, length_band=(0.9, 1.1))
+    assert reward(CANDIDATES, LISTS) == pytest.approx(reward(CANDIDATES, FILTERED), abs=1e-6)
+
+
+@pytest.mark.parametrize("idf", [False, True])
+@pytest.mark.parametrize("name", ["bert_score", "evaluate", "torchmetrics function", "torchmetrics class"])
+@pytest.mark.filterwarnings("ignore:1 candidate scored 0")
+def test_drop_ins_count_them_as_documents_as_bert_score_does(minilm, name, idf):
+    if name == "bert_score":
+        options = {"model_type": minilm, "num_layers": 5, "idf": idf}
+        scores = dict(zip(NAMES, bert_score_drop_in.score(CANDIDATES, LISTS, **options), strict=True))
+    elif name == "evaluate":
+        options = {"model_type": minilm, "num_layers": 5, "idf": idf}
+        results = evaluate.load("bertscore").compute(predictions=CANDIDATES, references=LISTS, **options)
+        scores = {score: torch.tensor(results[score]) for score in NAMES}
+    elif name == "torchmetrics function":
+        scores = torchmetrics.bert_score(CANDIDATES, LISTS, minilm, 5, idf=idf)
+    else:
+        metric = torchmetrics.BERTScore(minilm, 5, idf=idf)
+        metric.update(CANDIDATES, LISTS)
+        scores = metric.compute()
+    expected = score_with_peer(LISTS, minilm, idf)
+    for score in NAMES:
+        torch.testing.assert_close(scores[score], expected[score], atol=1e-6, rtol=0)
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.filterwarnings("ignore:1 candidate scored 0")
+def test_files_with_blank_lines_where_there_are_fewer_references(minilm, tmp_path, capsys):
+    candidates = [" ".join(text.split()) for text in CANDIDATES]
+    lists = [["", "the cat", "a dog"], ["it rains", "", "it snows"], ["hello", "", ""], ["", "", ""]]
+    filtered = [["the cat", "a dog"], ["it rains", "it snows"], ["hello"], [""]]
+    files = [write(tmp_path / f"ref{j}.txt", [row[j] for row in lists]) for j in range(3)]
+    path = write(tmp_path / "hyp.txt", candidates)
+    options = ["--num-layers", "5", "-m", minilm, "--idf", "--per-segment"]
+    assert main(["score", "-c", path, "-r", *files, *options]) == 0
+    printed = capsys.readouterr().out
+    assert "6 references" in printed
+    rows = [line.split("\t") for line in printed.splitlines() if not line.startswith("#")]
+    assert rows[0][-1] == "best_reference"
+    scores = peer.score(candidates, filtered, model_type=minilm, num_layers=5, idf=True, batch_size=1, nthreads=0)
+    found = torch.tensor([[float(cell) for cell in row[2:5]] for row in rows[1:]])
+    torch.testing.assert_close(found.T, torch.stack(scores), atol=2e-6, rtol=0)
+    # References count from 1, blank lines included.
+    for row, references in zip(rows[1:4], lists, strict=False):
+        assert references[int(row[-1]) - 1] != ""
+
+
+def test_a_rank_command_leaves_them_out(minilm, tmp_path, capsys):
+    path = tmp_path / "samples.jsonl"
+    path.write_text('{"candidates": ["a cat sat", "it rains"]}\n')
+    outputs = []
+    for name, files in (("one", [["the cat sat"]]), ("three", [[""], ["the cat sat"], [" "]])):
+        references = [write(tmp_path / f"{name}{j}.txt", lines) for j, lines in enumerate(files)]
+        output = tmp_path / f"{name}.jsonl"
+        options = ["--num-layers", "5", "-m", minilm, "-o", str(output)]
+        assert main(["rank", "-c", str(path), "-r", *references, *options]) == 0
+        outputs.append(output.read_text())
+    assert outputs[0] == outputs[1]
+    capsys.readouterr()
+
+
+def test_warns_only_where_all_references_are_blank(encoder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bert_score(CANDIDATES[:3], LISTS[:3], encoder)
+    with pytest.warns(UserWarning, match=ZERO):
+        bert_score(CANDIDATES, LISTS, encoder)
