@@ -74,8 +74,8 @@ def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBase
     encoder = ranks.run_on_all(lambda: options.build_encoder(arguments, all_layers=True))
     drawn = ranks.run_on_all(lambda: draw_pairs(encoder, texts, arguments.pairs, arguments.seed))
     settings = {"input": input_digest(texts), "seed": arguments.seed, "pairs": arguments.pairs}
-    with open_shards(ranks, arguments, arguments.pairs, encoder, settings) as shards:
-        scored = score_shards(shards, drawn.pairs, encoder, token_weights(encoder))
+    shards = open_shards(ranks, arguments, arguments.pairs, encoder, settings)
+    scored = score_shards(shards, drawn.pairs, encoder, token_weights(encoder))
     return None if scored is None else drawn.measure(scored.scores, encoder), encoder.tokenizer.max_length
 
 

@@ -1,7 +1,7 @@
 """The ranks of a run under ``torchrun``, which together print what one process prints.
 
-Rank 0 reads the input and prints the result; ranks exchange scores in files. They exchange their expected errors, so
-that all end together and with the same exit code.
+Rank 0 reads the input and prints the result. Ranks exchange their scores and their expected errors, so that all end
+together and with the same exit code.
 """
 
 from __future__ import annotations
@@ -54,6 +54,14 @@ class RankGroup:
             if failed is not None:
                 raise failed
         return result  # type: ignore[return-value]
+
+    def gather(self, work: Callable[[], T]) -> list[T]:
+        """Run a function on every rank, and return the results of all, or raise an error of any of them, on all."""
+        result = self.run_on_all(work)
+        results = [result] * self.size
+        if self.size > 1:
+            _communicate(lambda dist: dist.all_gather_object(results, result))
+        return results
 
 
 @contextmanager

@@ -79,16 +79,16 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> dict[str, Any] | N
     component, references_reduce = arguments.component, arguments.references_reduce
     settings = {"component": component, "references_reduce": references_reduce}
     settings["input"] = input_digest([*texts, idf_texts])
-    with open_shards(ranks, arguments, len(items), encoder, settings) as shards:
-        weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or False))
+    shards = open_shards(ranks, arguments, len(items), encoder, settings)
+    weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or False))
 
-        def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
-            own = items[rows.start : rows.stop]
-            scores, num_truncated = score_items(own, encoder, weights, encoder.device, component, references_reduce)
-            progress(len(rows))
-            return {"scores": torch.cat(list(scores)).cpu(), "num_truncated": torch.tensor(num_truncated, device="cpu")}
+    def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
+        part = items[rows.start : rows.stop]
+        scores, num_truncated = score_items(part, encoder, weights, encoder.device, component, references_reduce)
+        progress(len(rows))
+        return {"scores": torch.cat(list(scores)).cpu(), "num_truncated": torch.tensor(num_truncated, device="cpu")}
 
-        parts = shards.compute("line", len(items), work)
+    parts = shards.compute("line", len(items), work)
     if parts is None:
         return None
     num_truncated = sum(int(part["num_truncated"]) for part in parts)

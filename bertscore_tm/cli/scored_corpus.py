@@ -66,9 +66,9 @@ def score_across_ranks(
     baseline = ranks.run_on_first(lambda: options.find_baseline(encoder, arguments)) if "rescale" in arguments else None
     counted = chain.from_iterable(texts.references if references is None else references)
     digest = input_digest(chain(zip(texts.candidates, texts.references, strict=True), [idf_texts, arguments.idf]))
-    with open_shards(ranks, arguments, len(texts), encoder, {"input": digest}) as shards:
-        weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or arguments.idf, list(counted)))
-        scored = score_shards(shards, texts, encoder, weights, shown=getattr(arguments, "verbose", False))
+    shards = open_shards(ranks, arguments, len(texts), encoder, {"input": digest})
+    weights = ranks.run_on_first(lambda: token_weights(encoder, idf_texts or arguments.idf, list(counted)))
+    scored = score_shards(shards, texts, encoder, weights, shown=getattr(arguments, "verbose", False))
     if scored is None:
         return None
     max_length = encoder.tokenizer.max_length

@@ -1,7 +1,7 @@
-"""The parts of a long run, a JSON line each in a folder next to the output: ranks share it, and later runs resume.
+"""The parts of a long run: JSON lines next to the output, which an interrupted run continues.
 
-Each rank computes some of the missing parts. When all are there, rank 0 joins them. A run in one process that is short,
-or that prints its result, keeps its parts in memory.
+Each rank computes a part at a time, and rank 0 appends them to the file. A run that is short or prints its result keeps
+its parts in memory.
 """
 
 from __future__ import annotations
@@ -10,20 +10,16 @@ import argparse
 import hashlib
 import json
 import math
-import secrets
-import shutil
+import os
 import sys
-from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.distributed import RankGroup
-from bertscore_tm.cli.errors import CommandError, print_message
-from bertscore_tm.utilities.files import is_special, write_atomically
+from bertscore_tm.cli.errors import FAILED, CommandError, print_message
+from bertscore_tm.utilities.files import is_special
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,10 +34,11 @@ _NUM_PARTS = 16
 
 @dataclass(frozen=True)
 class Shards:
-    """The parts of a run: in a folder, or without one in memory."""
+    """The parts of a run, by their first item: on rank 0 those of the file to which further ones are appended."""
 
     ranks: RankGroup
-    folder: Path | None
+    path: Path | None
+    parts: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def compute(
         self,
@@ -57,115 +54,105 @@ class Shards:
         """
         from tqdm import tqdm
 
-        parts = self._divide(num_items)
-        finished = self.ranks.run_on_first(lambda: set(self._read()))
-        missing = [part for part in parts if part.start not in finished]
+        size = LARGEST
+        if self.path is not None or self.ranks.size > 1:
+            size = min(LARGEST, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
+        all_parts = [range(start, min(start + size, num_items)) for start in range(0, num_items, size)]
+        missing = self.ranks.run_on_first(lambda: [part for part in all_parts if part.start not in self.parts])
         num_finished = num_items - sum(map(len, missing))
         if num_finished and self.ranks.rank == 0:
-            print_message(f"resuming: {num_finished} of {num_items} {name}s are in {self.folder}")
-        own = missing[self.ranks.rank :: self.ranks.size]
-        in_memory: dict[int, dict[str, Tensor]] = {}
-        enabled = self.ranks.rank == 0 and (shown or sys.stderr.isatty())
-        with tqdm(total=num_items, unit=name, disable=not enabled) as bar:
-            bar.update(num_finished)
+            print_message(f"resuming: {num_finished} of {num_items} {name}s are in {self.path}")
+        is_shown = self.ranks.rank == 0 and (shown or sys.stderr.isatty())
+        with tqdm(total=num_items, unit=name, initial=num_finished, disable=not is_shown) as bar:
+            for start in range(0, len(missing), self.ranks.size):
+                self._compute_next(missing[start : start + self.ranks.size], work, bar.update)
+        return [self.parts[part.start] for part in all_parts] if self.ranks.rank == 0 else None
 
-            def compute_own() -> None:
-                path = None if self.folder is None else self.folder / f"{secrets.token_hex(4)}.jsonl"
-                for part in own:
-                    tensors = work(part, bar.update)
-                    if path is None:
-                        in_memory[part.start] = tensors
-                    else:
-                        _append(path, part, tensors)
+    def _compute_next(
+        self,
+        parts: list[range],
+        work: Callable[[range, Callable[[int], None]], dict[str, Tensor]],
+        progress: Callable[[int], None],
+    ) -> None:
+        """Compute a part on each rank, and keep all on rank 0."""
+        rank = self.ranks.rank
+        results = self.ranks.gather(lambda: work(parts[rank], progress) if rank < len(parts) else {})
+        computed = {part.start: result for part, result in zip(parts, results, strict=False)}
 
-            self.ranks.run_on_all(compute_own)
-            bar.update(sum(map(len, missing)) - sum(map(len, own)))
-        if self.ranks.rank != 0:
-            return None
-        computed = self._read() | in_memory
-        return [computed[part.start] for part in parts]
+        def keep() -> None:
+            self.parts.update(computed)
+            if self.path is not None:
+                _append(self.path, "".join(map(_encode_part, computed, computed.values())))
 
-    def _divide(self, num_items: int) -> list[range]:
-        """Return the items of each part; the same for all numbers of ranks that share a folder."""
-        size = LARGEST
-        if self.folder is not None:
-            size = min(size, max(SMALLEST, math.ceil(num_items / _NUM_PARTS)))
-        starts = [*range(0, num_items, size)]
-        # The first part is short, so that little is lost soon after the start.
-        if self.folder is not None and min(size, num_items) > SMALLEST:
-            starts.insert(1, SMALLEST)
-        return [range(start, stop) for start, stop in pairwise([*starts, num_items])]
-
-    def _read(self) -> dict[int, dict[str, Tensor]]:
-        """Return the parts in the folder, by their first item."""
-        import torch
-
-        parts = {}
-        for path in [] if self.folder is None else self.folder.glob("*.jsonl"):
-            for line in path.read_text(encoding="utf-8").splitlines():
-                # The last line of a killed run may be cut off.
-                with suppress(json.JSONDecodeError):
-                    part = json.loads(line)
-                    tensors = {name: torch.tensor(numbers, device="cpu") for name, numbers in part["tensors"].items()}
-                    parts[part["start"]] = tensors
-        return parts
+        self.ranks.run_on_first(keep)
+        # Of the other ranks: this one has counted its items.
+        progress(sum(map(len, parts[1:])))
 
 
-def _append(path: Path, part: range, tensors: dict[str, Tensor]) -> None:
-    line = json.dumps({"start": part.start, "tensors": {name: tensor.tolist() for name, tensor in tensors.items()}})
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-    except FileNotFoundError as error:
-        remedy = "give --output on a file system that all machines share"
-        raise CommandError(f"the folder {path.parent} of the first process does not exist here: {remedy}") from error
-
-
-@contextmanager
 def open_shards(
     ranks: RankGroup, arguments: argparse.Namespace, num_items: int, encoder: FrozenEncoder, settings: dict[str, Any]
-) -> Generator[Shards, None, None]:
-    """Start the parts of a run, or find those that an interrupted run of the same encoder and settings finished.
-
-    The parts of few items are kept in memory.
-    """
+) -> Shards:
+    """Start the parts of a run, or find those that an interrupted run of the same encoder and settings finished."""
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import WeightSource
 
-    settings = {"signature": score_signature(encoder, WeightSource("uniform"))} | settings
-    output = None if arguments.output is None or is_special(arguments.output) else partial_path(arguments.output)
-    with ExitStack() as stack:
-        folder = None
-        if ranks.size > 1 or (output is not None and num_items > LARGEST):
-            folder = ranks.run_on_first(lambda: _open_folder(output, json.dumps(settings), stack))
-            if output is not None:
-                arguments.resumes = True
-        yield Shards(ranks, folder)
+    if arguments.output is None or is_special(arguments.output) or num_items <= LARGEST:
+        return Shards(ranks, None)
+    path = partial_path(arguments.output)
+    head = json.dumps({"signature": score_signature(encoder, WeightSource("uniform"))} | settings)
+    parts: dict[int, dict[str, Tensor]] = {}
+    ranks.run_on_first(lambda: parts.update(_open_file(path, head)))
+    arguments.resumes = True
+    return Shards(ranks, path, parts)
 
 
-def _open_folder(output: Path | None, settings: str, stack: ExitStack) -> Path:
-    if output is None:
-        return Path(stack.enter_context(TemporaryDirectory(prefix="bertscore-tm-")))
-    output.mkdir(exist_ok=True)
-    path = output / "settings.json"
-    if not any(output.iterdir()):
-        with write_atomically(path) as file:
-            file.write(settings)
-    elif not path.exists() or path.read_text(encoding="utf-8") != settings:
+def _open_file(path: Path, head: str) -> dict[int, dict[str, Tensor]]:
+    """Return the parts in a file, whose first line are the settings of the run; make one if there is none."""
+    content = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    first, *lines = content.split("\n")
+    if not lines and head.startswith(first):
+        path.write_text("", encoding="utf-8")
+        _append(path, f"{head}\n")
+        return {}
+    if first != head:
         raise CommandError(
-            f"{output} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
+            f"{path} belongs to a run with other files or settings: delete it to start anew, or repeat that command"
         )
-    return output
+    # The last line is empty, or was cut off.
+    os.truncate(path, len(content) - len(lines[-1]))
+    return dict(map(_decode_part, lines[:-1]))
+
+
+def _append(path: Path, lines: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise CommandError(f"{path}: {error.strerror or error}; the same command resumes", FAILED) from error
+
+
+def _encode_part(start: int, part: dict[str, Tensor]) -> str:
+    """Return a line with the values of a part, which are integers or float32, exactly."""
+    return json.dumps({"start": start} | {name: tensor.tolist() for name, tensor in part.items()}) + "\n"
+
+
+def _decode_part(line: str) -> tuple[int, dict[str, Tensor]]:
+    import torch
+
+    part = json.loads(line)
+    return part.pop("start"), {name: torch.tensor(values, device="cpu") for name, values in part.items()}
 
 
 def remove_shards(arguments: argparse.Namespace) -> None:
     """Remove the parts of a run whose output is written."""
     if "resumes" in arguments:
-        shutil.rmtree(partial_path(arguments.output), ignore_errors=True)
+        partial_path(arguments.output).unlink(missing_ok=True)
 
 
 def partial_path(output: str) -> Path:
-    """Return the folder with the parts of an unfinished output, next to the file or to the target of a link."""
+    """Return the file with the parts of an unfinished output, next to the file or to the target of a link."""
     target = Path(output).resolve() if Path(output).is_symlink() else Path(output)
     return target.with_name(f"{target.name}.partial")
 

@@ -7,10 +7,8 @@ import signal
 from contextlib import chdir
 
 import pytest
-import torch
 
 from bertscore_tm.cli import main, scored_corpus, shards
-from bertscore_tm.cli.distributed import RankGroup
 from bertscore_tm.encoder import FrozenEncoder
 from tests.support.models import save_tiny_model
 from tests.support.ranks import run_separate_ranks
@@ -27,7 +25,7 @@ NUMBER = r"\d\.\d{4,6}"
 # Items of a part, and where it is set.
 SIZE = 4
 SIZES = ((shards, "SMALLEST"), (shards, "LARGEST"), (scored_corpus, "TEXTS_PER_BLOCK"))
-# Arguments of a command, its output, and of its parts the name, the number of items, and how many are kept.
+# Arguments of a command, its output, the name and the number of its items, and how many parts are written.
 KILLED = {
     "score": (["score", *FILES, *LAYER, "--idf", "--max-length", "8", "-s"], "out.tsv", "pair", COUNT, 2),
     "rank": (["rank", "samples.jsonl", *LAYER], "out.jsonl", "line", 7, 1),
@@ -36,18 +34,16 @@ KILLED = {
 
 
 def die_after(rank, report, folder, count, arguments):
-    """Run the command, and end as by a power failure after it has kept so many parts."""
+    """Run the command, and end as by a power failure while it appends the part after so many."""
     for module, constant in SIZES:
         setattr(module, constant, SIZE)
-    append, starts = shards._append, []
+    append, written = shards._append, []
 
-    def append_and_die(path, part, tensors):
-        append(path, part, tensors)
-        starts.append(part.start)
-        if len(starts) == count:
-            # The next line is cut off.
-            with path.open("a") as file:
-                file.write('{"start": 0, "tensors": {"scores": [[')
+    def append_and_die(path, lines):
+        is_last = len(written) == count + 1  # The settings and so many parts are there.
+        append(path, lines[:20] if is_last else lines)
+        written.append(lines)
+        if is_last:
             os.kill(os.getpid(), signal.SIGKILL)
 
     shards._append = append_and_die
@@ -74,13 +70,13 @@ def watch(monkeypatch):
     """Return the first items of the parts, and the texts, that are computed from now on."""
     append, encode, starts, texts = shards._append, FrozenEncoder.encode, [], []
 
-    def append_and_note(path, part, tensors):
-        starts.append(part.start)
-        append(path, part, tensors)
+    def append_and_note(path, lines):
+        starts.append(json.loads(lines)["start"])
+        append(path, lines)
 
-    def encode_and_note(self, given, *arguments, **options):
-        texts.extend(given)
-        return encode(self, given, *arguments, **options)
+    def encode_and_note(self, batch, *arguments, **options):
+        texts.extend(batch)
+        return encode(self, batch, *arguments, **options)
 
     monkeypatch.setattr(shards, "_append", append_and_note)
     monkeypatch.setattr(FrozenEncoder, "encode", encode_and_note)
@@ -90,31 +86,34 @@ def watch(monkeypatch):
 @pytest.mark.distributed
 @pytest.mark.parametrize("case", KILLED)
 def test_a_killed_run_resumes(command, tmp_path, monkeypatch, case):
-    arguments, output, name, count, num_kept = KILLED[case]
+    arguments, output, name, count, num_written = KILLED[case]
     options = [*arguments, "-o", output]
     printed = command(*options)
     expected = (tmp_path / output).read_bytes()
     (tmp_path / output).unlink()
     words = [*options, "-m", "model", "--device", "cpu"]
-    (ended,) = run_separate_ranks(die_after, 1, str(tmp_path), num_kept, words)
+    (ended,) = run_separate_ranks(die_after, 1, str(tmp_path), num_written, words)
     assert ended.exit_code == -signal.SIGKILL
     assert not (tmp_path / output).exists()
-    folder = shards.partial_path(output)
+    unfinished = shards.partial_path(output)
+    _, *lines = unfinished.read_text().split("\n")
+    assert [json.loads(line)["start"] for line in lines[:-1]] == [SIZE * i for i in range(num_written)]
+    assert lines[-1].startswith('{"start": ')
     other = {"rank": ["--component", "recall"], "baseline": ["--seed", "1"]}.get(case, ["--dtype", "float64"])
     refused = command(*options, *other, exit_code=2).err
     assert f"{output}.partial belongs to a run with other files or settings: delete it to start anew" in refused
 
     computed, encoded = watch(monkeypatch)
     resumed = command(*options)
-    assert f"resuming: {SIZE * num_kept} of {count} {name}s are in {output}.partial\n" in resumed.err
-    assert computed == [*range(SIZE * num_kept, count, SIZE)]
+    assert f"resuming: {SIZE * num_written} of {count} {name}s are in {output}.partial\n" in resumed.err
+    assert computed == list(range(SIZE * num_written, count, SIZE))
     if case == "score":
-        assert not set(encoded) & {*CANDIDATES[: SIZE * num_kept], *REFERENCES[: SIZE * num_kept]}
+        assert not set(encoded) & {*CANDIDATES[: SIZE * num_written], *REFERENCES[: SIZE * num_written]}
     assert (tmp_path / output).read_bytes() == expected
     assert resumed.out == printed.out
     lines = [line for line in resumed.err.splitlines() if "resuming" not in line]
     assert lines == printed.err.splitlines()
-    assert not folder.exists()
+    assert not unfinished.exists()
 
 
 def test_parts_give_the_scores_of_the_whole(command, tmp_path, monkeypatch):
@@ -133,20 +132,24 @@ def test_parts_give_the_scores_of_the_whole(command, tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_with_other_texts_does_not_resume(command, tmp_path, monkeypatch):
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     arguments = ["score", *FILES, *LAYER, "-o", "out.txt"]
     with monkeypatch.context() as patched:
-        patched.setattr(shards, "_append", stop)
+        patched.setattr(scored_corpus, "score_shards", stop)
         assert command(*arguments, exit_code=130).err == "bertscore-tm: interrupted; the same command resumes\n"
     write_lines(tmp_path / "refs.txt", [*REFERENCES[:-1], "another text"])
     assert "belongs to a run with other files" in command(*arguments, exit_code=2).err
-    # Nor does it touch a folder with files of others.
-    (tmp_path / "new.txt.partial").mkdir()
-    (tmp_path / "new.txt.partial" / "mine").write_text("")
+    assert "belongs to a run with other files" in command(*arguments, "--dtype", "float64", exit_code=2).err
+    # Settings that were cut off are written again.
+    unfinished = tmp_path / "out.txt.partial"
+    unfinished.write_text(unfinished.read_text()[:9])
+    assert command(*arguments).err == ""
+    # Nor does it touch a file of others.
+    (tmp_path / "new.txt.partial").write_text("mine")
     assert "belongs to a run with other files" in command(*arguments[:-1], "new.txt", exit_code=2).err
-    assert [path.name for path in (tmp_path / "new.txt.partial").iterdir()] == ["mine"]
+    assert (tmp_path / "new.txt.partial").read_text() == "mine"
 
 
 @pytest.mark.distributed
@@ -165,17 +168,5 @@ def test_two_ranks_write_what_one_does(command, tmp_path, monkeypatch, case):
     one, two = ((tmp_path / f"{number}-{output}").read_text() for number in ("one", "two"))
     assert re.sub(NUMBER, "", two) == re.sub(NUMBER, "", one)
     # Texts that are encoded together may change the last of the six digits.
-    found, expected = ([float(x) for x in re.findall(NUMBER, text)] for text in (two, one))
-    assert found == pytest.approx(expected, abs=2e-6)
-
-
-def test_the_first_part_is_short(tmp_path):
-    computed = []
-
-    def work(part, progress):
-        computed.append(part)
-        return {"numbers": torch.arange(part.start, part.stop)}
-
-    found = shards.Shards(RankGroup(0, 1), tmp_path).compute("pair", 25_000, work)
-    assert computed[:3] == [range(100), range(100, 1000), range(1000, 2000)]
-    assert torch.cat([part["numbers"] for part in found]).tolist() == list(range(25_000))
+    numbers, expected = ([float(x) for x in re.findall(NUMBER, text)] for text in (two, one))
+    assert numbers == pytest.approx(expected, abs=2e-6)
