@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.memory import FEWEST_NUMBERS, halve_until_it_fits, numbers_per_step
+from bertscore_tm.core.memory import numbers_per_step
 from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, token_batches
 
@@ -47,20 +47,10 @@ def score_all_pairs(
 
     Returns:
         Shape (3, candidates, references), float32. Pairs in which a text has no content or no weight score 0.
-
-    Raises:
-        OutOfMemoryError: memory runs out in the smallest blocks too.
     """
     device = vectors.vectors.device
     others = candidates if references is None else references
-    (precision, recall), _ = halve_until_it_fits(
-        lambda limit: _mean_best(vectors, weights, candidates, references, limit),
-        numbers_per_step(device),
-        FEWEST_NUMBERS,
-        device,
-        f"{len(candidates)} x {len(others)} pairs of texts to match, next to the vectors of their tokens: pass fewer "
-        f"texts at a time",
-    )
+    precision, recall = _mean_best(vectors, weights, candidates, references, numbers_per_step(device))
     scored = (vectors.has_content[candidates][:, None] & vectors.has_content[others]).to(device)
     # Rounding can push the mean of similarities of 1 beyond 1.
     precision, recall = (torch.where(scored, score, 0.0).clamp(-1, 1) for score in (precision, recall))
@@ -75,15 +65,15 @@ def _mean_best(
     if references is None:
         precision = weights.new_zeros(len(candidates), len(candidates))
         recall = precision.T
-        pairs = [(one, other) for i, one in enumerate(candidate_blocks) for other in candidate_blocks[i:]]
+        pairs = [(block, other) for i, block in enumerate(candidate_blocks) for other in candidate_blocks[i:]]
     else:
         precision, recall = weights.new_zeros(2, len(candidates), len(references))
         reference_blocks = _make_blocks(vectors, weights, references, limit)
-        pairs = [(one, other) for one in candidate_blocks for other in reference_blocks]
-    for one, other in pairs:
-        best, best_back = _match_blocks(vectors.vectors[0], one, other, limit)
-        where = one.places[:, None], other.places
-        precision[where] = torch.einsum("itj,it->ij", best.to(weights.dtype), one.shares)
+        pairs = [(block, other) for block in candidate_blocks for other in reference_blocks]
+    for block, other in pairs:
+        best, best_back = _match_blocks(vectors.vectors[0], block, other, limit)
+        where = block.places[:, None], other.places  # (candidates, references)
+        precision[where] = torch.einsum("itj,it->ij", best.to(weights.dtype), block.shares)
         recall[where] = torch.einsum("ijt,jt->ij", best_back.to(weights.dtype), other.shares)
     return precision, recall
 
@@ -97,28 +87,28 @@ def _make_blocks(vectors: TokenVectors, weights: Tensor, texts: Tensor, limit: i
     for batch in token_batches(lengths[with_tokens].tolist(), math.isqrt(limit)):
         places = with_tokens[torch.tensor(batch, dtype=torch.long, device="cpu")]
         tokens, real = vectors.locate(texts[places])
-        tokens = torch.where(real, tokens, tokens[:, :1])
-        shares = torch.where(real.to(device), weights[vectors.ids[tokens].to(device)], 0.0)
+        tokens = torch.where(real, tokens, tokens[:, :1])  # (texts, longest)
+        shares = torch.where(real.to(device), weights[vectors.ids[tokens].to(device)], 0.0)  # (texts, longest)
         total = shares.sum(1, keepdim=True)
         blocks.append(_Block(places.to(device), tokens.to(device), shares / torch.where(total > 0, total, 1)))
     return blocks
 
 
-def _match_blocks(vectors: Tensor, one: _Block, other: _Block, limit: int) -> tuple[Tensor, Tensor]:
+def _match_blocks(vectors: Tensor, block: _Block, other: _Block, limit: int) -> tuple[Tensor, Tensor]:
     """Return the best similarity of each token of one block in each text of the other, and the other way round.
 
-    Their shapes are (texts of one, tokens, texts of other) and (texts of one, texts of other, tokens).
+    Their shapes are (texts of the block, tokens, other texts) and (texts of the block, other texts, tokens).
     """
-    here, there = vectors[one.tokens], vectors[other.tokens]
-    (texts, length, width), (other_texts, other_length, _) = here.shape, there.shape
-    best = here.new_empty(texts, length, other_texts)
-    best_back = here.new_full((texts, other_texts, other_length), -torch.inf)
+    states, other_states = vectors[block.tokens], vectors[other.tokens]  # (texts, longest, width)
+    (texts, length, width), (other_texts, other_length, _) = states.shape, other_states.shape
+    best = states.new_empty(texts, length, other_texts)
+    best_back = states.new_full((texts, other_texts, other_length), -torch.inf)
     # More than one step for two long texts only.
     rows = max(limit // (texts * other_texts * other_length), 1)
     for start in range(0, length, rows):
-        part = here[:, start : start + rows]
-        block = cosine_similarities(part.reshape(-1, width), there.view(-1, width))
-        block = block.view(texts, -1, other_texts, other_length)
-        best[:, start : start + rows] = block.amax(-1)
-        torch.maximum(best_back, block.amax(1), out=best_back)
+        part = states[:, start : start + rows].reshape(-1, width)  # (texts * rows, width)
+        similarities = cosine_similarities(part, other_states.view(-1, width))
+        similarities = similarities.view(texts, -1, other_texts, other_length)
+        best[:, start : start + rows] = similarities.amax(-1)
+        torch.maximum(best_back, similarities.amax(1), out=best_back)
     return best, best_back

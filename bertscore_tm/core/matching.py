@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertscore_tm.core.memory import FEWEST_NUMBERS, halve_until_it_fits, numbers_per_step
+from bertscore_tm.core.memory import numbers_per_step
 from bertscore_tm.core.token_vectors import TokenVectors, cosine_similarities, segment_ids, token_batches
-from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "TOKENWISE_MATCHINGS",
@@ -162,8 +161,7 @@ class MatchedPairs:
 def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -> MatchedPairs:
     """Match pairs of texts greedily.
 
-    Pairs in which either text has no content token get similarity 0 everywhere, hence score 0. When memory runs out,
-    matching continues in smaller steps, with a warning.
+    Pairs in which either text has no content token get similarity 0 everywhere, hence score 0.
 
     Args:
         vectors: token vectors of all texts.
@@ -172,9 +170,6 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
 
     Returns:
         Ids and best similarities of all tokens, on the vectors' device.
-
-    Raises:
-        OutOfMemoryError: memory runs out in the smallest steps too.
 
     Example:
         >>> vectors = TokenVectors(
@@ -189,55 +184,7 @@ def match_pairs(vectors: TokenVectors, candidates: Tensor, references: Tensor) -
         (tensor([[0.0000, 0.8000]]), tensor([[0.8000]]))
     """
     device = vectors.vectors.device
-    largest = numbers_per_step(device)
-    matched, limit = halve_until_it_fits(
-        lambda limit: _match_in_steps(vectors, candidates, references, limit),
-        largest,
-        FEWEST_NUMBERS,
-        device,
-        f"{len(candidates)} pairs of texts to match, next to the vectors of their tokens: pass fewer pairs at a time",
-    )
-    if limit < largest:
-        warn_user(
-            f"out of memory on {device} with {len(candidates)} pairs of texts matched in steps of {largest} numbers; "
-            f"continued in steps of {limit} (scores are unaffected); pass fewer pairs at a time to need less memory"
-        )
-    return matched
-
-
-@dataclass(frozen=True)
-class _Side:
-    """The candidates or the references of pairs, with all tokens packed in the order of the pairs.
-
-    ``texts``, ``lengths`` and ``starts`` (of the first token) have shape (pairs,), ``ids`` shape (tokens,), all on the
-    CPU; ``best``, the best similarities, shape (tokens, layers).
-    """
-
-    texts: Tensor
-    lengths: Tensor
-    starts: Tensor
-    ids: Tensor
-    best: Tensor
-
-    @classmethod
-    def of(cls, vectors: TokenVectors, texts: Tensor) -> _Side:
-        lengths = vectors.lengths[texts]
-        starts = lengths.cumsum(0) - lengths
-        owner = segment_ids(lengths)
-        within = torch.arange(len(owner), device="cpu") - starts[owner]
-        ids = vectors.ids[vectors.offsets[texts][owner] + within]
-        return cls(texts, lengths, starts, ids, vectors.vectors.new_zeros(len(owner), len(vectors.vectors)))
-
-    def store(self, pairs: Tensor, mask: Tensor, matched: Tensor) -> None:
-        """Store similarities of a batch, shape (layers, pairs, longest); the mask of real tokens is on the CPU."""
-        where = (self.starts[pairs][:, None] + torch.arange(mask.shape[1], device="cpu"))[mask]
-        real = mask.flatten().nonzero().squeeze(1)
-        device = self.best.device
-        self.best.index_copy_(0, where.to(device), matched.flatten(1).index_select(1, real.to(device)).T)
-
-
-def _match_in_steps(vectors: TokenVectors, candidates: Tensor, references: Tensor, limit: int) -> MatchedPairs:
-    device = vectors.vectors.device
+    limit = numbers_per_step(device)
     num_layers, _, width = vectors.vectors.shape
     candidate, reference = _Side.of(vectors, candidates), _Side.of(vectors, references)
     scored = (vectors.has_content[candidates] & vectors.has_content[references]).nonzero().squeeze(1)
@@ -247,14 +194,17 @@ def _match_in_steps(vectors: TokenVectors, candidates: Tensor, references: Tenso
     memory = vectors.vectors.new_empty(2, min(limit, sum(costs)) // 2)
     for batch in token_batches(costs, limit):
         pairs = scored[torch.tensor(batch, device="cpu")]
-        masks, padded = [], []
-        for side, buffer in zip((candidate, reference), memory, strict=True):
-            index, mask = vectors.locate(side.texts[pairs])
-            masks.append(mask)
-            padded.append((vectors.gather(index, None, buffer), mask.to(device)))
-        matched = _best_of_both(*padded[0], *padded[1], limit)
-        for side, mask, best in zip((candidate, reference), masks, matched, strict=True):
-            side.store(pairs, mask, best)
+        places, mask = vectors.locate(candidates[pairs])  # (pairs, candidate tokens)
+        other_places, other_mask = vectors.locate(references[pairs])  # (pairs, reference tokens)
+        best, best_back = _best_of_both(
+            vectors.gather(places, None, memory[0]),  # (layers, pairs, candidate tokens, width)
+            mask.to(device),
+            vectors.gather(other_places, None, memory[1]),  # (layers, pairs, reference tokens, width)
+            other_mask.to(device),
+            limit,
+        )
+        candidate.store(pairs, mask, best)
+        reference.store(pairs, other_mask, best_back)
     return MatchedPairs(
         candidate_ids=candidate.ids.to(device),
         candidate_best=candidate.best,
@@ -263,6 +213,36 @@ def _match_in_steps(vectors: TokenVectors, candidates: Tensor, references: Tenso
         reference_best=reference.best,
         reference_lengths=reference.lengths.to(device),
     )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The candidates or the references of pairs, with all tokens packed in the order of the pairs.
+
+    ``lengths`` and ``starts`` (of the first token) have shape (pairs,), ``ids`` shape (tokens,), all on the CPU;
+    ``best``, the best similarities, shape (tokens, layers).
+    """
+
+    lengths: Tensor
+    starts: Tensor
+    ids: Tensor
+    best: Tensor
+
+    @classmethod
+    def of(cls, vectors: TokenVectors, texts: Tensor) -> _Side:
+        lengths = vectors.lengths[texts]
+        starts = lengths.cumsum(0) - lengths
+        owner = segment_ids(lengths)  # (tokens,)
+        places = torch.arange(len(owner), device="cpu") + (vectors.offsets[texts] - starts)[owner]  # (tokens,)
+        best = vectors.vectors.new_zeros(len(owner), len(vectors.vectors))
+        return cls(lengths, starts, vectors.ids[places], best)
+
+    def store(self, pairs: Tensor, mask: Tensor, matched: Tensor) -> None:
+        """Store similarities of a batch, shape (layers, pairs, longest); the mask of real tokens is on the CPU."""
+        places = (self.starts[pairs][:, None] + torch.arange(mask.shape[1], device="cpu"))[mask]  # (real tokens,)
+        real = mask.flatten().nonzero().squeeze(1)  # (real tokens,)
+        device = self.best.device
+        self.best.index_copy_(0, places.to(device), matched.flatten(1).index_select(1, real.to(device)).T)
 
 
 def _best_of_both(
@@ -276,7 +256,7 @@ def _best_of_both(
     of_references = candidate.new_full((num_layers, batch, reference.shape[2]), -torch.inf)
     for start in range(0, length, rows):
         stop = start + rows
-        block = cosine_similarities(candidate[:, :, start:stop], reference)
+        block = cosine_similarities(candidate[:, :, start:stop], reference)  # (layers, pairs, rows, reference tokens)
         # Of real tokens of the other side; what padding matches is not stored.
         block.masked_fill_(~(candidate_mask[:, start:stop, None] & reference_mask[:, None]), -torch.inf)
         of_candidates[:, :, start:stop] = block.amax(-1)

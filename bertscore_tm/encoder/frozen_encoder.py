@@ -324,7 +324,7 @@ class FrozenEncoder:
                 )
                 fitting = budget // longest if is_padded else bisect_right(ends, ends[done] + budget) - 1 - done
                 count = max(1, min(fitting, self.batch_size or fitting, len(windows.lengths) - done))
-                _, fitting = halve_until_it_fits(encode_next, count, 1, device, advice)
+                _, fitting = halve_until_it_fits(encode_next, count, device, advice)
                 done += fitting
                 if fitting < count:
                     warn_user(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bertscore_tm.core import memory
-from bertscore_tm.core.memory import halve_until_it_fits
+from bertscore_tm.core.memory import halve_until_it_fits, is_out_of_memory
 
 # Many blocks too small for their own mapping, each followed by a small one that stays.
 HOLES = """
@@ -38,14 +38,27 @@ def test_other_systems_do_nothing(monkeypatch):
     memory._trim.cache_clear()
 
 
-@pytest.mark.parametrize(("smallest", "tried"), [(1, [9, 4, 2, 1]), (4, [9, 4]), (5, [9]), (9, [9])])
-def test_sizes_are_halved_down_to_the_smallest(smallest, tried):
+def test_sizes_are_halved_down_to_one():
     sizes = []
 
     def step(size):
         sizes.append(size)
-        raise MemoryError
+        raise torch.OutOfMemoryError
 
     with pytest.raises(torch.OutOfMemoryError, match="out of memory on cpu with 9 texts"):
-        halve_until_it_fits(step, 9, smallest, torch.device("cpu"), "9 texts")
-    assert sizes == tried
+        halve_until_it_fits(step, 9, torch.device("cpu"), "9 texts")
+    assert sizes == [9, 4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 5 GB)"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("a bug"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_only_the_errors_of_accelerators_mean_that_memory_ran_out(error, expected):
+    assert is_out_of_memory(error) == expected
