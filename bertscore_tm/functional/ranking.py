@@ -206,51 +206,42 @@ def order_candidates(scores: Tensor) -> Tensor:
 
 
 def _check_items(candidates: Any, references: Any, weights: Any) -> list[Item]:
+    """Check the arguments of :func:`rank_candidates`, and leave out blank references with their weights."""
     candidate_lists = _check_lists(candidates, "candidates")
-    reference_lists: Sequence[list[str] | None] = [None] * len(candidate_lists)
+    count = len(candidate_lists)
+    reference_lists: Sequence[list[str] | None] = [None] * count
     if references is not None:
-        reference_lists = _check_lists(references, "references", single_texts=True)
-        _check_length("references", reference_lists, len(candidate_lists))
-        for i, texts in enumerate(reference_lists):
-            if not texts:
-                raise ValueError(f"references[{i}] is empty: every item needs at least one reference")
-    weight_lists: Sequence[Any] = [None] * len(candidate_lists)
-    if weights is not None:
-        weight_lists = list(weights)
-        _check_length("weights", weight_lists, len(candidate_lists))
+        reference_lists = _check_lists(references, "references")
+    weight_lists = [None] * count if weights is None else list(weights)
+    for name, entries in (("references", reference_lists), ("weights", weight_lists)):
+        if len(entries) != count:
+            raise ValueError(f"{name} must have one entry per item, got {len(entries)} for {count} items")
     items = []
-    for i, (texts, other_texts) in enumerate(zip(candidate_lists, reference_lists, strict=True)):
+    for i, (texts, item_references) in enumerate(zip(candidate_lists, reference_lists, strict=True)):
+        if item_references is not None and not item_references:
+            raise ValueError(f"references[{i}] is empty: every item needs at least one reference")
         item_weights = None
         if weights is not None:
-            noun = "candidate" if other_texts is None else "reference"
-            item_weights = _check_weights(weight_lists[i], f"weights[{i}]", noun, len(other_texts or texts))
-        if other_texts is not None and len(other_texts) > 1:
-            indices = [j for j, text in enumerate(other_texts) if text.strip()] or [0]
-            other_texts = [other_texts[j] for j in indices]
+            noun = "candidate" if item_references is None else "reference"
+            item_weights = _check_weights(weight_lists[i], f"weights[{i}]", noun, len(item_references or texts))
+        if item_references is not None and len(item_references) > 1:
+            indices = [j for j, text in enumerate(item_references) if text.strip()] or [0]
+            item_references = [item_references[j] for j in indices]
             item_weights = None if item_weights is None else item_weights[indices]
-        items.append(Item(texts, other_texts, item_weights))
+        items.append(Item(texts, item_references, item_weights))
     return items
 
 
-def _check_lists(lists: Any, name: str, *, single_texts: bool = False) -> list[list[str]]:
-    """Return lists of texts; with ``single_texts`` an entry may be a text."""
-    entries = _check_sequence(lists, name)
-    if single_texts:
-        entries = [[entry] if isinstance(entry, str) else entry for entry in entries]
-    return [as_documents(texts, f"{name}[{i}]") for i, texts in enumerate(entries)]
-
-
-def _check_sequence(entries: Any, name: str) -> list[Any]:
+def _check_lists(entries: Any, name: str) -> list[list[str]]:
+    """Return a list of texts per item; an entry of the references may be a single text."""
     if isinstance(entries, FrozenEncoder):
         raise TypeError(f"{name} is an encoder: pass it as encoder=")
     if isinstance(entries, str):
         raise TypeError(f"{name} is a single string: pass a list with one entry per item")
-    return as_list(entries, name, dimensions=2)
-
-
-def _check_length(name: str, entries: Sequence[Any], count: int) -> None:
-    if len(entries) != count:
-        raise ValueError(f"{name} must have one entry per item, got {len(entries)} for {count} items")
+    return [
+        [entry] if isinstance(entry, str) and name == "references" else as_documents(entry, f"{name}[{i}]")
+        for i, entry in enumerate(as_list(entries, name, dimensions=2))
+    ]
 
 
 def _check_weights(weights: Any, name: str, noun: str, count: int) -> Tensor:

@@ -170,12 +170,12 @@ class BERTScore(Metric):
         """
         self._require_unsynced()
         texts = as_text_pairs(preds, target, keep_blank=self._keep_blank)
-        if not len(texts):
+        if not texts.candidates:
             return
         # Once per corpus.
         self._has_leftovers = self._has_leftovers or warn_of_leftovers(texts.candidates, self.encoder.tokenizer)
         check_indices(self.metric_state, indices is not None)
-        numbers = None if indices is None else as_indices(indices, len(texts))
+        numbers = None if indices is None else as_indices(indices, len(texts.candidates))
         matched = match_batch(texts, self.encoder, self.device, self.layer, self.cache_bytes)
         if self._weights is None:
             added = pack_tokens(matched, self.encoder.tokenizer.vocab_size)

@@ -95,7 +95,7 @@ def as_text_pairs(
         texts = [entry] if isinstance(entry, str) else as_documents(entry, f"{names[1]}[{i}]")
         if not texts:
             raise ValueError(f"{names[1]}[{i}] is empty: every candidate needs at least one reference")
-        reference_lists.append(texts if keep_blank else omit_blank(texts))
+        reference_lists.append(texts if keep_blank or len(texts) == 1 else omit_blank(texts))
     return TextPairs(candidates, reference_lists)
 
 
