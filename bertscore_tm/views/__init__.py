@@ -4,7 +4,6 @@ Nothing is shown and no display is needed: pictures are ``matplotlib.figure.Figu
 """
 
 from bertscore_tm.views.alignment import Alignment, as_alignment
-from bertscore_tm.views.figures import require_matplotlib
-from bertscore_tm.views.heatmap import draw_alignment
+from bertscore_tm.views.heatmap import draw_alignment, require_matplotlib
 
 __all__ = ["Alignment", "as_alignment", "draw_alignment", "require_matplotlib"]

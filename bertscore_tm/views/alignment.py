@@ -51,7 +51,8 @@ class Alignment(AlignmentData):
         A square marks each candidate token's best match, which counts for the precision, a circle each reference
         token's, which counts for the recall. A dagger replaces the mark of a token whose best match is a special token.
         With token weights other than 1, bars show the weights. The title has the scores; the similarities in the matrix
-        are never rescaled. matplotlib joins Arabic and Indic letters from version 3.11.
+        are never rescaled. Characters that matplotlib's default font lacks are drawn by an installed font that has
+        them, such as Noto Sans; matplotlib joins Arabic and Indic letters from version 3.11.
 
         Args:
             ax: axes to draw on. Default: a new figure, at most 20 inches wide and high; of many tokens, only some are

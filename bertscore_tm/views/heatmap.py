@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from importlib.util import find_spec
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
 from bertscore_tm.scoring.alignment import SPECIAL, AlignedText, AlignmentData
-from bertscore_tm.views.figures import (
-    PLAIN,
-    Size,
-    create_axes,
-    find_figure,
-    fit_figure,
-    measure_axes,
-    require_matplotlib,
-    write_title,
-)
+from bertscore_tm.views.fonts import choose_fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["draw_alignment"]
+__all__ = ["draw_alignment", "require_matplotlib"]
+
+# Texts may contain dollar signs, backslashes and underscores that are not formulas.
+_PLAIN: dict[str, Any] = {"parse_math": False, "usetex": False}
 
 # Black numbers and both marks are visible on the darkest shade.
 _SHADES = ("#FFFFFF", "#D3E5F3", "#93C4E3", "#559DCF")
@@ -40,7 +37,7 @@ _LONGEST_LABEL = 24
 _SQUARE, _CIRCLE = 0.46, 0.37
 # Inches.
 _CELL, _SMALLEST_CELL, _CELL_WITH_NUMBER, _PANEL, _LARGEST_PANEL = 0.48, 0.17, 0.33, 6.0, 20.0
-_GAP, _BAR, _COLOUR_BAR, _LONGEST_COLOUR_BAR = 0.08, 0.45, 0.13, 4.0
+_GAP, _BAR, _COLOUR_BAR, _LONGEST_COLOUR_BAR, _DRAFT = 0.08, 0.45, 0.13, 4.0, 4.0
 # Points.
 _LARGEST_FONT, _SMALLEST_FONT, _LARGEST_NUMBER, _SMALL_PRINT = 10.0, 5.0, 9.0, 8.0
 
@@ -61,34 +58,73 @@ def draw_alignment(alignment: AlignmentData, ax: Axes | None = None) -> Figure:
         ImportError: matplotlib is not installed.
     """
     require_matplotlib("Alignment.plot")
-    if ax is not None:
-        _draw_matrix(ax, alignment, measure_axes(ax))
-        return find_figure(ax)
-    size = _matrix_size(alignment)
-    new = create_axes(size)
-    _draw_matrix(new, alignment, size)
-    return fit_figure(new, size)
+    from matplotlib.figure import Figure
 
-
-def _matrix_size(alignment: AlignmentData) -> Size:
     rows, columns = alignment.similarity.shape
+    if ax is not None:
+        figure: Any = ax.figure
+        while figure.figure is not figure:  # a subfigure
+            figure = figure.figure
+        if figure.get_layout_engine() is not None:
+            # A layout engine sets the axes' size when the figure is drawn.
+            figure.draw_without_rendering()
+        box = ax.get_window_extent()
+        _draw_matrix(ax, alignment, min(box.width / columns, box.height / rows) / figure.dpi)
+        return cast("Figure", figure)
     longer = max(rows, columns)
     cell = min(max(_PANEL / longer, _SMALLEST_CELL), _CELL, _LARGEST_PANEL / longer)
-    return cell * columns, cell * rows
+    figure = Figure(figsize=(cell * columns + _DRAFT, cell * rows + _DRAFT), layout="constrained")
+    # Notebooks call it where neither pyplot nor %matplotlib inline is used. Loggers accept no subclass of Figure.
+    figure._repr_png_ = partial(_write_png, figure)
+    new = figure.subplots()
+    new.set_anchor("NW")
+    _draw_matrix(new, alignment, cell)
+    # The layout gives what labels leave to the axes; the second time the insets have their size.
+    for _ in range(2):
+        figure.draw_without_rendering()
+        (width, height), panel = figure.get_size_inches(), new.get_position(original=True)
+        # The layout ignores how wide the title is.
+        title = new.get_tightbbox().x1 / figure.dpi + _GAP
+        width = max(width * (1 - panel.width) + cell * columns, title)
+        figure.set_size_inches(width, height * (1 - panel.height) + cell * rows)
+    return cast("Figure", figure)
 
 
-def _draw_matrix(ax: Axes, alignment: AlignmentData, size: Size) -> None:
+def require_matplotlib(name: str) -> None:
+    """Raise an ImportError with the remedy if matplotlib is not installed.
+
+    Args:
+        name: the function that needs it.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ImportError(f'{name} needs matplotlib: pip install "bertscore-tm[plot]"')
+
+
+def _write_png(figure: Figure) -> bytes:
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def _draw_matrix(ax: Axes, alignment: AlignmentData, cell: float) -> None:
+    """Draw on axes whose cells have this size in inches."""
     from matplotlib.colors import LinearSegmentedColormap
 
     rows, columns = alignment.similarity.shape
-    cell = min(size[0] / columns, size[1] / rows)
-    panel = (cell * columns, cell * rows)
-    shades = LinearSegmentedColormap.from_list("similarity", _SHADES)
+    width, height = cell * columns, cell * rows
     low, high = alignment.similarity.min().item(), alignment.similarity.max().item()
     if low == high:
         low, high = min(low, 0.0), max(high, 1.0)
     image = ax.imshow(
-        alignment.similarity.numpy(), cmap=shades, vmin=low, vmax=high, aspect="equal", interpolation="nearest"
+        alignment.similarity.numpy(),
+        cmap=LinearSegmentedColormap.from_list("similarity", _SHADES),
+        vmin=low,
+        vmax=high,
+        aspect="equal",
+        interpolation="nearest",
     )
     ax.grid(False)
     ax.tick_params(length=0)
@@ -101,18 +137,18 @@ def _draw_matrix(ax: Axes, alignment: AlignmentData, size: Size) -> None:
     ax.set_ylabel("candidate", fontsize=_LARGEST_FONT)
     bar = _GAP + _BAR if alignment.is_weighted else 0.0
     if alignment.is_weighted:
-        _draw_weights(ax, alignment, panel)
-
-    length = min(max(panel[1], 1.0), _LONGEST_COLOUR_BAR)
-    colour_bar_axes = ax.inset_axes(
-        (1 + (bar + 0.2) / panel[0], (panel[1] - length) / panel[1], _COLOUR_BAR / panel[0], length / panel[1])
-    )
-    colour_bar: Any = ax.figure.colorbar(image, cax=colour_bar_axes)
+        _draw_weights(ax, alignment, (width, height))
+    length = min(max(height, 1.0), _LONGEST_COLOUR_BAR)
+    place = (1 + (bar + 0.2) / width, (height - length) / height, _COLOUR_BAR / width, length / height)
+    colour_bar: Any = ax.figure.colorbar(image, cax=ax.inset_axes(place))
     colour_bar.set_label("cosine similarity", fontsize=_SMALL_PRINT)
     colour_bar.ax.tick_params(labelsize=_SMALL_PRINT)
     colour_bar.ax.grid(False)
-    above = _write_legend(ax, alignment, panel, bar)
-    write_title(ax, alignment, bar * 72 + above)
+    above = bar * 72 + _write_legend(ax, alignment, 1 + (bar + 0.04) / height)
+    settings: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+    ax.annotate(alignment.settings, (0, 1), (0, above + 2), fontsize=_SMALL_PRINT, va="bottom", **settings, **_PLAIN)
+    scores = f"P {alignment.precision:.3f}   R {alignment.recall:.3f}   F1 {alignment.f1:.3f}"
+    ax.set_title(scores, loc="left", fontsize=_LARGEST_FONT + 1, pad=above + _SMALL_PRINT * 1.2 + 6)
 
 
 def _write_numbers(ax: Axes, similarities: Tensor, cell: float) -> None:
@@ -168,14 +204,15 @@ def _label_axis(axis: Axis, labels: list[str], cell: float, *, upright: bool) ->
     font = max(min(_LARGEST_FONT, cell * 72 * 0.7), _SMALLEST_FONT)
     step = math.ceil(font * 1.2 / (cell * 72))
     # Centred on their baselines: a full stop in the middle of the line would look like another character.
-    style: dict[str, Any] = {"fontsize": font, "va": "center_baseline", **PLAIN}
+    families, labels = choose_fonts(labels)
+    style: dict[str, Any] = {"fontsize": font, "fontfamily": families, "va": "center_baseline", **_PLAIN}
     if upright:
         rotation = 45 if cell * 72 > 1.7 * font else 90
         style |= {"rotation": rotation, "ha": "right", "rotation_mode": "anchor"}
     axis.set_ticks(range(0, len(labels), step), labels[::step], **style)
 
 
-def _draw_weights(ax: Axes, alignment: AlignmentData, panel: Size) -> None:
+def _draw_weights(ax: Axes, alignment: AlignmentData, panel: tuple[float, float]) -> None:
     width, height = panel
     column_bars = ax.inset_axes((0, 1 + _GAP / height, 1, _BAR / height))
     row_bars = ax.inset_axes((1 + _GAP / width, 0, _BAR / width, 1))
@@ -196,8 +233,8 @@ def _draw_weights(ax: Axes, alignment: AlignmentData, panel: Size) -> None:
         bars.set_facecolor("none")
 
 
-def _write_legend(ax: Axes, alignment: AlignmentData, panel: Size, above: float) -> float:
-    """Explain the marks, and return the height in points."""
+def _write_legend(ax: Axes, alignment: AlignmentData, bottom: float) -> float:
+    """Explain the marks above a fraction of the axes' height, and return the explanation's height in points."""
     from matplotlib.lines import Line2D
 
     mark: dict[str, Any] = {"linestyle": "none", "markersize": 7}
@@ -211,7 +248,7 @@ def _write_legend(ax: Axes, alignment: AlignmentData, panel: Size, above: float)
     ax.legend(
         handles=marks,
         loc="lower left",
-        bbox_to_anchor=(0, 1 + (above + 0.04) / panel[1]),
+        bbox_to_anchor=(0, bottom),
         borderaxespad=0,
         borderpad=0.2,
         handletextpad=0.3,

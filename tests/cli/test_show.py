@@ -130,7 +130,7 @@ def test_rows_and_the_worst_of_a_file(command, tmp_path, minilm, monkeypatch):
 
 
 def test_without_matplotlib(command, monkeypatch, tmp_path):
-    monkeypatch.setattr("bertscore_tm.views.figures.find_spec", lambda name: None)
+    monkeypatch.setattr("bertscore_tm.views.heatmap.find_spec", lambda name: None)
     printed = command(CANDIDATE, REFERENCE, "-o", str(tmp_path / "picture.png"), exit_code=1)
     assert printed.err.endswith('pip install "bertscore-tm[plot]"\n')
     assert command(CANDIDATE, REFERENCE, "-o", str(tmp_path / "page.html")).err == ""

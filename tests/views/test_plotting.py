@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from IPython.core.formatters import DisplayFormatter
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 
 from bertscore_tm import FrozenEncoder, align, bert_score
+from bertscore_tm.views import fonts
 from tests.support.models import tiny_model
 from tests.support.pictures import (
     CANDIDATE,
@@ -158,6 +160,32 @@ def test_formulae_are_text():
     # Here matplotlib would raise an error on the second.
     figure.canvas.draw()
     assert set(text.split()) <= set(words(figure.axes[0].yaxis))
+
+
+@pytest.fixture
+def rare():
+    """A character that a font of matplotlib has, but not its default font."""
+    characters = {name: {chr(code) for code in get_font(findfont(name)).get_charmap()} for name in FONTS}
+    return max(character for character in characters[FONTS[1]] - characters[FONTS[0]] if character.isprintable())
+
+
+FONTS = ("DejaVu Sans", "STIXGeneral")
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_labels_are_drawn_by_a_font_that_has_their_characters(monkeypatch, rare, is_installed):
+    installed = {FONTS[1]: findfont(FONTS[1])} if is_installed else {}
+    monkeypatch.setattr(fonts, "_installed_fonts", lambda: installed)
+    alignment = align(f"a {rare}", "b c", encoder_of_words(f"a {rare} b c"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure = alignment.plot()
+        figure.canvas.draw()
+    assert [word.rstrip("†") for word in words(figure.axes[0].yaxis)] == ["a", rare if is_installed else "□"]
+    # Not one for each drawing and character.
+    assert ["no installed font has the characters" in str(warning.message) for warning in caught] == [True][
+        is_installed:
+    ]
 
 
 def test_axes_of_the_caller(encoder, pairs):
