@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -137,7 +138,7 @@ def tuned_layer(model: str) -> int:
         17
     """
     command = f"`bertscore-tm tune-layers judged.jsonl --model {model}`"
-    remedy = f"pass num_layers=... (-1 is the last layer, {command} finds a good one)"
+    remedy = f"pass {name_option('num_layers')} (-1 is the last layer, {command} finds a good one)"
     layer: int = _find_entry(model, "tuned layer", remedy)["num_layers"]
     return layer
 
@@ -181,7 +182,8 @@ def _listed_by_folder(folder: Path, model_type: str, num_layers: int) -> str | N
         return None
     warn_user(
         f"the folder {str(folder)!r} has the name, architecture and number of layers of {name}: using the tuned layer "
-        f"and the baseline of {name}. listed_as={name!r} confirms this, num_layers chooses another layer"
+        f"and the baseline of {name}. {name_option('listed_as', name)} confirms this, {name_option('num_layers')} "
+        f"chooses another layer"
     )
     return name
 
@@ -238,11 +240,13 @@ def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> Layer
                 f"{name} has no row of a tuned layer: write it with `bertscore-tm tune-layers --output FILE.json`"
             ) from error
     else:
-        remedy = "listed_as must be in catalog.models(), or a .json file of `bertscore-tm tune-layers`"
+        remedy = (
+            f"{name_option('listed_as')} must be in catalog.models(), or a .json file of `bertscore-tm tune-layers`"
+        )
         layer = _find_entry(name, "tuned layer", remedy)["num_layers"]
         row = LayerRow(listed_as(name) or name, layer)
     if depth is not None and listed_as(row.model) is not None and not _has_depth(row.model, depth):
-        raise ValueError(f"listed_as={name!r} does not fit: this model has {depth} layers")
+        raise ValueError(f"{name_option('listed_as', name)} does not fit: this model has {depth} layers")
     return row
 
 

@@ -25,8 +25,8 @@ from bertscore_tm.cli.errors import (
     as_command_error,
     expected_errors,
     print_message,
-    use_option_names,
 )
+from bertscore_tm.utilities.option_names import name_flags
 from bertscore_tm.utilities.version import __version__
 
 __all__ = ["COMMANDS", "main", "print_error"]
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     arguments: argparse.Namespace | None = None
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), name_flags():
         # Once per text: catch_warnings makes Python forget what was shown before.
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = _print_warning
@@ -157,4 +157,4 @@ def _suggest(word: str, known: Iterable[str]) -> str:
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     # All ranks see the same texts, so the first one prints for all.
     if os.environ.get("RANK", "0") == "0":
-        print_message(f"warning: {use_option_names(' '.join(str(message).split()))}")
+        print_message(f"warning: {' '.join(str(message).split())}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
-from bertscore_tm.encoder_options import SHELL_OPTIONS
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 FAILED = 1
@@ -33,26 +31,9 @@ def as_command_error(error: Exception) -> CommandError:
     """Return an expected error of the library as one of the command; invalid values are bad input."""
     if isinstance(error, CommandError):
         return error
-    return CommandError(use_option_names(str(error)), BAD_INPUT if isinstance(error, ValueError) else FAILED)
+    return CommandError(str(error), BAD_INPUT if isinstance(error, ValueError) else FAILED)
 
 
 def print_message(message: str) -> None:
     """Print a line on standard error, with the control characters of names and texts in it escaped."""
     print(f"bertscore-tm: {for_terminal(message)}", file=sys.stderr)
-
-
-_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in (*SHELL_OPTIONS, "language", "rescale")}
-# Match `num_layers=7` and `num_layers=...`, and without `=` only names that are not English words; never within a path
-# or a longer word.
-_ALONE = "|".join(name for name in _OPTIONS if "_" in name)
-_ARGUMENT = re.compile(rf"(?<![\w/\\.-])(?:({'|'.join(_OPTIONS)})=(?:True\b|\.\.\.)?|({_ALONE})(?![\w/\\.-]))")
-
-
-def use_option_names(message: str) -> str:
-    """Replace the library's argument names in a message by the command's options.
-
-    Example:
-        >>> use_option_names("num_layers=7 does not exist: a/num_layers has layers 0 to 6")
-        '--num-layers 7 does not exist: a/num_layers has layers 0 to 6'
-    """
-    return _ARGUMENT.sub(lambda match: f"{_OPTIONS[match[1]]} " if match[1] else _OPTIONS[match[2]], message)

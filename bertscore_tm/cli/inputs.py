@@ -182,6 +182,9 @@ def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
     if is_compressed:
         suffixes.pop()
     suffix = suffixes[-1].removeprefix(".") if suffixes else "txt"
+    if suffix.isdecimal():
+        # The number of a version or of a reference, as in refs.0.
+        suffix = "txt"
     if given is None and suffix not in FORMATS:
         raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
     return given or suffix, is_compressed

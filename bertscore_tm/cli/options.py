@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from bertscore_tm.cli.distributed import choose_device
-from bertscore_tm.cli.errors import CommandError, use_option_names
+from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import FORMATS, read_texts
 from bertscore_tm.encoder_options import SHELL_OPTIONS, Option
 
@@ -147,14 +147,11 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
 
     The model is loaded on first use; what is wrong with it or with an option is a :class:`CommandError`.
     """
-    from bertscore_tm.catalog import default_model
     from bertscore_tm.encoder import FrozenEncoder
 
     options = {name: getattr(arguments, name) for name in SHELL_OPTIONS}
     options |= {"all_layers": all_layers, "device": choose_device(arguments.device)}
     try:
-        if arguments.language is not None:
-            default_model(arguments.language)  # Checks that it is one, also where the model is given.
         if arguments.model is None or arguments.language is not None:
             encoder = FrozenEncoder.for_language(arguments.language or "en", arguments.model, **options)
         else:
@@ -162,7 +159,7 @@ def build_encoder(arguments: argparse.Namespace, *, all_layers: bool = False) ->
         # Loading the tokenizer checks --max-length and --long-text.
         _ = encoder.tokenizer
     except (ValueError, OSError) as error:
-        raise CommandError(use_option_names(str(error))) from error
+        raise CommandError(str(error)) from error
     return encoder
 
 

@@ -27,6 +27,7 @@ from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.probe import cut_probed, needs_probe
 from bertscore_tm.encoder.vector_cache import SharedObjects
+from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Backbone", "ForwardFunction", "has_native_bfloat16"]
@@ -268,8 +269,9 @@ def _is_own_code(model: nn.Module, options: Collection[str]) -> bool:
 def warn_of_slow_bfloat16() -> None:
     """Warn, once per process, that the processor computes bfloat16 more slowly than float32."""
     warn_user(
-        "this processor has no bfloat16 instructions, so that dtype='bfloat16' is slower than 'float32' on it: use "
-        "dtype='auto', which chooses bfloat16 only where the device computes it natively"
+        f"this processor has no bfloat16 instructions, so that {name_option('dtype', 'bfloat16')} is slower than "
+        f"float32 on it: use {name_option('dtype', 'auto')}, which chooses bfloat16 only where the device computes it "
+        f"natively"
     )
 
 

@@ -32,6 +32,7 @@ from bertscore_tm.encoder.vector_cache import VectorCache, shared_cache
 from bertscore_tm.encoder_options import EncoderOptions, PrecisionName, document_options, with_defaults
 from bertscore_tm.utilities.class_names import full_class_name
 from bertscore_tm.utilities.integers import as_integer
+from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["Encoder", "ForwardFunction", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
@@ -89,7 +90,7 @@ class FrozenEncoder:
         if tokenizer is not None:
             require_tokenizer(tokenizer, "tokenizer")
         if batch_size is not None and (batch_size := as_integer("batch_size", batch_size)) < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+            raise ValueError(f"{name_option('batch_size')} must be at least 1, got {batch_size}")
         self.language: str | None = None
         self._device = None if settings["device"] is None else torch.device(settings["device"])
         self.all_layers = settings["all_layers"]
@@ -200,7 +201,9 @@ class FrozenEncoder:
             num_layers = catalog.tuned_layer(self.listed_name) if self._row is None else self._row.num_layers
         layer = self._count_from_zero(num_layers)
         if not 0 <= layer <= available:
-            raise ValueError(f"num_layers={num_layers} does not exist: {self.name} has layers 0 to {available}")
+            raise ValueError(
+                f"{name_option('num_layers', num_layers)} does not exist: {self.name} has layers 0 to {available}"
+            )
         width = self.config.hidden_size
         if self.all_layers and getattr(self.config, "word_embed_proj_dim", width) != width:
             raise ValueError(f"the layers of {self.name} differ in width: choose one with num_layers, not all_layers")
@@ -320,7 +323,8 @@ class FrozenEncoder:
                 longest = windows.lengths[done]
                 advice = (
                     f"a single text of {longest} tokens, next to {windows.num_tokens} vectors: pass fewer texts, a "
-                    f"smaller max_length, long_text='window', dtype='bfloat16', or another device"
+                    f"smaller {name_option('max_length')}, {name_option('long_text', 'window')}, "
+                    f"{name_option('dtype', 'bfloat16')}, or another device"
                 )
                 fitting = budget // longest if is_padded else bisect_right(ends, ends[done] + budget) - 1 - done
                 count = max(1, min(fitting, self.batch_size or fitting, len(windows.lengths) - done))
@@ -329,7 +333,8 @@ class FrozenEncoder:
                 if fitting < count:
                     warn_user(
                         f"out of memory on {device} with {count} texts of up to {longest} tokens; continuing with "
-                        f"batches of {fitting} (scores are unaffected); batch_size={fitting} avoids the failed attempts"
+                        f"batches of {fitting} (scores are unaffected); {name_option('batch_size', fitting)} avoids "
+                        f"the failed attempts"
                     )
                     budget = fitting * longest if is_padded else ends[done] - ends[done - fitting]
                     self._budgets[device] = budget
@@ -345,7 +350,7 @@ class FrozenEncoder:
         if not torch.isfinite(vectors.sum()):
             raise ValueError(
                 f"the token vectors of {self.name} contain NaN or infinite values in "
-                f"{self.resolve_dtype(vectors.device)}: use dtype='float32'"
+                f"{self.resolve_dtype(vectors.device)}: use {name_option('dtype', 'float32')}"
             )
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:

@@ -16,6 +16,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertscore_tm.encoder.families import Family, family_of
 from bertscore_tm.encoder_options import LongText
 from bertscore_tm.utilities.integers import as_integer
+from bertscore_tm.utilities.option_names import name_option
 
 __all__ = ["PackedWindows", "TextTokenizer", "TokenizedTexts", "TokenizerSettings", "cut_into_windows"]
 
@@ -114,11 +115,12 @@ class TextTokenizer:
         if settings.max_length is not None:
             if settings.max_length <= self.num_special_tokens:
                 raise ValueError(
-                    f"max_length={settings.max_length} leaves no room for text next to the {self.num_special_tokens} "
-                    f"special tokens"
+                    f"{name_option('max_length', settings.max_length)} leaves no room for text next to the "
+                    f"{self.num_special_tokens} special tokens"
                 )
             if positions is not None and settings.max_length > positions:
-                raise ValueError(f"max_length={settings.max_length} exceeds the {positions} positions of the encoder")
+                limit = name_option("max_length", settings.max_length)
+                raise ValueError(f"{limit} exceeds the {positions} positions of the encoder")
             self.max_length = settings.max_length
         # Tokens from the start of one window to the next: half a window.
         self.stride: int | None = None
@@ -195,7 +197,8 @@ class TextTokenizer:
             # Without its index: callers tokenize unique texts only, so users could not look it up.
             raise ValueError(
                 f"the text {texts[long[0]][:40]!r}... has {len(encoded['input_ids'][long[0]])} tokens, the limit is "
-                f"{self.max_length}; long_text='truncate' cuts such texts, long_text='window' encodes them in parts"
+                f"{self.max_length}; {name_option('long_text', 'truncate')} cuts such texts, "
+                f"{name_option('long_text', 'window')} encodes them in parts"
             )
         truncated = [False] * len(texts)
         if long and self.long_text == "truncate":

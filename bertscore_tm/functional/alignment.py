@@ -7,6 +7,7 @@ from bertscore_tm.scoring.alignment import compute_alignment
 from bertscore_tm.scoring.messages import describe_truncation
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.token_weights import Idf, token_weights
+from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 from bertscore_tm.views import Alignment, as_alignment
 
@@ -57,11 +58,13 @@ def align(
     data = compute_alignment(candidate, reference, used, weights, used.device, baseline=baseline)
     if data.num_truncated:
         limit = used.tokenizer.max_length
-        warn_user(f"{describe_truncation(data.num_truncated, limit)}; long_text='window' aligns whole texts")
+        warn_user(
+            f"{describe_truncation(data.num_truncated, limit)}; {name_option('long_text', 'window')} aligns whole texts"
+        )
     for name, side in (("candidate", data.candidate), ("reference", data.reference)):
         if data.is_weighted and not side.weights.any():
             warn_user(
-                f"all tokens of the {name} have weight 0 and add nothing to the score: pass as idf= texts that do not "
-                f"all contain them"
+                f"all tokens of the {name} have weight 0 and add nothing to the score: pass texts that do not "
+                f"all contain them as {name_option('idf')}"
             )
     return as_alignment(data)

@@ -15,6 +15,7 @@ from torch import Tensor
 from bertscore_tm import catalog
 from bertscore_tm.core.scores import rescale as rescale_by
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 # At the end of the header of a table that the package writes.
@@ -169,8 +170,8 @@ def _published_baseline(encoder: FrozenEncoder) -> Baseline:
     if encoder.tokenizer.exclude_special_tokens:
         warn_user(
             f"the published baseline of {encoder.listed_name} includes matches with special tokens, which "
-            f"exclude_special_tokens=True leaves out: pass a table made with the same setting, as by bertscore-tm "
-            f"baseline --exclude-special-tokens"
+            f"{name_option('exclude_special_tokens', True)} leaves out: pass a table made with the same setting, as by "
+            f"bertscore-tm baseline --exclude-special-tokens"
         )
     language = encoder.language
     if language is None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from bertscore_tm.cli import main
-from bertscore_tm.cli.errors import CommandError, use_option_names
 from tests.support.shell import from_stdin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -183,20 +182,3 @@ def test_standard_input_is_named(monkeypatch, capsys):
     from_stdin(monkeypatch, b"fine\n\xc3(\n")
     assert main(["score", "-c", "-", "-r", "refs.txt"]) == 2
     assert capsys.readouterr().err.startswith("bertscore-tm: error: standard input:2: not valid UTF-8: byte 1 of")
-
-
-@pytest.mark.parametrize(
-    ("message", "printed"),
-    [
-        ("max_length=9 exceeds", "--max-length 9 exceeds"),
-        ("turn prefix_space off", "turn --prefix-space off"),
-        ("no space left on device", "no space left on device"),
-        ("--num-layers=3", "--num-layers=3"),
-        ("pass trust_remote_code=True", "pass --trust-remote-code "),
-        ("pass num_layers=... or", "pass --num-layers  or"),
-        ("/data/rescale/device-1/num_layers.txt", "/data/rescale/device-1/num_layers.txt"),
-    ],
-)
-def test_argument_names_are_replaced_with_options(message, printed):
-    assert use_option_names(message).strip() == printed.strip()
-    assert str(CommandError(f"{message}\n  b\tc")) == f"{message} b c"

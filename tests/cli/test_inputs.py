@@ -62,7 +62,7 @@ def test_the_format_is_the_suffix_unless_it_is_given(tmp_path, monkeypatch):
     path.write_text('{"text": "a cat"}\n')
     assert read_texts(str(path)) == ["a cat"]
     assert read_texts(str(path), "txt") == ['{"text": "a cat"}']
-    without_suffix = path.rename(tmp_path / "texts")
+    without_suffix = path.rename(tmp_path / "texts_v1.2")
     assert read_texts(str(without_suffix)) == ['{"text": "a cat"}']
     from_stdin(monkeypatch, without_suffix.read_bytes())
     assert read_texts("-") == ['{"text": "a cat"}']

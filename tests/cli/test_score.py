@@ -219,7 +219,7 @@ def test_inputs_are_never_replaced(arguments, tmp_path, monkeypatch, capsys):
         (["-l", "1", "--max-length", "513"], "--max-length 513 exceeds the 512 positions"),
         (["-l", "1", "--batch-size", "0"], "--batch-size must be at least 1"),
         (["-l", "1", "--rescale"], "no baseline for language 'en' and model"),
-        (["--rescale", "--language", "xx"], "language must be a language code such as 'en' or 'de', got 'xx'"),
+        (["-l", "1", "--rescale", "--language", "xx"], "no baseline for language 'xx' and model"),
         (["-l", "1", "--rescale", "no.csv"], "no.csv: No such file or directory"),
         (["-l", "1", "--rescale", "hyps.txt"], "hyps.txt: "),
         (["-l", "1", "--device", "abacus"], "argument --device: 'abacus' is not a device"),
@@ -276,9 +276,9 @@ def test_the_output_may_be_standard_output(command, folder):
 def test_the_options_of_bert_score_are_accepted_and_not_listed(command, folder, capsys):
     old = ["--cand", "hyps.txt", "--ref", "refs.txt", "more.txt", "--num_layers", "1", "--batch_size", "2", "-s"]
     new = ["-c", "hyps.txt", "-r", "refs.txt", "more.txt", "-l", "1", "-b", "2", "--per-segment"]
-    baseline = ["--rescale_with_baseline", "--baseline_path", "baseline.csv", "--lang", "en"]
+    baseline = ["--rescale_with_baseline", "--baseline_path", "baseline.csv", "--lang", "en-us"]
     printed = command(*old, *baseline, "--nthreads", "4")
-    assert printed.out == command(*new, "--language", "en", "--rescale", "baseline.csv").out
+    assert printed.out == command(*new, "--language", "en-us", "--rescale", "baseline.csv").out
     assert printed.err == "bertscore-tm: warning: --nthreads: no effect here (see bertscore-tm score --help)\n"
     with pytest.raises(SystemExit):
         main(["score", "--help"])

@@ -57,7 +57,7 @@ def test_columns_are_aligned_in_every_script_and_truncation_is_warned_about(comm
     printed = command(CANDIDATE, REFERENCE, "--max-length", "6")
     assert len(printed.out.split("\n\n")[1].splitlines()) == 1 + 4
     assert printed.err == (
-        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text 'window' aligns "
+        "bertscore-tm: warning: 2 texts are longer than 6 tokens and were truncated; --long-text window aligns "
         "whole texts\n"
     )
 

@@ -1,0 +1,37 @@
+"""Options in messages: as the arguments of Python, or in the shell as its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = ["name_flags", "name_option"]
+
+_ARE_FLAGS = ContextVar("are_flags", default=False)
+
+
+@contextmanager
+def name_flags() -> Generator[None, None, None]:
+    """Name options as flags of the shell during the block."""
+    token = _ARE_FLAGS.set(True)
+    try:
+        yield
+    finally:
+        _ARE_FLAGS.reset(token)
+
+
+def name_option(name: str, value: object = None) -> str:
+    """Return an option, with a value if there is one, as its user writes it.
+
+    Example:
+        >>> name_option("max_length", 9), name_option("num_layers")
+        ('max_length=9', 'num_layers')
+        >>> with name_flags():
+        ...     name_option("max_length", 9), name_option("trust_remote_code", True)
+        ('--max-length 9', '--trust-remote-code')
+    """
+    if not _ARE_FLAGS.get():
+        return name if value is None else f"{name}={value!r}"
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is None or value is True else f"{flag} {value}"
