@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from inspect import signature
 from typing import Any, get_args, get_origin
 
@@ -30,17 +29,15 @@ class LoaderScores:
 
     Args:
         metrics: copies of the callback's metrics by name.
-        order: the order in which this rank reads the examples, if ranks may read duplicates.
+        order: the order in which this rank of several reads the examples, unless batches contain their indices.
         has_numbers: whether an example has the same number in every run.
         num_pairs: number of pairs so far, duplicates included.
-        checksum: of the references so far in any order, if the order in which ranks read them is unknown; else 0.
     """
 
     metrics: dict[str, Metric]
     order: SampleOrder | None
     has_numbers: bool
     num_pairs: int = 0
-    checksum: int = 0
     _seen: set[int] = field(default_factory=set)
     _held: dict[int, tuple[str, Any]] = field(default_factory=dict)
 
@@ -54,9 +51,6 @@ class LoaderScores:
 
     def update_bertscores(self, preds: list[str], target: list[Any], indices: list[int]) -> None:
         """Update the BERTScores, which recognize duplicates by their indices."""
-        if self.order is None:
-            digests = (sha256(repr(one).encode()).digest()[:8] for one in target)
-            self.checksum = (self.checksum + sum(int.from_bytes(one) for one in digests)) % 2**64
         for name, metric in self.metrics.items():
             if isinstance(metric, BERTScore):
                 with _add_metric_name(name):

@@ -21,17 +21,14 @@ from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_abou
 from bertscore_tm.callbacks.loader_scores import LoaderScores, check_loader_names, compute_metric, flatten_metrics
 from bertscore_tm.callbacks.sample_numbers import (
     SampleOrder,
-    count_equal_shares,
     get_sample_orders,
     has_random_order,
     is_tensor_parallel_replica,
     read_indices,
-    require_equal_orders,
 )
 from bertscore_tm.callbacks.trainer import count_scored_loaders, is_training_validation, restart_validation
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.settings import require_at_least
-from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreCallback", "ScoredBatch", "ScoredLoader", "TextListener"]
 
@@ -45,12 +42,11 @@ class ScoredBatch:
         outputs: the return value of the validation or test step.
         preds: generated texts.
         target: a reference, or a list of references, per prediction.
-        numbers: number of each example, unique over all ranks: with ``index_key`` or a ``DistributedSampler`` its index
-            in the data set, otherwise its position in the order in which the dataloader reads.
+        numbers: number of each example, unique over all ranks: on several ranks or with ``index_key`` its index in the
+            data set, otherwise its position in the order in which the dataloader reads.
         repeated: whether each example is known to be a duplicate.
         dataloader_idx: index of the dataloader.
-        has_numbers: whether an example has the same number in every run; ``False`` if the order is random, or if each
-            rank reads its own data.
+        has_numbers: whether an example has the same number in every run; ``False`` if the order is random.
     """
 
     batch: Any
@@ -133,9 +129,8 @@ class BERTScoreCallback(Callback):
     ``ReduceLROnPlateau`` see them. With several dataloaders each has its keys, such as
     ``val_bertscore_f1_dataloader_idx_0``, and the plain key is their mean. Scoring never changes training: the final
     weights are bitwise equal with and without the callback. On several ranks the score is that of the whole data set:
-    duplicates that the distributed sampler adds are dropped. If batches come from a batch sampler other than torch's,
-    such as one that groups texts by length, or from a sampler that divides the data among the ranks itself, pass
-    ``index_key``.
+    duplicates that the distributed sampler adds are dropped. If the examples of several ranks do not come from a
+    plain ``DistributedSampler``, as with a sampler of your own or an iterable data set, pass ``index_key``.
 
     Args:
         metric: the metric; its encoder is shared with every loss and metric that uses the same. Or several metrics by
@@ -168,9 +163,9 @@ class BERTScoreCallback(Callback):
         is_scoring: whether the current validation or test, or the last one, is scored.
 
     Raises:
-        MisconfigurationException: there is no validation loop, the texts or the indices are missing or malformed, or
-            several ranks may read the same examples and ``index_key`` is missing; or the callback is in use by another
-            trainer that is running.
+        MisconfigurationException: there is no validation loop, the texts or the indices are missing or malformed,
+            several ranks read the data without a plain ``DistributedSampler`` and ``index_key`` is missing, or the
+            callback is in use by another trainer that is running.
         TypeError: ``metric``, ``generate`` or ``loader_names`` has the wrong type.
         ValueError: a metric, a name, ``loader_names`` or a number is not supported.
 
@@ -284,7 +279,7 @@ class BERTScoreCallback(Callback):
                 f"BERTScoreCallback got {len(self.loader_names)} loader_names {self.loader_names} for {num_loaders} "
                 f"dataloaders: pass one name per dataloader"
             )
-        orders: list[SampleOrder | None] = [None] * num_loaders
+        orders: Sequence[SampleOrder | None] = [None] * num_loaders
         if trainer.world_size > 1 and self.index_key is None:
             orders = get_sample_orders(trainer)
         # Copies leave the caller's metrics alone and share their encoders. All ranks create them before the first
@@ -294,11 +289,11 @@ class BERTScoreCallback(Callback):
             is_numbered = trainer.world_size == 1 and not has_random_order(trainer, number)
             metrics = {}
             for name, metric in self.metrics.items():
-                own = metric.for_selection() if isinstance(metric, BERTScore) else deepcopy(metric)
-                if isinstance(own, BERTScore):
-                    own.reduction = "none"
-                own.reset()
-                metrics[name] = own.to(pl_module.device)
+                copied = metric.for_selection() if isinstance(metric, BERTScore) else deepcopy(metric)
+                if isinstance(copied, BERTScore):
+                    copied.reduction = "none"
+                copied.reset()
+                metrics[name] = copied.to(pl_module.device)
             has_numbers = self.index_key is not None or order is not None or is_numbered
             self._loaders.append(LoaderScores(metrics, order, has_numbers))
 
@@ -319,15 +314,15 @@ class BERTScoreCallback(Callback):
             return
         loader = self._loaders[dataloader_idx]
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
-        numbers, repeated = self._number_examples(trainer, loader, batch, outputs, len(preds))
+        numbers, repeated = self._number_examples(loader, batch, outputs, len(preds))
         if is_tensor_parallel_replica(pl_module):
             repeated = [True] * len(preds)
         if not all(repeated):
             loader.update_bertscores(preds, target, numbers)
-            kept = [i for i, is_duplicate in enumerate(repeated) if not is_duplicate]
-            new_preds, new_target = [preds[i] for i in kept], [target[i] for i in kept]
+            first = [i for i, is_duplicate in enumerate(repeated) if not is_duplicate]
+            new_preds, new_target = [preds[i] for i in first], [target[i] for i in first]
             if self.index_key is not None and trainer.world_size > 1:
-                loader.hold([numbers[i] for i in kept], new_preds, new_target)
+                loader.hold([numbers[i] for i in first], new_preds, new_target)
             else:
                 loader.update_others(new_preds, new_target)
         scored = ScoredBatch(batch, outputs, preds, target, numbers, repeated, dataloader_idx, loader.has_numbers)
@@ -344,16 +339,13 @@ class BERTScoreCallback(Callback):
         if not self.is_scoring:
             return
         stage = "test" if trainer.testing else "val"
-        if trainer.world_size > 1:
-            if self.index_key is None:
-                require_equal_orders(trainer)
-                self._warn_about_equal_shares(trainer)
-            else:
-                for loader in self._loaders:
-                    loader.update_held(trainer)
+        if trainer.world_size > 1 and self.index_key is not None:
+            for loader in self._loaders:
+                loader.update_held(trainer)
         # A dataloader without texts on any rank has no score.
-        has_texts = [trainer.strategy.reduce_boolean_decision(one.num_pairs > 0, all=False) for one in self._loaders]
-        scored = [number for number, found in enumerate(has_texts) if found]
+        counts = [loader.num_pairs for loader in self._loaders]
+        has_texts = [trainer.strategy.reduce_boolean_decision(count > 0, all=False) for count in counts]
+        scored = [number for number, is_scored in enumerate(has_texts) if is_scored]
         if not scored:
             raise MisconfigurationException(
                 f"there were no texts to score in the {stage} run: every batch had empty lists of predictions"
@@ -380,8 +372,8 @@ class BERTScoreCallback(Callback):
             # All ranks have the same values; `sync_dist` only silences Lightning's warning.
             pl_module.log(f"{stage}_{key}", values.mean(), prog_bar=self.prog_bar and key == in_bar, sync_dist=True)
             if len(has_texts) > 1:
-                for one, value in zip(scored_loaders, values, strict=True):
-                    pl_module.log(f"{stage}_{key}{one.suffix}", value, sync_dist=True)
+                for scored_loader, value in zip(scored_loaders, values, strict=True):
+                    pl_module.log(f"{stage}_{key}{scored_loader.suffix}", value, sync_dist=True)
         for listener in _find_listeners(trainer):
             listener.on_run_scored(trainer, pl_module, self, scored_loaders)
 
@@ -409,7 +401,7 @@ class BERTScoreCallback(Callback):
         return f"_{self.loader_names[dataloader_idx]}" if self.loader_names else f"_dataloader_idx_{dataloader_idx}"
 
     def _number_examples(
-        self, trainer: pl.Trainer, loader: LoaderScores, batch: Any, outputs: Any, count: int
+        self, loader: LoaderScores, batch: Any, outputs: Any, count: int
     ) -> tuple[list[int], list[bool]]:
         """Return the numbers of the examples of a batch, and whether this rank knows that they are duplicates."""
         if self.index_key is not None:
@@ -417,8 +409,7 @@ class BERTScoreCallback(Callback):
             return indices, loader.mark_seen(indices)
         if loader.order is not None:
             return loader.order.select_batch(loader.num_pairs, count)
-        positions = range(loader.num_pairs, loader.num_pairs + count)
-        return [trainer.global_rank + position * trainer.world_size for position in positions], [False] * count
+        return list(range(loader.num_pairs, loader.num_pairs + count)), [False] * count
 
     def _get_texts(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any
@@ -458,15 +449,6 @@ class BERTScoreCallback(Callback):
                 f"and target_key= to other keys, or pass generate=, a function of (pl_module, batch)"
             )
         return outputs[self.preds_key], outputs[self.target_key]
-
-    def _warn_about_equal_shares(self, trainer: pl.Trainer) -> None:
-        count = count_equal_shares(trainer, [loader.checksum for loader in self._loaders])
-        if count > 1 and trainer.is_global_zero and "shares" not in self._warned:
-            self._warned.add("shares")
-            warn_user(
-                f"{count} ranks scored the same examples, so each counts {count} times: remove "
-                f"use_distributed_sampler=False, let each rank read its own share, or pass index_key="
-            )
 
 
 def _find_listeners(trainer: pl.Trainer) -> list[TextListener]:

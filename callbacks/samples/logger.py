@@ -48,9 +48,9 @@ class SampleLogger(TextCollector):
         inputs: key of the inputs, texts, in the batch or in the dictionary that the step returns; or a function of the
             batch that returns texts, such as decoded token ids. Default: the model's inputs in
             :class:`Seq2SeqGenerate` and :class:`CausalGenerate`; otherwise the column is left out.
-        follow: numbers of examples to log every time. A number is the example's index in the
-            data set or, with a sampler of your own, its position in that sampler's order. Shuffled data, and several
-            ranks with iterable data sets, need the ``index_key`` of :class:`BERTScoreCallback`.
+        follow: numbers of examples to log every time: their indices in the data set or, on one process with a sampler
+            of your own, their positions in that sampler's order. Shuffled data needs the ``index_key`` of
+            :class:`BERTScoreCallback`.
         every_n_validations: during training, log only every n-th scored validation.
         writer: a function that writes a :class:`SampleTable` to one of the trainer's loggers, called as
             ``writer(logger, table)`` for each of them, or once with ``None``. Default: as above.
@@ -129,8 +129,8 @@ class SampleLogger(TextCollector):
         if self.follow and not scored.has_numbers and scorer is self.find_scorer(trainer)[0]:
             raise MisconfigurationException(
                 f"SampleLogger got follow={self.follow}, but examples of dataloader {scored.dataloader_idx} have no "
-                f"fixed numbers, since it is shuffled or each rank reads its own data: pass "
-                f"BERTScoreCallback(index_key=...), or use a dataloader without shuffling"
+                f"fixed numbers, since it is shuffled: pass BERTScoreCallback(index_key=...), or use a dataloader "
+                f"without shuffling"
             )
         super().on_texts_scored(trainer, pl_module, scorer, scored)
 

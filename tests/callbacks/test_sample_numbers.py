@@ -41,12 +41,18 @@ class Sized(Chooser):
         super().__init__(*args, **kwargs)
         self.allow_zero_length_dataloader_with_multiple_devices = True
 
+    def evaluation_step(self, batch, batch_idx, dataloader_idx=0):
+        return {**super().evaluation_step(batch, batch_idx, dataloader_idx), "index": batch}
+
+    validation_step = evaluation_step
+    test_step = evaluation_step
+
 
 def uneven(few, minilm, folder, rank, call, numbers, source):
     encoder = FrozenEncoder(minilm, num_layers=LAYER)
     metrics = {name: BERTScore(encoder, **options) for name, options in METRICS.items()} | {"bleu": BLEUScore(n_gram=1)}
     module = chooser(few, kind=Sized, count=COUNT, lr=0.0)
-    callback = BERTScoreCallback(metrics, generate if source == "generate" else None)
+    callback = BERTScoreCallback(metrics, generate if source == "generate" else None, index_key="index")
     run = trainer(
         folder, [callback], max_epochs=1, devices=2, strategy=strategy_on_cpu("ddp"), use_distributed_sampler=False
     )

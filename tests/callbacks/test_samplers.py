@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import warnings
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -25,6 +24,8 @@ from tests.support.lightning_modules import Chooser, Numbers, chooser, loader, t
 
 COUNT = 11
 FOLLOWED, FOLLOWED_IN = 4, ("shuffled", "own sampler")
+# The order of the others is that of a DistributedSampler.
+INDEXED = ("own sampler", "bucketing", "iterable")
 
 
 class Indexed(Chooser):
@@ -44,16 +45,14 @@ class Indexed(Chooser):
 
 
 class Backwards(Sampler):
-    def __init__(self, count, generator=None):
-        self.count, self.generator = count, generator
+    def __init__(self, count):
+        self.count = count
 
     def __len__(self):
         return self.count
 
     def __iter__(self):
-        if self.generator is None:
-            return iter(range(self.count - 1, -1, -1))
-        return iter(torch.randperm(self.count, generator=self.generator).tolist())
+        return iter(range(self.count - 1, -1, -1))
 
 
 class ByLength(BatchSampler):
@@ -86,10 +85,10 @@ LOADERS = {
 # On three ranks, examples are dealt out unevenly: by Lightning, and by the data themselves.
 KINDS_ON_RANKS = {2: list(LOADERS), 3: ["plain", "iterable"]}
 REFUSED = {
-    "bucketing": lambda rank, world_size: grouped(),
-    "subclass": lambda rank, world_size: DataLoader(
-        Numbers(COUNT), batch_size=2, sampler=Unusual(range(COUNT), world_size, rank)
-    ),
+    "bucketing": (lambda rank: grouped(), "ByLength"),
+    "subclass": (lambda rank: DataLoader(Numbers(COUNT), sampler=Unusual(range(COUNT), 2, rank)), "Unusual"),
+    "own sampler": (lambda rank: DataLoader(Numbers(COUNT), sampler=Backwards(COUNT)), "DistributedSamplerWrapper"),
+    "iterable": (lambda rank: stream(range(COUNT)), "Stream, which is read in order"),
 }
 
 
@@ -119,7 +118,7 @@ def fitted(kind, few, encoder, folder, rank, world_size):
         "idf": BERTScore(encoder, idf=True),
         "edits": EditDistance(reduction="sum"),
     }
-    index_key = "index" if kind == "bucketing" else None
+    index_key = "index" if kind in INDEXED else None
     scorer = BERTScoreCallback(metrics, index_key=index_key)
     pairs = PairsOfEpochs(scorer)
     callbacks = [scorer, pairs]
@@ -133,15 +132,12 @@ def fitted(kind, few, encoder, folder, rank, world_size):
     return scores, pairs.pairs, shown(folder, "val_samples"), folder / "texts"
 
 
-def validated(few, encoder, folder, world_size, data, index_key=None, **options):
-    """F1 of a run, and its warnings about the ranks."""
+def validated(few, encoder, folder, data, index_key=None, **options):
+    """F1 of a run."""
     scorer = BERTScoreCallback(BERTScore(encoder), index_key=index_key)
-    run = trainer(folder, [scorer], **options, **ranks_of(world_size))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run.validate(chooser(few, count=COUNT, kind=Indexed), data, verbose=False)
-    said = [str(one.message) for one in caught if "ranks scored" in str(one.message)]
-    return run.callback_metrics["val_bertscore_f1"].item(), said
+    run = trainer(folder, [scorer], **options, **ranks_of(2))
+    run.validate(chooser(few, count=COUNT, kind=Indexed), data, verbose=False)
+    return run.callback_metrics["val_bertscore_f1"].item()
 
 
 def fits(rank, world_size, kinds, few, minilm, folder):
@@ -151,15 +147,13 @@ def fits(rank, world_size, kinds, few, minilm, folder):
 
 
 def refusals(rank, few, minilm, folder):
-    rest = few, FrozenEncoder(minilm, num_layers=2), folder, 2
-    for kind, make in REFUSED.items():
+    rest = few, FrozenEncoder(minilm, num_layers=2), folder
+    for kind, (make, _) in REFUSED.items():
         for key in (None, "index"):
-            yield (kind, key), lambda make=make, key=key: validated(*rest, make(rank, 2), key)
-    for kind in ("plain", "shuffled", "iterable"):
-        data = LOADERS[kind](rank, 2)
-        yield kind, lambda data=data: validated(*rest, data, use_distributed_sampler=False)
-    sampler = Backwards(COUNT, torch.Generator().manual_seed(rank))
-    yield "seeds", lambda: validated(*rest, DataLoader(Numbers(COUNT), batch_size=2, sampler=sampler))
+            yield (kind, key), lambda make=make, key=key: validated(*rest, make(rank), key)
+    data = LOADERS["plain"](rank, 2)
+    for key in (None, "index"):
+        yield ("same", key), lambda key=key: validated(*rest, data, key, use_distributed_sampler=False)
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +180,6 @@ def refusal_reports(few, minilm, tmp_path_factory):
     return on_ranks(refusals, few, minilm, tmp_path_factory.mktemp("refusals"))
 
 
-def pairs_in_order(kind, f1):
-    # Of a stream the numbers alternate between the ranks, as its examples do here.
-    return f1.flip(0) if kind == "own sampler" else f1
-
-
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize(
@@ -209,43 +198,25 @@ def test_ranks_score_the_whole_data_set(reports, few, expected, kind):
         # The same example in the same place in both epochs.
         assert len(pairs) == 2
         for one in pairs:
-            torch.testing.assert_close(one, pairs_in_order(kind, f1), atol=1e-6, rtol=0)
+            torch.testing.assert_close(one, f1, atol=1e-6, rtol=0)
     if kind in FOLLOWED_IN:
-        number = COUNT - 1 - FOLLOWED if kind == "own sampler" else FOLLOWED
-        assert ranks[0][2] == [few[1][number]] * 2
+        assert ranks[0][2] == [few[1][FOLLOWED]] * 2
     paths = sorted(ranks[0][3].iterdir())
     assert [path.name for path in paths] == ["val_step_0.jsonl", "val_step_1.jsonl"]
     rows = [json.loads(line) for line in paths[1].read_text(encoding="utf-8").splitlines()]
-    order = range(COUNT - 1, -1, -1) if kind == "own sampler" else range(COUNT)
-    assert [(row["candidate"], row["references"]) for row in rows] == [(few[0][i], [few[1][i]]) for i in order]
-    assert [row["f1"] for row in rows] == pytest.approx([f1[i].item() for i in order], abs=2e-6)
+    assert [(row["candidate"], row["references"]) for row in rows] == [(few[0][i], [few[1][i]]) for i in range(COUNT)]
+    assert [row["f1"] for row in rows] == pytest.approx(f1.tolist(), abs=2e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize(("kind", "name"), [("bucketing", "ByLength"), ("subclass", "Unusual")])
-def test_an_unknown_order_is_an_error_without_indices(refusal_reports, expected, kind, name):
+@pytest.mark.parametrize(("kind", "name"), [*((kind, name) for kind, (_, name) in REFUSED.items()), ("same", "Sequ")])
+def test_another_sampler_is_an_error_without_indices(refusal_reports, expected, kind, name):
     f1 = expected[0].mean().item()
     for rank in refusal_reports:
-        assert f"got a {name} on 2 ranks" in rank[kind, None]
+        assert f"got a {name}" in rank[kind, None]
         assert "index_key=" in rank[kind, None]
-        assert "yields other examples on each of 2 ranks" in rank["seeds"]
-        assert rank[kind, "index"][0] == pytest.approx(f1, abs=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["plain", "shuffled", "iterable"])
-def test_ranks_that_read_the_same_examples_warn(refusal_reports, expected, kind):
-    first, second = (rank[kind] for rank in refusal_reports)
-    assert first[0] == second[0] == pytest.approx(expected[0].mean().item(), abs=1e-6)
-    assert second[1] == []
-    if kind == "iterable":
-        assert first[1] == []
-    else:
-        (message,) = first[1]
-        assert message.startswith("2 ranks scored the same examples, so each counts 2 times")
-        assert "use_distributed_sampler=False" in message
+        assert rank[kind, "index"] == pytest.approx(f1, abs=1e-6)
 
 
 def test_indices_count_each_example_once_also_on_one_rank(few, shallow, tmp_path):
