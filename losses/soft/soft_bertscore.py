@@ -309,7 +309,7 @@ class SoftBERTScoreLoss(nn.Module):
             TypeError: a target is not a string.
             ValueError: an item has no reference.
         """
-        texts = list_references(target, len(target))
+        texts = list_references(target)
         device = torch.device(device)
         with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
             encoded = encode_reference_texts(texts, self.encoder, self.weights.table, device, self.cache_bytes)

@@ -24,8 +24,7 @@ from bertscore_tm.losses.soft.predictions import (
     require_fitting,
 )
 from bertscore_tm.scoring.corpus import encode_texts
-from bertscore_tm.scoring.texts import TextPairs, describe_given, omit_blank
-from bertscore_tm.utilities.class_names import full_class_name
+from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list, omit_blank
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "warn_if_misaligned",
 ]
 
-_PASS_A_TENSOR = "pass labels as a tensor, such as torch.as_tensor(labels)"
 # Fewest positions from which shifted logits are recognised.
 _FEWEST_SHIFTED = 16
 # Fewest rows from which a mask beyond the texts' ends is recognised.
@@ -62,33 +60,27 @@ class EncodedReferences:
     num_truncated: int = 0
 
 
-def list_references(target: Any, num_items: int) -> list[list[str]]:
-    """Validate target texts, one or a list per item, and return a list per item, without blank ones next to others."""
-    is_list = isinstance(target, Sequence) and not isinstance(target, str | bytes | bytearray)
-    if not is_list or len(target) != num_items:
-        raise ValueError(
-            f"target must be a list of {num_items} texts or lists of texts, one per row of the predictions, or a "
-            f"tensor of labels, got {len(target) if is_list else _describe_single(target)}"
-        )
-    lists = [[entry] if isinstance(entry, str) else entry for entry in target]
-    for i, texts in enumerate(lists):
-        for text in texts if isinstance(texts, Sequence) else [texts]:
-            if not isinstance(text, str):
-                described = describe_given(text if isinstance(text, bytes) else texts, _PASS_A_TENSOR)
-                raise TypeError(f"target[{i}] must be a string or a list of strings, got {described}")
-        if len(texts) == 0:
-            raise ValueError(f"target[{i}] is an empty list: every item needs a reference (an empty text scores 0)")
-    return [omit_blank(texts) for texts in lists]
-
-
-def _describe_single(target: Any) -> str:
-    """Describe a target that is not a list, with the remedy."""
+def list_references(target: Any, num_items: int | None = None) -> list[list[str]]:
+    """Validate target texts, one or several per item, and return a list per item, without blank ones next to others."""
     if isinstance(target, Tensor):
-        return "a tensor: pass labels to forward"
-    if not hasattr(target, "tolist"):
-        return f"a single {describe_given(target, _PASS_A_TENSOR)}"
-    is_labels = getattr(getattr(target, "dtype", None), "kind", None) in {"i", "u"}
-    return f"a single {full_class_name(target)}: {_PASS_A_TENSOR if is_labels else 'pass its tolist()'}"
+        raise TypeError("target must be texts, got a tensor: pass labels to forward")
+    if getattr(getattr(target, "dtype", None), "kind", None) in {"i", "u"}:
+        raise TypeError("target is an array of labels: pass them as a tensor, such as torch.as_tensor(labels)")
+    if isinstance(target, str):
+        raise TypeError("target is a single string: pass a list of texts, one or several per row of the predictions")
+    entries = as_list(target, "target", dimensions=2)
+    if num_items is not None and len(entries) != num_items:
+        raise ValueError(
+            f"target must have a text or a list of texts for each of the {num_items} rows of the predictions, got "
+            f"{len(entries)}"
+        )
+    lists = []
+    for i, entry in enumerate(entries):
+        texts = [entry] if isinstance(entry, str) else as_documents(entry, f"target[{i}]")
+        if not texts:
+            raise ValueError(f"target[{i}] is an empty list: every item needs a reference (an empty text scores 0)")
+        lists.append(omit_blank(texts))
+    return lists
 
 
 def encode_reference_texts(

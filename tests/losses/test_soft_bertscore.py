@@ -275,19 +275,17 @@ def test_references_encoded_ahead(encoder, pairs):
 @pytest.mark.parametrize(
     ("target", "error", "said"),
     [
-        (["a"], ValueError, "a list of 2 texts or lists of texts.*got 1"),
-        ("ab", ValueError, "2 texts"),
-        (7, ValueError, "2 texts"),
+        (["a"], ValueError, "a text or a list of texts for each of the 2 rows of the predictions, got 1"),
+        ("ab", TypeError, "target is a single string: pass a list of texts"),
+        (7, TypeError, r"target must be a string or a sequence of strings, got 7 \(int\)"),
         ([["a"], []], ValueError, r"target\[1\] is an empty list"),
-        (["a", 3], TypeError, r"target\[1\] must be a string"),
-        (["a", ["b", None]], TypeError, r"target\[1\] must be a string or a list of strings"),
-        (np.ones((2, 3), int), ValueError, r"got a single numpy.ndarray: pass labels as a tensor, such as torch.as"),
-        ([[5, 6, 7], [5, 6, 7]], TypeError, r"got \[5, 6, 7\] \(list\): pass labels as a tensor"),
-        (np.array(["a", "b"]), ValueError, r"got a single numpy.ndarray: pass its tolist\(\)"),
-        (pa.array(["a", "b"]), ValueError, r"got a single pyarrow.lib.StringArray: pass its tolist\(\)"),
-        (b"ab", ValueError, r"got a single b'ab' \(bytes\): decode bytes to a string first"),
+        (["a", 3], TypeError, r"target\[1\] must be a string or a sequence of strings, got 3"),
+        (["a", ["b", None]], TypeError, r"target\[1\]\[1\] must be a string, got None"),
+        (np.ones((2, 3), int), TypeError, "target is an array of labels: pass them as a tensor, such as torch.as"),
+        ([[5, 6, 7], [5, 6, 7]], TypeError, r"target\[0\]\[0\] must be a string, got 5 \(int\): decode token ids"),
+        (b"ab", TypeError, r"got b'ab' \(bytes\): decode bytes to a string first"),
         (["a", b"b"], TypeError, r"target\[1\] must be .* got b'b' \(bytes\): decode bytes to a string first"),
-        (["a", ["b", b"c"]], TypeError, r"target\[1\] must be .* got b'c' \(bytes\): decode bytes to a string first"),
+        (["a", ["b", b"c"]], TypeError, r"target\[1\]\[1\] must be .* got b'c' \(bytes\): decode bytes"),
     ],
     ids=str,
 )
@@ -296,8 +294,18 @@ def test_references_that_cannot_be(encoder, target, error, said):
         SoftBERTScoreLoss(encoder)(torch.zeros(2, 3, 30522), target)
 
 
+@pytest.mark.parametrize(
+    "read",
+    [np.array, pa.array, tuple, iter, lambda texts: np.array(texts)[:, None]],
+    ids=["numpy", "arrow", "tuple", "iterator", "column"],
+)
+def test_references_in_every_form(encoder, read):
+    loss, logits = SoftBERTScoreLoss(encoder), torch.zeros(2, 3, 30522)
+    assert torch.equal(loss(logits, read(["a", "b"])), loss(logits, ["a", "b"]))
+
+
 def test_labels_are_not_encoded_ahead(encoder):
-    with pytest.raises(ValueError, match="got a tensor: pass labels to forward"):
+    with pytest.raises(TypeError, match="got a tensor: pass labels to forward"):
         SoftBERTScoreLoss(encoder).encode_references(torch.ones(2, 3).long())
 
 
