@@ -70,7 +70,7 @@ lint: $(VENV)/ready
 # The sdist, and the wheel built from it.
 dist: $(VENV)/ready
 	rm -rf dist
-	$(BIN)/python -m build --no-isolation
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation
 
 # The files of a release, if its tag TAG agrees with the version and with a date in the changelog.
 release: dist
@@ -144,4 +144,4 @@ $(VENV)/ready: $(VENV)/demo-ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-newest .venv-wheel .venv-lowest .mutants dist site outputs *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-newest .venv-wheel .venv-lowest .mutants build dist site outputs *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

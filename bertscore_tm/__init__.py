@@ -44,8 +44,8 @@ __all__ = [
     "score_matrix",
 ]
 
-# Installed, `losses` and `callbacks` are in this folder; in a checkout they are next to it. Searching the parent folder
-# too makes `import bertscore_tm.losses` work from the checkout's root.
+# In a wheel `losses` and `callbacks` are in this folder, in a checkout next to it. Searching the parent folder too
+# makes `import bertscore_tm.losses` work from the checkout's root where no editable install maps the folders.
 _here = Path(__file__).resolve().parent
 if not (_here / "losses").is_dir() and (_here.parent / "losses" / "__init__.py").is_file():
     __path__.append(str(_here.parent))
