@@ -134,7 +134,9 @@ def install(tmp_path):
         # install), so that the package comes from this environment.
         (site_packages / "dependencies.pth").write_text("\n".join(DEPENDENCIES))
         command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", *options]
-        subprocess.run(command, check=True)
+        # A checkout on the path with the metadata of a build would pass for an installed package.
+        variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        subprocess.run(command, env=variables, check=True)
         return python, site_packages
 
     return install
