@@ -43,7 +43,8 @@ def public_members() -> Iterator[tuple[str, Any, str, Any]]:
             if inspect.isfunction(value):
                 members = [(sys.modules[value.__module__], value.__name__, value)]
             for owner, attribute, raw in members:
-                name = f"{owner.__name__ if inspect.ismodule(owner) else owner.__qualname__}.{attribute}"
+                place = owner.__name__ if inspect.ismodule(owner) else f"{owner.__module__}.{owner.__qualname__}"
+                name = f"{place}.{attribute}"
                 kinds = (FunctionType, classmethod, staticmethod, property, cached_property)
                 if isinstance(raw, kinds) and name not in seen:
                     seen.add(name)
@@ -57,7 +58,7 @@ def has_required_only(function: Callable[..., Any], args: tuple[Any, ...], kwarg
 
 
 class Recorder:
-    """Replace public callables by ones that record their first call without optional arguments."""
+    """Replace public callables by ones that record the first call without optional arguments that returns."""
 
     def __init__(self) -> None:
         self.called: set[str] = set()
@@ -86,9 +87,10 @@ class Recorder:
         called, is_plain = self.called, functools.partial(has_required_only, function)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
             if name not in called and is_plain(args, kwargs):
                 called.add(name)
-            return function(*args, **kwargs)
+            return result
 
         # With the module's globals: doctest, and warnings that point to the user's line, look at them.
         copied = FunctionType(wrapper.__code__, function.__globals__, function.__name__, None, wrapper.__closure__)
