@@ -70,7 +70,7 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> dict[str, Any] | N
     import torch
 
     from bertscore_tm.functional.ranking import Item, score_items
-    from bertscore_tm.scoring.messages import describe_truncation
+    from bertscore_tm.scoring.messages import describe_truncation, warn_of_leftovers
     from bertscore_tm.scoring.signature import score_signature
     from bertscore_tm.scoring.token_weights import token_weights
 
@@ -84,7 +84,9 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> dict[str, Any] | N
 
     def work(rows: range, progress: Callable[[int], None]) -> dict[str, Tensor]:
         part = items[rows.start : rows.stop]
-        scores, num_truncated = score_items(part, encoder, weights, encoder.device, component, references_reduce)
+        scores, num_truncated = score_items(
+            part, encoder, weights, encoder.device, component=component, references_reduce=references_reduce
+        )
         progress(len(rows))
         return {"scores": torch.cat(list(scores)).cpu(), "num_truncated": torch.tensor(num_truncated, device="cpu")}
 
@@ -92,6 +94,7 @@ def _rank(arguments: argparse.Namespace, ranks: RankGroup) -> dict[str, Any] | N
     if parts is None:
         return None
     num_truncated = sum(int(part["num_truncated"]) for part in parts)
+    warn_of_leftovers([text for item in items for text in item.candidates], encoder.tokenizer)
     if num_truncated:
         warn_user(describe_truncation(num_truncated, encoder.tokenizer.max_length))
     counts = [len(item.candidates) for item in items]

@@ -15,7 +15,7 @@ from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
 from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
-from bertscore_tm.scoring.messages import warn_of_truncation
+from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
@@ -129,17 +129,23 @@ def rank_candidates(
     if weights is not None and references_reduce == "max":
         raise ValueError("weights= have no effect on references_reduce='max': remove one of them")
     used_encoder = as_encoder(encoder, single_layer=True)
-    used_device = used_encoder.device
     documents = [text for item in items for text in item.references or item.candidates]
-    token_table = token_weights(used_encoder, idf, documents, used_device)
+    token_table = token_weights(used_encoder, idf, documents, used_encoder.device)
 
     with tqdm(total=len(items), unit="item", disable=not verbose) as bar:
         scores, num_truncated = score_items(
-            items, used_encoder, token_table, used_device, component, references_reduce, bar.update
+            items,
+            used_encoder,
+            token_table,
+            used_encoder.device,
+            component=component,
+            references_reduce=references_reduce,
+            progress=bar.update,
         )
+    warn_of_leftovers([text for item in items for text in item.candidates], used_encoder.tokenizer)
     if num_truncated:
         warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
-    order = [order_candidates(each) for each in scores]
+    order = [order_candidates(item_scores) for item_scores in scores]
     best = [item.candidates[int(ranks[0])] if len(ranks) else None for item, ranks in zip(items, order, strict=True)]
     return RankedCandidates(scores, order, best, (used_encoder, token_table.source))
 
@@ -164,6 +170,7 @@ def score_items(
     encoder: FrozenEncoder,
     weights: TokenWeights,
     device: torch.device,
+    *,
     component: Component = "f1",
     references_reduce: ReferencesReduce = "mean",
     progress: Callable[[int], None] | None = None,
@@ -261,54 +268,25 @@ def _score_item(
     """Return the score of each candidate, shape (candidates,), float32, on the CPU."""
     if not item.candidates:
         return torch.zeros(0, dtype=torch.float32, device="cpu")
-    distinct, place = _number_texts(item.candidates, encoded)
-    if item.references is not None:
-        others, other_place = _number_texts(item.references, encoded)
-        scores = _score_pairs(encoded, weights, component, distinct, others)[:, other_place]
-        if item.weights is not None:
-            reduced = (scores.double() @ item.weights / item.weights.sum()).float()
-        else:
-            reduced = scores.amax(1) if references_reduce == "max" else scores.mean(1)
-        return reduced[place]
-    scores = _score_pairs(encoded, weights, component, distinct).double()
-    shares = torch.ones(len(place), dtype=torch.float64, device="cpu") if item.weights is None else item.weights
-    # Equal candidates are each other's references, but none is its own. A candidate's own weight is left out and not
-    # subtracted, as the others' may be smaller than its rounding.
-    total = torch.zeros(len(distinct), dtype=torch.float64, device="cpu").index_add(0, place, shares)
-    others = 1 - torch.eye(len(distinct), dtype=torch.float64, device="cpu")
-    equal = _sum_of_equals(place.tolist(), shares.tolist())
-    agreement = ((scores * others) @ total)[place] + scores.diagonal()[place] * equal
-    return (agreement / ((others @ total)[place] + equal)).float()
-
-
-def _score_pairs(
-    encoded: EncodedTexts,
-    weights: TokenWeights,
-    component: Component,
-    candidates: Tensor,
-    references: Tensor | None = None,
-) -> Tensor:
-    """Return the score of every candidate with every reference, shape (candidates, references), on the CPU."""
-    scores: Tensor = score_all_pairs(encoded.vectors, weights.table, candidates, references).cpu()
-    if component == "f1":
-        return selection_f1(scores[0], scores[1])
-    return scores[0 if component == "precision" else 1]
-
-
-def _sum_of_equals(place: list[int], shares: list[float]) -> Tensor:
-    """Return the sum of the weights of all other candidates with the same text, shape (candidates,), float64."""
-    sums = [0.0] * len(place)
-    for indices in (range(len(place)), reversed(range(len(place)))):
-        before: dict[int, float] = {}
-        for i in indices:
-            seen = before.get(place[i], 0.0)
-            sums[i] += seen
-            before[place[i]] = seen + shares[i]
-    return torch.tensor(sums, dtype=torch.float64, device="cpu")
+    candidates, places = _number_texts(item.candidates, encoded)
+    # Without references each candidate is a reference of the others.
+    references, reference_places = (
+        (None, places) if item.references is None else _number_texts(item.references, encoded)
+    )
+    precision, recall, _ = score_all_pairs(encoded.vectors, weights.table, candidates, references).cpu()
+    scores: Tensor = {"precision": precision, "recall": recall, "f1": selection_f1(precision, recall)}[component]
+    scores = scores[places][:, reference_places]  # (candidates, references)
+    if item.references is not None and item.weights is None:
+        return scores.amax(1) if references_reduce == "max" else scores.mean(1)
+    shares = torch.ones(len(scores), dtype=torch.float64, device="cpu") if item.weights is None else item.weights
+    if item.references is None:
+        # A candidate's own weight is not subtracted, as those of the others may be smaller than its rounding.
+        shares = (1 - torch.eye(len(scores), dtype=torch.float64, device="cpu")) * shares  # (candidates, candidates)
+    return ((scores.double() * shares).sum(1) / shares.sum(-1)).float()
 
 
 def _number_texts(texts: Sequence[str], encoded: EncodedTexts) -> tuple[Tensor, Tensor]:
     """Return the numbers of the distinct texts among the encoded ones, and each text's place among the distinct."""
     places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    numbers = torch.tensor([encoded.indices[text] for text in places], dtype=torch.long, device="cpu")
-    return numbers, torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")
+    numbers = torch.tensor([encoded.indices[text] for text in places], dtype=torch.long, device="cpu")  # (distinct,)
+    return numbers, torch.tensor([places[text] for text in texts], dtype=torch.long, device="cpu")  # (texts,)

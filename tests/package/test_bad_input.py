@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
 from tests.support.models import tiny_model
 
 SCORES = ("precision", "recall", "f1")
@@ -86,6 +86,9 @@ def test_leftovers_of_generators_are_counted_once(minilm, text, token):
     preds, target = [text, "a cat", text], ["a cat"] * 3
     with pytest.warns(UserWarning, match=message) as caught:
         bert_score(preds, target, encoder)
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match=message) as caught:
+        rank_candidates([preds], target[:1], encoder)
     assert len(caught) == 1
     metric = BERTScore(encoder)
     with pytest.warns(UserWarning, match=message) as caught:
