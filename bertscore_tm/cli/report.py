@@ -9,12 +9,12 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.cli.errors import FAILED, CommandError
 from bertscore_tm.cli.inputs import STDIN
-from bertscore_tm.utilities.columns import align_columns
 from bertscore_tm.utilities.files import is_special, write_atomically
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
@@ -24,15 +24,8 @@ if TYPE_CHECKING:
 SCORES = ("precision", "recall", "f1")
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
-_MARKDOWN = {character: f"\\{character}" for character in "\\`*_<>|"}
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}
+_FORMATS = {".txt": "plain", ".md": "pipe", ".tex": "latex_booktabs"}
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*_<>|"})
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 
 
@@ -67,6 +60,8 @@ def choose_format(
     The first suffix, or ".json" with ``--json``, is the format on standard output, on devices and in pipes. Files that
     are read are not replaced.
     """
+    if find_spec("tabulate") is None:
+        raise CommandError("tables need tabulate: pip install 'bertscore-tm[cli]'", FAILED)
     if inputs.count(STDIN) > 1:
         raise CommandError("standard input (-) can be read only once: put the other texts into a file")
     # Opened by its name, the file that standard output goes to would be written from its start.
@@ -172,24 +167,19 @@ def format_rows(rows: Sequence[Sequence[str]], suffix: str = ".txt") -> str:
 
     Example:
         >>> print(format_rows([["system", "F1"], ["a_b", "0.41"]], ".md"), end="")
-        | system | F1 |
-        |---|---:|
-        | a\_b | 0.41 |
+        | system   |   F1 |
+        |:---------|-----:|
+        | a\_b     | 0.41 |
     """
-    if suffix == ".txt":
-        return align_columns(rows)
-    rows = [[for_terminal(cell) for cell in row] for row in rows]
+    from tabulate import tabulate
+
+    cells = [[for_terminal(cell) for cell in row] for row in rows]
     if suffix == ".md":
-        lines = ["| " + " | ".join(_escape(cell, _MARKDOWN) for cell in row) + " |" for row in rows]
-        lines.insert(1, "|---" + "|---:" * (len(rows[0]) - 1) + "|")
-        return "\n".join(lines) + "\n"
-    lines = [" & ".join(_MINUS.sub("$-$", _escape(cell, _LATEX)) for cell in row) + r" \\" for row in rows]
-    # LaTeX takes a bracket after the end of a line for a length.
-    lines = [f"{{}}{line}" if line.startswith("[") else line for line in lines]
-    columns = "l" + "r" * (len(rows[0]) - 1)
-    parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
-    return "\n".join([*parts, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def _escape(cell: str, table: dict[str, str]) -> str:
-    return "".join(table.get(character, character) for character in cell)
+        cells = [[cell.translate(_MARKDOWN) for cell in row] for row in cells]
+    alignment = ["left", *["right"] * (len(rows[0]) - 1)]
+    # Numbers are formatted already.
+    table: str = tabulate(cells[1:], cells[0], tablefmt=_FORMATS[suffix], colalign=alignment, disable_numparse=True)
+    if suffix == ".tex":
+        # LaTeX takes a bracket after the end of a line for a length.
+        table = re.sub(r"^ *\[", "{}[", _MINUS.sub("$-$", table), flags=re.MULTILINE)
+    return f"{table}\n"

@@ -208,13 +208,15 @@ def test_layouts(command, tmp_path):
     command(*FILES, *names, "-o", "table.md")
     command(*FILES, *names, "-o", "table.tex")
     markdown, latex = ((tmp_path / name).read_text() for name in ("table.md", "table.tex"))
-    assert markdown.splitlines()[:2] == ["| system | P | R | F1 | 95% interval of F1 |", "|---|---:|---:|---:|---:|"]
-    assert r"| 50% - a\_b | " in markdown
+    header, rule = markdown.splitlines()[:2]
+    assert re.split(r" *\| *", header) == ["", "system", "P", "R", "F1", "95% interval of F1", ""]
+    assert re.fullmatch(r"\|:?-+(\|-+:){4}\|", rule)
+    assert re.search(r"\| 50% - a\\_b +\| ", markdown)
     assert r"\begin{tabular}{lrrrr}" in latex
-    assert r"50\% - a\_b & " in latex
-    assert "\n{}[c] \\& d & " in latex
+    assert re.search(r"50\\% - a\\_b +& ", latex)
+    assert re.search(r"\n{}\[c\] \\& d +& ", latex)
     signed = r"(\+|\$-\$)0\.\d{4}"
-    assert len(re.findall(rf"& {signed} & \[{signed}, {signed}\] &", latex)) == 2
+    assert len(re.findall(rf"& +{signed} & +\[{signed}, {signed}\] &", latex)) == 2
     assert not re.search(r"[^$]-0\.", latex.split(r"\end{tabular}")[0])
     # All layouts have the same numbers, and LaTeX compiles what follows the tables as comments.
     for line, other in zip(text.splitlines()[1:4], latex.splitlines()[4:7], strict=True):
@@ -256,6 +258,12 @@ def test_each_text_is_encoded_once(command, monkeypatch):
     command(*FILES)
     assert len(encoded) == len(set(encoded))
     assert len(encoded) == len({*SUMMARIES, *SYSTEMS["openings"], *REFERENCES})
+
+
+def test_a_missing_library_is_reported_before_the_scores(command, monkeypatch):
+    monkeypatch.setattr("bertscore_tm.cli.report.find_spec", lambda name: None)
+    printed = command(*FILES, exit_code=1)
+    check_error(printed, r"tables need tabulate: pip install 'bertscore-tm\[cli\]'")
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,24 @@ def test_errors_are_one_line(command, arguments, message):
     check_error(printed, f"^{re.escape(message)}")
 
 
+def test_blank_lines_in_files_of_references_are_none(command, minilm, tmp_path):
+    """The form of test sets whose inputs have different numbers of references."""
+    candidates, references = pairs()
+    lists = [[text, *references[:i]][: 1 + i % 3] for i, text in enumerate(references)]
+    write_lines(tmp_path / "hyp", candidates)
+    for number in range(3):
+        # The first reference of an input may be in any of the files.
+        lines = [dict(enumerate(texts, i % (4 - len(texts)))).get(number, "") for i, texts in enumerate(lists)]
+        write_lines(tmp_path / f"ref{number}", lines)
+    files = ["-c", str(tmp_path / "hyp"), "-r", *(str(tmp_path / f"ref{number}") for number in range(3))]
+    found = json.loads(command(*files, "-l", str(LAYER), "--idf", "--json", "--per-segment").out)
+    counted = [text for texts in lists for text in texts]
+    expected = oracle(minilm, candidates, lists, idf=True, idf_sents=counted)
+    assert (segments(found) - expected).abs().max() <= TOLERANCE
+    assert found["num_references"] == len(counted)
+    assert f"|idf:{len(counted)}|" in found["signature"]
+
+
 def test_no_command_and_a_wrong_one(capsys):
     for arguments, shown in (
         ([], "Rank the layers of a model"),
