@@ -126,7 +126,7 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
     Example:
         >>> better = torch.tensor([[0.9, 0.8, 0.7], [0.9, 0.8, 0.7]])
         >>> worse = torch.tensor([[0.8, 0.9, 0.9], [0.5, 0.5, 0.9]])
-        >>> [(found.layer, round(found.mean, 3)) for found in rank_layers_by_preference(better, worse)]
+        >>> [(layer.layer, round(layer.mean, 3)) for layer in rank_layers_by_preference(better, worse)]
         [(1, 0.333), (0, -0.333)]
     """
     if better.ndim != 2 or better.shape != worse.shape:
@@ -136,8 +136,8 @@ def rank_layers_by_preference(better: Tensor, worse: Tensor, *, confidence: floa
         )
     require_between("confidence", confidence, 0, 1)
     ranked = []
-    for layer, scores in enumerate(zip(better, worse, strict=True)):
-        preferred, other = as_paired_values(*scores, ("better", "worse"))
+    for layer, (better_row, worse_row) in enumerate(zip(better, worse, strict=True)):
+        preferred, other = as_paired_values(better_row, worse_row, ("better", "worse"))
         test = scipy_stats().binomtest(int((preferred > other).sum()), len(preferred))
         shares = (test.statistic, *test.proportion_ci(confidence, method="wilson"))
         ranked.append(LayerAgreement(layer, {"darr": Estimate(*(2 * float(share) - 1 for share in shares))}))

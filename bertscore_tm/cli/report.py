@@ -82,7 +82,7 @@ def choose_format(
         raise CommandError(f"argument --{option}: no permission to write {path}")
     if is_special(target):
         return default
-    if any(one is not None and Path(one).resolve() == target.resolve() for one in inputs):
+    if any(name is not None and Path(name).resolve() == target.resolve() for name in inputs):
         raise CommandError(f"argument --{option}: {path} is read, and would be replaced")
     suffix = target.suffix.lower()
     if suffix not in suffixes:
@@ -146,8 +146,8 @@ def _round(value: Any) -> Any:
     if isinstance(value, float):
         return None if math.isnan(value) else round(value, 6)
     if isinstance(value, dict):
-        return {key: _round(one) for key, one in value.items()}
-    return [_round(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _round(item) for key, item in value.items()}
+    return [_round(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def format_count(number: int, noun: str) -> str:

@@ -131,15 +131,23 @@ class Report:
             OSError: the model cannot be loaded.
         """
         used = as_encoder(encoder, single_layer=True)
-        candidates, several = _as_named(systems, references)
+        candidates, reference_lists = _as_named(systems, references)
         baseline = find_baseline(used, rescale)
-        weights = token_weights(used, idf, list(chain.from_iterable(several)), used.device)
+        weights = token_weights(used, idf, list(chain.from_iterable(reference_lists)), used.device)
         settings: dict[str, Any] = {"idf": idf, "rescale": rescale, "verbose": verbose}
-        scores = {name: bert_score(texts or [], several, used, **settings) for name, texts in candidates.items()}
+        scores = {
+            name: bert_score(texts or [], reference_lists, used, **settings) for name, texts in candidates.items()
+        }
         align = partial(compute_alignment, encoder=used, weights=weights, device=used.device, baseline=baseline)
         signature = score_signature(used, weights.source, baseline)
         return cls(
-            candidates, several, scores, align=align, encoder=used, signature=signature, num_alignments=num_alignments
+            candidates,
+            reference_lists,
+            scores,
+            align=align,
+            encoder=used,
+            signature=signature,
+            num_alignments=num_alignments,
         )
 
     @classmethod
@@ -226,7 +234,7 @@ class Report:
             "comparisons": self._compare(names),
             "differences": self._subtract(names),
             "scores": [round_numbers(self.scores[name]) for name in names],
-            "references": [[for_page(text) for text in several] for several in self.references],
+            "references": [[for_page(text) for text in texts] for texts in self.references],
             "candidates": [
                 None if texts is None else [for_page(text) for text in texts] for texts in self.candidates.values()
             ],
@@ -250,11 +258,11 @@ class Report:
         f1 = torch.stack([self.scores[name][2] for name in names]).double()
         least, largest = self._bounds()
         bounds = (least - largest, largest - least)
-        found = []
+        differences = []
         for difference in (f1 - first for first in f1):
             low, high = mean_interval(difference, bounds=bounds, groups=self.groups)
-            found.append(round_numbers(torch.stack([difference.mean(1), low, high], dim=1)))
-        return found
+            differences.append(round_numbers(torch.stack([difference.mean(1), low, high], dim=1)))
+        return differences
 
     def _compare(self, names: list[str]) -> list[dict[str, Any]]:
         """Compare each system with the first one; of a history, the last with the first and with the one before."""
@@ -304,17 +312,17 @@ class Report:
             orders.append((last - first).abs().argsort(descending=True))
         # The alignments of old validations are those of pages that were written before.
         aligned_systems = list(enumerate(names))[-1 if self.is_history else 0 :]
-        found: dict[int, dict[int, Any]] = {}
+        alignments: dict[int, dict[int, Any]] = {}
         rows = dict.fromkeys(chain.from_iterable(zip(*(order.tolist() for order in orders), strict=True)))
         for row in islice(rows, self.num_alignments):
-            found[row] = {}
+            alignments[row] = {}
             for number, name in aligned_systems:
                 texts = self.candidates[name]
                 if texts is not None and row not in empty[number]:
                     aligned = self._align_best(texts[row], self.references[row])
                     if aligned is not None:
-                        found[row][number] = aligned
-        return found
+                        alignments[row][number] = aligned
+        return alignments
 
     def _align_best(self, candidate: str, references: list[str]) -> dict[str, Any] | None:
         """Return the alignment with the best reference, by F1."""
@@ -335,16 +343,16 @@ class Report:
 
 def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[str] | None], list[list[str]]]:
     """Check texts; return candidates by the name of the system, and lists of references."""
-    given = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
-    if not given:
+    named = systems if isinstance(systems, Mapping) else {_SINGLE: systems}
+    if not named:
         raise ValueError("systems is empty: pass the candidates of at least one system")
     checked: dict[str, list[str] | None] = {}
-    several = as_text_pairs([""] * len(references), references).references
-    for name, texts in given.items():
-        checked[name] = None if texts is None else as_text_pairs(texts, several).candidates
-    if not several:
+    reference_lists = as_text_pairs([""] * len(references), references).references
+    for name, texts in named.items():
+        checked[name] = None if texts is None else as_text_pairs(texts, reference_lists).candidates
+    if not reference_lists:
         raise ValueError("references is empty: pass at least one pair")
-    return checked, several
+    return checked, reference_lists
 
 
 def _stack_scores(name: str, results: Results, count: int) -> Tensor:

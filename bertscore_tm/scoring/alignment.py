@@ -118,35 +118,36 @@ def compute_alignment(
     pairs = match_pairs(vectors, torch.tensor([0], device="cpu"), torch.tensor([1], device="cpu"))
     scores = torch.stack(precision_recall_f1(pairs, table, f1))
     precision, recall, harmonic = rescale_scores(scores, baseline).flatten().tolist()
-    matrix = cosine_similarities(*torch.split(vectors.vectors[0], vectors.lengths.tolist())).cpu()
+    candidate_vectors, reference_vectors = torch.split(vectors.vectors[0], vectors.lengths.tolist())
+    matrix = cosine_similarities(candidate_vectors, reference_vectors).cpu()  # (candidate tokens, reference tokens)
     displayed = [split_for_display(text, encoder.tokenizer) for text in texts.values()]
-    is_content = [torch.tensor(one.is_content, device="cpu") for one in displayed]
+    is_content = [torch.tensor(tokens.is_content, device="cpu") for tokens in displayed]
     if encoder.tokenizer.exclude_special_tokens:
-        is_content = [own[own] for own in is_content]
+        is_content = [mask[mask] for mask in is_content]
 
     sides = []
     for number, ids, best, similarities in (
         (0, pairs.candidate_ids, pairs.candidate_best, matrix),
         (1, pairs.reference_ids, pairs.reference_best, matrix.T),
     ):
-        own, other = is_content[number], is_content[1 - number]
+        content, other_content = is_content[number], is_content[1 - number]
         token_weight = table[ids].cpu().double()
         total = token_weight.sum()
         fraction = token_weight / total if total > 0 else torch.zeros_like(token_weight)
         # Baselines differ between precision and recall: each text's similarities are rescaled by those of its score.
-        rescaled = rescale_scores(best.T.expand(3, 1, -1), baseline)[number, 0]
+        rescaled = rescale_scores(best.T.expand(3, 1, -1), baseline)[number, 0]  # (tokens,)
         shares = fraction * rescaled.cpu().double()
-        content_index = torch.where(other, other.cumsum(0) - 1, SPECIAL)
+        content_index = torch.where(other_content, other_content.cumsum(0) - 1, SPECIAL)  # (other tokens,)
         sides.append(
             AlignedText(
                 tokens=displayed[number].tokens,
                 joined=displayed[number].joined,
-                weights=token_weight[own],
-                best=best[:, 0].cpu()[own],
-                matches=content_index[similarities.argmax(1)][own],
-                shares=shares[own],
-                special_share=float(shares[~own].sum()),
-                full_share=float(fraction[own].max()),
+                weights=token_weight[content],
+                best=best[:, 0].cpu()[content],
+                matches=content_index[similarities.argmax(1)][content],
+                shares=shares[content],
+                special_share=float(shares[~content].sum()),
+                full_share=float(fraction[content].max()),
             )
         )
     return AlignmentData(

@@ -72,6 +72,10 @@ def test_rescaling(minilm, corpus, table):
     assert_equal(found, expected_scores(*corpus, **options))
     with pytest.raises(AssertionError, match="language"):
         load("bertscore").compute(predictions=["a"], references=["b"], **options | {"lang": None})
+    # The argument is named baseline_path, not rescale.
+    with pytest.raises(ValueError, match="pass a table") as error:
+        load("bertscore").compute(predictions=["a"], references=["b"], **options | {"baseline_path": None})
+    assert "rescale=" not in str(error.value)
 
 
 def test_the_weights_are_those_of_each_call(minilm, corpus):
