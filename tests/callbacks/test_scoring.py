@@ -85,11 +85,16 @@ def test_each_loader_has_keys_and_the_plain_key_is_the_mean(pairs, encoder, tmp_
         assert parts[0] != pytest.approx(parts[1], abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("names", "error"), [("news", TypeError), (["a", "a"], ValueError), (["a/b"], ValueError), ([""], ValueError)]
+)
+def test_unusable_loader_names_are_an_error(encoder, names, error):
+    with pytest.raises(error, match="loader_names must be"):
+        BERTScoreCallback(BERTScore(encoder), loader_names=names)
+
+
 def test_one_name_per_loader(pairs, encoder, tmp_path):
     metric = BERTScore(encoder)
-    for wrong, error in (("news", TypeError), (["a", "a"], ValueError), (["a/b"], ValueError), ([""], ValueError)):
-        with pytest.raises(error, match="loader_names must be"):
-            BERTScoreCallback(metric, loader_names=wrong)
     run = trainer(tmp_path, [BERTScoreCallback(metric, loader_names=["news", "books"])])
     with pytest.raises(MisconfigurationException, match=r"2 loader_names .* for 3 dataloaders: pass one name per"):
         run.validate(chooser(pairs, val_sizes=(1, 1, 1)), verbose=False)
