@@ -118,7 +118,7 @@ def listed_as(model: str) -> str | None:
     """
     owner, _, name = model.rpartition("/")
     bare = name if owner in _OWNERS else model
-    return next((known for known in (model, bare) if known in _load_tables()["models"]), None)
+    return next((name for name in (model, bare) if name in _load_tables()["models"]), None)
 
 
 def tuned_layer(model: str) -> int:
@@ -233,8 +233,8 @@ def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> Layer
     name = os.fspath(source)
     if name.endswith(".json"):
         try:
-            found = json.loads(Path(name).read_text(encoding="utf-8"))["row"]
-            row = LayerRow(str(found["model"]), int(found["num_layers"]))
+            entry = json.loads(Path(name).read_text(encoding="utf-8"))["row"]
+            row = LayerRow(str(entry["model"]), int(entry["num_layers"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{name} has no row of a tuned layer: write it with `bertscore-tm tune-layers --output FILE.json`"
@@ -282,16 +282,16 @@ def _find_entry(model: str, quantity: str, remedy: str) -> dict[str, Any]:
     return entry
 
 
-def similar_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return at most three known names that are similar to a name, or to the last part of a path, best first.
+def similar_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return at most three of the names that are similar to a name, or to the last part of a path, best first.
 
     Example:
         >>> similar_names("roberta-lage", models())[0]
         'roberta-large'
     """
-    known = list(known)
+    names = list(names)
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return get_close_matches(name, known, n=3) or get_close_matches(last, known, n=3)
+    return get_close_matches(name, names, n=3) or get_close_matches(last, names, n=3)
 
 
 def baseline(language: str, model: str) -> Tensor:
@@ -318,14 +318,15 @@ def baseline(language: str, model: str) -> Tensor:
     # Comparing with the existing names keeps a name such as "../x" within the folder.
     if language.lower() not in languages:
         raise ValueError(f"{missing}: {remedy}; languages with tables are {', '.join(languages)}")
-    known = _find_files(tables / language.lower())
+    tables_of_language = _find_files(tables / language.lower())
     name = listed_as(model) or model
-    if name not in known:
-        similar = similar_names(name, known)
-        shown = ", ".join(sorted(known)[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+    if name not in tables_of_language:
+        similar = similar_names(name, tables_of_language)
+        num_more = len(tables_of_language) - 5
+        shown = ", ".join(sorted(tables_of_language)[:5]) + (f" and {num_more} more" if num_more > 0 else "")
         hint = f"; similar names with a table: {', '.join(similar)}" if similar else ""
         raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {language!r}: {shown}")
-    return parse_baseline(known[name].read_text(encoding="utf-8"), f"{language}/{name}")
+    return parse_baseline(tables_of_language[name].read_text(encoding="utf-8"), f"{language}/{name}")
 
 
 def baseline_languages(model: str) -> list[str]:
@@ -352,13 +353,13 @@ def _table_languages() -> list[str]:
 
 def _find_files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:
     """Return the tables in a folder and its subfolders by the name of their model."""
-    found: dict[str, Traversable] = {}
+    tables: dict[str, Traversable] = {}
     for entry in folder.iterdir():
         if entry.is_dir():
-            found.update(_find_files(entry, f"{prefix}{entry.name}/"))
+            tables.update(_find_files(entry, f"{prefix}{entry.name}/"))
         else:
-            found[prefix + entry.name.removesuffix(".csv")] = entry
-    return found
+            tables[prefix + entry.name.removesuffix(".csv")] = entry
+    return tables
 
 
 def parse_baseline(text: str, name: str) -> Tensor:

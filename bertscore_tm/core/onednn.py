@@ -84,8 +84,8 @@ def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     if not can_use_onednn(left, right):
         return left.t() @ right
     total = left.new_zeros(left.shape[1], right.shape[1])
-    for _, (one, other) in _split_rows(left, right):
-        total += linear(one.t(), other.t())
+    for _, (left_rows, right_rows) in _split_rows(left, right):
+        total += linear(left_rows.t(), right_rows.t())
     return total
 
 

@@ -194,12 +194,12 @@ def best_of_references(scores: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         >>> best_of_references(torch.tensor([[0.1, 0.7, 0.4]]), torch.tensor([2, 1]))
         (tensor([[0.7000, 0.4000]]), tensor([[1, 0]]))
     """
-    owner = segment_ids(counts, scores.shape[1])
+    owner = segment_ids(counts, scores.shape[1])  # (pairs,)
     empty = scores.new_full((scores.shape[0], len(counts)), -torch.inf)
     starts = counts.cumsum(0) - counts
     number = torch.arange(scores.shape[1], device=counts.device) - starts[owner]
-    owner = owner.expand_as(scores)
-    best = empty.scatter_reduce(1, owner, scores, reduce="amax")
+    owner = owner.expand_as(scores)  # (layers, pairs)
+    best = empty.scatter_reduce(1, owner, scores, reduce="amax")  # (layers, candidates)
     is_best = scores == best.gather(1, owner)
     candidates = torch.where(is_best, number, scores.shape[1])
     which = torch.full_like(best, scores.shape[1], dtype=torch.long)

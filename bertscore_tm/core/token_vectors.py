@@ -50,8 +50,8 @@ class TokenVectors:
         """Return the vectors of the texts with these indices, shape (texts,), on the CPU, in the given order."""
         lengths = self.lengths[texts]
         starts = self.offsets[texts] - (lengths.cumsum(0) - lengths)
-        tokens = starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device="cpu")
-        vectors = self.vectors[:, tokens.to(self.vectors.device)]
+        tokens = starts.repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device="cpu")  # (tokens,)
+        vectors = self.vectors[:, tokens.to(self.vectors.device)]  # (layers, tokens, width)
         return TokenVectors(vectors, self.ids[tokens], lengths, self.has_content[texts], self.truncated[texts])
 
     def locate(self, texts: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ class TokenVectors:
         lengths = self.lengths[texts]
         # A maximum over no positions would be undefined.
         steps = torch.arange(max(int(lengths.max()), 1), device="cpu")
-        mask = steps < lengths[:, None]
+        mask = steps < lengths[:, None]  # (batch, longest)
         return torch.where(mask, self.offsets[texts][:, None] + steps, 0), mask
 
     def gather(self, index: Tensor, mask: Tensor | None, memory: Tensor | None = None) -> Tensor:
@@ -89,7 +89,7 @@ class TokenVectors:
             memory = self.vectors.new_empty(size)
         padded = memory[:size].view(layers, -1, width)
         torch.index_select(self.vectors, 1, index.flatten().to(self.vectors.device), out=padded)
-        padded = padded.view(layers, *index.shape, width)
+        padded = padded.view(layers, *index.shape, width)  # (layers, batch, longest, width)
         return padded if mask is None else padded.masked_fill_(~mask[..., None], 0.0)
 
 

@@ -96,10 +96,10 @@ class Backbone:
         forward = partial(self._forward, loaded)
         switch = _rope_switch(self.config)
         longer = sum(length > switch for length in lengths)
-        several = [some for some in (lengths[:longer], lengths[longer:]) if some]
+        groups = [group for group in (lengths[:longer], lengths[longer:]) if group]
         parts = [
-            run_texts(forward, part, some, loaded.batching, self.first_position, self.config)
-            for part, some in zip(torch.split(ids, list(map(sum, several))), several, strict=True)
+            run_texts(forward, part, group, loaded.batching, self.first_position, self.config)
+            for part, group in zip(torch.split(ids, list(map(sum, groups))), groups, strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
@@ -117,15 +117,26 @@ class Backbone:
         lengths = mask.sum(-1).tolist()
         order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
         rows = torch.tensor(order, dtype=torch.long, device=mask.device)
-        places = (rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device))[mask[rows]]
-        found = self.run(embeds.flatten(0, 1)[places], [lengths[i] for i in order])
-        states = found.new_zeros(len(found), mask.numel(), found.shape[-1]).index_copy(1, places, found)
-        return states.view(len(found), *mask.shape, -1)
+        places = rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device)  # (texts, positions)
+        places = places[mask[rows]]  # (tokens,)
+        packed = self.run(embeds.flatten(0, 1)[places], [lengths[i] for i in order])  # (layers, tokens, width)
+        states = packed.new_zeros(len(packed), mask.numel(), packed.shape[-1]).index_copy(1, places, packed)
+        return states.view(len(packed), *mask.shape, -1)  # (layers, batch, positions, width)
 
     def _forward(self, loaded: LoadedModel, inputs: Tensor, mask: Tensor, position_ids: Tensor | None) -> Tensor:
         if self.forward_fn is None:
-            given = loaded.model, loaded.options, self.family, self.config, inputs, mask, position_ids
-            return run_encoder(*given, self.num_layers, self.all_layers, self.layers_kept)
+            return run_encoder(
+                loaded.model,
+                inputs,
+                mask,
+                position_ids,
+                options=loaded.options,
+                family=self.family,
+                config=self.config,
+                num_layers=self.num_layers,
+                all_layers=self.all_layers,
+                layers_in_memory=self.layers_kept,
+            )
         with torch.autocast(device_type=inputs.device.type, enabled=False):
             vectors = self.forward_fn(loaded.model, {"input_ids": inputs, "attention_mask": mask.long()})
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
@@ -186,10 +197,12 @@ class Backbone:
             tried += ["padded", "equal"]
         if tried and device.type != "meta":  # without values, there is nothing to compare
             texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
-            found = find_batching(model, partial(self._forward, loaded), family, self.config, texts, tried, dtype)
-            if found is None and is_own:
+            batching = find_batching(
+                model, partial(self._forward, loaded), texts, tried, dtype, family=family, config=self.config
+            )
+            if batching is None and is_own:
                 raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")
-            loaded.batching = found or "padded"
+            loaded.batching = batching or "padded"
         return loaded
 
     def _load(self, dtype: torch.dtype) -> nn.Module:
@@ -205,7 +218,9 @@ class Backbone:
         copied = deepcopy(model)
         # Functions are not copied: one that replaces a module's method runs the original, with all of its layers.
         modules = zip(model.modules(), copied.modules(), strict=True)
-        if any("forward" in vars(one) and vars(one)["forward"] is vars(two)["forward"] for one, two in modules):
+        if any(
+            "forward" in vars(module) and vars(module)["forward"] is vars(copy)["forward"] for module, copy in modules
+        ):
             raise ValueError(
                 f"a forward method of {self.name} was replaced by a function, which a frozen copy of the model could "
                 f"not call: replace it in the class, or pass the model without it"
@@ -261,7 +276,7 @@ class Backbone:
 
 def _is_own_code(model: nn.Module, options: Collection[str]) -> bool:
     """Return whether a model's class is not one of transformers, and may drop the mask, or takes none."""
-    owner = next(one for one in type(model).__mro__ if "forward" in vars(one))
+    owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
     return owner.__module__.partition(".")[0] != "transformers" or "attention_mask" not in options
 
 

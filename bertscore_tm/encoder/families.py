@@ -85,8 +85,8 @@ class Family:
     def encoder_of(self, model: nn.Module) -> nn.Module:
         """Return the encoder within a base model: the model itself if it has no decoder and takes texts only."""
         part = _text_part(model)
-        found: nn.Module | None = None if self.encoder is None else getattr(part, self.encoder, None)
-        return part if found is None else found
+        encoder: nn.Module | None = None if self.encoder is None else getattr(part, self.encoder, None)
+        return part if encoder is None else encoder
 
     def layers_to_keep(self, num_layers: int) -> int:
         """Return how many layers must be in memory to get layer ``num_layers``."""
@@ -185,8 +185,8 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
     if config.model_type in FAMILIES:
         return config
     if getattr(config, "is_encoder_decoder", False):
-        own = getattr(config, "encoder", None)
-        return text_config(own) if isinstance(own, PretrainedConfig) else config
+        encoder_config = getattr(config, "encoder", None)
+        return text_config(encoder_config) if isinstance(encoder_config, PretrainedConfig) else config
     return config.get_text_config()
 
 
@@ -203,9 +203,9 @@ def _text_part(model: nn.Module) -> nn.Module:
     part = text_config(config)
     if part is config:
         return model
-    kinds = ((module, getattr(module, "config", None)) for module in model.modules())
-    found = next((module for module, own in kinds if own is not None and own.model_type == part.model_type), model)
-    base: nn.Module = cast(Any, found).base_model
+    types = ((module, getattr(getattr(module, "config", None), "model_type", None)) for module in model.modules())
+    text_model = next((module for module, model_type in types if model_type == part.model_type), model)
+    base: nn.Module = cast(Any, text_model).base_model
     return base
 
 
@@ -229,9 +229,9 @@ def ready_config(model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, has_fo
     config = getattr(model, "config", None)
     if isinstance(config, PretrainedConfig) and (not has_forward_fn or config.model_type in FAMILIES):
         return deepcopy(config)
-    own = OwnModelConfig()
-    own.vocab_size = len(tokenizer)
-    return own
+    placeholder = OwnModelConfig()
+    placeholder.vocab_size = len(tokenizer)
+    return placeholder
 
 
 def family_of(config: PretrainedConfig, encoder: nn.Module | None = None, *, trust_remote_code: bool = False) -> Family:
@@ -276,7 +276,7 @@ def _find_family(encoder: nn.Module, config: PretrainedConfig) -> Family:
         raise ValueError(describe_refusal(config, "structure", f"its input is {encoder.main_input_name!r}, not texts"))
     count = getattr(config, "num_hidden_layers", 0)
     lists = {name: module for name, module in encoder.named_modules() if isinstance(module, nn.ModuleList)}
-    outer = {name: module for name, module in lists.items() if not any(name.startswith(f"{one}.") for one in lists)}
+    outer = {name: module for name, module in lists.items() if not any(name.startswith(f"{path}.") for path in lists)}
     layers = tuple(name for name, module in outer.items() if len(module) == count > 0)
     if not layers:
         raise ValueError(describe_refusal(config, "structure", f"no list of {count} layers, one module each"))

@@ -65,7 +65,7 @@ def run_texts(
         Hidden states in the order of the inputs, shape (layers, tokens, width).
     """
     device = inputs.device
-    groups = [(length, sum(1 for _ in several)) for length, several in groupby(lengths)]
+    groups = [(length, len(list(texts))) for length, texts in groupby(lengths)]
     if batching == "equal" or len(groups) == 1:
         parts = []
         sizes = [length * count for length, count in groups]
@@ -76,13 +76,13 @@ def run_texts(
     real = _real_positions(lengths)
     if batching == "packed":
         positions = torch.arange(lengths[0], device="cpu") + first_position
-        positions = positions.expand_as(real)[real][None].to(device)
+        positions = positions.expand_as(real)[real][None].to(device)  # (1, tokens)
         token = _row.set(groups)
         try:
             return forward(inputs[None], torch.ones_like(positions, dtype=torch.bool), positions)[:, 0]
         finally:
             _row.reset(token)
-    places = real.flatten().nonzero().squeeze(1).to(device)
+    places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
     padded = _pad(inputs, places, real.shape, int(getattr(config, "pad_token_id", None) or 0))
     return forward(padded, real.to(device), None).flatten(1, 2).index_select(1, places)
 
@@ -100,19 +100,20 @@ def _pad(packed: Tensor, places: Tensor, shape: Sequence[int], value: int = 0) -
 
 def run_encoder(
     model: nn.Module,
-    options: Collection[str],
-    family: Family,
-    config: PretrainedConfig,
     inputs: Tensor,
     mask: Tensor,
     position_ids: Tensor | None,
+    *,
+    options: Collection[str],
+    family: Family,
+    config: PretrainedConfig,
     num_layers: int,
     all_layers: bool,
-    kept: int,
+    layers_in_memory: int,
 ) -> Tensor:
-    """Run an encoder with so many layers as a :data:`Forward`; return the states of one, or of all up to it."""
+    """Run an encoder as a :data:`Forward`; return the states of layer ``num_layers``, or of all layers up to it."""
     # Layer 0 is the state before the first layer.
-    wants_states = all_layers or kept > num_layers
+    wants_states = all_layers or layers_in_memory > num_layers
     length = mask.shape[1]
     _choose_attention(model, config, length)
     # What hidden_states holds differs between models: Mamba's lacks the embedding output.
@@ -128,19 +129,19 @@ def run_encoder(
         last: Tensor = output.last_hidden_state
         if not wants_states:
             return last[None]
-        found = states or output.hidden_states
-        if found is None:
+        states = states or output.hidden_states
+        if states is None:
             raise ValueError(
                 f"the forward pass of {type(model).__name__} does not return the hidden states of its layers: let it "
                 f"accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
             )
         # BigBird pads texts to whole blocks and keeps the padding in its states.
-        states = [state[:, :length] for state in found[: num_layers + 1]]
+        states = [state[:, :length] for state in states[: num_layers + 1]]  # (batch, positions, width) each
         for path in family.final_modules:
             module = attrgetter(path)(model)
             if module is not None:  # an OPT may lack it
                 states = [module(state) for state in states]
-        if family.final_modules and kept == num_layers:
+        if family.final_modules and layers_in_memory == num_layers:
             states[-1] = last  # the model has applied them itself
     return torch.stack(states)
 
@@ -149,18 +150,19 @@ def accepted_options(model: nn.Module) -> frozenset[str]:
     """Return which of the attention mask, position ids and options of outputs a model accepts; all, with kwargs."""
     # Hooks that wrap the method of an instance may hide its arguments.
     parameters = signature(type(model).forward).parameters
-    accepts_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+    accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
     return frozenset(name for name in _OPTIONS if accepts_any or name in parameters)
 
 
 def find_batching(
     model: nn.Module,
     forward: Forward,
-    family: Family,
-    config: PretrainedConfig,
     texts: Sequence[Tensor],
     candidates: Sequence[Batching],
     dtype: torch.dtype,
+    *,
+    family: Family,
+    config: PretrainedConfig,
 ) -> Batching | None:
     """Find the first way in which texts, longest first, get the same vectors together as alone, or ``None``.
 
@@ -168,10 +170,10 @@ def find_batching(
     """
     first = family.first_position(config)
 
-    def run(several: Sequence[Tensor], batching: Batching) -> Tensor:
-        return run_texts(forward, torch.cat(list(several)), list(map(len, several)), batching, first, config)
+    def run(batch: Sequence[Tensor], batching: Batching) -> Tensor:
+        return run_texts(forward, torch.cat(list(batch)), list(map(len, batch)), batching, first, config)
 
-    alone = torch.cat([run([text], "equal") for text in texts], 1)
+    alone = torch.cat([run([text], "equal") for text in texts], 1)  # (layers, tokens, width)
     for batching in candidates:
         if batching == "packed" and not _switch_attention(model, packed=True):
             continue
@@ -198,7 +200,7 @@ def draw_texts(
     allowed = torch.tensor(ids, dtype=torch.long, device="cpu")
     generator = torch.Generator("cpu").manual_seed(0)
     drawn = [torch.randint(len(ids), (min(n, limit or n),), generator=generator, device="cpu") for n in lengths]
-    return [allowed[one].to(device) for one in drawn]
+    return [allowed[numbers].to(device) for numbers in drawn]
 
 
 def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
@@ -212,8 +214,8 @@ def are_same_vectors(first: Tensor, second: Tensor, dtype: torch.dtype) -> bool:
 def _switch_attention(model: nn.Module, *, packed: bool) -> bool:
     """Let a model that calls torch's attention call ours, or torch's again; return whether it calls either."""
     register_attention()
-    configs: dict[int, Any] = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
-    switched = [one for one in configs.values() if getattr(one, "_attn_implementation", None) in ("sdpa", _NAME)]
+    configs: dict[int, Any] = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
+    switched = [part for part in configs.values() if getattr(part, "_attn_implementation", None) in ("sdpa", _NAME)]
     for config in switched:
         config._attn_implementation = _NAME if packed else "sdpa"
     return bool(switched)
@@ -272,11 +274,10 @@ def _attend(
     if row is None:
         attended: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return attended
-    known = isinstance(attention_mask, _Pattern)
-    if not known or any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux")):
+    has_extras = any(options.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
+    if has_extras or not isinstance(attention_mask, _Pattern):
         raise NotImplementedError(f"{type(module).__name__} cannot attend within packed texts")
-    # From (1, heads, tokens, size) to (tokens, heads, size).
-    states = [one[0].transpose(0, 1) for one in (query, key, value)]
+    states = [state[0].transpose(0, 1) for state in (query, key, value)]  # (tokens, heads, size) each
     scale = options.get("scaling")
     if query.device.type == "cpu":
         attend = _attend_by_length
@@ -293,8 +294,9 @@ def _attend_by_length(
     """Attend in one step per length, which needs no padding."""
     parts = []
     sizes = [length * count for length, count in groups]
-    for (length, count), *split in zip(groups, *(torch.split(one, sizes) for one in states), strict=True):
-        batch = [one.reshape(count, length, *one.shape[1:]).transpose(1, 2) for one in split]
+    for (length, count), *parts_of_states in zip(groups, *(torch.split(x, sizes) for x in states), strict=True):
+        # (texts, heads, length, size) each
+        batch = [part.reshape(count, length, *part.shape[1:]).transpose(1, 2) for part in parts_of_states]
         mask = None if pattern.mask is None else pattern.mask[:length, :length]
         parts.append(_dot_product(batch, mask, pattern.is_causal, scale).transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)
@@ -306,15 +308,15 @@ def _attend_padded(
     """Attend in one step, with padding inside of attention alone, for devices on which many small steps are slow."""
     device = states[0].device
     real = _real_positions(_lengths(groups))
-    places = real.flatten().nonzero().squeeze(1).to(device)
-    mask = real[:, None, None, :].to(device)
+    places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
+    mask = real[:, None, None, :].to(device)  # (texts, 1, 1, longest)
     if pattern.mask is not None:
         mask = mask & pattern.mask
     elif pattern.is_causal:
         mask = mask & torch.ones(real.shape[1], real.shape[1], dtype=torch.bool, device=device).tril()
     # Padding attends to all, as a softmax over nothing is NaN.
-    mask = mask | ~real[:, None, :, None].to(device)
-    batch = [_pad(one, places, real.shape).transpose(1, 2) for one in states]
+    mask = mask | ~real[:, None, :, None].to(device)  # (texts, 1, longest, longest)
+    batch = [_pad(state, places, real.shape).transpose(1, 2) for state in states]  # (texts, heads, longest, size) each
     attended = _dot_product(batch, mask, False, scale)
     return attended.transpose(1, 2).flatten(0, 1).index_select(0, places)
 
@@ -328,7 +330,7 @@ def _attend_by_kernel(
     ends = torch.tensor([0, *_lengths(groups)], dtype=torch.int32, device="cpu").cumsum(0, dtype=torch.int32)
     ends = ends.to(states[0].device)
     longest = groups[0][0]
-    query, key, value = (one.contiguous() for one in states)
+    query, key, value = (state.contiguous() for state in states)
     window = (-1, 0) if pattern.is_causal else (-1, -1)
     grouped = query.shape[1] != key.shape[1]
     attended: Any = varlen_attn(
@@ -348,7 +350,7 @@ def _dot_product(batch: Sequence[Tensor], mask: Tensor | None, is_causal: bool, 
     is_short = query.device.type == "cpu" and query.shape[2] <= _SHORT
     # Plain products are 1.3 to 2 times faster for these, except for the gradient in float32.
     if sees_all and is_short and (query.dtype == torch.bfloat16 or not query.requires_grad):
-        query, key, wide = (one.to(torch.promote_types(one.dtype, torch.float32)) for one in batch)
+        query, key, wide = (state.to(torch.promote_types(state.dtype, torch.float32)) for state in batch)
         scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.transpose(-1, -2)
         return (scores.softmax(-1) @ wide).to(value.dtype)
     return nn.functional.scaled_dot_product_attention(

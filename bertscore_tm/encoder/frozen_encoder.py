@@ -262,8 +262,8 @@ class FrozenEncoder:
         # The same folder has another path on another machine.
         model = [Path(source.location).name if source.kind == "folder" else self.name]
         if hashed:
-            given = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
-            model += [digest[:8] for digest in (self._backbone.content_hash(), given) if digest]
+            tokenizer_hash = None if self._given_tokenizer is None else hash_tokenizer(self._given_tokenizer)
+            model += [digest[:8] for digest in (self._backbone.content_hash(), tokenizer_hash) if digest]
         return {
             "model": "#".join(model) + (f"@{source.revision}" if source.revision else ""),
             "layer": layers if layer is None else layer,

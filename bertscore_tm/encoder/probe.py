@@ -97,8 +97,18 @@ class _Probe:
         self, inputs: Tensor, mask: Tensor, positions: Tensor | None, layer: int | None = None, all_layers: bool = True
     ) -> Tensor:
         layer = self.layers if layer is None else layer
-        given = self.encoder, self.options, self.family, self.config, inputs, mask, positions
-        return run_encoder(*given, layer, all_layers, self.family.layers_to_keep(layer))
+        return run_encoder(
+            self.encoder,
+            inputs,
+            mask,
+            positions,
+            options=self.options,
+            family=self.family,
+            config=self.config,
+            num_layers=layer,
+            all_layers=all_layers,
+            layers_in_memory=self.family.layers_to_keep(layer),
+        )
 
     def run_whole(self, layer: int | slice, inputs: Tensor) -> Tensor:
         """Return the output of a layer, as if it were the last one, of the encoder with all layers."""
@@ -126,12 +136,12 @@ class _Probe:
             for hook in hooks:
                 hook.remove()
         # From the last module to the first; the hook of a module runs after those of the modules within it.
-        found: list[str] = []
+        names: list[str] = []
         for name, before, after in reversed(called):
             if torch.equal(after, sought) and not torch.equal(before, after):
-                found.append(name)
+                names.append(name)
                 sought = before
-        self.family = replace(self.family, final_modules=tuple(reversed(found)))
+        self.family = replace(self.family, final_modules=tuple(reversed(names)))
         states = self.run_whole(slice(None), ids)
         if states.shape[:3] != (self.layers + 1, *ids.shape):
             raise _ProbeError(f"hidden states of shape {tuple(states.shape)} for {self.layers} layers")
@@ -153,22 +163,23 @@ class _Probe:
             candidates = ["equal"]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
         # is limited to some tokens of the highest weight.
-        given = self.encoder, self.forward, self.family, self.config
-        found = find_batching(*given, texts, candidates, torch.float32)
-        if found is None:
+        batching = find_batching(
+            self.encoder, self.forward, texts, candidates, torch.float32, family=self.family, config=self.config
+        )
+        if batching is None:
             raise _ProbeError("a text got other vectors next to a text of equal length than alone")
-        self.family = replace(self.family, batching=found)
+        self.family = replace(self.family, batching=batching)
 
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""
         try:
-            found = self.run_whole(self.layer, cast(Any, self.encoder).get_input_embeddings()(self.ids))
+            states = self.run_whole(self.layer, cast(Any, self.encoder).get_input_embeddings()(self.ids))
         except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             takes = False
         else:
-            takes = are_same_vectors(found, self.run_whole(self.layer, self.ids), torch.float32)
+            takes = are_same_vectors(states, self.run_whole(self.layer, self.ids), torch.float32)
         self.family = replace(self.family, takes_embeddings=takes)
 
     def cut(self) -> None:

@@ -312,10 +312,10 @@ class PackedWindows:
             rows += [(window, start) for window in (cut_into_windows(ids, tokenizer) if ids else ())]
             start += len(compared)
         rows.sort(key=lambda row: -len(row[0].ids))
-        numbers = [(len(one.ids), one.first, one.last, before + one.start) for one, before in rows]
-        table = torch.tensor(numbers, dtype=torch.long, device="cpu").view(-1, 4)
+        numbers = [(len(window.ids), window.first, window.last, before + window.start) for window, before in rows]
+        table = torch.tensor(numbers, dtype=torch.long, device="cpu").view(-1, 4)  # (windows, 4)
         lengths = table[:, 0]
-        _, first, last, starts = table.repeat_interleave(lengths, 0).unbind(1)
+        _, first, last, starts = table.repeat_interleave(lengths, 0).unbind(1)  # (tokens,) each
         steps = torch.arange(len(first), device="cpu") - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
         places = torch.where((steps >= first) & (steps < last), starts - first + steps, -1)
         packed = list(chain.from_iterable(window.ids for window, _ in rows))
