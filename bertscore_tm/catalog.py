@@ -33,7 +33,6 @@ __all__ = [
     "models",
     "name_of_copy",
     "parse_baseline",
-    "published_correlation",
     "similar_names",
     "tuned_layer",
 ]
@@ -139,8 +138,7 @@ def tuned_layer(model: str) -> int:
     """
     command = f"`bertscore-tm tune-layers judged.jsonl --model {model}`"
     remedy = f"pass {name_option('num_layers')} (-1 is the last layer, {command} finds a good one)"
-    layer: int = _find_entry(model, "tuned layer", remedy)["num_layers"]
-    return layer
+    return _find_layer(model, remedy)
 
 
 def name_of_copy(name: str, model_type: str, num_layers: int) -> str:
@@ -243,43 +241,21 @@ def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> Layer
         remedy = (
             f"{name_option('listed_as')} must be in catalog.models(), or a .json file of `bertscore-tm tune-layers`"
         )
-        layer = _find_entry(name, "tuned layer", remedy)["num_layers"]
-        row = LayerRow(listed_as(name) or name, layer)
+        row = LayerRow(listed_as(name) or name, _find_layer(name, remedy))
     if depth is not None and listed_as(row.model) is not None and not _has_depth(row.model, depth):
         raise ValueError(f"{name_option('listed_as', name)} does not fit: this model has {depth} layers")
     return row
 
 
-def published_correlation(model: str) -> float | None:
-    """Return the correlation of a model's scores at its tuned layer with human judgements.
-
-    Args:
-        model: name of the model on the hub.
-
-    Returns:
-        Pearson correlation on the to-English pairs of WMT16 (of WMT18 English-Turkish for the Turkish models), as
-        published with ``bert-score``; ``None`` where none is published.
-
-    Raises:
-        ValueError: the model is not listed.
-
-    Example:
-        >>> published_correlation("roberta-large")
-        0.738597
-    """
-    entry = _find_entry(model, "correlation", "measure it with `bertscore-tm tune-layers` on your judgements")
-    correlation: float | None = entry.get("wmt16_pearson", entry.get("wmt18_en_tr_pearson"))
-    return correlation
-
-
-def _find_entry(model: str, quantity: str, remedy: str) -> dict[str, Any]:
+def _find_layer(model: str, remedy: str) -> int:
+    """Return the tuned layer of a listed model, or raise an error with the remedy and similar names."""
     listed = listed_as(model)
     if listed is None:
         similar = similar_names(model, models())
         hint = f"; similar listed names: {', '.join(similar)}" if similar else ""
-        raise ValueError(f"no {quantity} is published for {model!r}: {remedy}{hint}")
-    entry: dict[str, Any] = _load_tables()["models"][listed]
-    return entry
+        raise ValueError(f"no tuned layer is published for {model!r}: {remedy}{hint}")
+    layer: int = _load_tables()["models"][listed]["num_layers"]
+    return layer
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
