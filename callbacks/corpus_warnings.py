@@ -17,9 +17,9 @@ def warn_once(seen: set[str]) -> Generator[None, None, None]:
     """Ignore warnings about texts of the kinds in ``seen``, with any count, and add the new kinds to it."""
     with warnings.catch_warnings(record=True) as caught:
         yield
-    for one in caught:
-        kind = next((pattern for pattern in CORPUS_WARNINGS if re.match(pattern, str(one.message))), None)
+    for warning in caught:
+        kind = next((pattern for pattern in CORPUS_WARNINGS if re.match(pattern, str(warning.message))), None)
         if kind is None or kind not in seen:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         if kind is not None:
             seen.add(kind)

@@ -331,20 +331,20 @@ def _describe(value: Any) -> str:
 
 def _find_generator(pl_module: pl.LightningModule, path: str) -> Any:
     """Return the model that generates, without the wrappers of ``torch.compile`` and DDP."""
-    found: Any = pl_module
+    model: Any = pl_module
     for part in path.split(".") if path else ():
-        found = getattr(found, part, None)
+        model = getattr(model, part, None)
     # Compiled models have a forward without named parameters.
-    while hasattr(found, "_orig_mod"):
-        found = found._orig_mod
-    if isinstance(found, DistributedDataParallel):
-        found = found.module
-    if not isinstance(found, nn.Module) or not hasattr(found, "generate"):
+    while hasattr(model, "_orig_mod"):
+        model = model._orig_mod
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    if not isinstance(model, nn.Module) or not hasattr(model, "generate"):
         raise MisconfigurationException(
             f"texts are generated with pl_module.{path}, which is not a Hugging Face model with generate(): pass "
             f"model= with the dotted path of the model, or a function as generate="
         )
-    return found
+    return model
 
 
 @contextmanager

@@ -22,12 +22,12 @@ def list_input_names(model: nn.Module) -> set[str] | None:
     model and of its base classes are included.
     """
     wrapped = next((part for part in model.modules() if isinstance(part, GenerationMixin)), None)
-    own = signature(model.forward).parameters.values()
-    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in own):
+    parameters_of_forward = signature(model.forward).parameters.values()
+    if wrapped is None and any(p.kind is Parameter.VAR_KEYWORD for p in parameters_of_forward):
         return None
     bases = () if wrapped is None else type(wrapped).__mro__
     forwards = [vars(base)["forward"] for base in bases if "forward" in vars(base)]
-    parameters = [*own, *(p for forward in forwards for p in signature(forward).parameters.values())]
+    parameters = [*parameters_of_forward, *(p for forward in forwards for p in signature(forward).parameters.values())]
     return {p.name for p in parameters if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)} - {"self"}
 
 

@@ -126,7 +126,7 @@ def _match_target_type(metric: Metric, target: list[Any]) -> list[Any]:
     parameter = signature(type(metric).update).parameters.get("target")
     annotation = None if parameter is None else parameter.annotation
     if get_origin(annotation) is Sequence and get_origin(get_args(annotation)[0]) is Sequence:
-        return [[one] if isinstance(one, str) else one for one in target]
+        return [[references] if isinstance(references, str) else references for references in target]
     return target
 
 

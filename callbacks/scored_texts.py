@@ -42,7 +42,9 @@ def gather_numbers(trainer: pl.Trainer, texts: Mapping[int, ExampleTexts]) -> li
 def gather_texts(trainer: pl.Trainer, texts: Mapping[int, ExampleTexts]) -> dict[int, ExampleTexts]:
     """Return the texts of all ranks by the number of the example; a collective call."""
     # Of an example that several ranks read, the metric keeps the score of the first rank.
-    return {number: found for part in reversed(gather_objects(trainer, dict(texts))) for number, found in part.items()}
+    return {
+        number: example for part in reversed(gather_objects(trainer, dict(texts))) for number, example in part.items()
+    }
 
 
 class TextCollector(TextListener):
@@ -109,15 +111,15 @@ class TextCollector(TextListener):
         loaders: Sequence[ScoredLoader],
     ) -> None:
         """Write the texts."""
-        found, name = self.find_scorer(trainer)
-        if not self._texts or scorer is not found:
+        scorer_of_texts, name = self.find_scorer(trainer)
+        if not self._texts or scorer is not scorer_of_texts:
             return
         texts, self._texts = self._texts, []
         # Loggers may draw random numbers.
         with isolate_random_state(pl_module.device):
             for loader in loaders:
-                own = texts[loader.dataloader_idx]
-                self.write_loader(trainer, own, loader.scores[name], loader.metrics[name], loader)
+                loader_texts = texts[loader.dataloader_idx]
+                self.write_loader(trainer, loader_texts, loader.scores[name], loader.metrics[name], loader)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Release the texts."""

@@ -452,7 +452,7 @@ class BERTScoreCallback(Callback):
 
 
 def _find_listeners(trainer: pl.Trainer) -> list[TextListener]:
-    return [one for one in trainer.callbacks if isinstance(one, TextListener)]  # type: ignore[attr-defined]
+    return [callback for callback in trainer.callbacks if isinstance(callback, TextListener)]  # type: ignore[attr-defined]
 
 
 def _shorten(value: Any) -> str:

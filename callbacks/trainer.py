@@ -25,8 +25,8 @@ _PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 
 def is_of_class(value: object, name: str) -> bool:
     """Return whether an object's class is, or is derived from, the one of this name in either package of Lightning."""
-    classes = ((one.__name__, one.__module__.partition(".")[0]) for one in type(value).__mro__)
-    return any(own == name and package in _PACKAGES for own, package in classes)
+    classes = ((base.__name__, base.__module__.partition(".")[0]) for base in type(value).__mro__)
+    return any(class_name == name and package in _PACKAGES for class_name, package in classes)
 
 
 def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:

@@ -140,21 +140,21 @@ class SampleLogger(TextCollector):
             generate = scorer.generate
             return generate.inputs(scored.batch) if isinstance(generate, HuggingFaceGenerate) else None
         if callable(self.inputs):
-            found: Any = self.inputs(scored.batch)
+            inputs: Any = self.inputs(scored.batch)
         else:
             missing = f"SampleLogger found no inputs={self.inputs!r}"
             remedy = "pass another key, or a function of the batch"
-            found = find_value(self.inputs, scored.batch, scored.outputs, missing, remedy)
+            inputs = find_value(self.inputs, scored.batch, scored.outputs, missing, remedy)
         if (
-            isinstance(found, str)
-            or len(found) != len(scored.preds)
-            or not all(isinstance(text, str) for text in found)
+            isinstance(inputs, str)
+            or len(inputs) != len(scored.preds)
+            or not all(isinstance(text, str) for text in inputs)
         ):
             raise MisconfigurationException(
                 f"SampleLogger's inputs={self.inputs!r} must be a list of {len(scored.preds)} texts, one per "
-                f"prediction, got {str(found)[:60]!r}: pass another key, or a function of the batch"
+                f"prediction, got {str(inputs)[:60]!r}: pass another key, or a function of the batch"
             )
-        return list(found)
+        return list(inputs)
 
     def on_run_scored(
         self,
