@@ -140,16 +140,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [word for word in unknown if word.startswith("-")]
-        known = [name for name in command._option_string_actions if "_" not in name]
-        meant = _suggest(flags[0].partition("=")[0], known) if flags else ""
+        names = [name for name in command._option_string_actions if "_" not in name]
+        meant = _suggest(flags[0].partition("=")[0], names) if flags else ""
         raise CommandError(f"unknown: {' '.join(flags or unknown)}{meant} (see bertscore-tm {argv[0]} --help)")
     return arguments
 
 
-def _suggest(word: str, known: Iterable[str]) -> str:
-    """Return the question whether the most similar known word was meant; empty if there is none."""
+def _suggest(word: str, names: Iterable[str]) -> str:
+    """Return the question whether the most similar name was meant; empty if there is none."""
     # Without dashes, which would make short names similar.
-    by_name = {name.lstrip("-"): name for name in known}
+    by_name = {name.lstrip("-"): name for name in names}
     close = difflib.get_close_matches(word.lstrip("-"), by_name, 1)
     return f": did you mean {by_name[close[0]]}?" if close else ""
 

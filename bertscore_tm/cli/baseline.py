@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("texts").add_argument
     add("texts", metavar="FILE", help="many unrelated texts, one per line; - is standard input")
     add("--format", choices=FORMATS, help="format of the file (default: by suffix, where .txt.gz is .txt)")
+    options.add_quoting_argument(add)
     help = "column or JSON key of the texts (default: %(default)s)"
     add("--column", metavar="NAME", default="text", help=help)
     options.add_encoder_arguments(parser, all_layers=True)
@@ -80,7 +81,8 @@ def _make(arguments: argparse.Namespace, ranks: RankGroup) -> tuple[MeasuredBase
 
 
 def _read_distinct(arguments: argparse.Namespace) -> list[str]:
-    texts = read_texts(arguments.texts, arguments.format, arguments.column)
+    has_quoting = not arguments.no_quoting
+    texts = read_texts(arguments.texts, arguments.format, arguments.column, has_quoting=has_quoting)
     num_distinct = len({text.strip() for text in texts} - {""})
     if num_distinct < 2:
         needed = "random pairs need at least 2 distinct texts that are not blank"

@@ -191,15 +191,15 @@ def _read_column(tables: Sequence[Table], arguments: argparse.Namespace) -> Syst
     if len(rows) < 2:
         raise CommandError(f"{table.name}: {arguments.system_column!r} has one system; a comparison needs two")
     (first, first_rows), *others = rows.items()
-    for name, own in others:
-        for place, (one, other) in enumerate(zip(first_rows, own, strict=False)):
-            if references[one] != references[other]:
+    for name, system_rows in others:
+        for place, (row, other) in enumerate(zip(first_rows, system_rows, strict=False)):
+            if references[row] != references[other]:
                 message = f"text {place + 1} of {name!r} has other references than text {place + 1} of {first!r}"
                 raise table.error(other, message)
-        if len(own) != len(first_rows):
-            message = f"{name!r} has {len(own)} texts, but {first!r} has {len(first_rows)}"
-            raise table.error(own[-1], message)
-    texts = {name: [candidates[row] for row in own] for name, own in rows.items()}
+        if len(system_rows) != len(first_rows):
+            message = f"{name!r} has {len(system_rows)} texts, but {first!r} has {len(first_rows)}"
+            raise table.error(system_rows[-1], message)
+    texts = {name: [candidates[row] for row in system_rows] for name, system_rows in rows.items()}
     groups = None
     if arguments.document_column is not None:
         labels = document_labels(table, arguments.document_column)

@@ -129,7 +129,7 @@ def read_table(
     parses with it, and literal quotes else and without ``has_quoting``.
     """
     name = "standard input" if path == STDIN else path
-    found_format, is_compressed = format_of(path, file_format)
+    file_format, is_compressed = format_of(path, file_format)
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         if is_compressed:
@@ -138,30 +138,32 @@ def read_table(
         raise CommandError(f"{name}: not a valid gzip file: {error}") from error
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror or error}") from error
-    if found_format == "parquet":
+    if file_format == "parquet":
         return Table(name, _parquet_rows(data, name), separator=": row ")
     text = _decode(data, name)
-    if found_format == "json":
+    if file_format == "json":
         hint = "; for one object per line give --format jsonl"
         value = _parse_json(text, lambda line: f"{name}:{line}" if line else name, hint)
         if not isinstance(value, list):
             raise CommandError(f"{name}: the file must contain a JSON array of objects or strings")
         return Table(name, value, separator=": row ")
-    if found_format == "csv":
+    if file_format == "csv":
         return _with_header(name, *_quoted_rows(text, name, ","), columns)
-    if found_format == "tsv":
+    if file_format == "tsv":
         return _with_header(name, *_tab_rows(text, name, has_quoting), columns)
     lines = _split_lines(text)
-    if found_format == "txt":
+    if file_format == "txt":
         return Table(name, lines)
     while lines and not lines[-1].strip():
         lines.pop()
     return Table(name, [_json_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)])
 
 
-def read_texts(path: str, file_format: str | None = None, column: str = "text") -> list[str]:
+def read_texts(
+    path: str, file_format: str | None = None, column: str = "text", *, has_quoting: bool = True
+) -> list[str]:
     """Read one text per row of a file; the column is ignored for plain lines."""
-    return read_table(path, file_format, [column]).texts(column)
+    return read_table(path, file_format, [column], has_quoting=has_quoting).texts(column)
 
 
 def check_lengths(*tables: Table) -> None:
@@ -175,7 +177,7 @@ def check_lengths(*tables: Table) -> None:
             raise table.error(len(table.rows) - 1, message)
 
 
-def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
+def format_of(path: str, file_format: str | None = None) -> tuple[str, bool]:
     """Return the given format of a file, by default that of its suffix, and whether it is compressed."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     is_compressed = bool(suffixes) and suffixes[-1] == ".gz"
@@ -185,9 +187,9 @@ def format_of(path: str, given: str | None = None) -> tuple[str, bool]:
     if suffix.isdecimal():
         # The number of a version or of a reference, as in refs.0.
         suffix = "txt"
-    if given is None and suffix not in FORMATS:
+    if file_format is None and suffix not in FORMATS:
         raise CommandError(f"{path}: the suffix .{suffix} is not one of {', '.join(FORMATS)}: give --format")
-    return given or suffix, is_compressed
+    return file_format or suffix, is_compressed
 
 
 def names_a_file(text: str) -> bool:

@@ -86,8 +86,7 @@ def add_scoring_arguments(
     """
     add = parser.add_argument_group("file formats").add_argument
     add("--format", choices=FORMATS, help="format of all files (default: by suffix; txt for standard input)")
-    help = "read the quotes in TSV files as characters even if the whole file parses with the quoting of CSV"
-    add("--no-quoting", action="store_true", help=help)
+    add_quoting_argument(add)
     help = "column, or without header its number from 1, or JSON key of the candidates (default: %(default)s)"
     add("--candidate-column", metavar="NAME", default=candidates, help=help)
     help = "column or key of the references, in JSON also an array; repeatable (default: reference or references)"
@@ -101,6 +100,12 @@ def add_scoring_arguments(
     if rescale:
         help = "map the score of unrelated texts to 0, by the published table or this one of bertscore-tm baseline"
         group.add_argument("--rescale", default=False, metavar="TABLE", help=help, **optional)
+
+
+def add_quoting_argument(add: Callable[..., argparse.Action]) -> None:
+    """Declare the argument for quotes that are characters."""
+    help = "read the quotes in TSV files as characters even if the whole file parses with the quoting of CSV"
+    add("--no-quoting", action="store_true", help=help)
 
 
 def add_encoder_arguments(parser: argparse.ArgumentParser, *, all_layers: bool = False) -> None:
@@ -171,7 +176,7 @@ def idf_file(arguments: argparse.Namespace) -> str | None:
 def read_idf_texts(arguments: argparse.Namespace) -> list[str] | None:
     """Read the texts of the file of ``--idf``; ``None`` without a file."""
     path = idf_file(arguments)
-    return None if path is None else read_texts(path)
+    return None if path is None else read_texts(path, has_quoting=not arguments.no_quoting)
 
 
 def find_baseline(encoder: FrozenEncoder, arguments: argparse.Namespace) -> LayerBaseline | None:

@@ -175,14 +175,16 @@ def _format_summary(document: dict[str, Any], arguments: argparse.Namespace) -> 
 def _format_table(scored: ScoredCorpus, document: dict[str, Any], separator: str) -> str:
     """Return a header, and a line per candidate with its scores and, of several, its best reference."""
     num_candidates, layer = document["num_candidates"], str(scored.encoder.num_layers)
-    several = document["num_references"] > num_candidates or bool(scored.best_reference.any())
+    has_choice = document["num_references"] > num_candidates or bool(scored.best_reference.any())
     text = StringIO()
-    text.write(separator.join(("segment", "layer", *report.SCORES, *(("best_reference",) if several else ()))) + "\n")
+    text.write(
+        separator.join(("segment", "layer", *report.SCORES, *(("best_reference",) if has_choice else ()))) + "\n"
+    )
     # Lists of the rows of a large corpus would take ten times the memory of the text.
     for start in range(0, num_candidates, _ROWS_PER_BLOCK):
         block = slice(start, start + _ROWS_PER_BLOCK)
         rows = zip(scored.scores[:, 0, block].T.tolist(), scored.best_reference[0, block].tolist(), strict=True)
         for segment, (row, index) in enumerate(rows, start + 1):
-            cells = [str(segment), layer, *(f"{x:.6f}" for x in row), *([str(index + 1)] if several else [])]
+            cells = [str(segment), layer, *(f"{x:.6f}" for x in row), *([str(index + 1)] if has_choice else [])]
             text.write(separator.join(cells) + "\n")
     return text.getvalue()

@@ -100,8 +100,8 @@ def score_shards(
 
     def work(rows: range, progress: Callable[[int], None]) -> dict[str, Any]:
         part = slice(rows.start, rows.stop)
-        own = TextPairs(texts.candidates[part], texts.references[part])
-        scored = score_corpus(own, encoder, weights, encoder.device, progress=progress)
+        pairs = TextPairs(texts.candidates[part], texts.references[part])
+        scored = score_corpus(pairs, encoder, weights, encoder.device, progress=progress)
         num_truncated = torch.tensor(scored.num_truncated, device="cpu")
         return {"scores": scored.scores, "best": scored.best_reference, "num_truncated": num_truncated}
 

@@ -101,8 +101,8 @@ def _read(arguments: argparse.Namespace) -> TextPairs:
     texts = read_files(arguments)
     for row in arguments.row or ():
         if row > len(texts):
-            known = f"{arguments.candidates} has the rows 1 to {len(texts)}"
-            raise CommandError(f"argument --row: {row} does not exist: {known}")
+            rows = f"{arguments.candidates} has the rows 1 to {len(texts)}"
+            raise CommandError(f"argument --row: {row} does not exist: {rows}")
     return texts
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from bertscore_tm.cli import main
 from bertscore_tm.cli.errors import CommandError
 from bertscore_tm.cli.inputs import read_references, read_table, read_texts
+from bertscore_tm.cli.options import read_idf_texts
 from tests.support.shell import from_stdin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -148,6 +149,9 @@ def test_quotes_are_characters_on_request(tmp_path, monkeypatch):
     arguments = ["-c", str(tmp_path / "pairs.tsv")]
     assert scored_pairs(monkeypatch, *arguments) == [("No", ["Yes"])]
     assert scored_pairs(monkeypatch, *arguments, "--no-quoting") == [('"No"', ['"Yes"'])]
+    (tmp_path / "texts.tsv").write_text('text\n"No"\n')
+    for has_quoting, texts in ((True, ["No"]), (False, ['"No"'])):
+        assert read_idf_texts(Namespace(idf=str(tmp_path / "texts.tsv"), no_quoting=not has_quoting)) == texts
 
 
 def test_json_is_an_array_of_objects_or_of_texts(tmp_path):
