@@ -14,7 +14,7 @@ from bertscore_tm import FrozenEncoder
 from bertscore_tm.compat import bert_score as drop_in
 from bertscore_tm.compat.bert_score import BERTScorer, plot_example, score
 from bertscore_tm.scoring.messages import warn_unused
-from tests.support.texts import TEXT_SEQUENCES, several_references
+from tests.support.texts import several_references
 
 TOLERANCE = 1e-6
 # One pair at a time, since the other package lets padding take part in the matching.
@@ -200,14 +200,6 @@ def test_what_the_other_package_asserts(minilm):
             package.score(["a", "b"], ["b"], model_type=minilm, num_layers=2)
     with pytest.raises(AssertionError, match="got 2 and 1"):
         BERTScorer(minilm, 2).score(["a", "b"], ["b"])
-
-
-@pytest.mark.parametrize("make", TEXT_SEQUENCES.values(), ids=TEXT_SEQUENCES)
-def test_any_sequence_of_texts(minilm, corpus, make):
-    expected = score(*corpus, minilm, 2, idf=True)
-    assert_equal(score(make(corpus[0]), make(corpus[1]), minilm, 2, idf=True), expected)
-    scorer = BERTScorer(minilm, 2, idf=True, idf_sents=make(corpus[1]))
-    assert_equal(scorer.score(make(corpus[0]), make(corpus[1])), expected)
 
 
 def test_a_model_without_a_published_table_has_no_path(minilm):

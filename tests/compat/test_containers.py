@@ -5,12 +5,14 @@ import pandas as pd
 import pytest
 from transformers import AutoTokenizer, BatchEncoding
 
-from bertscore_tm.compat import bert_score, torchmetrics
+from bertscore_tm.compat import bert_score, evaluate, torchmetrics
 
 PREDS, TARGET = ["a cat sat", "it rains"], ["the cat sat", "rain falls"]
 
 
-@pytest.fixture(params=["bert_score.score", "BERTScorer.score", "torchmetrics function", "torchmetrics class"])
+@pytest.fixture(
+    params=["bert_score.score", "BERTScorer.score", "torchmetrics function", "torchmetrics class", "evaluate"]
+)
 def score(request, minilm):
     if request.param == "bert_score.score":
         return lambda preds, target: bert_score.score(preds, target, minilm, 3, idf=True)[2].tolist()
@@ -21,6 +23,11 @@ def score(request, minilm):
         return lambda preds, target: torchmetrics.bert_score(preds, target, minilm, 3, idf=True, return_hash=True)[
             "f1"
         ].tolist()
+
+    if request.param == "evaluate":
+        bertscore = evaluate.load("bertscore")
+        options = {"model_type": minilm, "num_layers": 3, "idf": True}
+        return lambda preds, target: bertscore.compute(predictions=preds, references=target, **options)["f1"]
 
     def compute(preds, target):
         metric = torchmetrics.BERTScore(minilm, 3, idf=True)

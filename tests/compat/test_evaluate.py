@@ -11,7 +11,7 @@ from transformers import BatchEncoding
 from bertscore_tm.compat import evaluate
 from bertscore_tm.compat.bert_score import BERTScorer
 from bertscore_tm.compat.evaluate import load
-from tests.support.texts import TEXT_SEQUENCES, several_references
+from tests.support.texts import several_references
 
 # The arguments of metrics/bertscore in the repository huggingface/evaluate.
 CARD = {
@@ -111,15 +111,6 @@ def test_pairs_that_were_added_before(minilm):
     assert_equal(found, expected)
     with pytest.raises(ValueError, match="there are no pairs to score"):
         metric.compute(**options)
-
-
-@pytest.mark.parametrize("make", TEXT_SEQUENCES.values(), ids=TEXT_SEQUENCES)
-def test_any_sequence_of_texts(minilm, corpus, make):
-    metric, options = load("bertscore"), {"model_type": minilm, "num_layers": 2}
-    metric.add(prediction=corpus[0][0], reference=corpus[1][0])
-    metric.add_batch(predictions=make(corpus[0][1:3]), references=make(corpus[1][1:3]))
-    scores = metric.compute(predictions=make(corpus[0][3:]), references=make(corpus[1][3:]), **options)
-    assert_equal(scores, load("bertscore").compute(predictions=corpus[0], references=corpus[1], **options))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from bertscore_tm import FrozenEncoder, align
 from bertscore_tm.compat import torchmetrics as drop_in
 from bertscore_tm.compat.torchmetrics import BERTScore, bert_score
 from tests.support.models import save_tiny_model
-from tests.support.texts import TEXT_SEQUENCES, several_references
+from tests.support.texts import several_references
 
 NAMES = ("precision", "recall", "f1")
 TOLERANCE = 1e-6
@@ -286,12 +286,3 @@ def test_a_table_is_not_downloaded(minilm, table):
         with pytest.raises(ValueError, match=r"baseline_url='https://unused.*: download it, and pass it as"):
             call(num_layers=3, rescale_with_baseline=True, baseline_url=address)
         call(num_layers=3, rescale_with_baseline=True, baseline_url=address, baseline_path=table)
-
-
-@pytest.mark.parametrize("make", TEXT_SEQUENCES.values(), ids=TEXT_SEQUENCES)
-def test_any_sequence_of_texts(minilm, corpus, make):
-    expected = bert_score(*corpus, minilm, 2)
-    assert_equal(bert_score(make(corpus[0]), make(corpus[1]), minilm, 2), expected)
-    metric = BERTScore(minilm, 2)
-    metric.update(make(corpus[0]), make(corpus[1]))
-    assert_equal(metric.compute(), expected)

@@ -5,27 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import astuple
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from examples import docstrings
 from examples.docstrings import DocstringPair
 
-# Forms in which users pass a list of texts.
-TEXT_SEQUENCES: dict[str, Callable[[list[str]], Any]] = {
-    "tuple": tuple,
-    "generator": iter,
-    "array": np.array,
-    "object array": lambda texts: np.array(texts, dtype=object),
-    "series": pd.Series,
-}
 ROOT = Path(__file__).resolve().parents[2]
 
 
