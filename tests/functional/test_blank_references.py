@@ -1,7 +1,5 @@
 """Blank references next to others count nowhere, and the drop-ins count them as their peers do."""
 
-import warnings
-
 import bert_score as peer
 import pytest
 import torch
@@ -162,11 +160,3 @@ def test_a_rank_command_leaves_them_out(minilm, tmp_path, capsys):
         outputs.append(output.read_text())
     assert outputs[0] == outputs[1]
     capsys.readouterr()
-
-
-def test_warns_only_where_all_references_are_blank(encoder):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        bert_score(CANDIDATES[:3], LISTS[:3], encoder)
-    with pytest.warns(UserWarning, match=ZERO):
-        bert_score(CANDIDATES, LISTS, encoder)
