@@ -1,9 +1,11 @@
 """Public functions without optional arguments equal those with the documented defaults, on a small roberta-large."""
 
 import pytest
+import torch
 
-from bertscore_tm import FrozenEncoder, Report, align, bert_score, rank_candidates, score_matrix
+from bertscore_tm import BERTScore, FrozenEncoder, Report, align, bert_score, rank_candidates, score_matrix
 from bertscore_tm.compat.torchmetrics import bert_score as torchmetrics_score
+from bertscore_tm.losses import linear_expected_embedding, softmax_relaxation
 from tests.support.models import tiny_model
 
 TEXTS = ["a cat sat on the mat", "the dog ran home"]
@@ -47,3 +49,18 @@ def test_the_drop_in_uses_the_last_layer_of_its_default_model():
     encoder = FrozenEncoder("roberta-large", num_layers=24, exclude_special_tokens=True)
     expected = bert_score(TEXTS, REFERENCES, encoder)["f1"]
     assert torchmetrics_score(TEXTS, REFERENCES)["f1"].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_relaxations_are_the_softmax_by_default():
+    torch.manual_seed(0)
+    hidden, weight, table = torch.randn(2, 3, 4), torch.randn(7, 4), torch.randn(7, 5)
+    probabilities = (hidden @ weight.T).softmax(-1)  # (texts, tokens, vocabulary)
+    torch.testing.assert_close(softmax_relaxation(hidden @ weight.T), probabilities)
+    found = linear_expected_embedding(hidden, weight, table)
+    found = found[0] if isinstance(found, tuple) else found
+    torch.testing.assert_close(found, probabilities @ table)
+
+
+def test_an_alignment_of_the_metric_is_that_of_the_function(encoder):
+    found = BERTScore(encoder).align(TEXTS[0], REFERENCES[0])
+    assert str(found) == str(align(TEXTS[0], REFERENCES[0], encoder))
