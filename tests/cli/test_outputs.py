@@ -92,7 +92,7 @@ def test_the_suffix_decides_the_format(command, tmp_path, name, suffix):
     elif name not in ("rank", "baseline") and suffix == ".txt":
         assert text == command(name).out
     else:
-        starts = {".md": "| system |", ".tex": r"\begin{tabular}", ".html": "<!doctype html>", ".svg": "<?xml"}
+        starts = {".md": "| system ", ".tex": r"\begin{tabular}", ".html": "<!doctype html>", ".svg": "<?xml"}
         assert text.startswith(starts.get(suffix, COMMANDS[name][1]))
 
 
