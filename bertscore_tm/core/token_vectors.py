@@ -54,6 +54,22 @@ class TokenVectors:
         vectors = self.vectors[:, tokens.to(self.vectors.device)]  # (layers, tokens, width)
         return TokenVectors(vectors, self.ids[tokens], lengths, self.has_content[texts], self.truncated[texts])
 
+    def split(self) -> list[TokenVectors]:
+        """Return each text's vectors, in the same memory."""
+        lengths = self.lengths.tolist()
+        texts = zip(
+            torch.split(self.vectors, lengths, dim=1),
+            torch.split(self.ids, lengths),
+            torch.split(self.lengths, 1),
+            torch.split(self.has_content, 1),
+            torch.split(self.truncated, 1),
+            strict=True,
+        )
+        return [
+            TokenVectors(vectors, ids, length, has_content, truncated)
+            for vectors, ids, length, has_content, truncated in texts
+        ]
+
     def locate(self, texts: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the tokens of some texts are, as a padded batch.
 
@@ -95,7 +111,8 @@ class TokenVectors:
 
 def concatenate(parts: Sequence[TokenVectors]) -> TokenVectors:
     """Concatenate the texts of at least one part, with equal numbers of layers, on one device."""
-    if len(parts) == 1:
+    # A part from a validation in inference mode is copied, since a training step could not save it for backward.
+    if len(parts) == 1 and not parts[0].vectors.is_inference():
         return parts[0]
     joined = {
         field.name: torch.cat([getattr(part, field.name) for part in parts], dim=1 if field.name == "vectors" else 0)

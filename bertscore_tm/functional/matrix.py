@@ -9,10 +9,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bertscore_tm.core.all_pairs import score_all_pairs
-from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.token_vectors import concatenate
 from bertscore_tm.encoder import Encoder, as_encoder
-from bertscore_tm.scoring.corpus import SCORES, plan_steps
+from bertscore_tm.scoring.corpus import SCORES, encode_steps
 from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.texts import TextPairs, as_documents
 from bertscore_tm.scoring.token_weights import Idf, require_known, token_weights
@@ -85,17 +84,14 @@ def score_matrix(
                 numbers = torch.tensor([place[column_texts[i]] for i in known], dtype=torch.long, device="cpu")
                 scores[..., known] = score_all_pairs(vectors, weights.table, row_numbers, numbers).cpu()
                 bar.update(len(known))
-            wanted = TextPairs([""] * len(new), [[column_texts[i]] for i in new])
-            for step in plan_steps(wanted, used_encoder, used_device):
-                columns_of_step = [new[i] for i in step]
-                others = used_encoder.encode([column_texts[i] for i in columns_of_step], used_device)
-                require_known(weights, others.ids, used_encoder.tokenizer)
-                both = concatenate([vectors, others])
+            new_columns = TextPairs([], [[column_texts[i]] for i in new])
+            for step, _, encoded in encode_steps(new_columns, used_encoder, used_device):
+                require_known(weights, encoded.vectors.ids, used_encoder.tokenizer)
                 numbers = torch.arange(len(step), device="cpu") + len(row_texts)
-                scores[..., columns_of_step] = score_all_pairs(both, weights.table, row_numbers, numbers).cpu()
-                num_truncated += others.num_truncated
-                del others, both
-                return_freed_memory()
+                scores[..., [new[i] for i in step]] = score_all_pairs(
+                    concatenate([vectors, encoded.vectors]), weights.table, row_numbers, numbers
+                ).cpu()
+                num_truncated += encoded.vectors.num_truncated
                 bar.update(len(step))
     if num_truncated:
         warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)

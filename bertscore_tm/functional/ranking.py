@@ -11,10 +11,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bertscore_tm.core.all_pairs import score_all_pairs
-from bertscore_tm.core.memory import return_freed_memory
 from bertscore_tm.core.scores import selection_f1
 from bertscore_tm.encoder import Encoder, FrozenEncoder, as_encoder
-from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps, plan_steps
+from bertscore_tm.scoring.corpus import EncodedTexts, encode_steps
 from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list
@@ -184,19 +183,13 @@ def score_items(
     truncated: set[str] = set()
     weights = weights.to(device)
     # An item is a step's smallest part, as a candidate with its references is in a corpus.
-    texts = TextPairs([""] * len(items), [[*item.candidates, *(item.references or ())] for item in items])
-    steps = plan_steps(texts, encoder, device, keep_order=True)
-    parts = [TextPairs([], texts.select(step).references) for step in steps]
-    encoded_steps = encode_steps(parts, encoder, device)
-    for step in steps:
-        encoded = next(encoded_steps)
+    texts = TextPairs([], [[*item.candidates, *(item.references or ())] for item in items])
+    for step, _, encoded in encode_steps(texts, encoder, device, keep_order=True):
         is_truncated = encoded.vectors.truncated.tolist()
         truncated.update(text for text, index in encoded.indices.items() if is_truncated[index])
         require_known(weights, encoded.vectors.ids, encoder.tokenizer)
         for i in step:
             scores[i] = _score_item(items[i], encoded, weights, component, references_reduce)
-        del encoded
-        return_freed_memory()
         if progress is not None:
             progress(len(step))
     return scores, len(truncated)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from weakref import WeakKeyDictionary
 
@@ -43,7 +44,7 @@ SCORES = ("precision", "recall", "f1")
 _ELEMENTS_PER_STEP = 12_000_000
 # Accelerators have more memory and are faster with large batches.
 _ACCELERATOR_FACTOR = 8
-# CPU memory for the vectors of texts that occur in several steps, of all layers: 175,000 tokens of MiniLM.
+# Memory for the vectors of texts that occur in several steps, of all layers: 175,000 tokens of MiniLM.
 _BYTES_OF_REPEATED_TEXTS = 2**28
 # Most tokens are longer, so that a step has at most the planned number of tokens.
 _CHARACTERS_PER_TOKEN = 2
@@ -64,7 +65,7 @@ class MatchedTexts:
     num_truncated: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class EncodedTexts:
     """Token vectors of distinct texts, and the index of each text in them."""
 
@@ -95,82 +96,88 @@ def encode_texts(
     cache_bytes: int = 0,
     *,
     of_losses: bool = False,
+    repeated: Mapping[str, TokenVectors] | None = None,
 ) -> EncodedTexts:
     """Encode texts, each distinct one once.
 
-    ``cache_bytes`` of CPU memory hold the vectors of references for the next call, in the cache of metrics or, with
-    ``of_losses``, in that of losses and rewards; 0 keeps none.
+    Args:
+        texts: candidates, which may be missing, and references.
+        encoder: the encoder.
+        device: where to encode.
+        cache_bytes: size limit of the cache of references' vectors, on the device; 0 reads and keeps none.
+        of_losses: use the cache of losses and rewards instead of that of metrics.
+        repeated: vectors of texts that an earlier step has encoded.
     """
-    references = list(dict.fromkeys(chain.from_iterable(texts.references)))
-    candidates = list(dict.fromkeys(texts.candidates))
-    if cache_bytes == 0 or not references:
-        both = list(dict.fromkeys([*candidates, *references]))
-        return EncodedTexts({text: i for i, text in enumerate(both)}, encoder.encode(both, device))
-    cache = encoder.cache(device, of_losses=of_losses)
-    known, vectors = cache.look_up(references)
-    missing = [text for text in references if text not in known]
-    # Candidates are not looked up: the cache would change the batches they are encoded in, and with them the last
-    # digits of their vectors, from one epoch to the next.
-    looked_up = {*references}
-    new = [text for text in candidates if text not in looked_up]
-    encoded = [encoder.encode(several, device, check_finite=False) for several in (missing, new) if several]
-    parts = concatenate([*([] if vectors is None else [vectors]), *encoded])
-    if encoded:
-        encoder.require_finite(parts.vectors)  # once for all, since the program waits for it
-    if missing:
-        cache.add(missing, encoded[0], cache_bytes)
-    return EncodedTexts({text: i for i, text in enumerate([*known, *missing, *new])}, parts)
+    repeated = repeated or {}
+    names, parts = list(repeated), list(repeated.values())
+    candidates = [text for text in texts.candidates if text not in repeated]
+    references = [text for text in dict.fromkeys(chain.from_iterable(texts.references)) if text not in repeated]
+    if cache_bytes and references:
+        # Candidates are not cached: the cache would change the batches they are encoded in, and with them the last
+        # digits of their vectors, from one epoch to the next.
+        cache = encoder.cache(device, of_losses=of_losses)
+        encoded_references, vectors = cache.fetch(references, partial(encoder.encode, device=device), cache_bytes)
+        names, parts = [*names, *encoded_references], [*parts, vectors]
+        references = []
+    is_encoded = {*names}
+    missing = [text for text in dict.fromkeys([*candidates, *references]) if text not in is_encoded]
+    if missing or not parts:
+        names, parts = [*names, *missing], [*parts, encoder.encode(missing, device)]
+    return EncodedTexts({text: i for i, text in enumerate(names)}, concatenate(parts))
 
 
 def encode_steps(
-    steps: Sequence[TextPairs],
+    texts: TextPairs,
     encoder: FrozenEncoder,
     device: torch.device | str,
     cache_bytes: int = 0,
     *,
     of_losses: bool = False,
-) -> Iterator[EncodedTexts]:
-    """Encode the texts of a corpus step by step, each distinct one once; arguments as of :func:`encode_texts`.
+    keep_order: bool = False,
+) -> Iterator[tuple[list[int], TextPairs, EncodedTexts]]:
+    """Encode a corpus in steps of bounded memory.
 
-    Vectors of texts that occur in several steps are kept in CPU memory, at most 256 MiB. Texts beyond that are encoded
-    once in each step that they occur in.
+    The vectors of a step are gone when the next one is encoded. Those of texts that occur in several steps are kept on
+    the device, at most 256 MiB; texts beyond that are encoded once in each step that they occur in.
+
+    Args:
+        texts: candidates, which may be missing, and references.
+        encoder: the encoder.
+        device: where to encode.
+        cache_bytes: as of :func:`encode_texts`.
+        of_losses: as of :func:`encode_texts`.
+        keep_order: as of :func:`plan_steps`.
+
+    Yields:
+        The indices of a step's candidates, its texts, and their vectors.
     """
-    if len(steps) == 1:
-        return (encode_texts(step, encoder, device, cache_bytes, of_losses=of_losses) for step in steps)
-    counts = Counter(chain.from_iterable(step.distinct() for step in steps))
-    kept = VectorCache(torch.empty(0, dtype=torch.float32, device=device).device)
-
-    def encode(step: TextPairs) -> EncodedTexts:
-        known, vectors = kept.look_up([text for text in step.distinct() if counts[text] > 1])
-        candidates = [text for text in step.candidates if text not in known]
-        references = [text for several in step.references for text in several if text not in known]
-        if vectors is not None and not candidates and not references:
-            return EncodedTexts(known, vectors)
-        texts = TextPairs(candidates, [references])
-        new = encode_texts(texts, encoder, kept.device, cache_bytes, of_losses=of_losses)
-        again = [text for text in new.indices if counts[text] > 1]
-        if again:
-            chosen = torch.tensor([new.indices[text] for text in again], dtype=torch.long, device="cpu")
-            kept.add(again, new.vectors.select(chosen), _BYTES_OF_REPEATED_TEXTS)
-        if vectors is None:
-            return new
-        indices = known | {text: len(known) + index for text, index in new.indices.items()}
-        return EncodedTexts(indices, concatenate([vectors, new.vectors]))
-
-    # Holds no vectors, so that those of a step are freed before the next one; zip would hold them.
-    return map(encode, steps)
+    steps = plan_steps(texts, encoder, device, keep_order=keep_order)
+    parts = [texts.select(step) for step in steps]
+    counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
+    cache = VectorCache()
+    for step, part in zip(steps, parts, strict=True):
+        repeated = cache.get(text for text in part.distinct() if counts[text] > 1) if counts else {}
+        encoded = encode_texts(part, encoder, device, cache_bytes, of_losses=of_losses, repeated=repeated)
+        new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
+        if new:
+            numbers = torch.tensor([encoded.indices[text] for text in new], dtype=torch.long, device="cpu")
+            cache.add(new, encoded.vectors.select(numbers), _BYTES_OF_REPEATED_TEXTS)
+        yield step, part, encoded
+        if len(parts) > 1:
+            # The caller's loop holds the object until it has the next one.
+            del encoded.vectors
+            return_freed_memory()
 
 
-def match_encoded(texts: TextPairs, encoded: EncodedTexts, layer: int | None = None) -> MatchedTexts:
-    """Match each candidate with its references, at one layer or at all; the result holds no vectors and no texts."""
-    vectors = encoded.vectors if layer is None else encoded.vectors.of_layer(layer)
-    counts = torch.tensor([len(several) for several in texts.references], dtype=torch.long, device="cpu")
+def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
+    """Match each candidate with its references; the result holds no vectors and no texts."""
+    counts = torch.tensor([len(references) for references in texts.references], dtype=torch.long, device="cpu")
     flat = chain(texts.candidates, chain.from_iterable(texts.references))
     numbers = torch.tensor([encoded.indices[text] for text in flat], dtype=torch.long, device="cpu")
-    candidates = numbers[: len(texts)].repeat_interleave(counts)
-    references = numbers[len(texts) :]
-    pairs = match_pairs(vectors, candidates, references)
-    return MatchedTexts(pairs, counts.to(vectors.vectors.device), vectors.num_truncated)
+    candidates = numbers[: len(texts.candidates)].repeat_interleave(counts)  # (pairs,)
+    references = numbers[len(texts.candidates) :]  # (pairs,)
+    pairs = match_pairs(encoded.vectors, candidates, references)
+    return MatchedTexts(pairs, counts.to(encoded.vectors.vectors.device), encoded.vectors.num_truncated)
 
 
 def compute_scores(
@@ -212,7 +219,7 @@ def plan_steps(
     def length(texts: Sequence[str]) -> int:
         return sum(map(len, texts)) + len(texts) * special
 
-    order = list(range(len(texts)))
+    order = list(range(len(texts.references)))
     if not keep_order:
         order.sort(key=lambda i: (len(texts.references[i][0]), texts.references[i]))
     steps: list[list[int]] = []
@@ -220,7 +227,7 @@ def plan_steps(
     size = 0
     for i in order:
         shared = bool(step) and texts.references[i] == texts.references[step[-1]]
-        added = length(texts.candidates[i : i + 1]) + (0 if shared else length(texts.references[i]))
+        added = length(texts.candidates[i : i + 1] or [""]) + (0 if shared else length(texts.references[i]))
         if step and size + added > budget:
             steps.append(step)
             step, size = [], 0
@@ -238,20 +245,15 @@ def score_corpus(
     progress: Callable[[int], None] | None = None,
 ) -> CorpusScores:
     """Score candidates against their references, step by step; progress is called with each number of candidates."""
-    steps = plan_steps(texts, encoder, device)
     # Allocated once: small results between large blocks would fragment the allocator's memory.
     scores = torch.zeros(3, encoder.num_outputs, len(texts), dtype=torch.float32, device="cpu")
     best_reference = torch.zeros(encoder.num_outputs, len(texts), dtype=torch.long, device="cpu")
     num_truncated = 0
-    parts = [texts.select(step) for step in steps]
-    encoded = encode_steps(parts, encoder, device)
-    for step, part in zip(steps, parts, strict=True):
-        matched = match_encoded(part, next(encoded))
+    for step, part, encoded in encode_steps(texts, encoder, device):
+        matched = match_encoded(part, encoded)
         step_scores, step_best = compute_scores(matched, weights, encoder.tokenizer)
         scores[..., step], best_reference[:, step] = step_scores.cpu(), step_best.cpu()
         num_truncated += matched.num_truncated
-        del matched  # Freed before the next step is encoded.
-        return_freed_memory()
         if progress is not None:
             progress(len(step))
     return CorpusScores(scores, best_reference, num_truncated)
@@ -270,11 +272,12 @@ def match_batch(
     cache_bytes: int = 0,
 ) -> MatchedTexts:
     """Match the texts of an update, at one layer or all, unless another metric has just matched the same."""
-    owner = encoder.cache(device)
-    latest = _latest.get(owner)
+    cache = encoder.cache(device)
+    latest = _latest.get(cache)
     if latest is None or latest[0] != texts:
-        forget_batch(encoder, device)
-        latest = _latest[owner] = texts, _match_in_steps(texts, encoder, device, cache_bytes)
+        _latest.pop(cache, None)
+        steps = encode_steps(texts, encoder, device, cache_bytes, keep_order=True)
+        latest = _latest[cache] = texts, _join_steps([match_encoded(part, encoded) for _, part, encoded in steps])
     matched, pairs = latest[1], latest[1].pairs
     if layer is None:
         return matched
@@ -288,17 +291,11 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
     _latest.pop(encoder.cache(device), None)
 
 
-def _match_in_steps(texts: TextPairs, encoder: FrozenEncoder, device: torch.device, cache_bytes: int) -> MatchedTexts:
-    steps = plan_steps(texts, encoder, device, keep_order=True)
-    several = [texts.select(step) for step in steps]
-    parts = []
-    encoded = encode_steps(several, encoder, device, cache_bytes)
-    for part in several:
-        parts.append(match_encoded(part, next(encoded)))
-        if len(steps) > 1:
-            return_freed_memory()
-    if len(parts) == 1:
-        return parts[0]
-    pairs = {one.name: torch.cat([getattr(part.pairs, one.name) for part in parts]) for one in fields(MatchedPairs)}
-    counts = torch.cat([part.counts for part in parts])
-    return MatchedTexts(MatchedPairs(**pairs), counts, sum(part.num_truncated for part in parts))
+def _join_steps(steps: Sequence[MatchedTexts]) -> MatchedTexts:
+    if len(steps) == 1:
+        return steps[0]
+    pairs = {
+        field.name: torch.cat([getattr(step.pairs, field.name) for step in steps]) for field in fields(MatchedPairs)
+    }
+    counts = torch.cat([step.counts for step in steps])  # (candidates,)
+    return MatchedTexts(MatchedPairs(**pairs), counts, sum(step.num_truncated for step in steps))

@@ -24,7 +24,7 @@ _DECODE = "decode token ids with their tokenizer first, as with batch_decode"
 
 @dataclass(frozen=True)
 class TextPairs:
-    """Validated texts: each candidate with its references, at least one."""
+    """Validated texts: each candidate with its references, at least one; or references alone, without candidates."""
 
     candidates: list[str]
     references: list[list[str]]
@@ -34,7 +34,8 @@ class TextPairs:
 
     def select(self, indices: Sequence[int]) -> TextPairs:
         """Return the candidates with these indices, with their references."""
-        return TextPairs([self.candidates[i] for i in indices], [self.references[i] for i in indices])
+        candidates = [self.candidates[i] for i in indices] if self.candidates else []
+        return TextPairs(candidates, [self.references[i] for i in indices])
 
     def distinct(self) -> list[str]:
         """Return the distinct texts."""

@@ -15,7 +15,7 @@ from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.vector_cache import as_cache_bytes
 from bertscore_tm.functional.ranking import Component, ReferencesReduce
 from bertscore_tm.losses.sequence.texts import Text, list_completions, list_references
-from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_steps, match_encoded, plan_steps
+from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, encode_steps, match_encoded
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
@@ -166,11 +166,8 @@ class BERTScoreReward:
         device = self.encoder.device
         scores = torch.zeros(len(texts), dtype=torch.float32, device="cpu")
         num_truncated = 0
-        steps = plan_steps(texts, self.encoder, device)
-        parts = [texts.select(step) for step in steps]
-        encoded = encode_steps(parts, self.encoder, device, self.cache_bytes, of_losses=True)
-        for step, part in zip(steps, parts, strict=True):
-            matched = match_encoded(part, next(encoded))
+        for step, part, encoded in encode_steps(texts, self.encoder, device, self.cache_bytes, of_losses=True):
+            matched = match_encoded(part, encoded)
             scores[step] = self._reduce(matched, [len(references) for references in part.references])
             num_truncated += matched.num_truncated
         if num_truncated:
