@@ -1,4 +1,4 @@
-"""Memory: sizes of steps, smaller batches where an accelerator has too little, and its return to the system."""
+"""Memory: sizes of steps, whether an accelerator's ran out, and its return to the system."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import ctypes
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import TypeVar, cast
+from typing import cast
 
 import torch
 
-__all__ = ["halve_until_it_fits", "is_out_of_memory", "numbers_per_step", "return_freed_memory"]
-
-T = TypeVar("T")
+__all__ = ["is_out_of_memory", "numbers_per_step", "return_freed_memory"]
 
 # Numbers per matching step: 4 MB in float32, which stay in a processor's caches. An accelerator wants large steps.
 _NUMBERS_PER_STEP = 1_000_000
@@ -32,36 +30,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     message = str(error).lower()
     is_known = isinstance(error, RuntimeError) and ("out of memory" in message or "alloc_failed" in message)
     return is_known or isinstance(error, torch.OutOfMemoryError)
-
-
-def halve_until_it_fits(step: Callable[[int], T], size: int, device: torch.device, advice: str) -> tuple[T, int]:
-    """Run a step, with half its size each time that memory runs out.
-
-    Args:
-        step: takes a size; when it fails, it leaves everything as it was.
-        size: the size to start with.
-        device: where the step runs.
-        advice: completes the error "out of memory on the device with ...": what was computed, and what to do.
-
-    Returns:
-        The step's result, and the size with which it succeeded.
-
-    Raises:
-        OutOfMemoryError: memory ran out at size 1 too.
-    """
-    while True:
-        try:
-            return step(size), size
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            if size == 1:
-                raise torch.OutOfMemoryError(f"out of memory on {device} with {advice}. The cause: {error}") from error
-        # After the handler, since the error keeps alive what the failed step had computed.
-        if device.type == "cuda":
-            # Freed blocks that torch caches may be too small for the next step.
-            torch.cuda.empty_cache()
-        size //= 2
 
 
 def return_freed_memory() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from bertscore_tm import catalog
-from bertscore_tm.core.memory import halve_until_it_fits
+from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
 from bertscore_tm.encoder.backbone import Backbone, ForwardFunction
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
@@ -273,9 +273,7 @@ class FrozenEncoder:
             "family": "probed" if self.family.probed else None,
         }
 
-    def encode(
-        self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu", *, check_finite: bool = True
-    ) -> TokenVectors:
+    def encode(self, texts: Sequence[str] | TokenizedTexts, device: torch.device | str = "cpu") -> TokenVectors:
         """Return the unit vectors of the texts' tokens.
 
         Texts are sorted by length and cut into batches by a token budget. Results do not depend on order, batch size
@@ -284,7 +282,6 @@ class FrozenEncoder:
         Args:
             texts: the texts, or the output of ``self.tokenizer`` for them.
             device: where to encode and leave the vectors.
-            check_finite: check the vectors, for which the program waits; else pass them to :meth:`require_finite`.
 
         Returns:
             Packed vectors, in the order of the texts; only the vectors are on the device.
@@ -296,62 +293,68 @@ class FrozenEncoder:
         device = torch.device(device)
         tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
         windows = PackedWindows.of(tokenized, self.tokenizer)
-        vectors: Tensor | None = None
-        done, ends = 0, [0, *accumulate(windows.lengths)]
-
-        def encode_next(count: int) -> None:
-            nonlocal vectors
-            tokens = slice(ends[done], ends[done + count])
-            places = windows.places[tokens]
-            used = (places >= 0).nonzero().squeeze(1)
-            places = places[used].to(device)
-            selected = None if len(used) == tokens.stop - tokens.start else used.to(device)
-            # No copies to an accelerator after this point, so that the next batch is prepared while it computes.
-            states = self._backbone.run(windows.ids[tokens].to(device), windows.lengths[done : done + count])
-            found = unit_vectors(states if selected is None else states.index_select(1, selected))
-            if vectors is None:
-                vectors = found.new_empty(self.num_outputs, windows.num_tokens, found.shape[-1])
-            vectors.index_copy_(1, places, found)
-
+        ends = [0, *accumulate(windows.lengths)]
         batching = self._backbone.loaded(device).batching if windows.lengths else "packed"
         is_padded = batching == "padded"
         on_cpu = _PADDED_TOKENS_PER_BATCH if is_padded else _TOKENS_PER_BATCH["cpu"]
         budget = self._budgets.get(device) or (on_cpu if device.type == "cpu" else _TOKENS_PER_BATCH_ACCELERATOR)
+        vectors: Tensor | None = None
+        done, failed_count = 0, 0
         # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
         with torch.no_grad(), nullcontext() if batching == "packed" else quiet_transformers():
             while done < len(windows.lengths):
                 longest = windows.lengths[done]
-                advice = (
-                    f"a single text of {longest} tokens, next to {windows.num_tokens} vectors: pass fewer texts, a "
-                    f"smaller {name_option('max_length')}, {name_option('long_text', 'window')}, "
-                    f"{name_option('dtype', 'bfloat16')}, or another device"
-                )
-                fitting = budget // longest if is_padded else bisect_right(ends, ends[done] + budget) - 1 - done
-                count = max(1, min(fitting, self.batch_size or fitting, len(windows.lengths) - done))
-                _, fitting = halve_until_it_fits(encode_next, count, device, advice)
-                done += fitting
-                if fitting < count:
+                count = budget // longest if is_padded else bisect_right(ends, ends[done] + budget) - 1 - done
+                count = max(1, min(count, self.batch_size or count, len(windows.lengths) - done))
+                tokens = slice(ends[done], ends[done + count])
+                used = (windows.places[tokens] >= 0).nonzero().squeeze(1)  # (vectors,)
+                places = windows.places[tokens][used].to(device)  # (vectors,)
+                selected = None if len(used) == tokens.stop - tokens.start else used.to(device)
+                # No copies to an accelerator after this point, so that the next batch is prepared while it computes.
+                batch: Tensor | None = None
+                try:
+                    batch = self._backbone.run(windows.ids[tokens].to(device), windows.lengths[done : done + count])
+                    batch = unit_vectors(batch if selected is None else batch.index_select(1, selected))
+                    if vectors is None:
+                        vectors = batch.new_empty(self.num_outputs, windows.num_tokens, batch.shape[-1])
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    batch = None
+                    if count == 1:
+                        raise torch.OutOfMemoryError(
+                            f"out of memory on {device} with a single text of {longest} tokens, next to "
+                            f"{windows.num_tokens} vectors: pass fewer texts, a smaller {name_option('max_length')}, "
+                            f"{name_option('long_text', 'window')}, {name_option('dtype', 'bfloat16')}, or another "
+                            f"device. The cause: {error}"
+                        ) from error
+                if vectors is None or batch is None:
+                    # After the handler, since the error keeps alive what the failed batch had computed.
+                    failed_count, count = failed_count or count, count // 2
+                    budget = count * longest if is_padded else ends[done + count] - ends[done]
+                    if device.type == "cuda":
+                        # Freed blocks that torch caches may be too small for the next batch.
+                        torch.cuda.empty_cache()
+                    continue
+                vectors.index_copy_(1, places, batch)  # (layers, tokens, width)
+                done += count
+                if failed_count:
                     warn_user(
-                        f"out of memory on {device} with {count} texts of up to {longest} tokens; continuing with "
-                        f"batches of {fitting} (scores are unaffected); {name_option('batch_size', fitting)} avoids "
+                        f"out of memory on {device} with {failed_count} texts of up to {longest} tokens; continuing "
+                        f"with batches of {count} (scores are unaffected); {name_option('batch_size', count)} avoids "
                         f"the failed attempts"
                     )
-                    budget = fitting * longest if is_padded else ends[done] - ends[done - fitting]
-                    self._budgets[device] = budget
+                    self._budgets[device], failed_count = budget, 0
         if vectors is None:
             dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
-        if check_finite:
-            self.require_finite(vectors)
-        return TokenVectors(vectors, *tokenized.pack())
-
-    def require_finite(self, vectors: Tensor) -> None:
-        """Raise a ValueError if unit vectors contain NaN or infinite values: their sum then does too."""
+        # The sum, since it needs no memory of the vectors' size.
         if not torch.isfinite(vectors.sum()):
             raise ValueError(
-                f"the token vectors of {self.name} contain NaN or infinite values in "
-                f"{self.resolve_dtype(vectors.device)}: use {name_option('dtype', 'float32')}"
+                f"the token vectors of {self.name} contain NaN or infinite values in {self.resolve_dtype(device)}: use "
+                f"{name_option('dtype', 'float32')}"
             )
+        return TokenVectors(vectors, *tokenized.pack())
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
         """Return the cache of token vectors, which all encoders with the same settings in this process share."""

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from bertscore_tm.core.token_vectors import TokenVectors, concatenate
+from bertscore_tm.core.token_vectors import TokenVectors
 from bertscore_tm.utilities.integers import as_integer
 from bertscore_tm.utilities.settings import require_at_least
 
@@ -68,19 +68,6 @@ class VectorCache:
             vectors = vectors.select(torch.arange(count, device="cpu"))
         self._texts.update(zip(texts, vectors.split(), strict=False))
         self.num_bytes += int(sizes[count - 1])
-
-    def fetch(
-        self, texts: Sequence[Text], encode: Callable[[list[Text]], TokenVectors], max_bytes: int
-    ) -> tuple[list[Text], TokenVectors]:
-        """Return unique texts, cached ones first, and their vectors, encoded and cached if they are missing."""
-        cached = self.get(texts)
-        missing = [text for text in texts if text not in cached]
-        parts = list(cached.values())
-        if missing or not texts:
-            encoded = encode(missing)
-            self.add(missing, encoded, max_bytes)
-            parts.append(encoded)
-        return [*cached, *missing], concatenate(parts)
 
 
 def as_cache_bytes(cache_bytes: SupportsIndex) -> int:

@@ -168,7 +168,8 @@ class BERTScore(Metric):
             ValueError: lengths differ, only some updates have indices, a text is too long, or a token has no weight.
             TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
-        self._require_unsynced()
+        if self._combined is not None:  # unsync would drop the pairs
+            raise TorchMetricsUserError("the metric holds the pairs of all ranks: call unsync first")
         texts = as_text_pairs(preds, target, keep_blank=self._keep_blank)
         if not texts.candidates:
             return
@@ -346,7 +347,6 @@ class BERTScore(Metric):
                 indices.
             TorchMetricsUserError: the metric is synchronised; call ``unsync`` first.
         """
-        self._require_unsynced()
         if not isinstance(incoming_state, BERTScore | dict):
             raise ValueError(
                 f"incoming_state must be a bertscore_tm.BERTScore or its metric_state, got a "
@@ -354,11 +354,11 @@ class BERTScore(Metric):
             )
         states: Any = incoming_state.metric_state if isinstance(incoming_state, BERTScore) else incoming_state
         check_mergeable(states, self.metric_state)
+        # Counts the update, and drops a cached result.
+        self.update([], [])
         for name in self._dtypes:
             setattr(self, name, [*getattr(self, name), *(part.to(self.device) for part in states[name])])
         self.num_truncated = self.num_truncated + states["num_truncated"].to(self.device)
-        # Counts the update, and drops a cached result.
-        self.update([], [])
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """Plot the scores of one or several calls.
@@ -378,11 +378,6 @@ class BERTScore(Metric):
         if not isinstance(val, list | tuple):
             drawn.set_xlabel("layer" if self.all_layers else "pair")
         return drawn.figure, drawn
-
-    def _require_unsynced(self) -> None:
-        """Raise an error while the metric is synchronised, since ``unsync`` would drop new pairs."""
-        if self._combined is not None:
-            raise TorchMetricsUserError("the metric holds the pairs of all ranks: call unsync first")
 
     def _choose_f1(self, f1: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._f1 = f1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import chain
 from weakref import WeakKeyDictionary
 
@@ -108,21 +107,27 @@ def encode_texts(
         of_losses: use the cache of losses and rewards instead of that of metrics.
         repeated: vectors of texts that an earlier step has encoded.
     """
-    repeated = repeated or {}
-    names, parts = list(repeated), list(repeated.values())
-    candidates = [text for text in texts.candidates if text not in repeated]
-    references = [text for text in dict.fromkeys(chain.from_iterable(texts.references)) if text not in repeated]
+    vectors = dict(repeated or {})
+    candidates = [text for text in dict.fromkeys(texts.candidates) if text not in vectors]
+    references = [text for text in dict.fromkeys(chain.from_iterable(texts.references)) if text not in vectors]
     if cache_bytes and references:
         # Candidates are not cached: the cache would change the batches they are encoded in, and with them the last
         # digits of their vectors, from one epoch to the next.
         cache = encoder.cache(device, of_losses=of_losses)
-        encoded_references, vectors = cache.fetch(references, partial(encoder.encode, device=device), cache_bytes)
-        names, parts = [*names, *encoded_references], [*parts, vectors]
-        references = []
-    is_encoded = {*names}
-    missing = [text for text in dict.fromkeys([*candidates, *references]) if text not in is_encoded]
-    if missing or not parts:
-        names, parts = [*names, *missing], [*parts, encoder.encode(missing, device)]
+        vectors |= cache.get(references)
+        missing = [text for text in references if text not in vectors]
+        names, parts = [*vectors, *missing], list(vectors.values())
+        if missing:
+            parts.append(encoder.encode(missing, device))
+            cache.add(missing, parts[-1], cache_bytes)
+        is_reference = {*references}
+        new = [text for text in candidates if text not in is_reference]
+    else:
+        names, parts = list(vectors), list(vectors.values())
+        new = list(dict.fromkeys([*candidates, *references]))
+    if new or not parts:
+        parts.append(encoder.encode(new, device))
+        names += new
     return EncodedTexts({text: i for i, text in enumerate(names)}, concatenate(parts))
 
 
@@ -154,12 +159,12 @@ def encode_steps(
     steps = plan_steps(texts, encoder, device, keep_order=keep_order)
     parts = [texts.select(step) for step in steps]
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
-    cache = VectorCache()
+    cache = VectorCache() if counts else None
     for step, part in zip(steps, parts, strict=True):
-        repeated = cache.get(text for text in part.distinct() if counts[text] > 1) if counts else {}
+        repeated = {} if cache is None else cache.get(text for text in part.distinct() if counts[text] > 1)
         encoded = encode_texts(part, encoder, device, cache_bytes, of_losses=of_losses, repeated=repeated)
         new = [text for text in encoded.indices if counts[text] > 1 and text not in repeated]
-        if new:
+        if cache is not None and new:
             numbers = torch.tensor([encoded.indices[text] for text in new], dtype=torch.long, device="cpu")
             cache.add(new, encoded.vectors.select(numbers), _BYTES_OF_REPEATED_TEXTS)
         yield step, part, encoded
@@ -215,24 +220,21 @@ def plan_steps(
     numbers = _ELEMENTS_PER_STEP * (1 if torch.device(device).type == "cpu" else _ACCELERATOR_FACTOR)
     budget = numbers // width * _CHARACTERS_PER_TOKEN
     special = encoder.tokenizer.num_special_tokens * _CHARACTERS_PER_TOKEN
-
-    def length(texts: Sequence[str]) -> int:
-        return sum(map(len, texts)) + len(texts) * special
-
     order = list(range(len(texts.references)))
     if not keep_order:
         order.sort(key=lambda i: (len(texts.references[i][0]), texts.references[i]))
     steps: list[list[int]] = []
     step: list[int] = []
-    size = 0
+    num_characters = 0
     for i in order:
-        shared = bool(step) and texts.references[i] == texts.references[step[-1]]
-        added = length(texts.candidates[i : i + 1] or [""]) + (0 if shared else length(texts.references[i]))
-        if step and size + added > budget:
+        characters = special + (len(texts.candidates[i]) if texts.candidates else 0)
+        if not step or texts.references[i] != texts.references[step[-1]]:
+            characters += sum(len(text) + special for text in texts.references[i])
+        if step and num_characters + characters > budget:
             steps.append(step)
-            step, size = [], 0
+            step, num_characters = [], 0
         step.append(i)
-        size += added
+        num_characters += characters
     return [*steps, step] if step else steps
 
 
@@ -277,7 +279,8 @@ def match_batch(
     if latest is None or latest[0] != texts:
         _latest.pop(cache, None)
         steps = encode_steps(texts, encoder, device, cache_bytes, keep_order=True)
-        latest = _latest[cache] = texts, _join_steps([match_encoded(part, encoded) for _, part, encoded in steps])
+        parts = [match_encoded(part, encoded) for _, part, encoded in steps]
+        latest = _latest[cache] = texts, parts[0] if len(parts) == 1 else _join_steps(parts)
     matched, pairs = latest[1], latest[1].pairs
     if layer is None:
         return matched
@@ -292,8 +295,6 @@ def forget_batch(encoder: FrozenEncoder, device: torch.device) -> None:
 
 
 def _join_steps(steps: Sequence[MatchedTexts]) -> MatchedTexts:
-    if len(steps) == 1:
-        return steps[0]
     pairs = {
         field.name: torch.cat([getattr(step.pairs, field.name) for step in steps]) for field in fields(MatchedPairs)
     }

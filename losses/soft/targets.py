@@ -12,9 +12,10 @@ from torch import Tensor
 
 from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.core.onednn import is_eager
-from bertscore_tm.core.token_vectors import TokenVectors
+from bertscore_tm.core.token_vectors import TokenVectors, concatenate
 from bertscore_tm.encoder import FrozenEncoder
 from bertscore_tm.encoder.tokenization import TokenizedTexts
+from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.losses.soft.predictions import (
     EncodedTokens,
     GeneratorVocabulary,
@@ -125,12 +126,15 @@ def encode_reference_labels(
         return encoder.encode(tokenized, labels.device)
 
     distinct = [*dict.fromkeys(rows)]
-    if cache_bytes == 0:
-        vectors = encode(distinct)
-    else:
-        distinct, vectors = encoder.cache(labels.device, of_losses=True).fetch(distinct, encode, cache_bytes)
-    indices = {row: i for i, row in enumerate(distinct)}
-    tokens = _pad(vectors, [indices[row] for row in rows], vocabulary.encoder_weights, labels.device)
+    cache = encoder.cache(labels.device, of_losses=True) if cache_bytes else VectorCache()
+    cached = cache.get(distinct)
+    missing = [row for row in distinct if row not in cached]
+    parts = list(cached.values())
+    if missing:
+        parts.append(encode(missing))
+        cache.add(missing, parts[-1], cache_bytes)
+    indices = {row: i for i, row in enumerate([*cached, *missing])}
+    tokens = _pad(concatenate(parts), [indices[row] for row in rows], vocabulary.encoder_weights, labels.device)
     return EncodedReferences(tokens, None, len(labels))
 
 

@@ -1,4 +1,4 @@
-"""Smaller batches where memory runs out, and freed memory is returned to the operating system."""
+"""Errors that mean that memory ran out, and freed memory that is returned to the operating system."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bertscore_tm.core import memory
-from bertscore_tm.core.memory import halve_until_it_fits, is_out_of_memory
+from bertscore_tm.core.memory import is_out_of_memory
 
 # Many blocks too small for their own mapping, each followed by a small one that stays.
 HOLES = """
@@ -36,18 +36,6 @@ def test_other_systems_do_nothing(monkeypatch):
     memory.return_freed_memory()
     assert memory._trim() is None
     memory._trim.cache_clear()
-
-
-def test_sizes_are_halved_down_to_one():
-    sizes = []
-
-    def step(size):
-        sizes.append(size)
-        raise torch.OutOfMemoryError
-
-    with pytest.raises(torch.OutOfMemoryError, match="out of memory on cpu with 9 texts"):
-        halve_until_it_fits(step, 9, torch.device("cpu"), "9 texts")
-    assert sizes == [9, 4, 2, 1]
 
 
 @pytest.mark.parametrize(
