@@ -192,12 +192,15 @@ def test_long_texts(minilm):
         assert_equal(found, by_bert_score(["the committee met " * count], long[1], minilm, 5))
 
 
-def test_the_length_limit_and_other_options_of_the_encoder(tmp_path, minilm):
-    for family, is_limited in (("bert", True), ("t5", False)):
-        folder = save_tiny_model(family, tmp_path / family)
-        positions = AutoConfig.from_pretrained(folder).to_dict().get("max_position_embeddings")
-        assert (positions is not None and positions < 512) is is_limited
-        assert BERTScore(folder).encoder.tokenizer.max_length == (positions if is_limited else 512)
+@pytest.mark.parametrize(("family", "is_limited"), [("bert", True), ("t5", False)])
+def test_the_length_limit_is_that_of_the_model(tmp_path, family, is_limited):
+    folder = save_tiny_model(family, tmp_path / family)
+    positions = AutoConfig.from_pretrained(folder).to_dict().get("max_position_embeddings")
+    assert (positions is not None and positions < 512) is is_limited
+    assert BERTScore(folder).encoder.tokenizer.max_length == (positions if is_limited else 512)
+
+
+def test_options_of_the_encoder(minilm):
     metric = BERTScore(minilm, max_length=128, batch_size=9, device="meta")
     assert (metric.encoder.tokenizer.max_length, metric.encoder.batch_size) == (128, 9)
     assert metric.device == metric.encoder.device == torch.device("meta")
@@ -280,9 +283,10 @@ def test_arguments_without_effect_are_warned_about_once(minilm, capsys):
             bert_score(["a"], ["b"], minilm, 2, idf=idf)
 
 
-def test_a_table_is_not_downloaded(minilm, table):
+@pytest.mark.parametrize("call", [BERTScore, partial(bert_score, ["a"], ["b"])])
+def test_a_table_is_not_downloaded(call, minilm, table):
+    options = {"model_name_or_path": minilm, "num_layers": 3, "rescale_with_baseline": True}
     address = "https://unused.invalid/table.tsv"
-    for call in (partial(BERTScore, minilm), partial(bert_score, ["a"], ["b"], minilm)):
-        with pytest.raises(ValueError, match=r"baseline_url='https://unused.*: download it, and pass it as"):
-            call(num_layers=3, rescale_with_baseline=True, baseline_url=address)
-        call(num_layers=3, rescale_with_baseline=True, baseline_url=address, baseline_path=table)
+    with pytest.raises(ValueError, match=r"baseline_url='https://unused.*: download it, and pass it as"):
+        call(**options, baseline_url=address)
+    call(**options, baseline_url=address, baseline_path=table)

@@ -132,12 +132,14 @@ def test_the_interval_excludes_0_where_the_p_value_is_below_005(sizes, gain):
         assert (found.p_value < 0.05) == (found.low > 0 or found.high < 0)
 
 
-def test_one_text_or_document_has_no_interval():
-    for found in (ends([0.961]), ends([]), ends([0.1, 0.2, 0.3], groups=["a"] * 3)):
-        assert all(math.isnan(end) for end in found)
-    for end in mean_interval(torch.empty(3, 1, 0)):
-        assert end.shape == (3, 1)
-        assert end.isnan().all()
+@pytest.mark.parametrize(
+    ("scores", "groups"), [([0.961], None), ([], None), (torch.empty(3, 1, 0), None), ([0.1, 0.2, 0.3], ["a"] * 3)]
+)
+def test_one_text_or_document_has_no_interval(scores, groups):
+    low, high = mean_interval(scores, groups=groups)
+    assert low.shape == high.shape == torch.as_tensor(scores).shape[:-1]
+    assert low.isnan().all()
+    assert high.isnan().all()
 
 
 def test_ends_are_within_the_range_of_the_scores():
@@ -218,7 +220,7 @@ def test_fewer_than_six_texts_or_documents_are_not_tested(count):
     assert math.isnan(compare_paired(a, b, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]).p_value)
 
 
-def test_groups_of_another_length_are_an_error():
-    for groups in (["a"] * 2, [["a"]] * 3):
-        with pytest.raises(ValueError, match="groups must have one label for each of 3 texts, got shape"):
-            mean_interval([0.1, 0.2, 0.3], groups=groups)
+@pytest.mark.parametrize("groups", [["a"] * 2, [["a"]] * 3])
+def test_groups_of_another_length_are_an_error(groups):
+    with pytest.raises(ValueError, match="groups must have one label for each of 3 texts, got shape"):
+        mean_interval([0.1, 0.2, 0.3], groups=groups)

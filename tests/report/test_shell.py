@@ -84,9 +84,11 @@ def test_intervals_are_those_of_documents(command, tmp_path):
     assert data["summary"][0][2] == pytest.approx(expected, abs=6e-5)
 
 
-def test_files_are_checked_first(command):
-    for path, message in (("page.txt", "must end with .html"), ("none/page.html", "does not exist"), ("-", "not -")):
-        code, printed = command("score", "a.txt", "refs.txt", "--report", path)
-        assert code == 2
-        assert "argument --report: " in printed.err
-        assert message in printed.err
+@pytest.mark.parametrize(
+    ("path", "message"), [("page.txt", "must end with .html"), ("none/page.html", "does not exist"), ("-", "not -")]
+)
+def test_files_are_checked_first(command, path, message):
+    code, printed = command("score", "a.txt", "refs.txt", "--report", path)
+    assert code == 2
+    assert "argument --report: " in printed.err
+    assert message in printed.err
