@@ -309,13 +309,7 @@ class SoftBERTScoreLoss(nn.Module):
             TypeError: a target is not a string.
             ValueError: an item has no reference.
         """
-        texts = list_references(target)
-        device = torch.device(device)
-        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
-            encoded = encode_reference_texts(texts, self.encoder, self.weights.table, device, self.cache_bytes)
-        if encoded.num_truncated:
-            warn_user(describe_truncation(encoded.num_truncated, self.encoder.tokenizer.max_length, "target text"))
-        return encoded
+        return self._encode_texts(list_references(target), torch.device(device))
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -340,15 +334,24 @@ class SoftBERTScoreLoss(nn.Module):
                 raise ValueError(f"target holds references of {target.num_items} items, the batch has {shape[0]}")
             return allowed, None, target
         if not isinstance(target, Tensor):
-            return allowed, None, self.encode_references(list_references(target, shape[0]), device)
+            return allowed, None, self._encode_texts(list_references(target, shape[0]), device)
         vocabulary = self._vocabulary.load(device)
         size = len(vocabulary.table)
         content = locate_label_content(target, allowed, self._vocabulary, size, self.ignore_index)
         if self.bridge is not None and self.bridge.mode != "identity":
             rows = [[i for i in row if i >= 0] for row in target.masked_fill(~content, -1).tolist()]
-            return content, content.any(1), self.encode_references(self.bridge.decode(rows), device)
+            texts = [[text] for text in self.bridge.decode(rows)]
+            return content, content.any(1), self._encode_texts(texts, device)
         references = encode_reference_labels(target, content, vocabulary, self.encoder, self.cache_bytes)
         return content, content.any(1), references
+
+    def _encode_texts(self, texts: list[list[str]], device: torch.device) -> EncodedReferences:
+        """Encode the references of each item, and warn of truncated ones."""
+        with torch.no_grad(), torch.autocast(device_type=device.type, enabled=False):
+            encoded = encode_reference_texts(texts, self.encoder, self.weights.table, device, self.cache_bytes)
+        if encoded.num_truncated:
+            warn_user(describe_truncation(encoded.num_truncated, self.encoder.tokenizer.max_length, "target text"))
+        return encoded
 
     def _to_pieces(
         self,
