@@ -20,7 +20,7 @@ from bertscore_tm.scoring.alignment import AlignmentData, compute_alignment
 from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.scoring.rescaling import Rescale, find_baseline
 from bertscore_tm.scoring.signature import score_signature
-from bertscore_tm.scoring.texts import as_text_pairs
+from bertscore_tm.scoring.texts import as_list, as_text_pairs
 from bertscore_tm.scoring.token_weights import Idf, token_weights
 from bertscore_tm.statistics import compare_paired, holm, mean_interval
 from bertscore_tm.utilities.files import write_atomically
@@ -347,7 +347,8 @@ def _as_named(systems: Systems, references: References) -> tuple[dict[str, list[
     if not named:
         raise ValueError("systems is empty: pass the candidates of at least one system")
     checked: dict[str, list[str] | None] = {}
-    reference_lists = as_text_pairs([""] * len(references), references).references
+    entries = as_list(references, "references", dimensions=2)
+    reference_lists = as_text_pairs([""] * len(entries), entries).references
     for name, texts in named.items():
         checked[name] = None if texts is None else as_text_pairs(texts, reference_lists).candidates
     if not reference_lists:

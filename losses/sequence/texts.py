@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertscore_tm.scoring.texts import describe_given, omit_blank
+from bertscore_tm.scoring.texts import as_list, describe_given, omit_blank
 
 __all__ = ["Text", "list_completions", "list_references"]
 
@@ -22,8 +22,8 @@ def list_completions(completions: Sequence[Text]) -> list[str]:
     Raises:
         TypeError: an entry is neither, or all of it is a single string.
     """
-    _require_list("completions", completions)
-    return [_read_text(completion, f"completions[{i}]") for i, completion in enumerate(completions)]
+    entries = _check_list("completions", completions)
+    return [_read_text(completion, f"completions[{i}]") for i, completion in enumerate(entries)]
 
 
 def list_references(references: Sequence[Text | Sequence[Text] | None]) -> list[list[str]]:
@@ -38,13 +38,14 @@ def list_references(references: Sequence[Text | Sequence[Text] | None]) -> list[
     Raises:
         TypeError: an entry is anything else, or all of it is a single string.
     """
-    _require_list("references", references)
-    return [_read_references(entry, f"references[{i}]") for i, entry in enumerate(references)]
+    entries = _check_list("references", references)
+    return [_read_references(entry, f"references[{i}]") for i, entry in enumerate(entries)]
 
 
-def _require_list(name: str, entries: Any) -> None:
+def _check_list(name: str, entries: Any) -> list[Any]:
     if isinstance(entries, str):
         raise TypeError(f"{name} is a single string: pass a list with one entry per completion")
+    return as_list(entries, name, dimensions=2)
 
 
 def _read_references(entry: Any, name: str) -> list[str]:

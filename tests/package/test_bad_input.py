@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
+from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates, score_matrix
+from bertscore_tm.losses import BERTScoreReward
+from bertscore_tm.report import Report
 from tests.support.models import tiny_model
 
 SCORES = ("precision", "recall", "f1")
@@ -219,3 +221,33 @@ def test_what_is_no_text_gets_a_clear_error_and_loses_nothing(encoder, preds, ta
     with pytest.raises(error, match=re.escape(message)):
         metric.update(preds, target)
     assert metric.compute() == before
+
+
+ROWS, REFERENCES = ["a cat sat", "it rains"], ["the cat sat", "rain falls"]
+
+
+def rank_rows(encoder, preds, target):
+    return [scores.tolist() for scores in rank_candidates(([text] for text in preds), target, encoder).scores]
+
+
+READERS = {
+    "reward": lambda encoder, preds, target: BERTScoreReward(encoder)(preds, target),
+    "ranking": rank_rows,
+    "matrix": lambda encoder, preds, target: score_matrix(preds, target, encoder)["f1"].tolist(),
+    "report": lambda encoder, preds, target: Report.from_texts(preds, target, encoder).scores["candidates"].tolist(),
+    "idf": lambda encoder, preds, target: bert_score(preds, REFERENCES, encoder, idf=target)["f1"].tolist(),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("container", [tuple, iter, np.array, pd.Series])
+def test_other_entry_points_read_any_container(minilm, reader, container):
+    encoder, read = FrozenEncoder(minilm, num_layers=3), READERS[reader]
+    assert read(encoder, container(ROWS), container(REFERENCES)) == read(encoder, ROWS, REFERENCES)
+
+
+@pytest.mark.parametrize("reader", ["reward", "matrix"])
+def test_a_batch_of_ids_is_an_error_of_other_entry_points(minilm, reader):
+    encoded = AutoTokenizer.from_pretrained(minilm)(ROWS)
+    with pytest.raises(TypeError, match="decode token ids with their tokenizer first"):
+        READERS[reader](FrozenEncoder(minilm, num_layers=3), encoded, REFERENCES)
