@@ -21,6 +21,7 @@ from bertscore_tm.callbacks.trainer import count_scored_loaders, count_steps, ga
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.utilities.files import write_atomically
+from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["ExampleTexts", "ScoredTextWriter", "TextCollector", "gather_numbers", "gather_texts", "write_file"]
@@ -204,13 +205,12 @@ class ScoredTextWriter(TextCollector):
         texts = gather_texts(trainer, texts)
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return None
-        names = ("precision", "recall", "f1")
-        rows = torch.stack([scores[name] for name in names], dim=1).tolist()
+        rows = torch.stack([scores[name] for name in SCORES], dim=1).tolist()
         lines = []
         for number, row in zip(sorted(texts), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
             line = {"example": number, "candidate": texts[number].prediction, "references": texts[number].references}
-            lines.append(json.dumps(line | dict(zip(names, rounded, strict=True)), ensure_ascii=False) + "\n")
+            lines.append(json.dumps(line | dict(zip(SCORES, rounded, strict=True)), ensure_ascii=False) + "\n")
         start = loader.stage if self.name is None else f"{self.name}_{loader.stage}"
         path = f"{folder}/{start}{loader.suffix}_step_{count_steps(trainer)}.jsonl"
         return path if write_file(path, "".join(lines), get_filesystem(folder), type(self)) else None

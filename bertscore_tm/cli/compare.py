@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SUFFIXES = (".txt", ".md", ".tex", ".json")
-# Rounding of equal scores.
-_TIE = 1e-6
 
 
 class Systems(NamedTuple):
@@ -245,5 +243,7 @@ def _compare(scored: ScoredCorpus, systems: Systems, arguments: argparse.Namespa
 
 
 def _outcomes(differences: Tensor) -> dict[str, int]:
-    wins, losses = int((differences > _TIE).sum()), int((differences < -_TIE).sum())
+    from bertscore_tm.statistics import TIE
+
+    wins, losses = int((differences > TIE).sum()), int((differences < -TIE).sum())
     return {"wins": wins, "ties": len(differences) - wins - losses, "losses": losses}

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from bertscore_tm.cli.errors import FAILED, CommandError
 from bertscore_tm.cli.inputs import STDIN
 from bertscore_tm.utilities.files import is_special, write_atomically
+from bertscore_tm.utilities.score_names import SCORES as SCORES
 from bertscore_tm.utilities.untrusted_text import for_terminal
 
 if TYPE_CHECKING:
     from bertscore_tm.cli.scored_corpus import ScoredCorpus
 
-SCORES = ("precision", "recall", "f1")
 SCORE_LABELS = {"precision": "P", "recall": "R", "f1": "F1"}
 
 _FORMATS = {".txt": "plain", ".md": "pipe", ".tex": "latex_booktabs"}

@@ -18,6 +18,7 @@ from bertscore_tm.scoring.messages import warn_of_leftovers, warn_of_truncation
 from bertscore_tm.scoring.signature import score_signature
 from bertscore_tm.scoring.texts import TextPairs, as_documents, as_list
 from bertscore_tm.scoring.token_weights import Idf, TokenWeights, WeightSource, require_known, token_weights
+from bertscore_tm.utilities.score_names import Component
 from bertscore_tm.utilities.settings import require_choice
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "score_items",
 ]
 
-Component = Literal["f1", "precision", "recall"]
 ReferencesReduce = Literal["mean", "max"]
 
 

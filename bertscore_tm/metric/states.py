@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.scoring.corpus import SCORES, MatchedTexts, compute_scores
 from bertscore_tm.scoring.rescaling import LayerBaseline, rescale_scores
 from bertscore_tm.scoring.token_weights import weights_of_references
+from bertscore_tm.utilities.score_names import Component
 
 __all__ = [
     "SCORE_STATES",
@@ -42,7 +43,6 @@ __all__ = [
     "unpack_tokens",
 ]
 
-Component = Literal["precision", "recall", "f1"]
 
 # Names and dtypes. A rank without pairs contributes an empty tensor of the same dtype, as collectives require.
 SCORE_STATES = {"scores": torch.float32, "indices": torch.int64}

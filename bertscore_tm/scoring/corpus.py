@@ -20,6 +20,7 @@ from bertscore_tm.encoder.tokenization import TextTokenizer
 from bertscore_tm.encoder.vector_cache import VectorCache
 from bertscore_tm.scoring.texts import TextPairs
 from bertscore_tm.scoring.token_weights import TokenWeights, require_known
+from bertscore_tm.utilities.score_names import SCORES
 
 __all__ = [
     "SCORES",
@@ -36,8 +37,6 @@ __all__ = [
     "score_corpus",
 ]
 
-# Names of the scores, in the order of the tensors that hold all of them.
-SCORES = ("precision", "recall", "f1")
 # Elements of the token vectors of one step, of all layers: 48 MB in float32, several times as much during encoding and
 # matching.
 _ELEMENTS_PER_STEP = 12_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bertscore_tm.scoring.alignment import AlignmentData
+from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.views.heatmap import draw_alignment
 from bertscore_tm.views.page import write_alignment, write_frame
 from bertscore_tm.views.table import format_alignment
@@ -108,7 +109,7 @@ class Alignment(AlignmentData):
             >>> round(found["precision"], 3), found["candidate"]["tokens"], found["candidate"]["matches"]
             (0.851, ['a', 'cat', 'sleeps'], [-1, 1, 3])
         """
-        scores = {name: round(getattr(self, name), 6) for name in ("precision", "recall", "f1")}
+        scores = {name: round(getattr(self, name), 6) for name in SCORES}
         return {**scores, "candidate": self.candidate.to_dict(), "reference": self.reference.to_dict()}
 
     def __repr__(self) -> str:

@@ -215,7 +215,7 @@ def test_truncated_texts_are_counted_in_one_warning(minilm):
         ({"weights": [[1, -1]]}, ValueError, r"weights\[0\] must be 2 finite numbers of at least 0"),
         ({"idf": {101: 1.0}}, ValueError, r"idf has no weight for token id \d+"),
         ({"encoder": FrozenEncoder(get_model_path(), all_layers=True)}, ValueError, "one layer is compared here"),
-        ({"component": "f2"}, ValueError, "component='f2' is not one of 'f1', 'precision', 'recall'"),
+        ({"component": "f2"}, ValueError, "component='f2' is not one of 'precision', 'recall', 'f1'"),
         ({"references_reduce": "min"}, ValueError, "references_reduce='min' is not one of 'mean', 'max'"),
     ],
 )

@@ -1,0 +1,11 @@
+"""Names of the scores, in the order of the rows of their tensors."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = ["SCORES", "Component"]
+
+SCORES = ("precision", "recall", "f1")
+# The score that ranks, selects or trains.
+Component = Literal["precision", "recall", "f1"]
