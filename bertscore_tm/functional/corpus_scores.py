@@ -71,13 +71,13 @@ def bert_score(
         >>> {name: round(score.item(), 3) for name, score in scores.items()}
         {'precision': 0.965, 'recall': 0.965, 'f1': 0.965}
     """
-    given = as_text_pairs(preds, target, keep_blank=True)
-    texts = given.omit_blank_references()
+    pairs = as_text_pairs(preds, target, keep_blank=True)
+    texts = pairs.omit_blank_references()
     used = as_encoder(encoder)
     baseline = find_baseline(used, rescale)
     weights = token_weights(used, idf, list(chain.from_iterable(texts.references)), used.device)
     scored = score_and_warn(texts, used, weights, used.device, verbose)
-    scores, best_reference = rescale_scores(scored.scores, baseline), given.restore_indices(scored.best_reference)
+    scores, best_reference = rescale_scores(scored.scores, baseline), pairs.restore_indices(scored.best_reference)
     if not used.all_layers:
         scores, best_reference = scores[:, 0], best_reference[0]
     result: dict[str, Any] = dict(zip(SCORES, scores, strict=True))

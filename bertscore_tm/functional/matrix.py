@@ -66,34 +66,33 @@ def score_matrix(
     weights = token_weights(used_encoder, idf, columns, used_device)
     row_places = {text: place for place, text in enumerate(dict.fromkeys(rows))}
     column_places = {text: place for place, text in enumerate(dict.fromkeys(columns))}
-    row_texts, column_texts = list(row_places), list(column_places)
-    vectors = used_encoder.encode(row_texts, used_device)
+    vectors = used_encoder.encode(list(row_places), used_device)
     require_known(weights, vectors.ids, used_encoder.tokenizer)
     num_truncated = vectors.num_truncated
-    row_numbers = torch.arange(len(row_texts), device="cpu")
-    scores = torch.zeros(len(SCORES), len(row_texts), len(column_texts), dtype=torch.float32, device="cpu")
-    with tqdm(total=len(column_texts), unit="text", disable=not verbose) as bar:
-        if references is None:
-            scores[:] = score_all_pairs(vectors, weights.table, row_numbers).cpu()
-            bar.update(len(column_texts))
-        else:
-            place = {text: i for i, text in enumerate(row_texts)}
-            known = [i for i, text in enumerate(column_texts) if text in place]
-            new = [i for i, text in enumerate(column_texts) if text not in place]
-            if known:
-                numbers = torch.tensor([place[column_texts[i]] for i in known], dtype=torch.long, device="cpu")
-                scores[..., known] = score_all_pairs(vectors, weights.table, row_numbers, numbers).cpu()
-                bar.update(len(known))
-            new_columns = TextPairs([], [[column_texts[i]] for i in new])
-            for step, _, encoded in encode_steps(new_columns, used_encoder, used_device):
-                require_known(weights, encoded.vectors.ids, used_encoder.tokenizer)
-                numbers = torch.arange(len(step), device="cpu") + len(row_texts)
-                scores[..., [new[i] for i in step]] = score_all_pairs(
-                    concatenate([vectors, encoded.vectors]), weights.table, row_numbers, numbers
-                ).cpu()
-                num_truncated += encoded.vectors.num_truncated
-                bar.update(len(step))
+    numbers = torch.arange(len(row_places), device="cpu")  # (rows,)
+    scores = torch.zeros(len(SCORES), len(row_places), len(column_places), dtype=torch.float32, device="cpu")
+    shared = [text for text in column_places if text in row_places]
+    others = [text for text in column_places if text not in row_places]
+    with tqdm(total=len(column_places), unit="text", disable=not verbose) as bar:
+        if shared:
+            row_numbers = torch.tensor([row_places[text] for text in shared], dtype=torch.long, device="cpu")
+            # A list with itself has each pair once.
+            shared_numbers = None if references is None else row_numbers
+            shared_scores = score_all_pairs(vectors, weights.table, numbers, shared_numbers)
+            scores[..., [column_places[text] for text in shared]] = shared_scores.cpu()  # (scores, rows, shared)
+            bar.update(len(shared))
+        for step, _, encoded in encode_steps(TextPairs([], [[text] for text in others]), used_encoder, used_device):
+            require_known(weights, encoded.vectors.ids, used_encoder.tokenizer)
+            both = concatenate([vectors, encoded.vectors])
+            step_numbers = torch.arange(len(step), device="cpu") + len(row_places)
+            step_scores = score_all_pairs(both, weights.table, numbers, step_numbers)
+            scores[..., [column_places[others[i]] for i in step]] = (
+                step_scores.cpu()
+            )  # (scores, rows, texts of the step)
+            num_truncated += encoded.vectors.num_truncated
+            del both
+            bar.update(len(step))
     if num_truncated:
         warn_of_truncation(num_truncated, used_encoder.tokenizer.max_length)
-    repeated = scores[:, [row_places[text] for text in rows]][:, :, [column_places[text] for text in columns]]
-    return dict(zip(SCORES, repeated, strict=True))
+    scores = scores[:, [row_places[text] for text in rows]][:, :, [column_places[text] for text in columns]]
+    return dict(zip(SCORES, scores, strict=True))

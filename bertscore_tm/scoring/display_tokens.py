@@ -41,30 +41,30 @@ def split_for_display(text: str, tokenizer: TextTokenizer) -> DisplayTokens:
     Tokens that share a character, such as the bytes of an emoji, have subscript numbers. A token of white space is
     shown as a symbol, and the unknown token follows its word.
     """
-    own = tokenizer.tokenizer
+    hf_tokenizer = tokenizer.tokenizer
     text = tokenizer.prepare(text)
     cut = tokenizer.long_text == "truncate" and tokenizer.max_length is not None
-    encoded = own(
+    encoded = hf_tokenizer(
         text,
         add_special_tokens=True,
         truncation=cut,
         max_length=tokenizer.max_length if cut else None,
         return_special_tokens_mask=True,
-        return_offsets_mapping=own.is_fast,
+        return_offsets_mapping=hf_tokenizer.is_fast,
         verbose=False,
     )
     is_content = [not special for special in encoded["special_tokens_mask"]]
     ids = [i for i, content in zip(encoded["input_ids"], is_content, strict=True) if content]
     spelled = tokenizer.tokens(ids)
-    if own.is_fast:
+    if hf_tokenizer.is_fast:
         spans = [span for span, content in zip(encoded["offset_mapping"], is_content, strict=True) if content]
         tokens, joined = _from_offsets(text, spans, spelled)
     else:
-        tokens, joined = _from_spelling(own, spelled)
-    unknown = own.unk_token_id
+        tokens, joined = _from_spelling(hf_tokenizer, spelled)
+    unknown = hf_tokenizer.unk_token_id
     for place, i in enumerate(ids):
-        if i == unknown and tokens[place] != own.unk_token:
-            tokens[place] = f"{tokens[place]} {own.unk_token}"
+        if i == unknown and tokens[place] != hf_tokenizer.unk_token:
+            tokens[place] = f"{tokens[place]} {hf_tokenizer.unk_token}"
     return DisplayTokens(is_content, tokens, joined)
 
 
@@ -93,12 +93,12 @@ def _from_offsets(text: str, spans: Sequence[tuple[int, int]], spelled: list[str
     return tokens, joined
 
 
-def _from_spelling(own: Any, spelled: list[str]) -> tuple[list[str], list[bool]]:
+def _from_spelling(hf_tokenizer: Any, spelled: list[str]) -> tuple[list[str], list[bool]]:
     """Let the tokenizer convert each token, alone and with the one before."""
-    decoded = [_bare(own.convert_tokens_to_string([spelling])) for spelling in spelled]
+    decoded = [_bare(hf_tokenizer.convert_tokens_to_string([spelling])) for spelling in spelled]
     joined = [False] * len(spelled)
     for place in range(1, len(spelled)):
-        both = own.convert_tokens_to_string(spelled[place - 1 : place + 1]).strip()
+        both = hf_tokenizer.convert_tokens_to_string(spelled[place - 1 : place + 1]).strip()
         joined[place] = both == decoded[place - 1] + decoded[place]
     return [_visible(token) for token in decoded], joined
 

@@ -124,7 +124,7 @@ def describe_given(value: Any, ids_remedy: str = _DECODE) -> str:
     described = f"{shown if len(shown) <= 80 else shown[:77] + '...'} ({type(value).__name__})"
     if isinstance(value, bytes | bytearray):
         return f"{described}: decode bytes to a string first, as with .decode('utf-8')"
-    is_ids = isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value)
+    is_ids = isinstance(value, Sequence) and value and all(isinstance(number, int) for number in value)
     if is_ids or _has_integers(value) or (isinstance(value, Mapping) and "input_ids" in value):
         described += f": {ids_remedy}"
     return described
@@ -136,11 +136,11 @@ def _has_integers(value: Any) -> bool:
     return type(value) is int or isinstance(value, Tensor) or kind in {"i", "u"}
 
 
-def as_documents(idf_sents: Any, name: str = "idf_sents") -> list[str]:
+def as_documents(texts: Any, name: str) -> list[str]:
     """Return a sequence of strings as a list; an error about anything else names the argument."""
-    if isinstance(idf_sents, str):
+    if isinstance(texts, str):
         raise TypeError(f"{name} is a single string: pass a list of texts")
-    documents = as_list(idf_sents, name)
+    documents = as_list(texts, name)
     for i, document in enumerate(documents):
         if not isinstance(document, str):
             raise TypeError(f"{name}[{i}] must be a string, got {describe_given(document)}")
