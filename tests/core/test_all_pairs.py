@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bertscore_tm.core import all_pairs, memory
+from bertscore_tm.core import memory
 from bertscore_tm.core.all_pairs import score_all_pairs
 from bertscore_tm.core.scores import harmonic_mean
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
@@ -68,11 +68,3 @@ def test_rounding_does_not_lead_beyond_1(vectors):
     own = scores.diagonal(dim1=1, dim2=2)[:, vectors.has_content]
     assert torch.equal(own, torch.ones_like(own))
     assert scores.abs().max() == 1
-
-
-def test_smaller_blocks_give_the_same_scores(vectors, monkeypatch):
-    weights, texts = torch.ones(9), torch.arange(len(LENGTHS))
-    expected = score_all_pairs(vectors, weights, texts)
-    monkeypatch.setattr(all_pairs, "numbers_per_step", lambda device: 20)
-    scores = score_all_pairs(vectors, weights, texts)
-    torch.testing.assert_close(scores, expected, atol=ROUNDING, rtol=0)

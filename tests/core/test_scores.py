@@ -14,7 +14,6 @@ from bertscore_tm.core.scores import (
     best_of_references,
     harmonic_mean,
     precision_recall_f1,
-    rescale,
     selection_f1,
 )
 from tests.support.texts import several_references
@@ -105,15 +104,13 @@ def deviations(minilm, pairs, tmp_path_factory):
         yield deviation
 
 
-def test_scores_stay_in_the_range_of_similarities_and_are_0_without_weight():
-    one_token = {"ids": torch.tensor([0]), "best": torch.tensor([[1 + 1e-6]]), "lengths": torch.tensor([1])}
-    sides = {f"{side}_{name}": value for side in ("candidate", "reference") for name, value in one_token.items()}
-    for sign in (1.0, -1.0):
-        signed = sides | {f"{side}_best": sign * sides[f"{side}_best"] for side in ("candidate", "reference")}
-        scores = precision_recall_f1(MatchedPairs(**signed), torch.ones(1, dtype=torch.float64))
-        assert [score.item() for score in scores] == [sign] * 3
-        zeros = precision_recall_f1(MatchedPairs(**signed), torch.zeros(1, dtype=torch.float64))
-        assert [score.item() for score in zeros] == [0] * 3
+@pytest.mark.parametrize("weight", [1.0, 0.0])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_scores_stay_in_the_range_of_similarities_and_are_0_without_weight(sign, weight):
+    token = {"ids": torch.tensor([0]), "best": torch.tensor([[sign * (1 + 1e-6)]]), "lengths": torch.tensor([1])}
+    sides = {f"{side}_{name}": value for side in ("candidate", "reference") for name, value in token.items()}
+    scores = precision_recall_f1(MatchedPairs(**sides), torch.tensor([weight], dtype=torch.float64))
+    assert [score.item() for score in scores] == [sign * weight] * 3
 
 
 @pytest.mark.slow
@@ -183,8 +180,3 @@ def test_best_of_references_takes_each_maximum_within_its_group():
     best, which = best_of_references(scores, torch.tensor([1, 2, 2]))
     assert best.tolist() == torch.tensor([[-0.5, 0.9, -0.2], [0.5, 0.4, 0.2]]).tolist()
     assert which.tolist() == [[0, 1, 0], [0, 0, 0]]
-
-
-def test_rescale_maps_the_baseline_to_zero_and_one_to_one():
-    scores = torch.tensor([[0.8, 1.0], [0.2, 1.0]])
-    assert rescale(scores, torch.tensor([0.8, 0.2])).tolist() == [[0, 1], [0, 1]]
