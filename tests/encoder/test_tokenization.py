@@ -40,18 +40,19 @@ def test_texts_without_content(parts, text):
     assert tokenized.has_content == [False, True]
 
 
-def test_a_space_goes_before_texts_for_the_tokenizers_of_roberta_and_gpt2_only():
-    with_space = {"roberta", "gpt2", "opt"}
-    for family in ("bart", "deberta", "longformer", *with_space):
-        model, tokenizer = tiny_model(family)
-        given = TextTokenizer(tokenizer, model.config)(["hello", " hello", ""])
-        spaced, plain = tokenizer.encode(" hello"), tokenizer.encode("hello")
-        assert spaced != plain
-        assert given.ids == [spaced if family in with_space else plain] * 2 + [tokenizer.encode("")]
-        assert given.has_content == [True, True, False]
-        for prefix_space in (True, False):
-            chosen = TextTokenizer(tokenizer, model.config, TokenizerSettings(prefix_space=prefix_space))(["hello"])
-            assert chosen.ids == [spaced if prefix_space else plain]
+@pytest.mark.parametrize("prefix_space", [None, True, False])
+@pytest.mark.parametrize(
+    ("family", "has_space"),
+    [("roberta", True), ("gpt2", True), ("opt", True), ("bart", False), ("deberta", False), ("longformer", False)],
+)
+def test_a_space_goes_before_texts_for_the_tokenizers_of_roberta_and_gpt2_only(family, has_space, prefix_space):
+    model, tokenizer = tiny_model(family)
+    tokenized = TextTokenizer(tokenizer, model.config, TokenizerSettings(prefix_space=prefix_space))(["hello", ""])
+    spaced, plain = tokenizer.encode(" hello"), tokenizer.encode("hello")
+    assert spaced != plain
+    expected = has_space if prefix_space is None else prefix_space
+    assert tokenized.ids == [spaced if expected else plain, tokenizer.encode("")]
+    assert tokenized.has_content == [True, False]
 
 
 def test_truncation_keeps_special_tokens_and_is_counted(parts):
@@ -68,11 +69,14 @@ def test_truncation_off_is_an_error_that_shows_the_text(parts):
         tokenizer(["a b", "a b c d"])
 
 
-def test_the_limit_is_the_smaller_of_tokenizer_and_positions(parts, minilm):
-    tokenizer, config = AutoTokenizer.from_pretrained(minilm), parts[1]
-    for declared, limit in ((100, 100), (10**30, 512), (2000, 512)):
-        tokenizer.model_max_length = declared
-        assert TextTokenizer(tokenizer, config).max_length == limit
+@pytest.mark.parametrize(("declared", "limit"), [(100, 100), (10**30, 512), (2000, 512)])
+def test_the_limit_is_the_smaller_of_tokenizer_and_positions(parts, minilm, declared, limit):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    tokenizer.model_max_length = declared
+    assert TextTokenizer(tokenizer, parts[1]).max_length == limit
+
+
+def test_relative_positions_have_the_limit_of_the_tokenizer_or_none():
     model, tokenizer = tiny_model("deberta")
     assert TextTokenizer(tokenizer, model.config).max_length == 64
     tokenizer = type(tokenizer)(tokenizer_object=tokenizer.backend_tokenizer, cls_token="<s>", sep_token="</s>")

@@ -8,7 +8,7 @@ import torch
 from bert_score import utils as oracle_utils
 from bert_score.utils import lang2model, model2layers
 
-from bertscore_tm import FrozenEncoder, bert_score
+from bertscore_tm import FrozenEncoder
 from bertscore_tm.catalog import (
     baseline,
     baseline_languages,
@@ -22,14 +22,7 @@ from bertscore_tm.scoring.rescaling import Baseline, find_baseline
 from tests.support.models import save_tiny_model
 
 PUBLISHED = Path(oracle_package.__file__).parent / "rescale_baseline"
-TABLES = [
-    (path.parent.name if path.parent.parent == PUBLISHED else path.parent.parent.name, path)
-    for path in sorted(PUBLISHED.rglob("*.tsv"))
-]
-
-
-def model_name(lang, path):
-    return path.relative_to(PUBLISHED / lang).as_posix().removesuffix(".tsv")
+TABLES = [path.relative_to(PUBLISHED).as_posix() for path in sorted(PUBLISHED.rglob("*.tsv"))]
 
 
 def test_all_published_layers():
@@ -37,12 +30,16 @@ def test_all_published_layers():
     assert {model: tuned_layer(model) for model in model2layers} == model2layers
 
 
-def test_all_published_tables():
+def test_the_number_of_published_tables():
     assert len(TABLES) == 72
-    for lang, path in TABLES:
-        with path.open() as file:
-            rows = [[float(cell) for cell in row[1:]] for row in list(csv.reader(file))[1:]]
-        assert baseline(lang, model_name(lang, path)).tolist() == rows
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_published_tables(table):
+    lang, name = table.removesuffix(".tsv").split("/", 1)
+    with (PUBLISHED / table).open() as file:
+        rows = [[float(cell) for cell in row[1:]] for row in list(csv.reader(file))[1:]]
+    assert baseline(lang, name).tolist() == rows
 
 
 def test_the_correlations_of_the_page_are_the_published_ones():
@@ -97,47 +94,46 @@ def test_default_models(lang):
 def test_what_is_no_language_code_does_not_mean_the_multilingual_model(lang, message):
     with pytest.raises(ValueError, match=message):
         default_model(lang)
+
+
+def test_regions_and_the_case_of_the_language_and_the_owner_do_not_matter():
     assert default_model("pt-BR") == default_model("nds") == "bert-base-multilingual-cased"
-
-
-def test_the_case_of_the_language_and_the_owner_do_not_matter():
     assert torch.equal(baseline("EN", "FacebookAI/roberta-large"), baseline("en", "roberta-large"))
 
 
-def test_the_error_for_an_unlisted_model_lists_similar_names(minilm):
-    with pytest.raises(ValueError, match=r"'roberta-larg'.*num_layers.*similar.*roberta-large"):
-        tuned_layer("roberta-larg")
-    with pytest.raises(ValueError, match=r"'/models/deberta-v3-large'.*similar.*microsoft/deberta-v3-large"):
-        tuned_layer("/models/deberta-v3-large")
-    with pytest.raises(ValueError, match=r"no tuned layer is published for .*pass num_layers"):
-        FrozenEncoder(minilm)
+@pytest.mark.parametrize(
+    ("look_up", "arguments", "message"),
+    [
+        (tuned_layer, ["roberta-larg"], "'roberta-larg'.*num_layers.*similar.*roberta-large"),
+        (tuned_layer, ["/models/deberta-v3-large"], "'/models/deberta-v3-large'.*similar.*microsoft/deberta-v3-large"),
+        (layer_row, ["roberta-larg"], "'roberta-larg'.*listed_as must be .*similar listed names: roberta-large"),
+        (baseline, ["en", "someone/roberta-large"], "similar names .*: .*roberta-large.*models with a table for 'en'"),
+        (baseline, ["nl", "bert-base-uncased"], "languages with tables are cs, de, en, en-sci, es, et, fi, fr, it, lv"),
+    ],
+)
+def test_the_error_for_an_unlisted_name_lists_similar_names(look_up, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        look_up(*arguments)
 
 
-def test_rows_that_cannot_be_read(tmp_path):
-    with pytest.raises(ValueError, match=r"'roberta-larg'.*listed_as must be .*similar listed names: roberta-large"):
-        layer_row("roberta-larg")
-    for content in ("{}", "[]", "no", '{"row": {"model": "a"}}', '{"row": {"model": "a", "num_layers": null}}'):
-        (tmp_path / "row.json").write_text(content)
-        with pytest.raises(ValueError, match=r"row\.json has no row of a tuned layer: write it with"):
-            layer_row(tmp_path / "row.json")
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", "no", '{"row": {"model": "a"}}', '{"row": {"model": "a", "num_layers": null}}']
+)
+def test_rows_that_cannot_be_read(tmp_path, content):
+    (tmp_path / "row.json").write_text(content)
+    with pytest.raises(ValueError, match=r"row\.json has no row of a tuned layer: write it with"):
+        layer_row(tmp_path / "row.json")
     with pytest.raises(FileNotFoundError):
         layer_row(tmp_path / "other.json")
 
 
-def test_the_error_for_a_missing_table_lists_similar_names():
-    with pytest.raises(ValueError, match=r"similar names with a table: .*roberta-large.*models with a table for 'en'"):
-        baseline("en", "someone/roberta-large")
-    with pytest.raises(
-        ValueError, match="languages with tables are cs, de, en, en-sci, es, et, fi, fr, it, lv, pt, zh"
-    ):
-        baseline("nl", "bert-base-multilingual-cased")
-
-
-def test_the_error_for_a_missing_table_names_language_model_file_and_remedy(minilm):
-    with pytest.raises(ValueError, match="no baseline") as caught:
-        bert_score(["a"], ["b"], FrozenEncoder.for_language("de", minilm, num_layers=5), rescale=True)
-    for part in ("'de'", minilm, "pass a table", "xlm-roberta-large"):
-        assert part in str(caught.value)
+def test_errors_of_an_encoder_without_a_published_layer_or_table(minilm):
+    with pytest.raises(ValueError, match=r"no tuned layer is published for .*pass num_layers"):
+        FrozenEncoder(minilm)
+    encoder = FrozenEncoder.for_language("de", minilm, num_layers=5)
+    with pytest.raises(ValueError, match=r"no baseline(?=.*'de')(?=.*pass a table)(?=.*xlm-roberta-large)") as caught:
+        find_baseline(encoder, True)
+    assert minilm in str(caught.value)
 
 
 @pytest.mark.parametrize(
