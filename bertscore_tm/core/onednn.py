@@ -65,8 +65,8 @@ def _has_fast_blas() -> bool:
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Tensor | None = None) -> Tensor:
-    r"""Return :math:`x W^\top + b`, without gradient, by oneDNN where possible; W may come with a packed copy."""
-    if not can_use_onednn(rows, weight):
+    r"""Return :math:`x W^\top + b`, without gradient, by oneDNN where possible, such as where W has a packed copy."""
+    if packed is None and not can_use_onednn(rows, weight):
         return functional.linear(rows, weight, bias)
     if 0 in rows.stride():
         rows = rows.contiguous()

@@ -16,6 +16,7 @@ from transformers import PretrainedConfig
 from bertscore_tm.core.onednn import is_eager, pack_linears
 from bertscore_tm.encoder.families import Batching, Family
 from bertscore_tm.encoder.forward_pass import (
+    Forward,
     accepted_options,
     draw_texts,
     find_batching,
@@ -93,7 +94,7 @@ class Backbone:
         in the order of the tokens, shape (layers, tokens, width).
         """
         loaded = self.loaded(ids.device)
-        forward = partial(self._forward, loaded)
+        forward = self._forward_of(loaded)
         switch = _rope_switch(self.config)
         longer = sum(length > switch for length in lengths)
         groups = [group for group in (lengths[:longer], lengths[longer:]) if group]
@@ -113,7 +114,7 @@ class Backbone:
         # Compiled code and accelerators would have to wait for the lengths.
         packs = loaded.batching == "packed" and embeds.device.type == "cpu" and is_eager()
         if not packs and loaded.batching != "equal" and mask.shape[1] <= _rope_switch(self.config):
-            return self._forward(loaded, embeds, mask, None)
+            return self._forward_of(loaded)(embeds, mask, None)
         lengths = mask.sum(-1).tolist()
         order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
         rows = torch.tensor(order, dtype=torch.long, device=mask.device)
@@ -123,28 +124,32 @@ class Backbone:
         states = packed.new_zeros(len(packed), mask.numel(), packed.shape[-1]).index_copy(1, places, packed)
         return states.view(len(packed), *mask.shape, -1)  # (layers, batch, positions, width)
 
-    def _forward(self, loaded: LoadedModel, inputs: Tensor, mask: Tensor, position_ids: Tensor | None) -> Tensor:
-        if self.forward_fn is None:
-            return run_encoder(
-                loaded.model,
-                inputs,
-                mask,
-                position_ids,
-                options=loaded.options,
-                family=self.family,
-                config=self.config,
-                num_layers=self.num_layers,
-                all_layers=self.all_layers,
-                layers_in_memory=self.layers_kept,
-            )
-        with torch.autocast(device_type=inputs.device.type, enabled=False):
-            vectors = self.forward_fn(loaded.model, {"input_ids": inputs, "attention_mask": mask.long()})
+    def _forward_of(self, loaded: LoadedModel) -> Forward:
+        """Return the forward pass of a loaded model, or the user's."""
+        if self.forward_fn is not None:
+            return partial(self._run_forward_fn, self.forward_fn, loaded.model)
+        return partial(
+            run_encoder,
+            loaded.model,
+            options=loaded.options,
+            family=self.family,
+            config=self.config,
+            num_layers=self.num_layers,
+            all_layers=self.all_layers,
+            layers_in_memory=self.layers_kept,
+        )
+
+    def _run_forward_fn(
+        self, forward_fn: ForwardFunction, model: nn.Module, ids: Tensor, mask: Tensor, position_ids: Tensor | None
+    ) -> Tensor:
+        with torch.autocast(device_type=ids.device.type, enabled=False):
+            vectors = forward_fn(model, {"input_ids": ids, "attention_mask": mask.long()})
         if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
             raise ValueError(
                 f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
                 f"shape {tuple(vectors.shape)}"
             )
-        return vectors[None]
+        return vectors[None]  # (1, texts, tokens, width)
 
     def content_hash(self) -> str | None:
         """Return a hash of a folder's files, which must be unchanged, or of a ready model; ``None`` of a hub name."""
@@ -198,7 +203,7 @@ class Backbone:
         if tried and device.type != "meta":  # without values, there is nothing to compare
             texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
             batching = find_batching(
-                model, partial(self._forward, loaded), texts, tried, dtype, family=family, config=self.config
+                model, self._forward_of(loaded), texts, tried, dtype, family=family, config=self.config
             )
             if batching is None and is_own:
                 raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")

@@ -66,7 +66,7 @@ class BERTScore(Metric):
         component: compute only ``"precision"``, ``"recall"`` or ``"f1"``, as a tensor that ``LightningModule.log``
             accepts together with the metric.
         reduction: ``"mean"`` over pairs, or ``"none"`` for one value per pair.
-        cache_bytes: CPU memory in bytes, in each process, for cached token vectors of references. All metrics on the
+        cache_bytes: memory in bytes, on the metric's device, for cached token vectors of references. All metrics on the
             same encoder share the cache; 0 turns it off. The default, 256 MiB, holds 175,000 tokens of MiniLM or 65,000
             of roberta-large.
         layer: the layer to compare, of an encoder with ``all_layers=True``. Default: all, as a leading dimension.

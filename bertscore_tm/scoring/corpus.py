@@ -156,7 +156,7 @@ def encode_steps(
         The indices of a step's candidates, its texts, and their vectors.
     """
     steps = plan_steps(texts, encoder, device, keep_order=keep_order)
-    parts = [texts.select(step) for step in steps]
+    parts = [texts] if keep_order and len(steps) == 1 else [texts.select(step) for step in steps]
     counts = Counter(chain.from_iterable(part.distinct() for part in parts)) if len(parts) > 1 else Counter()
     cache = VectorCache() if counts else None
     for step, part in zip(steps, parts, strict=True):
@@ -181,7 +181,8 @@ def match_encoded(texts: TextPairs, encoded: EncodedTexts) -> MatchedTexts:
     candidates = numbers[: len(texts.candidates)].repeat_interleave(counts)  # (pairs,)
     references = numbers[len(texts.candidates) :]  # (pairs,)
     pairs = match_pairs(encoded.vectors, candidates, references)
-    return MatchedTexts(pairs, counts.to(encoded.vectors.vectors.device), encoded.vectors.num_truncated)
+    num_truncated = int(encoded.vectors.truncated.sum())
+    return MatchedTexts(pairs, counts.to(encoded.vectors.vectors.device), num_truncated)
 
 
 def compute_scores(

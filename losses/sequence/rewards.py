@@ -64,7 +64,7 @@ class BERTScoreReward:
         length_band: smallest and largest ratio of lengths that is not penalized, such as (0.5, 1.5); ``math.inf``
             removes the upper limit. Default: no length guard.
         repeat_ngram_size: n of the n-grams whose repetition is penalized, such as 4. Default: no repetition guard.
-        cache_bytes: CPU memory for the references' token vectors, in bytes, kept for later calls and shared with
+        cache_bytes: memory for the references' token vectors, in bytes, kept for later calls and shared with
             losses on the same encoder; 0 turns the cache off. Within a call each text is encoded once in any case.
         name: ``__name__``, under which trainers log the reward. Default: component and layer, such as
             ``"bertscore_f1_layer5"``.

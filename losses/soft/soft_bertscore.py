@@ -100,7 +100,7 @@ class SoftBERTScoreLoss(nn.Module):
         fidelity_texts: texts like the training texts, on which the fidelity of the bridge from the generator's to the
             encoder's vocabulary is measured, which must reach the bridge's ``min_fidelity``. Default: not measured,
             with a warning where the tokenizers differ.
-        cache_bytes: CPU memory for the targets' token vectors, in bytes, kept for the next epoch and shared by all
+        cache_bytes: memory for the targets' token vectors, in bytes, kept for the next epoch and shared by all
             losses and rewards on the same encoder; 0 turns the cache off. Metrics have another cache, so that
             validations do not change training. Of labels only those on the CPU are cached.
 

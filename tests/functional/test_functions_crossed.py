@@ -15,7 +15,7 @@ from tests.support.soft_predictions import labels_of, near_labels
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Kind of call: functions and depth.
-LIMITS = {"update": (62, 13), "loss step": (70, 13), "ranking": (64, 13)}
+LIMITS = {"update": (60, 11), "loss step": (70, 11), "ranking": (64, 11)}
 
 
 @pytest.mark.parametrize("kind", LIMITS)
