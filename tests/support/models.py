@@ -317,9 +317,9 @@ def counted_texts() -> Generator[Counter[tuple[int, ...]], None, None]:
         counts.update(encoded_texts(inputs) if "input_ids" in inputs else ())
         return forward(model, **inputs)
 
-    def uncounted(*args: Any) -> Any:
+    def uncounted(*args: Any, **options: Any) -> Any:
         before = counts.copy()
-        found = find(*args)
+        found = find(*args, **options)
         counts.clear()
         counts.update(before)
         return found
