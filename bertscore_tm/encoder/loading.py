@@ -25,6 +25,7 @@ from bertscore_tm import catalog
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Family
 from bertscore_tm.encoder.identity import ModelSource
+from bertscore_tm.utilities.option_names import name_option
 
 __all__ = [
     "load_config",
@@ -152,6 +153,8 @@ def _quiet_loading(what: str, name: str, location: str) -> Iterator[None]:
         if isinstance(error, ImportError) or is_out_of_memory(error):
             raise
         tried, remedy = _describe_attempt(name, location)
+        if "trust_remote_code" in str(error):
+            remedy = f"To run the code that is stored with the model, pass {name_option('trust_remote_code', True)}"
         if type(error).__name__ == "UnpicklingError":
             # The message of torch advises to run any code that the file holds.
             cause = "a .bin file holds more than tensors, or is damaged; .safetensors files are safe"

@@ -138,6 +138,16 @@ def test_names_that_csv_quotes_are_read_back(model):
     assert torch.equal(baseline.table, rows)
 
 
+def test_ten_thousand_pairs_by_default(tiny):
+    texts = ["a cat", "the dog ran", "rain"]
+    assert len(draw_pairs(tiny, texts).pairs) == 10_000
+    made = make_baseline(tiny, texts)
+    possible = list(itertools.permutations(texts, 2))
+    scores = bert_score([pair[0] for pair in possible], [pair[1] for pair in possible], tiny)["f1"]
+    # All ordered pairs are equally likely.
+    assert (made.mean[:, 2] - scores.double().mean(-1)).abs().max() < 5 * made.standard_error[:, 2].max()
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

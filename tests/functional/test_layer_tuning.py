@@ -10,6 +10,7 @@ from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.layer_tuning import (
     Estimate,
     LayerAgreement,
+    correlation,
     rank_layers,
     rank_layers_by_preference,
     system_means,
@@ -131,3 +132,11 @@ def test_of_equal_layers_the_lower_is_first():
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_correlation_is_pearsons_with_an_interval_of_95_percent():
+    x, y = np.random.default_rng(0).normal(size=(2, 20))
+    expected = stats.pearsonr(x, x + y)
+    found = correlation(x.tolist(), (x + y).tolist())
+    low, high = expected.confidence_interval(0.95)
+    assert (found.value, found.low, found.high) == pytest.approx((expected.statistic, low, high), abs=1e-9)

@@ -21,8 +21,8 @@ import pytest
 CALLED = ("", ".functional", ".losses", ".callbacks", ".catalog", ".statistics", ".baselines", ".layer_tuning")
 CALLED += (".compat.bert_score", ".compat.evaluate", ".compat.torchmetrics")
 PACKAGE = "bertscore_tm"
-# Without a model or a language it is an error, as in bert-score.
-NEEDS_OPTIONS = {"bertscore_tm.compat.bert_score.plot_example"}
+# Without a model or a language these are errors, as in bert-score.
+NEEDS_OPTIONS = {"bertscore_tm.compat.bert_score.plot_example", "bertscore_tm.compat.bert_score.score"}
 FOLDERS = (PACKAGE, f"{PACKAGE}.losses", f"{PACKAGE}.callbacks")
 
 
@@ -48,7 +48,8 @@ def public_members() -> Iterator[tuple[str, Any, str, Any]]:
                 place = owner.__name__ if inspect.ismodule(owner) else f"{owner.__module__}.{owner.__qualname__}"
                 name = f"{place}.{attribute}"
                 kinds = (FunctionType, classmethod, staticmethod, property, cached_property)
-                if isinstance(raw, kinds) and name not in seen | NEEDS_OPTIONS:
+                is_abstract = getattr(raw, "__isabstractmethod__", False)
+                if isinstance(raw, kinds) and not is_abstract and name not in seen | NEEDS_OPTIONS:
                     seen.add(name)
                     yield name, owner, attribute, raw
 
