@@ -100,10 +100,10 @@ newest:
 # One site from the README, the pages and the docstrings. Its search needs a server: make docs-serve.
 docs: $(VENV)/ready
 	rm -rf site
-	$(BIN)/python -m sphinx -W --keep-going --quiet -c examples/site . site
+	$(BIN)/python -m sphinx -W --keep-going --quiet -c examples/site . site/html
 
 docs-serve: docs
-	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site/html 8000
 
 # The rooms that compute, as on a processor without AVX512.
 avx2: $(VENV)/ready
