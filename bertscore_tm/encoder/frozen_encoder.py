@@ -114,6 +114,8 @@ class FrozenEncoder:
                 # A branch may move between two encoders, or before the weights are loaded.
                 source = replace(source, revision=getattr(config, "_commit_hash", None) or settings["revision"])
         family = family_of(config, ready, trust_remote_code=settings["trust_remote_code"])
+        if forward_fn is not None:  # which takes ids
+            family = replace(family, takes_embeddings=False)
         depth = None if forward_fn is not None else int(self.config.num_hidden_layers)
         self._row = None if listed_as is None else catalog.layer_row(listed_as, depth)
         self.num_layers = self._resolve_layer(settings["num_layers"])
@@ -346,13 +348,13 @@ class FrozenEncoder:
                     )
                     self._budgets[device], failed_count = budget, 0
         if vectors is None:
-            dtype = torch.promote_types(torch.float32, self.resolve_dtype(device))
+            dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
             vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
         # The sum, since it needs no memory of the vectors' size.
         if not torch.isfinite(vectors.sum()):
             raise ValueError(
-                f"the token vectors of {self.name} contain NaN or infinite values in {self.resolve_dtype(device)}: use "
-                f"{name_option('dtype', 'float32')}"
+                f"the token vectors of {self.name} contain NaN or infinite values in "
+                f"{self._backbone.resolve_dtype(device)}: use {name_option('dtype', 'float32')}"
             )
         return TokenVectors(vectors, *tokenized.pack())
 
@@ -364,50 +366,6 @@ class FrozenEncoder:
         if key not in self._caches:
             self._caches[key] = shared_cache((self._key(), of_losses), device)
         return self._caches[key]
-
-    def encode_soft(self, inputs_embeds: Tensor, mask: Tensor) -> Tensor:
-        """Return the unit vectors of soft tokens, with a gradient to their input embeddings.
-
-        Args:
-            inputs_embeds: shape (batch, positions, embedding width); texts start at position 0, with special tokens.
-            mask: real positions, shape (batch, positions), bool; padding follows the text.
-
-        Returns:
-            Shape (layers, batch, positions, width), float32 or wider.
-        """
-        device = inputs_embeds.device
-        self.backbone(device)  # completes the family
-        if not self.family.takes_embeddings:
-            raise ValueError(
-                f"soft tokens are passed to a model as inputs_embeds, but models of type {self.config.model_type!r} "
-                f"give other vectors for them than for input_ids: use another encoder, or a sequence-level loss"
-            )
-        return unit_vectors(self._backbone.run_soft(inputs_embeds.to(self.resolve_dtype(device)), mask))
-
-    def require_soft_tokens(self) -> None:
-        """Raise an error if the user's forward function, which takes ids, runs the model."""
-        if self._forward_fn is not None:
-            raise ValueError(
-                f"soft tokens are passed to a model as inputs_embeds, but the forward function of {self.name!r} takes "
-                f"input_ids: pass a model that transformers knows, or use a sequence-level loss"
-            )
-
-    def embedding_table(self, device: torch.device | str) -> Tensor:
-        """Return the input embedding of every token, shape (vocabulary, embedding width), without gradient.
-
-        In families that scale their embeddings in the module, this differs from the module's weight.
-        """
-        module = self.backbone(device).get_input_embeddings()
-        weight: Tensor = module.get_parameter("weight").detach()
-        if type(module) is nn.Embedding:
-            return weight
-        with torch.no_grad():
-            table: Tensor = module(torch.arange(len(weight), device=weight.device))
-        return table
-
-    def resolve_dtype(self, device: torch.device | str) -> torch.dtype:
-        """Return the precision used on a device: for ``"auto"`` bfloat16 where it is native, else float32."""
-        return self._backbone.resolve_dtype(torch.device(device))
 
     def backbone(self, device: torch.device | str) -> Any:
         """Return the model on a device, loaded if it is not in memory; it is shared, so do not change it."""

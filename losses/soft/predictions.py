@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bertscore_tm.core.matching import TokenMass
 from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.encoder import FrozenEncoder
+from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from bertscore_tm.losses.soft.expectations import expected_embedding, linear_expected_embedding, softmax_expectation
 from bertscore_tm.losses.soft.output_layer import OutputLayer
 from bertscore_tm.losses.soft.relaxation import Relaxation, mask_excluded, softmax_relaxation
@@ -97,7 +98,7 @@ class GeneratorVocabulary:
         with torch.inference_mode(False), torch.no_grad():
             encoder_weights = self._weights.to(device).table
             weights = None if self._weights.is_uniform else encoder_weights
-            columns = table = encoder.embedding_table(device)
+            columns = table = embedding_table(encoder, device)
             encoder_ids: Tensor | None = torch.arange(len(table), device=device)
             if self._bridge is not None:
                 encoder_ids = self._bridge.encoder_ids(device)
@@ -308,7 +309,7 @@ def encode_soft_tokens(
     device, dtype = embeddings.device, embeddings.dtype
     before, after = tokenizer.special_affixes
     num_before, special_ids = len(before), [*before, *after]
-    special = encoder.embedding_table(device)[special_ids].to(dtype)  # (special, width)
+    special = embedding_table(encoder, device)[special_ids].to(dtype)  # (special, width)
     if tokenizer.exclude_special_tokens:
         special_weights = torch.zeros(len(special_ids), dtype=dtype, device=device)
     elif encoder_weights is None:
@@ -346,7 +347,7 @@ def encode_soft_tokens(
     keys = place < num_before + lengths + len(after)  # (batch, tokens)
     is_text = (place >= num_before) & (place < num_before + lengths)
     mass = TokenMass(is_text if tokenizer.exclude_special_tokens else keys, row_weights)
-    return EncodedTokens(encoder.encode_soft(rows, keys)[0], mass, lengths.squeeze(1) > 0)
+    return EncodedTokens(encode_soft(encoder, rows, keys)[0], mass, lengths.squeeze(1) > 0)
 
 
 def require_fitting(longest: int, encoder: FrozenEncoder) -> None:

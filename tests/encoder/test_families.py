@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from bertscore_tm import FrozenEncoder
 from bertscore_tm.encoder.families import FAMILIES, family_of
+from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
@@ -176,12 +177,12 @@ def test_soft_tokens_equal_ids(family, layer):
     ids = [torch.tensor(row) for row in encoder.tokenizer(texts).ids]
     padded = pad_sequence(ids, batch_first=True, padding_value=encoder.tokenizer.tokenizer.pad_token_id or 0)
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
-    embeds = encoder.embedding_table(CPU)[padded].clone().requires_grad_()
+    embeds = embedding_table(encoder, CPU)[padded].clone().requires_grad_()
     for rows in ([*range(len(ids))], [0]):  # the second is padded after its end only
-        soft = encoder.encode_soft(embeds[rows], mask[rows])
+        soft = encode_soft(encoder, embeds[rows], mask[rows])
         expected = encoder.encode([texts[row] for row in rows]).vectors
         torch.testing.assert_close(soft[:, mask[rows]], expected, atol=ROUNDING, rtol=0)
-    encoder.encode_soft(embeds, mask)[:, mask][..., 0].sum().backward()
+    encode_soft(encoder, embeds, mask)[:, mask][..., 0].sum().backward()
     assert (embeds.grad[mask] != 0).any(-1).all()
     assert not embeds.grad[~mask].any()
 

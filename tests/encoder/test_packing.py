@@ -23,6 +23,7 @@ from transformers import (
 from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder import forward_pass
 from bertscore_tm.encoder.families import FAMILIES
+from bertscore_tm.encoder.soft_tokens import embedding_table, encode_soft
 from tests.support.models import EVERY_FAMILY, randomised, tiny_config, tiny_model, tiny_tokenizer
 from tests.support.rounding import rounding
 from tests.support.texts import real_pairs
@@ -68,7 +69,7 @@ def test_the_families_that_the_table_says_pack_and_give_the_vectors_of_padded_te
 def soft_inputs(encoder, dtype):
     rows = [torch.tensor(row) for row in encoder.tokenizer(texts(4)).ids]
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True)
-    table = encoder.embedding_table(CPU).to(dtype)
+    table = embedding_table(encoder, CPU).to(dtype)
     return table[pad_sequence(rows, batch_first=True)].detach().requires_grad_(), mask
 
 
@@ -79,7 +80,7 @@ def test_soft_tokens_and_their_gradient_equal_padded_ones(family, monkeypatch):
     for used in (encoder, padded(encoder, monkeypatch)):
         embeds, mask = soft_inputs(encoder, torch.float32)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            vectors = used.encode_soft(embeds, mask)
+            vectors = encode_soft(used, embeds, mask)
         weights = torch.linspace(-1, 1, vectors[:, mask].numel()).view_as(vectors[:, mask])
         (grad,) = torch.autograd.grad((vectors[:, mask] * weights).sum(), embeds)
         found.append((vectors[:, mask], grad))
@@ -98,7 +99,7 @@ def test_the_gradient_is_that_of_finite_differences():
     direction = torch.randn(embeds.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def along(step):
-        return encoder.encode_soft(embeds.detach() + step * direction, mask)[:, mask].flatten()[::7]
+        return encode_soft(encoder, embeds.detach() + step * direction, mask)[:, mask].flatten()[::7]
 
     assert torch.autograd.gradcheck(along, torch.zeros((), dtype=torch.float64, requires_grad=True))
 
@@ -234,7 +235,7 @@ def test_a_long_text_does_not_switch_the_frequencies_of_others():
     torch.testing.assert_close(encoder.encode(texts).vectors[0], alone, atol=ROUNDING, rtol=0)
     padded = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
     mask = padded.attention_mask.bool()
-    soft = encoder.encode_soft(encoder.embedding_table("cpu")[padded.input_ids], mask)[0]
+    soft = encode_soft(encoder, embedding_table(encoder, "cpu")[padded.input_ids], mask)[0]
     torch.testing.assert_close(soft[mask], alone, atol=ROUNDING, rtol=0)
 
 
@@ -315,8 +316,8 @@ def test_a_forward_pass_without_argument_names_gets_the_mask_or_no_padding(model
         return
     ids = [torch.tensor(row) for row in encoder.tokenizer(TEXTS).ids]
     mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in ids], batch_first=True)
-    embeds = encoder.embedding_table("cpu")[pad_sequence(ids, batch_first=True)]
-    torch.testing.assert_close(encoder.encode_soft(embeds, mask)[:, mask], expected, atol=ROUNDING, rtol=0)
+    embeds = embedding_table(encoder, "cpu")[pad_sequence(ids, batch_first=True)]
+    torch.testing.assert_close(encode_soft(encoder, embeds, mask)[:, mask], expected, atol=ROUNDING, rtol=0)
 
 
 def test_a_forward_method_replaced_by_a_function_is_an_error(models):

@@ -107,7 +107,7 @@ def own_encoder(**options: Any) -> FrozenEncoder:
 
 def logits_for(encoder: FrozenEncoder, rows: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    size = len(encoder.embedding_table(CPU))
+    size = encoder.config.vocab_size
     return torch.randn(rows, 5, size, generator=generator).requires_grad_()
 
 

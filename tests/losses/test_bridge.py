@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoModel, AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from bertscore_tm import BERTScore, FrozenEncoder
+from bertscore_tm.encoder.soft_tokens import embedding_table
 from bertscore_tm.functional import bert_score
 from bertscore_tm.losses import SoftBERTScoreLoss
 from bertscore_tm.losses.soft.bridge.text_pieces import decode_tokens
@@ -136,7 +137,7 @@ def test_rows_are_means_of_the_pieces_of_the_tokens_text(encoder, kind):
     ids = tokenizer("the cat returns a list", add_special_tokens=False)["input_ids"]
     assert "".join(decode_tokens(tokenizer, ids)).strip() == "the cat returns a list"
     bridge = VocabularyBridge(tokenizer, encoder, "mean")
-    table, made = encoder.embedding_table(CPU), bridge.embedding_table(CPU)
+    table, made = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
     texts = decode_tokens(tokenizer, list(range(len(tokenizer))))
     silent = set()
     for i, text in enumerate(texts):
@@ -218,7 +219,7 @@ def test_plain_loop(family, certain):
     ids, content = labels(bridge)
     content[0, 4] = False
     probabilities, y = uncertain(bridge, ids)
-    table, mean = encoder.embedding_table(CPU), bridge.embedding_table(CPU)
+    table, mean = embedding_table(encoder, CPU), bridge.embedding_table(CPU)
     if certain:
         y = mean[ids]
     texts = decode_tokens(bridge.generator_tokenizer, list(range(bridge.vocab_size)))
@@ -294,7 +295,7 @@ def test_auto_expands_where_names_do_not_prove_the_pieces(encoder, change):
 def assert_certain_value_of_the_text(bridge, texts):
     soft = bridge.embed_texts(texts)
     for text, embeddings, content in zip(texts, soft.embeddings, soft.content, strict=True):
-        expected = bridge.encoder.embedding_table(CPU)[content_ids(bridge.encoder, [text])[0]]
+        expected = embedding_table(bridge.encoder, CPU)[content_ids(bridge.encoder, [text])[0]]
         torch.testing.assert_close(embeddings[content], expected, atol=1e-6, rtol=0)
 
 
@@ -391,7 +392,7 @@ def renamed(kind):
 def test_the_encoders_own_tokenizer_shares_the_table(encoder, minilm):
     bridge = VocabularyBridge(AutoTokenizer.from_pretrained(minilm), encoder)
     assert bridge.mode == "identity"
-    assert bridge.embedding_table(CPU).data_ptr() == encoder.embedding_table(CPU).data_ptr()
+    assert bridge.embedding_table(CPU).data_ptr() == embedding_table(encoder, CPU).data_ptr()
     assert bridge.control_ids == encoder.tokenizer.control_ids
     assert bridge.end_ids == encoder.tokenizer.end_ids
     weights = torch.arange(bridge.vocab_size).float()
@@ -417,7 +418,7 @@ def test_gpt2_and_roberta(order):
     encoder = FrozenEncoder(model, second, num_layers=2)
     bridge = VocabularyBridge(first, encoder)
     assert bridge.mode == "identity"
-    table, names = encoder.embedding_table(CPU), second.get_vocab()
+    table, names = embedding_table(encoder, CPU), second.get_vocab()
     for name, i in first.get_vocab().items():
         expected = table[names[name]] if name in names else torch.zeros(table.shape[1])
         assert torch.equal(bridge.embedding_table(CPU)[i], expected)

@@ -33,16 +33,21 @@ def padded(rows, value=IGNORE):
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
+def vocab_size_of(encoder):
+    """Return the number of tokens of an encoder, or of the generator of a bridge."""
+    return encoder.config.vocab_size if isinstance(encoder, FrozenEncoder) else encoder.vocab_size
+
+
 def certain(encoder, labels, scale=1000.0):
     """Return logits that put all probability on the labels."""
     # At scales near 100, probabilities are denormal numbers, which processors multiply slowly.
-    logits = torch.zeros(*labels.shape, len(encoder.embedding_table(CPU)))
+    logits = torch.zeros(*labels.shape, vocab_size_of(encoder))
     return logits.scatter_(-1, labels.clamp(min=0)[..., None], scale)
 
 
 def noise(encoder, *shape, scale=3.0, dtype=torch.float32, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    z = torch.randn(*shape, len(encoder.embedding_table(CPU)), generator=generator, dtype=torch.float64)
+    z = torch.randn(*shape, vocab_size_of(encoder), generator=generator, dtype=torch.float64)
     return (scale * z).to(dtype)
 
 

@@ -1,0 +1,49 @@
+"""Soft tokens, which the losses encode: their input embeddings, and unit vectors with a gradient to these."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bertscore_tm.core.token_vectors import unit_vectors
+from bertscore_tm.encoder.frozen_encoder import FrozenEncoder
+
+__all__ = ["embedding_table", "encode_soft", "require_soft_tokens"]
+
+
+def require_soft_tokens(encoder: FrozenEncoder) -> None:
+    """Raise an error if an encoder gives other vectors for input embeddings than for ids, or takes ids only."""
+    if not encoder.family.takes_embeddings:
+        raise ValueError(
+            f"soft tokens are passed to a model as inputs_embeds, but {encoder.name} (type "
+            f"{encoder.config.model_type!r}) takes input_ids only, or gives other vectors for them: use another "
+            f"encoder, or a sequence-level loss"
+        )
+
+
+def embedding_table(encoder: FrozenEncoder, device: torch.device | str) -> Tensor:
+    """Return the input embedding of every token, shape (vocabulary, embedding width), without gradient.
+
+    In families that scale their embeddings in the module, this differs from the module's weight.
+    """
+    module = encoder.backbone(device).get_input_embeddings()
+    weight: Tensor = module.get_parameter("weight").detach()
+    if type(module) is nn.Embedding:
+        return weight
+    with torch.no_grad():
+        table: Tensor = module(torch.arange(len(weight), device=weight.device))
+    return table
+
+
+def encode_soft(encoder: FrozenEncoder, inputs_embeds: Tensor, mask: Tensor) -> Tensor:
+    """Return the unit vectors of soft tokens, shape (layers, batch, positions, width), float32 or wider.
+
+    Args:
+        encoder: the encoder.
+        inputs_embeds: shape (batch, positions, embedding width); texts start at position 0, with special tokens.
+        mask: real positions, shape (batch, positions), bool; padding follows the text.
+    """
+    backbone, device = encoder._backbone, inputs_embeds.device
+    backbone.loaded(device)  # where a probe completes the family
+    require_soft_tokens(encoder)
+    return unit_vectors(backbone.run_soft(inputs_embeds.to(backbone.resolve_dtype(device)), mask))
