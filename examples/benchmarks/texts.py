@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-# A candidate and its references.
-Texts = Sequence[tuple[str, list[str]]]
-
 
 @dataclass(frozen=True)
 class Options:
@@ -19,39 +16,17 @@ class Options:
         rounds: number of timings of each implementation.
         threads: number of torch threads.
         pairs: number of pairs, samples or targets; ``None``: the default of each part.
-        model: name or folder of the encoder.
-        num_layers: encoder layer.
         texts: candidates with their references.
     """
 
     rounds: int
     threads: int
     pairs: int | None
-    model: str
-    num_layers: int
-    texts: Texts
+    texts: Sequence[tuple[str, str]]
 
-
-def flat_texts(texts: Texts) -> list[str]:
-    """Return candidates and references as one list, with repetitions."""
-    return list(chain.from_iterable((candidate, *references) for candidate, references in texts))
-
-
-def distinct_pairs(texts: Texts, count: int) -> list[tuple[str, str]]:
-    """Return the first pairs with one reference whose texts are all distinct.
-
-    Raises:
-        ValueError: there are too few.
-    """
-    chosen: list[tuple[str, str]] = []
-    seen: set[str] = set()
-    for candidate, (reference, *_) in texts:
-        if len(chosen) < count and candidate != reference and not seen & {candidate, reference}:
-            chosen.append((candidate, reference))
-            seen |= {candidate, reference}
-    if len(chosen) < count:
-        raise ValueError(f"the texts give {len(chosen)} pairs of distinct texts, not {count}: ask for fewer")
-    return chosen
+    def flat_texts(self) -> list[str]:
+        """Return candidates and references as one list."""
+        return list(chain.from_iterable(self.texts))
 
 
 def cut_sentences(texts: Sequence[str], count: int, words: tuple[int, int]) -> list[str]:
@@ -76,7 +51,7 @@ def cut_sentences(texts: Sequence[str], count: int, words: tuple[int, int]) -> l
         pieces[" ".join(source[(start + i) % len(source)] for i in range(length))] = None
         start += length
     if len(pieces) < count:
-        raise ValueError(f"{len(source)} words are too few for {count} distinct texts: pass more texts")
+        raise ValueError(f"{len(source)} words are too few for {count} distinct texts")
     return list(pieces)[:count]
 
 

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
-from lightning.pytorch.callbacks import Callback
-from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
+from torchmetrics.text import BERTScore as PeerBERTScore
 
+from bertscore_tm import BERTScore
+from bertscore_tm.callbacks import BERTScoreCallback
 from examples.benchmarks.loss import PLAIN, TrainingStep
-from examples.benchmarks.package import load_encoders, make_callback, make_metric
-from examples.benchmarks.peers import make_torchmetrics_metric, silence
+from examples.benchmarks.package import LAYER, MODEL, load_encoders
 from examples.benchmarks.processes import run_fresh
-from examples.benchmarks.random_models import T5_SMALL, Shape, train_tokenizer
+from examples.benchmarks.random_models import T5_SMALL, train_tokenizer
 from examples.benchmarks.rounds import Figure, in_turn, ratios
-from examples.benchmarks.texts import Options, distinct_pairs, flat_texts
+from examples.benchmarks.texts import Options
+from examples.docstrings import quieten
 
 _PAIRS, _BATCH_SIZE = 1_000, 16
 # torchmetrics' metric pads every text to this length, which few sentences exceed.
 _MAX_LENGTH = 128
 _PEER = "torchmetrics"
-# Shape of the generator whose decoding is compared with its training.
-GENERATOR = T5_SMALL
-# Speed-up to reach: with AVX512, and with less.
-_TARGETS = {"callback, float32": (2.2, 1.5), "metric, float32": (2.2, 1.3)}
 
 
 class Validation(pl.LightningModule):
@@ -38,16 +34,12 @@ class Validation(pl.LightningModule):
     Args:
         metric: the metric. Default: none, a callback scores the texts that the step returns.
         pairs: candidates with one reference each.
-
-    Attributes:
-        scores: result of the metric in the last validation.
     """
 
     def __init__(self, metric: Metric | None, pairs: Sequence[tuple[str, str]]) -> None:
         super().__init__()
         self.metric = metric
         self.pairs = list(pairs)
-        self.scores: dict[str, Tensor] = {}
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Return batches of candidates and references."""
@@ -64,11 +56,11 @@ class Validation(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Compute the scores."""
         if self.metric is not None:
-            self.scores = self.metric.compute()
+            self.metric.compute()
             self.metric.reset()
 
 
-def measure(options: Options) -> list[Figure]:
+def measure(options: Options) -> Iterator[Figure]:
     """Time validations with this package in turn with torchmetrics' metric.
 
     All use the same layer of the same encoder and at most 128 tokens per text, and return a score per pair. Each metric
@@ -76,74 +68,49 @@ def measure(options: Options) -> list[Figure]:
     the model and encodes in ``compute``. It excludes special tokens from the matching, and compares a candidate with
     its reference only if all texts are sorted by length; neither affects its speed.
 
-    Args:
-        options: settings; ``pairs`` is 1,000 by default.
-
-    Returns:
-        Ratio of torchmetrics' time to this package's: through the callback and with the metric updated in the
-        validation step, in float32, with the references of the previous validation cached, and in bfloat16 where the
-        processor computes it. And the time of decoding and scoring a batch by that of a step with cross-entropy, of a
-        generator of T5-small's shape that reads at most 64 tokens and writes 24.
-
-    Raises:
-        ValueError: there are too few distinct texts.
+    Yields:
+        Ratio of torchmetrics' time to this package's for 1,000 pairs: through the callback and with the metric updated
+        in the validation step, in float32, with the references of the previous validation cached, and in bfloat16 where
+        the processor computes it. And the time of decoding and scoring a batch by that of a step with cross-entropy,
+        of a generator of T5-small's shape that reads at most 64 tokens and writes 24.
     """
-    pairs = distinct_pairs(options.texts, _PAIRS if options.pairs is None else options.pairs)
-    seconds = run_fresh(_times, options, pairs)
-    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    figures = []
+    pairs = options.texts[: options.pairs or _PAIRS]
+    seconds = run_fresh(_time_validations, options, pairs, threads=options.threads)
     for kind in (kind for kind in seconds if kind != _PEER):
-        targets = _TARGETS.get(kind)
-        target = None if targets is None else targets[0 if has_avx512 else 1]
         what = f"validation of {len(pairs):,} pairs: {kind}, faster than torchmetrics"
-        figures.append(Figure(what, ratios(seconds[_PEER], seconds[kind]), "times", target))
-    steps = run_fresh(_training_times, options, GENERATOR)
-    what = f"{GENERATOR.name}: decoding and scoring {_BATCH_SIZE} texts, by a training step with as many"
-    return [*figures, Figure(what, ratios(steps["validation"], steps["training"]), "times")]
+        yield Figure(what, ratios(seconds[_PEER], seconds[kind]), "times")
+    steps = run_fresh(_time_training, options, threads=options.threads)
+    what = f"T5-small: decoding and scoring {_BATCH_SIZE} texts, by a training step with as many"
+    yield Figure(what, ratios(steps["validation"], steps["training"]), "times")
 
 
-def prepare(options: Options, pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[Validation, list[Callback]]]:
-    """Return the module and the callbacks of each kind of validation of some pairs."""
-    encoders = load_encoders(options.model, options.num_layers, max_length=_MAX_LENGTH)
-    metrics = {dtype: partial(make_metric, encoder) for dtype, encoder in encoders.items()}
-    metrics["float32, references cached"] = partial(make_metric, encoders["float32"], keep_references=True)
-    kinds: dict[str, tuple[Validation, list[Callback]]] = {}
-    for name, make in metrics.items():
-        kinds[f"callback, {name}"] = Validation(None, pairs), [make_callback(make())]
-        kinds[f"metric, {name}"] = Validation(make(), pairs), []
-    peer = make_torchmetrics_metric(options.model, options.num_layers, _MAX_LENGTH)
-    return kinds | {_PEER: (Validation(peer, pairs), [])}
-
-
-def make_trainer(callbacks: list[Callback]) -> pl.Trainer:
-    """Return a CPU trainer that writes nothing."""
-    silence()
-    return pl.Trainer(
-        accelerator="cpu",
-        devices=1,
-        callbacks=callbacks,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-
-
-def _times(options: Options, pairs: list[tuple[str, str]]) -> dict[str, list[float]]:
-    torch.set_num_threads(options.threads)
-    functions: dict[str, Callable[[], Any]] = {
-        kind: partial(make_trainer(callbacks).validate, module, verbose=False)
-        for kind, (module, callbacks) in prepare(options, pairs).items()
+def _time_validations(options: Options, pairs: Sequence[tuple[str, str]]) -> dict[str, list[float]]:
+    quieten()
+    encoders = load_encoders(max_length=_MAX_LENGTH)
+    metrics = {
+        dtype: partial(BERTScore, encoder, reduction="none", cache_bytes=0) for dtype, encoder in encoders.items()
     }
-    return in_turn(functions, options.rounds)
+    metrics["float32, references cached"] = partial(BERTScore, encoders["float32"], reduction="none")
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, make in metrics.items():
+        calls[f"callback, {name}"] = _prepare(Validation(None, pairs), [BERTScoreCallback(make())])
+        calls[f"metric, {name}"] = _prepare(Validation(make(), pairs), [])
+    peer = PeerBERTScore(MODEL, num_layers=LAYER, max_length=_MAX_LENGTH, truncation=True)
+    return in_turn(calls | {_PEER: _prepare(Validation(peer, pairs), [])}, options.rounds)
 
 
-def _training_times(options: Options, shape: Shape) -> dict[str, list[float]]:
-    torch.set_num_threads(options.threads)
-    texts = flat_texts(options.texts)
-    tokenizer = train_tokenizer(shape, texts, options.model)
-    step = TrainingStep(shape, tokenizer, replace(options, pairs=_BATCH_SIZE), PLAIN)
-    metric = make_metric(load_encoders(options.model, options.num_layers, max_length=_MAX_LENGTH)["float32"])
+def _prepare(module: Validation, callbacks: list[pl.Callback]) -> Callable[[], Any]:
+    """Return a validation by a trainer that writes nothing."""
+    silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = pl.Trainer(accelerator="cpu", devices=1, callbacks=callbacks, **dict.fromkeys(silent, False))
+    return partial(trainer.validate, module, verbose=False)
+
+
+def _time_training(options: Options) -> dict[str, list[float]]:
+    texts = options.flat_texts()
+    tokenizer = train_tokenizer(T5_SMALL, texts)
+    step = TrainingStep(T5_SMALL, tokenizer, replace(options, pairs=_BATCH_SIZE), [PLAIN])
+    metric = BERTScore(load_encoders(max_length=_MAX_LENGTH)["float32"], reduction="none", cache_bytes=0)
 
     def validate() -> None:
         # The weights are random, so that every text has the largest number of tokens.
