@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,18 @@ _FEWEST_ROWS = 5  # for a correlation
 
 @dataclass(frozen=True)
 class Judged:
-    """Human judgements of a file.
+    """Human judgements of a file: ranked pairs of candidates, or candidates with ratings, larger is better.
 
     Args:
-        kind: ``"ranked"``, pairs of candidates of which annotators preferred one; ``"rated"``, candidates with numeric
-            ratings, larger is better; or ``"labelled"``, paraphrases and other pairs (see ``paraphrases.py``).
         candidates: the texts to score; of ranked pairs first all better, then all worse ones.
         references: the references of each candidate.
         idf_texts: the references of every row, as often as they occur, from which both packages with ``idf=True`` and
             the reference package's WMT18 script compute weights: a reference counts once for each of its judgements.
-        ratings: values by the rating's name, one per candidate; of labelled pairs ``"label"``, 1 or 0.
+        ratings: values by the rating's name, one per candidate; of ranked pairs none.
         systems: the system of each candidate, if the file contains it.
         documents: the document of each candidate, if the file contains it.
     """
 
-    kind: str
     candidates: list[str]
     references: list[list[str]]
     idf_texts: list[str]
@@ -49,73 +46,57 @@ def read(path: Path, num_references: int | None = None) -> Judged:
         ValueError: a row is invalid; the message names file and line.
         OSError: the file cannot be read.
     """
-    rows = list(_rows(path))
+    rows = _rows(path)
     if len(rows) < _FEWEST_ROWS:
         raise ValueError(f"{path}: {len(rows)} rows; statistics require at least {_FEWEST_ROWS}")
-    references = [row.references()[:num_references] for row in rows]
-    idf_texts = [text for several in references for text in several]
-    if "better" in rows[0].values:
-        candidates = [row.text(name) for name in ("better", "worse") for row in rows]
-        return Judged("ranked", candidates, references * 2, idf_texts)
-    if "human" not in rows[0].values:
-        raise rows[0].error("requires 'better' (ranked pairs) or 'human' (ratings)")
-    values = [row.ratings() for row in rows]
-    names = list(values[0])
-    for row, value in zip(rows, values, strict=True):
-        if sorted(value) != sorted(names):
-            raise row.error(f"ratings {sorted(value)} differ from those of the first row, {sorted(names)}")
-    ratings = {name: [float(value[name]) for value in values] for name in names}
-    groups = [[row.text(name) for row in rows] if name in rows[0].values else None for name in ("system", "document")]
-    judged = Judged("rated", [row.text("candidate") for row in rows], references, idf_texts, ratings, *groups)
-    for name, column in ratings.items():
-        if len(set(column)) == 1:
-            raise ValueError(f"{path}: all values of {name!r} are {column[0]}: judgements must differ")
-    return judged
+
+    def column(name: str, kind: type) -> list[Any]:
+        values = [row.get(name) for row in rows]
+        _check(path, name, kind.__name__, [isinstance(value, kind) for value in values], values)
+        return values
+
+    references = [row.get("references", [row.get("reference")]) for row in rows]
+    is_valid = [texts and isinstance(texts, list) and _all(texts, str) for texts in references]
+    _check(path, "references", "list of strings, or 'reference' a string", is_valid, references)
+    references = [texts[:num_references] for texts in references]
+    idf_texts = [text for texts in references for text in texts]
+    if "better" in rows[0]:
+        return Judged(column("better", str) + column("worse", str), references * 2, idf_texts)
+    systems, documents = (column(name, str) if name in rows[0] else None for name in ("system", "document"))
+    human = column("human", dict)
+    are_numbers = [
+        values.keys() == human[0].keys()
+        and _all(values.values(), int | float)
+        and all(map(math.isfinite, values.values()))
+        for values in human
+    ]
+    _check(path, "human", f"mapping of {[*human[0]]} to finite numbers", are_numbers, human)
+    ratings = {name: [float(values[name]) for values in human] for name in human[0]}
+    for name, values in ratings.items():
+        if len(set(values)) == 1:
+            raise ValueError(f"{path}: all values of {name!r} are {values[0]}: judgements must differ")
+    return Judged(column("candidate", str), references, idf_texts, ratings, systems, documents)
 
 
-@dataclass(frozen=True)
-class _Row:
-    path: Path
-    line: int
-    values: dict[str, Any]
-
-    def error(self, reason: str) -> ValueError:
-        return ValueError(f"{self.path}, line {self.line}: {reason}")
-
-    def text(self, key: str) -> str:
-        value = self.values.get(key)
-        if not isinstance(value, str):
-            raise self.error(f"{key!r} must be a string, got {value!r}")
-        return value
-
-    def references(self) -> list[str]:
-        if ("reference" in self.values) == ("references" in self.values):
-            raise self.error("requires either 'reference', a string, or 'references', a list of strings")
-        if "reference" in self.values:
-            return [self.text("reference")]
-        several = self.values["references"]
-        if not isinstance(several, list) or not several or not all(isinstance(text, str) for text in several):
-            raise self.error(f"'references' must be a list of at least one string, got {several!r}")
-        return several
-
-    def ratings(self) -> dict[str, float]:
-        human = self.values.get("human")
-        if not isinstance(human, dict) or not human:
-            raise self.error(f"'human' must map at least one rating name to a number, got {human!r}")
-        for name, value in human.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise self.error(f"rating {name!r} must be a finite number, got {value!r}")
-        return human
+def _rows(path: Path) -> list[dict[str, Any]]:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        lines = list(file)
+    rows: list[Any] = []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {len(rows) + 1}: invalid JSON: {error}") from error
+    _check(path, "row", "JSON object", [isinstance(row, dict) for row in rows], rows)
+    return rows
 
 
-def _rows(path: Path) -> Iterator[_Row]:
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                values = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path}, line {number}: invalid JSON: {error}") from error
-            if not isinstance(values, dict):
-                raise ValueError(f"{path}, line {number}: must be a JSON object, got {line.strip()[:80]}")
-            yield _Row(path, number, values)
+def _all(values: Iterable[Any], kind: Any) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def _check(path: Path, name: str, kind: str, is_valid: list[Any], values: list[Any]) -> None:
+    """Raise an error that names the first invalid line, if there is one."""
+    for line, (valid, value) in enumerate(zip(is_valid, values, strict=True), start=1):
+        if not valid:
+            raise ValueError(f"{path}, line {line}: {name!r} must be a {kind}, got {value!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,23 +18,8 @@ PROTOCOLS = ("ranked", "segment", "system", "selection")
 # Figures that differ by less agree to four decimals.
 TOLERANCE = 5e-5
 _FEWEST_SYSTEMS = 5  # for a correlation
-_POOL = 100  # hybrid systems per choice, as in the paper
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Sampling of hybrid systems."""
-
-    hybrids: int = 10_000  # in a draw
-    repeats: int = 10_000  # choices of the best of 100 hybrids in a draw
-    draws: int = 10  # averaged over
-    seed: int = 0  # of all draws, which are the same for all scores and ratings
-
-    def __post_init__(self) -> None:
-        # A pool of hybrids; a choice; and draws that have a spread.
-        for name, least in {"hybrids": _POOL, "repeats": 1, "draws": 2}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+# Hybrid systems in a draw, choices of the best of a pool of them, as in the paper, and draws that are averaged.
+HYBRIDS, POOL, REPEATS, DRAWS = 10_000, 100, 10_000, 10
 
 
 class Setting(NamedTuple):
@@ -57,7 +42,7 @@ class Result:
 
 def possible(judged: Judged) -> list[str]:
     """Return the protocols that apply to a file."""
-    if judged.kind == "ranked":
+    if not judged.ratings:
         return ["ranked"]
     names = ["segment"]
     if judged.systems is not None and len(set(judged.systems)) >= _FEWEST_SYSTEMS:
@@ -67,9 +52,7 @@ def possible(judged: Judged) -> list[str]:
     return names
 
 
-def evaluate(
-    judged: Judged, scores: NDArray[np.float64], chosen: Sequence[str], sampling: Sampling | None = None
-) -> list[Result]:
+def evaluate(judged: Judged, scores: NDArray[np.float64], chosen: Sequence[str]) -> list[Result]:
     """Compare scores, shape (settings, candidates), with judgements by the chosen protocols that apply to them."""
     results, count = [], len(judged.candidates)
     for protocol in (name for name in possible(judged) if name in chosen):
@@ -77,7 +60,7 @@ def evaluate(
             figures = protocols.ranked_pairs(scores[:, : count // 2], scores[:, count // 2 :])
             results.append(Result(protocol, None, f"{count // 2} judgements", figures))
         elif protocol == "selection":
-            results += _select(judged, scores, sampling or Sampling())
+            results += _select(judged, scores)
         else:
             for name, human in judged.ratings.items():
                 if protocol == "segment":
@@ -104,19 +87,6 @@ def table(file: str, settings: Sequence[Setting], ours: Result, theirs: Result |
     return "\n".join([f"### {file}: {about}", "", *("| " + " | ".join(line) + " |" for line in lines)])
 
 
-def records(
-    file: str, settings: Sequence[Setting], ours: Result, theirs: Result | None
-) -> Iterator[dict[str, str | int | float | bool | None]]:
-    """Yield each figure of a result as a record with its file, protocol, rating and setting."""
-    about = {"file": file, "protocol": ours.protocol, "rating": ours.rating}
-    for name, values in ours.figures.items():
-        for i, (setting, value) in enumerate(zip(settings, values, strict=True)):
-            found = {"spread": ours.spreads[name][i]} if name in ours.spreads else {}
-            if theirs is not None:
-                found["reference"] = theirs.figures[name][i]
-            yield {**about, "figure": name, **setting._asdict(), "value": value, **found}
-
-
 def differences(ours: Result, theirs: Result) -> list[float]:
     """Return the difference of each figure from the reference package's; infinite if only one has a value."""
     pairs = [pair for name in ours.figures for pair in zip(ours.figures[name], theirs.figures[name], strict=True)]
@@ -127,19 +97,17 @@ def differences(ours: Result, theirs: Result) -> list[float]:
     ]
 
 
-def _select(judged: Judged, scores: NDArray[np.float64], sampling: Sampling) -> list[Result]:
-    random = np.random.default_rng(sampling.seed)
-    drawn: dict[str, list[Figures]] = {name: [] for name in judged.ratings}
-    for _ in range(sampling.draws):
-        hybrids = protocols.draw_hybrids(judged.documents or [], sampling.hybrids, random)
-        pools = protocols.draw_pools(sampling.hybrids, _POOL, sampling.repeats, random)
+def _select(judged: Judged, scores: NDArray[np.float64]) -> list[Result]:
+    # The same draws for all scores and ratings.
+    random = np.random.default_rng(0)
+    draws: dict[str, list[Figures]] = {name: [] for name in judged.ratings}
+    for _ in range(DRAWS):
+        hybrids = protocols.draw_hybrids(judged.documents or [], HYBRIDS, random)
+        pools = protocols.draw_pools(HYBRIDS, POOL, REPEATS, random)
         for name, human in judged.ratings.items():
-            drawn[name].append(protocols.model_selection(scores, human, hybrids, pools))
-    size = (
-        f"{sampling.draws} draws of {sampling.hybrids} hybrid systems, the best of {_POOL} chosen {sampling.repeats} "
-        f"times each"
-    )
-    return [Result("selection", name, size, *protocols.average(draws)) for name, draws in drawn.items()]
+            draws[name].append(protocols.model_selection(scores, human, hybrids, pools))
+    size = f"{DRAWS} draws of {HYBRIDS} hybrid systems, the best of {POOL} chosen {REPEATS} times each"
+    return [Result("selection", name, size, *protocols.average(figures)) for name, figures in draws.items()]
 
 
 def _format(name: str, result: Result) -> list[str]:
