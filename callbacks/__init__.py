@@ -5,11 +5,12 @@ The only room that imports lightning. It may import any other room except cli, a
 
 from bertscore_tm.callbacks.early_stopping import BERTScoreEarlyStopping
 from bertscore_tm.callbacks.generation import CausalGenerate, Seq2SeqGenerate
+from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
 from bertscore_tm.callbacks.report import BERTScoreReport
 from bertscore_tm.callbacks.samples.logger import SampleLogger
 from bertscore_tm.callbacks.samples.writers import SampleTable
 from bertscore_tm.callbacks.scored_texts import ScoredTextWriter
-from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader, TextListener
+from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
 
 __all__ = [
     "BERTScoreCallback",

@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor
 
 from bertscore_tm.callbacks.scoring import BERTScoreCallback
+from bertscore_tm.callbacks.trainer import find_callbacks
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = ["BERTScoreEarlyStopping"]
@@ -26,8 +27,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
     counts the old value as a score without improvement and stops too early; this one waits for a new value. If
     one rank stops, all do, even if the key is missing on some ranks.
 
-    The arguments are those of ``lightning.pytorch.callbacks.EarlyStopping``, in the same order. A resumed run uses its
-    new ``patience``.
+    The arguments have the names of ``lightning.pytorch.callbacks.EarlyStopping``. A resumed run uses its new
+    ``patience``.
 
     Args:
         monitor: the logged key.
@@ -36,14 +37,12 @@ class BERTScoreEarlyStopping(EarlyStopping):
             generated texts often falls for a few validations before it rises, so fewer than 3 warn for a BERTScore.
         verbose: log every decision.
         mode: ``"max"``, since a higher BERTScore is better; or ``"min"`` for other keys.
-        strict: raise an error if the key is not logged; validations that :class:`BERTScoreCallback` skips are not an
-            error. Set it to ``False`` if the first validations compute no score for another reason.
-        check_finite: stop when the score is NaN or infinite.
-        stopping_threshold: stop as soon as the score is better than this value.
-        divergence_threshold: stop as soon as the score is worse than this value.
         check_on_train_epoch_end: ``False`` checks after validation, where the score is logged. ``None`` checks at the
             end of the training epoch if validation runs only there, and otherwise after validation.
-        log_rank_zero_only: log decisions on rank 0 only.
+        **options: the other arguments of Lightning's callback: ``check_finite``, ``stopping_threshold``,
+            ``divergence_threshold``, ``log_rank_zero_only``, and ``strict``, which raises an error if the key is not
+            logged. Validations that :class:`BERTScoreCallback` skips are not an error; set it to ``False`` if the first
+            validations compute no score for another reason.
 
     Raises:
         MisconfigurationException: at the start of training, if ``strict`` is set but the run has no validation to check
@@ -62,12 +61,9 @@ class BERTScoreEarlyStopping(EarlyStopping):
         patience: int = 5,
         verbose: bool = False,
         mode: str = "max",
-        strict: bool = True,
-        check_finite: bool = True,
-        stopping_threshold: float | None = None,
-        divergence_threshold: float | None = None,
+        *,
         check_on_train_epoch_end: bool | None = False,
-        log_rank_zero_only: bool = False,
+        **options: Any,
     ) -> None:
         if patience < _MIN_PATIENCE and "bertscore" in monitor:
             warn_user(
@@ -81,12 +77,8 @@ class BERTScoreEarlyStopping(EarlyStopping):
             patience=patience,
             verbose=verbose,
             mode=mode,
-            strict=strict,
-            check_finite=check_finite,
-            stopping_threshold=stopping_threshold,
-            divergence_threshold=divergence_threshold,
             check_on_train_epoch_end=check_on_train_epoch_end,
-            log_rank_zero_only=log_rank_zero_only,
+            **options,
         )
         self._last_checked: Tensor | None = None
 
@@ -131,6 +123,6 @@ class BERTScoreEarlyStopping(EarlyStopping):
         checked_before = self.wait_count > 0 or bool(torch.isfinite(self.best_score))
         if checked_before or self.monitor in trainer.callback_metrics:
             return False
-        scorers = [c for c in trainer.callbacks if isinstance(c, BERTScoreCallback)]  # type: ignore[attr-defined]
-        skipped = tuple(f"val_{name}" for scorer in scorers if not scorer.is_scoring for name in scorer.metrics)
+        scorers = [scorer for scorer in find_callbacks(trainer, BERTScoreCallback) if not scorer.is_scoring]
+        skipped = tuple(f"val_{name}" for scorer in scorers for name in scorer.metrics)
         return not self.monitor.startswith(skipped)

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -24,10 +24,9 @@ from bertscore_tm.encoder import Encoder, as_encoder
 from bertscore_tm.encoder.loading import resolve_tokenizer
 from bertscore_tm.functional.ranking import Item, order_candidates, score_items
 from bertscore_tm.losses.evaluation import evaluation_mode
-from bertscore_tm.scoring.messages import describe_truncation
+from bertscore_tm.scoring.messages import warn_of_truncation
 from bertscore_tm.scoring.token_weights import token_weights
 from bertscore_tm.utilities.settings import require_at_least
-from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
     "CausalGenerate",
@@ -60,7 +59,7 @@ def isolate_training_state(trainer: pl.Trainer, pl_module: pl.LightningModule) -
 class HuggingFaceGenerate(ABC):
     """Base class of the generators with Hugging Face models; see its subclasses for the arguments."""
 
-    _missing_input_remedy: ClassVar[str]
+    _input_key = "input_ids"
 
     def __init__(
         self,
@@ -79,9 +78,6 @@ class HuggingFaceGenerate(ABC):
                 "num_samples= and encoder= need each other: num_samples=16, encoder=metric.encoder samples 16 texts "
                 "per example and keeps the one closest to the others"
             )
-        # Not `generate_kwargs.get`, which LightningCLI takes for a parameter and adds to the options.
-        if "num_return_sequences" in generate_kwargs and generate_kwargs["num_return_sequences"] != 1:
-            raise ValueError("num_return_sequences= returns several texts per example: pass num_samples= and encoder=")
         self.tokenizer = resolve_tokenizer(tokenizer, "tokenizer")
         self.target_key = target_key
         self.model = model
@@ -114,10 +110,9 @@ class HuggingFaceGenerate(ABC):
             )
         for key in (self._input_key, self.target_key):
             if key not in batch:
-                remedy = "pass another target_key=" if key == self.target_key else self._missing_input_remedy
                 raise MisconfigurationException(
-                    f"{type(self).__name__} found no {key!r} in the batch, which has {sorted(map(str, batch))}: "
-                    f"{remedy}"
+                    f"{type(self).__name__} found no {key!r} in the batch, which has {sorted(map(str, batch))}: name "
+                    f"the token ids of inputs 'input_ids', or pass target_key= or CausalGenerate's prompt_key="
                 )
         options = dict(self.generate_kwargs)
         if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
@@ -138,33 +133,25 @@ class HuggingFaceGenerate(ABC):
         groups = [texts[start : start + self.num_samples] for start in range(0, len(texts), self.num_samples)]
         assert self.encoder is not None
         with warn_once(self._warned):
-            items, weights = [Item(group) for group in groups], token_weights(self.encoder)
-            scores, num_truncated = score_items(items, self.encoder, weights, device)
+            scores, num_truncated = score_items(
+                [Item(group) for group in groups], self.encoder, token_weights(self.encoder), device
+            )
             if num_truncated:
-                warn_user(describe_truncation(num_truncated, self.encoder.tokenizer.max_length))
-        return [group[int(order_candidates(each)[0])] for group, each in zip(groups, scores, strict=True)]
+                warn_of_truncation(num_truncated, self.encoder.tokenizer.max_length)
+        return [group[int(order_candidates(f1)[0])] for group, f1 in zip(groups, scores, strict=True)]
 
     @abstractmethod
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
         """Return the inputs of the model as texts, one per example."""
 
-    @property
-    @abstractmethod
-    def _input_key(self) -> str: ...
-
     @abstractmethod
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]: ...
 
     def _decode_target(self, target: Any) -> Sequence[Any]:
-        if not isinstance(target, Tensor):
-            checked: Sequence[Any] = target
-            return checked
-        return self._decode([row[row != self.ignore_index] for row in target])
-
-    @property
-    def _padding_id(self) -> int:
-        tokenizer = self.tokenizer
-        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+        if isinstance(target, Tensor):
+            return self._decode([row[row != self.ignore_index] for row in target])
+        texts: Sequence[Any] = target
+        return texts
 
     def _generate_ids(self, model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Tensor:
         generated = model.generate(**inputs, **options)
@@ -203,15 +190,9 @@ class Seq2SeqGenerate(HuggingFaceGenerate):
         {'max_new_tokens': 20}
     """
 
-    _missing_input_remedy = "name the token ids of the inputs 'input_ids'"
-
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
         """Return the inputs of the model as texts, one per example of the batch, a mapping."""
         return self._decode(batch["input_ids"])
-
-    @property
-    def _input_key(self) -> str:
-        return "input_ids"
 
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
         names = list_input_names(model)
@@ -259,34 +240,27 @@ class CausalGenerate(HuggingFaceGenerate):
     ) -> None:
         super().__init__(tokenizer, **options)
         self.prompt_key = prompt_key
-
-    _missing_input_remedy = "pass another prompt_key="
+        self._input_key = prompt_key or self._input_key
 
     def inputs(self, batch: Mapping[str, Any]) -> list[str]:
         """Return the prompts as texts, one per example of the batch, a mapping."""
         return self._decode(self._prompt_rows(batch))
 
-    @property
-    def _input_key(self) -> str:
-        return "input_ids" if self.prompt_key is None else self.prompt_key
-
     def _generate(self, model: Any, batch: Mapping[str, Any], options: dict[str, Any]) -> list[str]:
         rows = self._prompt_rows(batch)
         empty = [i for i, row in enumerate(rows) if not len(row)]
         if empty:
-            remedy = (
-                f", or the labels equal input_ids from the first token on. Set the labels to {self.ignore_index} at "
-                f"the tokens of the prompt, or pass prompt_key='input_ids' if these are prompts alone"
-                if self.prompt_key is None
-                else ""
-            )
             raise MisconfigurationException(
                 f"{type(self).__name__} found no prompt in rows {empty} of {self._input_key!r}: they are empty or "
-                f"padding" + remedy
+                f"padding, or the labels equal the ids from the first token on. Set the labels to {self.ignore_index} "
+                f"at the tokens of the prompt, or pass prompt_key='input_ids' if these are prompts alone"
             )
-        ids = pad_sequence(rows, batch_first=True, padding_value=self._padding_id, padding_side="left")
+        padding_id = self.tokenizer.pad_token_id
+        if padding_id is None:
+            padding_id = self.tokenizer.eos_token_id
+        ids = pad_sequence(rows, batch_first=True, padding_value=padding_id, padding_side="left")  # (pairs, tokens)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
-        options = {"pad_token_id": self._padding_id, **options}
+        options = {"pad_token_id": padding_id, **options}
         generated = self._generate_ids(model, {"input_ids": ids, "attention_mask": mask}, options)
         return self._decode(generated[:, ids.shape[1] :])
 
@@ -309,17 +283,13 @@ class CausalGenerate(HuggingFaceGenerate):
     def _find_answers(self, ids: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return which ids are labelled."""
         labels = next((batch[key] for key in ("labels", self.target_key) if isinstance(batch.get(key), Tensor)), None)
-        if labels is None:
-            fault = "no labels"
-        elif labels.shape != ids.shape:
-            fault = f"labels of shape {tuple(labels.shape)} for ids of shape {tuple(ids.shape)}"
-        else:
+        if labels is not None and labels.shape == ids.shape:
             is_answer: Tensor = labels != self.ignore_index  # (pairs, tokens)
             if torch.equal(labels[is_answer], ids[is_answer]):
                 return is_answer
-            fault = "labels other than the ids at their positions, such as those of separate answers, or shifted ones"
         raise MisconfigurationException(
-            f"{type(self).__name__} cuts each row of 'input_ids' at its first label, but the batch has {fault}: pass "
+            f"{type(self).__name__} cuts each row of 'input_ids' at its first label, but the batch has "
+            f"{'no labels' if labels is None else 'labels other than the ids at their positions'}: pass "
             f"prompt_key='input_ids' if these are prompts alone, prompt_key= with the key of the prompts, or labels "
             f"that are {self.ignore_index} at the prompts and repeat the ids of the answers"
         )

@@ -5,11 +5,12 @@ Checkpoints with them can be loaded with ``weights_only=False`` only, which is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from bertscore_tm.utilities.user_warnings import warn_user
 
@@ -23,16 +24,14 @@ _CHECKPOINT_KEYS = (
 
 def warn_about_saved_objects(pl_module: pl.LightningModule, datamodule: pl.LightningDataModule | None) -> None:
     """Warn once if hyperparameters of a module or its data module hold objects of this package."""
-    owners = {type(owner).__name__: owner for owner in (pl_module, datamodule) if owner is not None}
-    names = {name: _names_of_objects(owner.hparams) for name, owner in owners.items()}
-    held = {name: arguments for name, arguments in names.items() if arguments}
-    if held:
-        objects = " and ".join(f"{', '.join(map(repr, arguments))} of {name}" for name, arguments in held.items())
-        remedies = " and ".join(f"self.save_hyperparameters(ignore={names}) in {name}" for name, names in held.items())
+    owners = [owner for owner in (pl_module, datamodule) if owner is not None]
+    names = {type(owner).__name__: _list_objects(owner.hparams) for owner in owners}
+    remedies = [f"self.save_hyperparameters(ignore={held}) in {owner}" for owner, held in names.items() if held]
+    if remedies:
         warn_user(
-            f"checkpoints with the hyperparameters {objects} could only be loaded with weights_only=False, so they are "
-            f"left out, except with save_weights_only=True and from containers of OmegaConf. Write {remedies}, and "
-            f"pass them to load_from_checkpoint"
+            f"checkpoints with encoders, metrics or losses among the hyperparameters could only be loaded with "
+            f"weights_only=False, so these are left out, except with save_weights_only=True and from containers of "
+            f"OmegaConf. Write {' and '.join(remedies)}, and pass them to load_from_checkpoint"
         )
 
 
@@ -41,20 +40,15 @@ def drop_saved_objects(checkpoint: dict[str, Any]) -> None:
     for key in _CHECKPOINT_KEYS:
         hparams = checkpoint.get(key)
         if isinstance(hparams, dict):
-            names = _names_of_objects(hparams)
+            names = _list_objects(hparams)
             checkpoint[key] = {name: value for name, value in hparams.items() if name not in names}
 
 
-def _names_of_objects(hparams: Mapping[str, Any]) -> list[str]:
-    return [name for name, value in hparams.items() if _holds_object(value)]
+def _list_objects(hparams: Mapping[str, Any]) -> list[str]:
+    """Return the names of the hyperparameters that are, or hold in containers or modules, objects of this package."""
+    return [name for name, value in hparams.items() if any(map(_is_of_this_package, tree_leaves(value)))]
 
 
-def _holds_object(value: Any) -> bool:
-    """Return whether a value, or what a container or a module holds, is an object of this package."""
-    if any(base.__module__.partition(".")[0] == "bertscore_tm" for base in type(value).__mro__):
-        return True
-    if isinstance(value, Mapping):
-        return any(map(_holds_object, value.values()))
-    if isinstance(value, nn.Module):
-        return any(map(_holds_object, value.children()))
-    return isinstance(value, Sequence | Set) and not isinstance(value, str | bytes) and any(map(_holds_object, value))
+def _is_of_this_package(value: Any) -> bool:
+    parts = value.modules() if isinstance(value, nn.Module) else [value]
+    return any(base.__module__.partition(".")[0] == "bertscore_tm" for part in parts for base in type(part).__mro__)

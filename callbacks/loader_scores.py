@@ -1,4 +1,4 @@
-"""Metrics of one dataloader during a validation or test run."""
+"""Texts and metrics of one dataloader during a validation or test run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,53 @@ from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.corpus import SCORES
 from bertscore_tm.utilities.class_names import full_class_name
 
-__all__ = ["LoaderScores", "check_loader_names", "compute_metric", "flatten_metrics"]
+__all__ = ["LoaderScores", "ScoredBatch", "ScoredLoader", "check_loader_names", "compute_metric", "flatten_metrics"]
+
+
+@dataclass(frozen=True)
+class ScoredBatch:
+    """A batch and the texts that were scored for it.
+
+    Args:
+        batch: the batch.
+        outputs: the return value of the validation or test step.
+        preds: generated texts.
+        target: a reference, or a list of references, per prediction.
+        numbers: number of each example, unique over all ranks: on several ranks or with ``index_key`` its index in the
+            data set, otherwise its position in the order in which the dataloader reads.
+        repeated: whether each example is known to be a duplicate.
+        dataloader_idx: index of the dataloader.
+        has_numbers: whether an example has the same number in every run; ``False`` if the order is random.
+    """
+
+    batch: Any
+    outputs: Any
+    preds: list[str]
+    target: list[Any]
+    numbers: list[int]
+    repeated: list[bool]
+    dataloader_idx: int
+    has_numbers: bool = True
+
+
+@dataclass(frozen=True)
+class ScoredLoader:
+    """Scores of a dataloader's pairs on all ranks.
+
+    Args:
+        stage: ``"val"`` or ``"test"``.
+        dataloader_idx: index of the dataloader.
+        suffix: end of the dataloader's keys; empty for a single dataloader.
+        metrics: the BERTScores by name, with the settings of the callback's.
+        scores: precision, recall and F1 of each pair by the metric's name, shape (pairs,), float32, on the CPU, in the
+            order of the examples' numbers.
+    """
+
+    stage: str
+    dataloader_idx: int
+    suffix: str
+    metrics: dict[str, BERTScore]
+    scores: dict[str, dict[str, Tensor]]
 
 
 @dataclass
@@ -49,53 +95,59 @@ class LoaderScores:
             self._seen.add(index)
         return repeated
 
-    def update_bertscores(self, preds: list[str], target: list[Any], indices: list[int]) -> None:
-        """Update the BERTScores, which recognize duplicates by their indices."""
+    def update(self, batch: ScoredBatch, *, hold: bool) -> None:
+        """Update the metrics; other ones than BERTScores, which do not know duplicates, with the new examples only.
+
+        Args:
+            batch: texts of which one is new at least.
+            hold: keep the texts of the other metrics for :meth:`update_held`, since another rank may read the same.
+        """
         for name, metric in self.metrics.items():
             if isinstance(metric, BERTScore):
                 with _add_metric_name(name):
-                    metric.update(preds, target, indices)
+                    metric.update(batch.preds, batch.target, batch.numbers)
+        examples = zip(batch.numbers, batch.preds, batch.target, batch.repeated, strict=True)
+        texts = {number: (pred, target) for number, pred, target, is_repeated in examples if not is_repeated}
+        if hold:
+            self._held |= texts
+        else:
+            self._update_others(texts)
 
-    def update_others(self, preds: list[str], target: list[Any]) -> None:
-        """Update the other metrics with the texts of examples that were not scored before."""
+    def update_held(self, trainer: pl.Trainer) -> None:
+        """Update the other metrics with the held texts that no lower rank holds; a collective call."""
+        gathered = gather_objects(trainer, list(self._held))
+        lower = {number for part in gathered[: trainer.global_rank] for number in part}
+        texts = {number: pair for number, pair in self._held.items() if number not in lower}
+        if texts:
+            self._update_others(texts)
+
+    def _update_others(self, texts: Mapping[int, tuple[str, Any]]) -> None:
+        preds, target = [pred for pred, _ in texts.values()], [target for _, target in texts.values()]
         for name, metric in self.metrics.items():
             if not isinstance(metric, BERTScore):
                 with _add_metric_name(name):
                     metric.update(preds, _match_target_type(metric, target))
 
-    def hold(self, indices: Sequence[int], preds: Sequence[str], target: Sequence[Any]) -> None:
-        """Keep texts for :meth:`update_held`, since another rank may read the same examples."""
-        if any(not isinstance(metric, BERTScore) for metric in self.metrics.values()):
-            self._held |= dict(zip(indices, zip(preds, target, strict=True), strict=True))
-
-    def update_held(self, trainer: pl.Trainer) -> None:
-        """Update the other metrics with the held texts that no lower rank holds; a collective call."""
-        gathered = gather_objects(trainer, list(self._held))
-        lower = {index for part in gathered[: trainer.global_rank] for index in part}
-        texts = [pair for index, pair in self._held.items() if index not in lower]
-        if texts:
-            self.update_others([pred for pred, _ in texts], [target for _, target in texts])
-
 
 def flatten_metrics(metric: Any, name: str) -> dict[str, Metric]:
     """Return the metrics of a callback by name; those of a collection have its name as a prefix."""
     metrics: dict[str, Any] = {}
-    for key, one in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
-        if isinstance(metric, Mapping) and isinstance(one, MetricCollection):
-            metrics |= {f"{key}_{member}": part for member, part in one.items(keep_base=True)}
+    for key, entry in metric.items() if isinstance(metric, Mapping) else [(name, metric)]:
+        if isinstance(metric, Mapping) and isinstance(entry, MetricCollection):
+            metrics |= {f"{key}_{member}": part for member, part in entry.items(keep_base=True)}
         else:
-            metrics[key] = one
+            metrics[key] = entry
     if not metrics:
         raise ValueError("metric is an empty dictionary: pass at least one metric")
-    for key, one in metrics.items():
+    for key, part in metrics.items():
         if {"/", "\\"} & set(key):
             raise ValueError(f"metric names become part of file names and must be without slashes, got {key!r}")
-        if not isinstance(one, Metric if isinstance(metric, Mapping) else BERTScore):
+        if not isinstance(part, Metric if isinstance(metric, Mapping) else BERTScore):
             raise TypeError(
                 f"metric must be a bertscore_tm.BERTScore, or a dictionary of BERTScores and other text metrics by "
-                f"name; got a {full_class_name(one)}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
+                f"name; got a {full_class_name(part)}" + (f" under {key!r}" if isinstance(metric, Mapping) else "")
             )
-        if isinstance(one, BERTScore) and (one.all_layers or one.component is not None):
+        if isinstance(part, BERTScore) and (part.all_layers or part.component is not None):
             raise ValueError(
                 "BERTScoreCallback logs one precision, recall and F1 per metric: pass a BERTScore with one layer and "
                 "without component="

@@ -8,11 +8,10 @@ from pathlib import PurePath
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.cloud_io import get_filesystem
 from torch import Tensor
 
+from bertscore_tm.callbacks.loader_scores import ScoredLoader
 from bertscore_tm.callbacks.scored_texts import ExampleTexts, ScoredTextWriter, write_file
-from bertscore_tm.callbacks.scoring import ScoredLoader
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.report import Report
 from bertscore_tm.statistics import scipy_stats
@@ -115,6 +114,5 @@ class BERTScoreReport(ScoredTextWriter):
         )
         folder, _, file_name = self.path.rpartition("/")
         page = PurePath(file_name)
-        filesystem = get_filesystem(self.path)
-        write_file(f"{folder or '.'}/{page.stem}{loader.suffix}{page.suffix}", report.to_html(), filesystem, type(self))
+        write_file(f"{folder or '.'}/{page.stem}{loader.suffix}{page.suffix}", report.to_html(), type(self).__name__)
         return written

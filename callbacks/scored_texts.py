@@ -6,7 +6,7 @@ import json
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
@@ -16,15 +16,16 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from bertscore_tm.callbacks.generator_state import isolate_random_state
-from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader, TextListener
-from bertscore_tm.callbacks.trainer import count_scored_loaders, count_steps, gather_objects
+from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
+from bertscore_tm.callbacks.scoring import BERTScoreCallback, TextListener
+from bertscore_tm.callbacks.trainer import count_scored_loaders, count_steps, find_callbacks, gather_objects
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.scoring.texts import as_text_pairs
 from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.score_names import SCORES
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["ExampleTexts", "ScoredTextWriter", "TextCollector", "gather_numbers", "gather_texts", "write_file"]
+__all__ = ["ExampleTexts", "ScoredTextWriter", "TextCollector", "gather_texts", "write_file"]
 
 
 class ExampleTexts(NamedTuple):
@@ -35,17 +36,13 @@ class ExampleTexts(NamedTuple):
     references: list[str]
 
 
-def gather_numbers(trainer: pl.Trainer, texts: Mapping[int, ExampleTexts]) -> list[int]:
-    """Return the numbers of the examples of all ranks, in the order of the scores; a collective call."""
-    return sorted({number for part in gather_objects(trainer, list(texts)) for number in part})
-
-
-def gather_texts(trainer: pl.Trainer, texts: Mapping[int, ExampleTexts]) -> dict[int, ExampleTexts]:
-    """Return the texts of all ranks by the number of the example; a collective call."""
+def gather_texts(trainer: pl.Trainer, texts: dict[int, ExampleTexts]) -> dict[int, ExampleTexts]:
+    """Return the texts of all ranks by the number of the example, in the order of the scores; a collective call."""
+    gathered: dict[int, ExampleTexts] = {}
     # Of an example that several ranks read, the metric keeps the score of the first rank.
-    return {
-        number: example for part in reversed(gather_objects(trainer, dict(texts))) for number, example in part.items()
-    }
+    for part in reversed(gather_objects(trainer, texts)):
+        gathered |= part
+    return dict(sorted(gathered.items()))
 
 
 class TextCollector(TextListener):
@@ -128,23 +125,24 @@ class TextCollector(TextListener):
 
     def find_scorer(self, trainer: pl.Trainer) -> tuple[BERTScoreCallback, str]:
         """Return the callback that scores the texts, and the name of its metric."""
-        own, names = type(self).__name__, []
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, BERTScoreCallback):
-                for name, metric in callback.metrics.items():
-                    if isinstance(metric, BERTScore):
-                        if self.name in (None, name):
-                            return callback, name
-                        names.append(name)
-        if names:
+        scorers = {
+            name: callback
+            for callback in find_callbacks(trainer, BERTScoreCallback)
+            for name, metric in callback.metrics.items()
+            if isinstance(metric, BERTScore)
+        }
+        if not scorers:
             raise MisconfigurationException(
-                f"{own} got name={self.name!r}, but the BERTScores are named "
-                f"{', '.join(map(repr, names))}: pass one of these names"
+                f"{type(self).__name__} needs a BERTScoreCallback with a BERTScore, but the trainer has none: add "
+                f"BERTScoreCallback(BERTScore(...)) to its callbacks"
             )
-        raise MisconfigurationException(
-            f"{own} needs a BERTScoreCallback with a BERTScore, but the trainer has none: add "
-            f"BERTScoreCallback(BERTScore(...)) to its callbacks"
-        )
+        name = next(iter(scorers)) if self.name is None else self.name
+        if name not in scorers:
+            raise MisconfigurationException(
+                f"{type(self).__name__} got name={name!r}, but the BERTScores are named "
+                f"{', '.join(map(repr, scorers))}: pass one of these names"
+            )
+        return scorers[name], name
 
 
 def _empty_texts(trainer: pl.Trainer) -> list[dict[int, ExampleTexts]]:
@@ -207,24 +205,25 @@ class ScoredTextWriter(TextCollector):
             return None
         rows = torch.stack([scores[name] for name in SCORES], dim=1).tolist()
         lines = []
-        for number, row in zip(sorted(texts), rows, strict=True):
+        for (number, example), row in zip(texts.items(), rows, strict=True):
             rounded = [round(score, 6) if math.isfinite(score) else None for score in row]
-            line = {"example": number, "candidate": texts[number].prediction, "references": texts[number].references}
+            line = {"example": number, "candidate": example.prediction, "references": example.references}
             lines.append(json.dumps(line | dict(zip(SCORES, rounded, strict=True)), ensure_ascii=False) + "\n")
         start = loader.stage if self.name is None else f"{self.name}_{loader.stage}"
         path = f"{folder}/{start}{loader.suffix}_step_{count_steps(trainer)}.jsonl"
-        return path if write_file(path, "".join(lines), get_filesystem(folder), type(self)) else None
+        return path if write_file(path, "".join(lines), type(self).__name__) else None
 
 
-def write_file(path: str, content: str, filesystem: Any, writer: type[TextCollector]) -> bool:
+def write_file(path: str, content: str | bytes, writer: str) -> bool:
     """Write a file and its folder, and return whether it could be written; training continues with a warning."""
+    filesystem = get_filesystem(path)
     try:
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with write_atomically(path, "w", filesystem=filesystem, encoding="utf-8") as file:
-            file.write(content)
+        with write_atomically(path, "wb", filesystem=filesystem) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         warn_user(
-            f"{writer.__name__} could not write {path} ({error.strerror or error}); training continues without it: "
+            f"{writer} could not write {path} ({error.strerror or error}); training continues without it: "
             f"check the disk's free space and permissions"
         )
         return False

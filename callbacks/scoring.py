@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,7 +17,14 @@ from torchmetrics import Metric, MetricCollection
 from bertscore_tm.callbacks.corpus_warnings import CORPUS_WARNINGS, warn_once
 from bertscore_tm.callbacks.generation import Generate, isolate_training_state
 from bertscore_tm.callbacks.hyperparameters import drop_saved_objects, warn_about_saved_objects
-from bertscore_tm.callbacks.loader_scores import LoaderScores, check_loader_names, compute_metric, flatten_metrics
+from bertscore_tm.callbacks.loader_scores import (
+    LoaderScores,
+    ScoredBatch,
+    ScoredLoader,
+    check_loader_names,
+    compute_metric,
+    flatten_metrics,
+)
 from bertscore_tm.callbacks.sample_numbers import (
     SampleOrder,
     get_sample_orders,
@@ -26,57 +32,16 @@ from bertscore_tm.callbacks.sample_numbers import (
     is_tensor_parallel_replica,
     read_indices,
 )
-from bertscore_tm.callbacks.trainer import count_scored_loaders, is_training_validation, restart_validation
+from bertscore_tm.callbacks.trainer import (
+    count_scored_loaders,
+    find_callbacks,
+    is_training_validation,
+    restart_validation,
+)
 from bertscore_tm.metric import BERTScore
 from bertscore_tm.utilities.settings import require_at_least
 
 __all__ = ["BERTScoreCallback", "ScoredBatch", "ScoredLoader", "TextListener"]
-
-
-@dataclass(frozen=True)
-class ScoredBatch:
-    """A batch and the texts that were scored for it.
-
-    Args:
-        batch: the batch.
-        outputs: the return value of the validation or test step.
-        preds: generated texts.
-        target: a reference, or a list of references, per prediction.
-        numbers: number of each example, unique over all ranks: on several ranks or with ``index_key`` its index in the
-            data set, otherwise its position in the order in which the dataloader reads.
-        repeated: whether each example is known to be a duplicate.
-        dataloader_idx: index of the dataloader.
-        has_numbers: whether an example has the same number in every run; ``False`` if the order is random.
-    """
-
-    batch: Any
-    outputs: Any
-    preds: list[str]
-    target: list[Any]
-    numbers: list[int]
-    repeated: list[bool]
-    dataloader_idx: int
-    has_numbers: bool = True
-
-
-@dataclass(frozen=True)
-class ScoredLoader:
-    """Scores of a dataloader's pairs on all ranks.
-
-    Args:
-        stage: ``"val"`` or ``"test"``.
-        dataloader_idx: index of the dataloader.
-        suffix: end of the dataloader's keys; empty for a single dataloader.
-        metrics: the BERTScores by name, with the settings of the callback's.
-        scores: precision, recall and F1 of each pair by the metric's name, shape (pairs,), float32, on the CPU, in the
-            order of the examples' numbers.
-    """
-
-    stage: str
-    dataloader_idx: int
-    suffix: str
-    metrics: dict[str, BERTScore]
-    scores: dict[str, dict[str, Tensor]]
 
 
 class TextListener(Callback, ABC):
@@ -161,6 +126,7 @@ class BERTScoreCallback(Callback):
             ``reduction="none"``. The key is that of the logged mean, such as ``val_bertscore_f1``, or one key per
             dataloader.
         is_scoring: whether the current validation or test, or the last one, is scored.
+        num_scored_validations: number of scored validations of the training, with the current one.
 
     Raises:
         MisconfigurationException: there is no validation loop, the texts or the indices are missing or malformed,
@@ -211,6 +177,7 @@ class BERTScoreCallback(Callback):
         self.first_validation = first_validation
         self.prog_bar = prog_bar
         self.is_scoring = True
+        self.num_scored_validations = 0
         self._validations = 0
         self.pairs: dict[str, Tensor] = {}
         self._loaders: list[LoaderScores] = []
@@ -237,9 +204,8 @@ class BERTScoreCallback(Callback):
                 raise MisconfigurationException(
                     f"BERTScoreCallback has no batches to score with {limit}=0: raise it, or remove the callback"
                 )
-        callbacks = [c for c in trainer.callbacks if isinstance(c, BERTScoreCallback)]  # type: ignore[attr-defined]
         for name in self.metrics:
-            count = sum(name in callback.metrics for callback in callbacks)
+            count = sum(name in callback.metrics for callback in find_callbacks(trainer, BERTScoreCallback))
             if count > 1:
                 raise MisconfigurationException(
                     f"{count} BERTScoreCallbacks log under the name {name!r}: give each a different name="
@@ -265,6 +231,7 @@ class BERTScoreCallback(Callback):
             restart_validation(trainer)
             past_first = self._validations + 1 - self.first_validation
             self.is_scoring = past_first >= 0 and past_first % self.every_n_validations == 0
+            self.num_scored_validations = past_first // self.every_n_validations + 1
 
     on_test_start = on_validation_start
 
@@ -309,23 +276,16 @@ class BERTScoreCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Score a batch."""
-        is_beyond_limit = self.max_batches is not None and batch_idx >= self.max_batches
-        if is_beyond_limit or not self.is_scoring:
+        if not self.is_scoring or (self.max_batches is not None and batch_idx >= self.max_batches):
             return
         loader = self._loaders[dataloader_idx]
         preds, target = self._get_texts(trainer, pl_module, outputs, batch)
         numbers, repeated = self._number_examples(loader, batch, outputs, len(preds))
         if is_tensor_parallel_replica(pl_module):
             repeated = [True] * len(preds)
-        if not all(repeated):
-            loader.update_bertscores(preds, target, numbers)
-            first = [i for i, is_duplicate in enumerate(repeated) if not is_duplicate]
-            new_preds, new_target = [preds[i] for i in first], [target[i] for i in first]
-            if self.index_key is not None and trainer.world_size > 1:
-                loader.hold([numbers[i] for i in first], new_preds, new_target)
-            else:
-                loader.update_others(new_preds, new_target)
         scored = ScoredBatch(batch, outputs, preds, target, numbers, repeated, dataloader_idx, loader.has_numbers)
+        if not all(repeated):
+            loader.update(scored, hold=self.index_key is not None and trainer.world_size > 1)
         for listener in _find_listeners(trainer):
             listener.on_texts_scored(trainer, pl_module, self, scored)
         loader.num_pairs += len(preds)
@@ -414,9 +374,7 @@ class BERTScoreCallback(Callback):
     def _get_texts(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any
     ) -> tuple[list[str], list[Any]]:
-        if self.generate is None:
-            preds, target = self._get_returned_texts(trainer, outputs)
-        else:
+        if self.generate is not None:
             with isolate_training_state(trainer, pl_module):
                 generated = self.generate(pl_module, batch)
             if not isinstance(generated, (tuple, list)) or len(generated) != 2:
@@ -424,6 +382,15 @@ class BERTScoreCallback(Callback):
                     f"generate must return (preds, target), two lists of texts; it returned {_shorten(generated)}"
                 )
             preds, target = generated
+        elif isinstance(outputs, Mapping) and self.preds_key in outputs and self.target_key in outputs:
+            preds, target = outputs[self.preds_key], outputs[self.target_key]
+        else:
+            step = "test_step" if trainer.testing else "validation_step"
+            raise MisconfigurationException(
+                f"BERTScoreCallback got no texts: {step} returned {_shorten(outputs)}. Return "
+                f"{{{self.preds_key!r}: [...], {self.target_key!r}: [...]}} with one text per example, set preds_key= "
+                f"and target_key= to other keys, or pass generate=, a function of (pl_module, batch)"
+            )
         for name, texts in (("preds", preds), ("target", target)):
             if isinstance(texts, (str, Mapping, Set)) or not isinstance(texts, Iterable):
                 raise MisconfigurationException(
@@ -437,24 +404,13 @@ class BERTScoreCallback(Callback):
             )
         return preds, target
 
-    def _get_returned_texts(self, trainer: pl.Trainer, outputs: Any) -> tuple[Any, Any]:
-        if not isinstance(outputs, Mapping) or self.preds_key not in outputs or self.target_key not in outputs:
-            step = "test_step" if trainer.testing else "validation_step"
-            found = (
-                f"a dictionary with the keys {sorted(outputs)}" if isinstance(outputs, Mapping) else _shorten(outputs)
-            )
-            raise MisconfigurationException(
-                f"BERTScoreCallback got no texts: {step} returned {found}. Return "
-                f"{{{self.preds_key!r}: [...], {self.target_key!r}: [...]}} with one text per example, set preds_key= "
-                f"and target_key= to other keys, or pass generate=, a function of (pl_module, batch)"
-            )
-        return outputs[self.preds_key], outputs[self.target_key]
-
 
 def _find_listeners(trainer: pl.Trainer) -> list[TextListener]:
-    return [callback for callback in trainer.callbacks if isinstance(callback, TextListener)]  # type: ignore[attr-defined]
+    return [callback for callback in find_callbacks(trainer, Callback) if isinstance(callback, TextListener)]
 
 
 def _shorten(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__} with the keys {sorted(map(str, value))}"
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import CombinedLoader
 __all__ = [
     "count_scored_loaders",
     "count_steps",
+    "find_callbacks",
     "gather_objects",
     "get_dataloaders",
     "is_of_class",
@@ -19,14 +20,17 @@ __all__ = [
     "restart_validation",
 ]
 
-# Lightning is published in two packages, with classes of their own, of which fabric is a third.
-_PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
+CallbackT = TypeVar("CallbackT", bound=pl.Callback)
 
 
 def is_of_class(value: object, name: str) -> bool:
-    """Return whether an object's class is, or is derived from, the one of this name in either package of Lightning."""
-    classes = ((base.__name__, base.__module__.partition(".")[0]) for base in type(value).__mro__)
-    return any(class_name == name and package in _PACKAGES for class_name, package in classes)
+    """Return whether an object's class has, or is derived from one of, this name, in either package of Lightning."""
+    return any(base.__name__ == name for base in type(value).__mro__)
+
+
+def find_callbacks(trainer: pl.Trainer, kind: type[CallbackT]) -> list[CallbackT]:
+    """Return the trainer's callbacks of a class."""
+    return [callback for callback in trainer.callbacks if isinstance(callback, kind)]  # type: ignore[attr-defined]
 
 
 def get_dataloaders(trainer: pl.Trainer) -> CombinedLoader:
@@ -69,10 +73,10 @@ def count_steps(trainer: pl.Trainer) -> int:
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
-def gather_objects(trainer: pl.Trainer, own: Any) -> list[Any]:
+def gather_objects(trainer: pl.Trainer, value: Any) -> list[Any]:
     """Return the picklable objects of all ranks, in rank order; a collective call."""
     if trainer.world_size == 1:
-        return [own]
+        return [value]
     gathered: list[Any] = [None] * trainer.world_size
-    torch.distributed.all_gather_object(gathered, own)
+    torch.distributed.all_gather_object(gathered, value)
     return gathered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,17 +12,21 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from bertscore_tm.callbacks.generation import HuggingFaceGenerate
+from bertscore_tm.callbacks.loader_scores import ScoredBatch, ScoredLoader
 from bertscore_tm.callbacks.sample_numbers import find_value
-from bertscore_tm.callbacks.samples.selection import Sample, align_with_closest, choose_samples
-from bertscore_tm.callbacks.samples.writers import SampleTable, write_samples
-from bertscore_tm.callbacks.scored_texts import ExampleTexts, TextCollector, gather_numbers, gather_texts
-from bertscore_tm.callbacks.scoring import BERTScoreCallback, ScoredBatch, ScoredLoader
+from bertscore_tm.callbacks.samples.writers import Sample, SampleTable, write_samples
+from bertscore_tm.callbacks.scored_texts import ExampleTexts, TextCollector, gather_texts
+from bertscore_tm.callbacks.scoring import BERTScoreCallback
 from bertscore_tm.callbacks.trainer import count_steps, is_training_validation
 from bertscore_tm.metric import BERTScore
+from bertscore_tm.scoring.token_weights import TokenWeights
 from bertscore_tm.utilities.settings import require_at_least
-from bertscore_tm.utilities.user_warnings import warn_user
+from bertscore_tm.views import Alignment, require_matplotlib
 
-__all__ = ["SampleLogger"]
+__all__ = ["SampleLogger", "align_with_closest", "choose_samples"]
+
+# Scores are compared to five decimals.
+_STEPS_OF_F1 = 100_000
 
 
 class SampleLogger(TextCollector):
@@ -91,36 +94,23 @@ class SampleLogger(TextCollector):
         self.every_n_validations = every_n_validations
         self.writer = writer
         self._unseen: set[int] = set()
-        self._validations = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Check that the trainer has a BERTScoreCallback, and that pictures can be drawn."""
         super().setup(trainer, pl_module, stage)
         if self.num_alignments:
-            from bertscore_tm.views import require_matplotlib
-
             require_matplotlib("SampleLogger (unless num_alignments=0)")
 
     @property
     def state_key(self) -> str:
-        """Key of the state in a checkpoint, which depends on ``name``."""
+        """Key of the callback, which depends on ``name``, since a trainer may have several."""
         return self._generate_state_key(name=self.name)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the number of validations for a checkpoint."""
-        return {"validations": self._validations}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the number of validations."""
-        self._validations = state_dict["validations"]
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start to keep texts, unless this validation is left out."""
-        if is_training_validation(trainer):
-            self._validations += self.find_scorer(trainer)[0].is_scoring
-            if self._validations % self.every_n_validations:
-                return
-        super().on_validation_epoch_start(trainer, pl_module)
+        count = self.find_scorer(trainer)[0].num_scored_validations
+        if not is_training_validation(trainer) or count % self.every_n_validations == 0:
+            super().on_validation_epoch_start(trainer, pl_module)
 
     def on_texts_scored(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, scorer: BERTScoreCallback, scored: ScoredBatch
@@ -182,68 +172,78 @@ class SampleLogger(TextCollector):
     ) -> None:
         """Write the samples of a dataloader."""
         folder = trainer.log_dir or trainer.default_root_dir  # a collective call
-        samples = self._select_samples(trainer, texts, scores, metric)
-        self._unseen -= {sample.number for sample in samples if sample.kind == "followed"}
-        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
-            self._write(trainer, key + loader.suffix, samples, folder)
-
-    def _select_samples(
-        self, trainer: pl.Trainer, texts: dict[int, ExampleTexts], scores: dict[str, Tensor], metric: BERTScore
-    ) -> list[Sample]:
-        """Select samples among the pairs of all ranks, with alignments, on rank 0; the others return an empty list."""
         weights = metric.token_weights() if self.num_alignments else None  # a collective call
-        numbers = gather_numbers(trainer, texts)
+        texts = gather_texts(trainer, texts)
+        self._unseen -= texts.keys()
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        key = f"{loader.stage}_samples" if self.name is None else f"{loader.stage}_{self.name}_samples"
+        samples, pictures, numbers = [], {}, list(texts)
         chosen = choose_samples(scores["f1"], self.num_examples)
-        chosen["followed"] = [numbers.index(number) for number in self.follow if number in numbers]
-        needed = {numbers[position] for positions in chosen.values() for position in positions}
-        texts = gather_texts(trainer, {number: texts[number] for number in needed & texts.keys()})
-        if not trainer.is_global_zero:
-            return []
-        samples = []
+        chosen["followed"] = [numbers.index(number) for number in self.follow if number in texts]
         for kind, positions in chosen.items():
             num_pictures = 0
             for position in positions:
                 number, alignment = numbers[position], None
-                prediction, references = texts[number].prediction, texts[number].references
+                example = texts[number]
                 if weights is not None and (kind == "followed" or num_pictures < self.num_alignments):
-                    alignment = align_with_closest(prediction, references, metric, weights)
-                    num_pictures += alignment is not None
+                    alignment = align_with_closest(example.prediction, example.references, metric, weights)
+                if alignment is not None:
+                    num_pictures += 1
+                    # Equal names in every run, so that loggers show the plots as a series.
+                    pictures[f"{kind}_{number if kind == 'followed' else num_pictures}"] = alignment.plot()
                 sample = Sample(
                     kind=kind,
                     number=number,
                     precision=scores["precision"][position].item(),
                     recall=scores["recall"][position].item(),
                     f1=scores["f1"][position].item(),
-                    input=texts[number].input,
-                    prediction=prediction,
-                    references=references,
+                    input=example.input,
+                    prediction=example.prediction,
+                    references=example.references,
                     alignment=alignment,
                 )
                 samples.append(sample)
-        return samples
-
-    def _write(self, trainer: pl.Trainer, key: str, samples: list[Sample], folder: str) -> None:
-        ranks = Counter[str]()
-        pictures = {}
-        for sample in samples:
-            if sample.alignment is not None:
-                ranks[sample.kind] += 1
-                # Equal names in every run, so that loggers show the plots as a series.
-                end = sample.number if sample.kind == "followed" else ranks[sample.kind]
-                pictures[f"{sample.kind}_{end}"] = sample.alignment.plot()
-        table = SampleTable(key, count_steps(trainer), samples, pictures)
+        table = SampleTable(key + loader.suffix, count_steps(trainer), samples, pictures)
         loggers: Sequence[Logger | None] = trainer.loggers or [None]
         for logger in loggers:
-            try:
-                if self.writer is None:
-                    write_samples(logger, table, folder)
-                else:
-                    self.writer(logger, table)
-            except OSError as error:
-                target = folder if logger is None else f"the {type(logger).__name__}"
-                warn_user(
-                    f"SampleLogger could not write {key} of step {table.step} to {target} "
-                    f"({error.strerror or error}); training continues without it: check the disk's free space and "
-                    f"permissions"
-                )
+            if self.writer is None:
+                write_samples(logger, table, folder)
+            else:
+                self.writer(logger, table)
+
+
+def choose_samples(f1: Tensor, count: int) -> dict[str, list[int]]:
+    """Select the pairs with the worst, the median and the best scores, each pair at most once.
+
+    Args:
+        f1: F1 of each pair, shape (pairs,).
+        count: number of pairs of each kind; reduced if there are fewer than three times as many pairs.
+
+    Returns:
+        Positions of the pairs by kind: worst first, median in ascending order, best first.
+
+    Example:
+        >>> choose_samples(torch.tensor([0.3, 0.9, 0.5, 0.1, 0.7, 0.8]), 2)
+        {'worst': [3, 0], 'median': [2, 4], 'best': [1, 5]}
+        >>> choose_samples(torch.tensor([0.3, 0.9]), 2)
+        {'worst': [0], 'median': [], 'best': [1]}
+    """
+    # Equal texts differ by rounding, which depends on the batches that they were in.
+    order = (f1.double() * _STEPS_OF_F1).round().argsort(stable=True).tolist()
+    count = min(count, max(1, len(order) // 3))
+    worst, rest = order[:count], order[count:]
+    best = rest[-count:][::-1]
+    between = rest[: len(rest) - len(best)]
+    start = (len(between) - count) // 2 if len(between) > count else 0
+    return {"worst": worst, "median": between[start : start + count], "best": best}
+
+
+def align_with_closest(
+    prediction: str, references: list[str], metric: BERTScore, weights: TokenWeights
+) -> Alignment | None:
+    """Return the alignment of a prediction and its reference with the highest F1; ``None`` if one of them is empty."""
+    has_content, *contents = metric.encoder.tokenizer([prediction, *references]).has_content
+    alignable = [text for text, is_alignable in zip(references, contents, strict=True) if has_content and is_alignable]
+    alignments = [metric.align(prediction, text, idf=weights) for text in alignable]
+    return max(alignments, key=lambda alignment: alignment.f1, default=None)

@@ -5,27 +5,53 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
-from io import StringIO
+from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any
 
-from lightning.fabric.utilities.cloud_io import get_filesystem
 from lightning.pytorch.loggers import Logger
 
-from bertscore_tm.callbacks.samples.selection import Sample
+from bertscore_tm.callbacks.scored_texts import write_file
 from bertscore_tm.callbacks.trainer import is_of_class
-from bertscore_tm.utilities.files import write_atomically
 from bertscore_tm.utilities.untrusted_text import for_spreadsheet
+from bertscore_tm.views import Alignment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SampleTable", "write_samples"]
+__all__ = ["Sample", "SampleTable", "write_samples"]
 
 # Characters per cell in TensorBoard, whose tables have no scroll bar.
 _MAX_CELL_LENGTH = 400
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A selected example with its scores.
+
+    Args:
+        kind: reason of the selection: ``"worst"``, ``"median"``, ``"best"`` or ``"followed"``.
+        number: number of the example in the data set.
+        precision: precision of the prediction.
+        recall: recall of the prediction.
+        f1: F1 of the prediction.
+        input: input of the model; ``None`` if it is not known.
+        prediction: generated text.
+        references: references of the prediction.
+        alignment: alignment of the prediction and the closest reference, which has the highest F1; ``None`` if the
+            sample has no picture.
+    """
+
+    kind: str
+    number: int
+    precision: float
+    recall: float
+    f1: float
+    input: str | None
+    prediction: str
+    references: list[str]
+    alignment: Alignment | None
 
 
 @dataclass(frozen=True)
@@ -53,20 +79,13 @@ class SampleTable:
     @property
     def rows(self) -> list[list[Any]]:
         """Cells of each row in the order of ``columns``, numbers and texts; several references are lines of a text."""
-        cells = []
+        rows = []
         for sample in self.samples:
-            row = {
-                "kind": sample.kind,
-                "example": sample.number,
-                "P": round(sample.precision, 4),
-                "R": round(sample.recall, 4),
-                "F1": round(sample.f1, 4),
-                "input": sample.input or "",
-                "prediction": sample.prediction,
-                "reference": "\n".join(sample.references),
-            }
-            cells.append([row[name] for name in self.columns])
-        return cells
+            scores = [round(score, 4) for score in (sample.precision, sample.recall, sample.f1)]
+            inputs = [sample.input or ""] if "input" in self.columns else []
+            texts = [*inputs, sample.prediction, "\n".join(sample.references)]
+            rows.append([sample.kind, sample.number, *scores, *texts])
+        return rows
 
     def format_csv(self) -> str:
         """Return the table with its header in the format CSV, of which a spreadsheet computes no cell as a formula."""
@@ -94,18 +113,11 @@ def _write_wandb(logger: Any, table: SampleTable) -> None:
 
 def _write_files(folder: str, table: SampleTable) -> None:
     start = f"{folder}/samples/{table.key}_step_{table.step}"
-    with _open_file(f"{start}.csv", "w", newline="", encoding="utf-8") as file:
-        file.write(table.format_csv())
+    write_file(f"{start}.csv", table.format_csv(), "SampleLogger")
     for name, figure in table.pictures.items():
-        with _open_file(f"{start}_{name}.png", "wb") as file:
-            figure.savefig(file, format="png")
-
-
-def _open_file(path: str, mode: str, **options: Any) -> AbstractContextManager[Any]:
-    folder = path.rpartition("/")[0]
-    filesystem = get_filesystem(folder)
-    filesystem.makedirs(folder, exist_ok=True)
-    return write_atomically(path, mode, filesystem=filesystem, **options)
+        image = BytesIO()
+        figure.savefig(image, format="png")
+        write_file(f"{start}_{name}.png", image.getvalue(), "SampleLogger")
 
 
 def _write_tensorboard(logger: Any, table: SampleTable) -> None:

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 from bertscore_tm import BERTScore, FrozenEncoder
 from bertscore_tm.callbacks import BERTScoreCallback, SampleLogger, Seq2SeqGenerate
-from bertscore_tm.callbacks.samples.selection import align_with_closest, choose_samples
+from bertscore_tm.callbacks.samples.logger import align_with_closest, choose_samples
 from tests.support.lightning_modules import (
     Silent,
     SpawnedDDP,
@@ -105,13 +105,14 @@ def test_rounding_does_not_choose(scores):
 @pytest.mark.parametrize("idf", [False, ["Return all members of", "Make a window"]])
 def test_the_closest_reference_is_not_chosen_by_the_pole(minilm, idf):
     metric = BERTScore(FrozenEncoder(minilm, num_layers=6, all_layers=True), layer=6, idf=idf)
+    selecting = metric.for_selection()
     prediction, unrelated, related = "Construct a Ttk Panedwindow", "Return all members of", "Make a window"
     if not idf:
         assert metric.align(prediction, unrelated).f1 > metric.align(prediction, related).f1
-    alignment = align_with_closest(prediction, [unrelated, related, ""], metric, metric.token_weights())
+    alignment = align_with_closest(prediction, [unrelated, related, ""], selecting, metric.token_weights())
     assert alignment.reference.tokens == metric.align(prediction, related).reference.tokens
-    assert align_with_closest(prediction, ["", " "], metric, metric.token_weights()) is None
-    assert align_with_closest("", [related], metric, metric.token_weights()) is None
+    assert align_with_closest(prediction, ["", " "], selecting, metric.token_weights()) is None
+    assert align_with_closest("", [related], selecting, metric.token_weights()) is None
 
 
 @pytest.mark.filterwarnings("error:SampleLogger follows")

@@ -79,9 +79,9 @@ NO_TEXTS = "return {'preds': [...], 'target': [...]} with one text per example"
     [
         (None, ["{step} returned NoneType None", NO_TEXTS, "preds_key=", "generate="]),
         (torch.tensor(0.5), ["{step} returned Tensor tensor(0.5", NO_TEXTS]),
-        ({"loss": 1.0, "preds": []}, ["{step} returned a dictionary with the keys ['loss', 'preds']", NO_TEXTS]),
+        ({"loss": 1.0, "preds": []}, ["{step} returned a dict with the keys ['loss', 'preds']", NO_TEXTS]),
         ({"preds": ["a"], "target": "one text"}, ["target must be a list with one text per example, got str"]),
-        ({"preds": {"a": 1}, "target": ["b"]}, ["preds must be a list with one text per example, got dict"]),
+        ({"preds": {"a": 1}, "target": ["b"]}, ["preds must be a list with one text per example, got a dict"]),
         ({"preds": ["a", "b"], "target": {"a", "b"}}, ["target must be a list with one text per example, got set"]),
         ({"preds": 3, "target": ["a"]}, ["preds must be a list with one text per example, got int 3"]),
         ({"preds": ["a", "b"], "target": ["a"]}, ["equal lengths, got 2 and 1"]),

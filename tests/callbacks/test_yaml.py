@@ -70,7 +70,7 @@ def test_the_reward_and_the_sequence_level_loss(minilm):
 
 
 GIVEN = {
-    "BERTScoreEarlyStopping": {"patience": 7},
+    "BERTScoreEarlyStopping": {"patience": 7, "strict": False},
     "SampleLogger": {"num_examples": 2, "inputs": "question", "follow": [3]},
 }
 
