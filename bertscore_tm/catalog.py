@@ -12,10 +12,8 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache, lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +22,6 @@ from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
 __all__ = [
-    "LayerRow",
     "baseline",
     "baseline_languages",
     "default_model",
@@ -50,14 +47,13 @@ _LANGUAGES = (
 )
 
 
+_DATA = Path(__file__).parent / "data"
+
+
 @cache
 def _load_tables() -> dict[str, Any]:
-    tables: dict[str, Any] = json.loads((_data_folder() / "models.json").read_text(encoding="utf-8"))
+    tables: dict[str, Any] = json.loads((_DATA / "models.json").read_text(encoding="utf-8"))
     return tables
-
-
-def _data_folder() -> Traversable:
-    return files("bertscore_tm") / "data"
 
 
 def default_model(language: str) -> str:
@@ -198,19 +194,7 @@ def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
-class LayerRow(NamedTuple):
-    """A row of the table of tuned layers: a model's name and the number of its tuned layer.
-
-    Example:
-        >>> LayerRow("roberta-large", 17).num_layers
-        17
-    """
-
-    model: str
-    num_layers: int
-
-
-def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> LayerRow:
+def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> tuple[str, int]:
     """Return a row of the table of tuned layers, or that in a file of ``bertscore-tm tune-layers``.
 
     Args:
@@ -218,7 +202,7 @@ def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> Layer
         depth: number of layers of the model, which that of a listed one must fit. Default: any.
 
     Returns:
-        The row.
+        The model's name and the number of its tuned layer.
 
     Raises:
         OSError: the file cannot be read.
@@ -226,13 +210,13 @@ def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> Layer
 
     Example:
         >>> layer_row("FacebookAI/roberta-large")
-        LayerRow(model='roberta-large', num_layers=17)
+        ('roberta-large', 17)
     """
     name = os.fspath(source)
     if name.endswith(".json"):
         try:
             entry = json.loads(Path(name).read_text(encoding="utf-8"))["row"]
-            row = LayerRow(str(entry["model"]), int(entry["num_layers"]))
+            model, num_layers = str(entry["model"]), int(entry["num_layers"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{name} has no row of a tuned layer: write it with `bertscore-tm tune-layers --output FILE.json`"
@@ -241,10 +225,10 @@ def layer_row(source: str | os.PathLike[str], depth: int | None = None) -> Layer
         remedy = (
             f"{name_option('listed_as')} must be in catalog.models(), or a .json file of `bertscore-tm tune-layers`"
         )
-        row = LayerRow(listed_as(name) or name, _find_layer(name, remedy))
-    if depth is not None and listed_as(row.model) is not None and not _has_depth(row.model, depth):
+        model, num_layers = listed_as(name) or name, _find_layer(name, remedy)
+    if depth is not None and listed_as(model) is not None and not _has_depth(model, depth):
         raise ValueError(f"{name_option('listed_as', name)} does not fit: this model has {depth} layers")
-    return row
+    return model, num_layers
 
 
 def _find_layer(model: str, remedy: str) -> int:
@@ -287,22 +271,20 @@ def baseline(language: str, model: str) -> Tensor:
         >>> baseline("en", "roberta-large")[17].tolist()
         [0.83150584, 0.8314941, 0.83122575]
     """
-    tables = _data_folder() / "baselines"
     languages = _table_languages()
     remedy = "pass a table (`bertscore-tm baseline` makes one), or do not rescale"
     missing = f"no baseline for language {language!r} and model {model!r}"
     # Comparing with the existing names keeps a name such as "../x" within the folder.
     if language.lower() not in languages:
         raise ValueError(f"{missing}: {remedy}; languages with tables are {', '.join(languages)}")
-    tables_of_language = _find_files(tables / language.lower())
+    tables = _find_tables(language.lower())
     name = listed_as(model) or model
-    if name not in tables_of_language:
-        similar = similar_names(name, tables_of_language)
-        num_more = len(tables_of_language) - 5
-        shown = ", ".join(sorted(tables_of_language)[:5]) + (f" and {num_more} more" if num_more > 0 else "")
+    if name not in tables:
+        similar = similar_names(name, tables)
+        shown = ", ".join(sorted(tables)[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
         hint = f"; similar names with a table: {', '.join(similar)}" if similar else ""
         raise ValueError(f"{missing}: {remedy}{hint}; models with a table for {language!r}: {shown}")
-    return parse_baseline(tables_of_language[name].read_text(encoding="utf-8"), f"{language}/{name}")
+    return parse_baseline(tables[name].read_text(encoding="utf-8"), f"{language}/{name}")
 
 
 def baseline_languages(model: str) -> list[str]:
@@ -319,23 +301,17 @@ def baseline_languages(model: str) -> list[str]:
         (['en'], ['zh'])
     """
     name = listed_as(model) or model
-    tables = _data_folder() / "baselines"
-    return [language for language in _table_languages() if name in _find_files(tables / language)]
+    return [language for language in _table_languages() if name in _find_tables(language)]
 
 
 def _table_languages() -> list[str]:
-    return sorted(entry.name for entry in (_data_folder() / "baselines").iterdir())
+    return sorted(folder.name for folder in (_DATA / "baselines").iterdir())
 
 
-def _find_files(folder: Traversable, prefix: str = "") -> dict[str, Traversable]:
-    """Return the tables in a folder and its subfolders by the name of their model."""
-    tables: dict[str, Traversable] = {}
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            tables.update(_find_files(entry, f"{prefix}{entry.name}/"))
-        else:
-            tables[prefix + entry.name.removesuffix(".csv")] = entry
-    return tables
+def _find_tables(language: str) -> dict[str, Path]:
+    """Return the tables of a language by the name of their model, which may have an owner."""
+    folder = _DATA / "baselines" / language
+    return {path.relative_to(folder).as_posix().removesuffix(".csv"): path for path in folder.rglob("*.csv")}
 
 
 def parse_baseline(text: str, name: str) -> Tensor:

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import InitVar, dataclass, field
-from functools import cache, partial
+from dataclasses import InitVar, dataclass, field, replace
+from functools import cache
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from bertscore_tm.core.onednn import is_eager, pack_linears
+from bertscore_tm.core.onednn import pack_linears
 from bertscore_tm.encoder.families import Batching, Family
-from bertscore_tm.encoder.forward_pass import (
-    Forward,
-    accepted_options,
-    draw_texts,
-    find_batching,
-    register_attention,
-    run_encoder,
-    run_texts,
-)
+from bertscore_tm.encoder.forward_pass import ForwardFunction, ForwardPass, draw_texts, register_attention
 from bertscore_tm.encoder.identity import ModelSource, hash_files, hash_model
 from bertscore_tm.encoder.loading import load_encoder, quiet_transformers
 from bertscore_tm.encoder.probe import cut_probed, needs_probe
@@ -31,27 +22,14 @@ from bertscore_tm.encoder.vector_cache import SharedObjects
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["Backbone", "ForwardFunction", "has_native_bfloat16"]
-
-# Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
-ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
+__all__ = ["Backbone", "has_native_bfloat16"]
 
 # Tokens of the texts that are tried together and alone when a model is loaded.
 _TRIED_LENGTHS = (21, 4, 4, 2)
 
 
-@dataclass
-class LoadedModel:
-    """A frozen model, its completed family, how its texts share a forward pass, and the options that it accepts."""
-
-    model: nn.Module
-    family: Family
-    batching: Batching
-    options: frozenset[str]
-
-
 # The models in memory, by source, layers kept, dtype and device.
-_models: SharedObjects[LoadedModel] = SharedObjects()
+_models: SharedObjects[ForwardPass] = SharedObjects()
 
 
 @dataclass(eq=False)
@@ -73,7 +51,7 @@ class Backbone:
     ready: InitVar[nn.Module | None]
     _hash: str | None = field(default=None, init=False)
     # By the device's name, since torch.compile cannot look up devices in a dictionary.
-    models: dict[str, LoadedModel] = field(default_factory=dict, init=False)
+    models: dict[str, ForwardPass] = field(default_factory=dict, init=False)
 
     def __post_init__(self, ready: nn.Module | None) -> None:
         self.layers_kept = self.family.layers_to_keep(self.num_layers)
@@ -87,70 +65,6 @@ class Backbone:
             return self.dtype
         return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
 
-    def run(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Run texts, which do not affect each other.
-
-        Takes ids or input embeddings of all tokens and the lengths of the texts, longest first. Returns hidden states
-        in the order of the tokens, shape (layers, tokens, width).
-        """
-        loaded = self.loaded(ids.device)
-        forward = self._forward_of(loaded)
-        switch = _rope_switch(self.config)
-        longer = sum(length > switch for length in lengths)
-        groups = [group for group in (lengths[:longer], lengths[longer:]) if group]
-        parts = [
-            run_texts(forward, part, group, loaded.batching, self.first_position, self.config)
-            for part, group in zip(torch.split(ids, list(map(sum, groups))), groups, strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-    def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
-        """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
-
-        Takes input embeddings, shape (batch, positions, width), and the mask of real positions. Returns hidden states,
-        shape (layers, batch, positions, width).
-        """
-        loaded = self.loaded(embeds.device)
-        # Compiled code and accelerators would have to wait for the lengths.
-        packs = loaded.batching == "packed" and embeds.device.type == "cpu" and is_eager()
-        if not packs and loaded.batching != "equal" and mask.shape[1] <= _rope_switch(self.config):
-            return self._forward_of(loaded)(embeds, mask, None)
-        lengths = mask.sum(-1).tolist()
-        order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
-        rows = torch.tensor(order, dtype=torch.long, device=mask.device)
-        places = rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device)  # (texts, positions)
-        places = places[mask[rows]]  # (tokens,)
-        packed = self.run(embeds.flatten(0, 1)[places], [lengths[i] for i in order])  # (layers, tokens, width)
-        states = packed.new_zeros(len(packed), mask.numel(), packed.shape[-1]).index_copy(1, places, packed)
-        return states.view(len(packed), *mask.shape, -1)  # (layers, batch, positions, width)
-
-    def _forward_of(self, loaded: LoadedModel) -> Forward:
-        """Return the forward pass of a loaded model, or the user's."""
-        if self.forward_fn is not None:
-            return partial(self._run_forward_fn, self.forward_fn, loaded.model)
-        return partial(
-            run_encoder,
-            loaded.model,
-            options=loaded.options,
-            family=self.family,
-            config=self.config,
-            num_layers=self.num_layers,
-            all_layers=self.all_layers,
-            layers_in_memory=self.layers_kept,
-        )
-
-    def _run_forward_fn(
-        self, forward_fn: ForwardFunction, model: nn.Module, ids: Tensor, mask: Tensor, position_ids: Tensor | None
-    ) -> Tensor:
-        with torch.autocast(device_type=ids.device.type, enabled=False):
-            vectors = forward_fn(model, {"input_ids": ids, "attention_mask": mask.long()})
-        if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
-            raise ValueError(
-                f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
-                f"shape {tuple(vectors.shape)}"
-            )
-        return vectors[None]  # (1, texts, tokens, width)
-
     def content_hash(self) -> str | None:
         """Return a hash of a folder's files, which must be unchanged, or of a ready model; ``None`` of a hub name."""
         if self.source.kind == "hub":
@@ -162,7 +76,7 @@ class Backbone:
             self._hash = hash_model(next(iter(self.models.values())).model)
         return self._hash
 
-    def loaded(self, device: torch.device) -> LoadedModel:
+    def loaded(self, device: torch.device) -> ForwardPass:
         """Return the model on a device, loaded if it is not in memory, frozen and in evaluation mode."""
         device = _with_index(device)
         if str(device) not in self.models:
@@ -177,7 +91,7 @@ class Backbone:
         if dtype == torch.bfloat16 and device.type == "cpu" and not has_native_bfloat16(device):
             warn_of_slow_bfloat16()
 
-        def create() -> LoadedModel:
+        def create() -> ForwardPass:
             # On another default device, transformers loads models there, and only if accelerate is installed.
             with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 model = load(dtype)
@@ -188,23 +102,34 @@ class Backbone:
                 with quiet_transformers():
                     return self._try_batching(model, device, dtype)
 
-        loaded = _models.get((self.source, self.layers_kept, dtype, device), create)
-        self.family = loaded.family  # a probe, by this encoder or by another one, completes it
+        shared = _models.get((self.source, self.layers_kept, dtype, device), create)
+        self.family = shared.family  # a probe, by this encoder or by another one, completes it
+        loaded = replace(shared, num_layers=self.num_layers, all_layers=self.all_layers, shared=shared)
         self.models[str(device)] = loaded
 
-    def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> LoadedModel:
+    def _try_batching(self, model: nn.Module, device: torch.device, dtype: torch.dtype) -> ForwardPass:
         """Find out how texts share a forward pass: the table and the probe say it, unless the code is the user's."""
         family = self.family
-        loaded = LoadedModel(model, family, family.batching, accepted_options(model))
-        is_own = self.forward_fn is not None or _is_own_code(model, loaded.options)
+        loaded = ForwardPass(
+            model,
+            family,
+            self.config,
+            num_layers=self.num_layers,
+            all_layers=self.all_layers,
+            layers_in_memory=self.layers_kept,
+            forward_fn=self.forward_fn,
+            batching=family.batching,
+        )
+        # The user's code may drop the mask, or take none.
+        owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
+        is_own = self.forward_fn is not None or owner.__module__.partition(".")[0] != "transformers"
+        is_own = is_own or "attention_mask" not in loaded.options
         tried: list[Batching] = ["packed"] if family.batching == "packed" and self.forward_fn is None else []
         if is_own and family.batching != "equal":
             tried += ["padded", "equal"]
         if tried and device.type != "meta":  # without values, there is nothing to compare
             texts = draw_texts(self.config, _TRIED_LENGTHS, family.max_positions(self.config), device)
-            batching = find_batching(
-                model, self._forward_of(loaded), texts, tried, dtype, family=family, config=self.config
-            )
+            batching = loaded.find_batching(texts, tried, dtype)
             if batching is None and is_own:
                 raise ValueError(f"{self.name} gives a text other vectors next to texts of equal length than alone")
             loaded.batching = batching or "padded"
@@ -279,12 +204,6 @@ class Backbone:
         return cast(nn.Module, model)
 
 
-def _is_own_code(model: nn.Module, options: Collection[str]) -> bool:
-    """Return whether a model's class is not one of transformers, and may drop the mask, or takes none."""
-    owner = next(base for base in type(model).__mro__ if "forward" in vars(base))
-    return owner.__module__.partition(".")[0] != "transformers" or "attention_mask" not in options
-
-
 @cache
 def warn_of_slow_bfloat16() -> None:
     """Warn, once per process, that the processor computes bfloat16 more slowly than float32."""
@@ -302,17 +221,6 @@ def has_native_bfloat16(device: torch.device) -> bool:
     # Private: a version of torch without it computes in float32.
     check: Callable[[], bool] = getattr(torch.cpu, "_is_avx512_bf16_supported", bool)
     return device.type == "cpu" and check()
-
-
-def _rope_switch(config: PretrainedConfig) -> float:
-    """Return the length above which a text changes the position frequencies of its batch (LongRoPE, as in Phi-3)."""
-    # Before transformers 5, it was rope_scaling.
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    default = getattr(config, "original_max_position_embeddings", None)
-    for settings in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
-        if settings.get("rope_type", settings.get("type")) == "longrope":
-            return float(settings.get("original_max_position_embeddings", default) or math.inf)
-    return math.inf
 
 
 def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:

@@ -8,7 +8,7 @@ Callers pass tokens one after the other and get vectors in the same form, whiche
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,22 +23,20 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import is_out_of_memory
+from bertscore_tm.core.onednn import is_eager
 from bertscore_tm.core.token_vectors import unit_vectors
 from bertscore_tm.encoder.families import Batching, Family
 
 __all__ = [
-    "accepted_options",
+    "ForwardFunction",
+    "ForwardPass",
     "are_same_vectors",
     "draw_texts",
-    "find_batching",
     "register_attention",
-    "run_encoder",
-    "run_texts",
 ]
 
-# From token ids or embeddings, shape (batch, positions, ...), the mask of real positions, and position ids of a packed
-# row, both of shape (batch, positions), to hidden states, shape (layers, batch, positions, width).
-Forward = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+# Returns token vectors, shape (batch, tokens, width), given a model and its input_ids and attention_mask.
+ForwardFunction = Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
 # Keyword arguments that models may lack.
 _OPTIONS = ("attention_mask", "position_ids", "output_hidden_states", "return_dict")
@@ -51,40 +49,169 @@ _TOLERANCE = 1e-5
 _TOLERANCE_IN_EPS = 8
 
 
-def run_texts(
-    forward: Forward,
-    inputs: Tensor,
-    lengths: Sequence[int],
-    batching: Batching,
-    first_position: int,
-    config: PretrainedConfig,
-) -> Tensor:
-    """Run texts together, given as token ids or embeddings, one after the other, shape (tokens, ...), longest first.
+@dataclass(eq=False)
+class ForwardPass:
+    """The forward pass of a model in memory: hidden states of a layer, or of all layers up to it, of several texts.
 
-    Returns:
-        Hidden states in the order of the inputs, shape (layers, tokens, width).
+    Args:
+        model: the encoder, with ``layers_in_memory`` of its layers.
+        family: properties of its family.
+        config: its configuration for texts.
+        num_layers: the layer, or the last one with ``all_layers``.
+        all_layers: return the states of all layers, else of one.
+        layers_in_memory: number of layers that the encoder has.
+        forward_fn: a function of the user that runs the model.
+        batching: how texts of different lengths share a forward pass.
+        shared: the same for the encoder that loaded the model, which stays in memory as long as this one.
     """
-    device = inputs.device
-    groups = [(length, len(list(texts))) for length, texts in groupby(lengths)]
-    if batching == "equal" or len(groups) == 1:
-        parts = []
-        sizes = [length * count for length, count in groups]
-        for part, (length, count) in zip(torch.split(inputs, sizes), groups, strict=True):
-            mask = torch.ones(count, length, dtype=torch.bool, device=device)
-            parts.append(forward(part.reshape(count, length, *part.shape[1:]), mask, None).flatten(1, 2))
+
+    model: nn.Module
+    family: Family
+    config: PretrainedConfig
+    num_layers: int
+    all_layers: bool
+    layers_in_memory: int
+    forward_fn: ForwardFunction | None = None
+    batching: Batching = "padded"
+    shared: ForwardPass | None = None
+
+    def __post_init__(self) -> None:
+        # Hooks that wrap the method of an instance may hide its arguments.
+        parameters = signature(type(self.model).forward).parameters
+        accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+        self.options = [name for name in _OPTIONS if accepts_any or name in parameters]
+
+    def run(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Run texts, which do not affect each other.
+
+        Takes ids or input embeddings of all tokens and the lengths of the texts, longest first. Returns hidden states
+        in the order of the tokens, shape (layers, tokens, width).
+        """
+        switch = _rope_switch(self.config)
+        longer = sum(length > switch for length in lengths)
+        groups = [group for group in (lengths[:longer], lengths[longer:]) if group]
+        parts = [
+            self.run_texts(part, group, self.batching)
+            for part, group in zip(torch.split(ids, list(map(sum, groups))), groups, strict=True)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-    real = _real_positions(lengths)
-    if batching == "packed":
-        positions = torch.arange(lengths[0], device="cpu") + first_position
-        positions = positions.expand_as(real)[real][None].to(device)  # (1, tokens)
-        token = _row.set(groups)
-        try:
-            return forward(inputs[None], torch.ones_like(positions, dtype=torch.bool), positions)[:, 0]
-        finally:
-            _row.reset(token)
-    places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
-    padded = _pad(inputs, places, real.shape, int(getattr(config, "pad_token_id", None) or 0))
-    return forward(padded, real.to(device), None).flatten(1, 2).index_select(1, places)
+
+    def run_soft(self, embeds: Tensor, mask: Tensor) -> Tensor:
+        """Run texts of soft tokens, with a gradient; the states of padding have no meaning.
+
+        Takes input embeddings, shape (batch, positions, width), and the mask of real positions. Returns hidden states,
+        shape (layers, batch, positions, width).
+        """
+        # Compiled code and accelerators would have to wait for the lengths.
+        packs = self.batching == "packed" and embeds.device.type == "cpu" and is_eager()
+        if not packs and self.batching != "equal" and mask.shape[1] <= _rope_switch(self.config):
+            return self(embeds, mask)
+        lengths = mask.sum(-1).tolist()
+        order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: -lengths[i])
+        rows = torch.tensor(order, dtype=torch.long, device=mask.device)
+        places = rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1], device=mask.device)  # (texts, positions)
+        places = places[mask[rows]]  # (tokens,)
+        packed = self.run(embeds.flatten(0, 1)[places], [lengths[i] for i in order])  # (layers, tokens, width)
+        states = packed.new_zeros(len(packed), mask.numel(), packed.shape[-1]).index_copy(1, places, packed)
+        return states.view(len(packed), *mask.shape, -1)  # (layers, batch, positions, width)
+
+    def run_texts(self, inputs: Tensor, lengths: Sequence[int], batching: Batching) -> Tensor:
+        """Run texts together, whose tokens follow each other, longest text first, in a way that is chosen."""
+        device = inputs.device
+        groups = [(length, len(list(texts))) for length, texts in groupby(lengths)]
+        if batching == "equal" or len(groups) == 1:
+            parts = []
+            sizes = [length * count for length, count in groups]
+            for part, (length, count) in zip(torch.split(inputs, sizes), groups, strict=True):
+                mask = torch.ones(count, length, dtype=torch.bool, device=device)
+                parts.append(self(part.reshape(count, length, *part.shape[1:]), mask).flatten(1, 2))
+            return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        real = _real_positions(lengths)
+        if batching == "packed":
+            positions = torch.arange(lengths[0], device="cpu") + self.family.first_position(self.config)
+            positions = positions.expand_as(real)[real][None].to(device)  # (1, tokens)
+            token = _row.set(groups)
+            try:
+                return self(inputs[None], torch.ones_like(positions, dtype=torch.bool), positions)[:, 0]
+            finally:
+                _row.reset(token)
+        places = real.flatten().nonzero().squeeze(1).to(device)  # (tokens,)
+        padded = _pad(inputs, places, real.shape, int(getattr(self.config, "pad_token_id", None) or 0))
+        return self(padded, real.to(device)).flatten(1, 2).index_select(1, places)
+
+    def __call__(self, inputs: Tensor, mask: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        """Return hidden states, shape (layers, batch, positions, width).
+
+        Takes token ids or input embeddings, shape (batch, positions, ...), the mask of real positions, and position ids
+        of a packed row, both of shape (batch, positions).
+        """
+        if self.forward_fn is not None:
+            return self._call_function(self.forward_fn, inputs, mask)
+        # Layer 0 is the state before the first layer.
+        wants_states = self.all_layers or self.layers_in_memory > self.num_layers
+        length, paths = mask.shape[1], self.family.layers
+        _choose_attention(self.model, self.config, length)
+        # What hidden_states holds differs between models: Mamba's lacks the embedding output.
+        recorded = paths[0] if wants_states and self.family.probed and len(paths) == 1 else None
+        passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
+        passed["output_hidden_states"] = wants_states and recorded is None
+        if position_ids is not None:
+            passed["position_ids"] = position_ids
+        name = "inputs_embeds" if inputs.is_floating_point() else "input_ids"
+        with torch.autocast(device_type=mask.device.type, enabled=False):
+            with nullcontext() if recorded is None else _record_states(self.model.get_submodule(recorded)) as states:
+                output = self.model(**{name: inputs}, **{key: passed[key] for key in passed if key in self.options})
+            last: Tensor = output.last_hidden_state
+            if not wants_states:
+                return last[None]
+            states = states or output.hidden_states
+            if states is None:
+                raise ValueError(
+                    f"the forward pass of {type(self.model).__name__} does not return the hidden states of its layers: "
+                    f"let it accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
+                )
+            # BigBird pads texts to whole blocks and keeps the padding in its states.
+            states = [state[:, :length] for state in states[: self.num_layers + 1]]  # (batch, positions, width) each
+            for path in self.family.final_modules:
+                module = attrgetter(path)(self.model)
+                if module is not None:  # an OPT may lack it
+                    states = [module(state) for state in states]
+            if self.family.final_modules and self.layers_in_memory == self.num_layers:
+                states[-1] = last  # the model has applied them itself
+        return torch.stack(states)
+
+    def _call_function(self, forward_fn: ForwardFunction, ids: Tensor, mask: Tensor) -> Tensor:
+        with torch.autocast(device_type=ids.device.type, enabled=False):
+            vectors = forward_fn(self.model, {"input_ids": ids, "attention_mask": mask.long()})
+        if vectors.ndim != 3 or vectors.shape[:2] != mask.shape:
+            raise ValueError(
+                f"forward_fn must return one vector per token, shape {(*mask.shape, 'width')}; it returned "
+                f"shape {tuple(vectors.shape)}"
+            )
+        return vectors[None]  # (1, texts, tokens, width)
+
+    def find_batching(
+        self, texts: Sequence[Tensor], candidates: Sequence[Batching], dtype: torch.dtype
+    ) -> Batching | None:
+        """Find the first way in which texts, longest first, get the same vectors together as alone, or ``None``.
+
+        If texts are packed, the model calls our attention afterwards.
+        """
+        lengths = [len(text) for text in texts]
+        alone = torch.cat([self(text[None], torch.ones_like(text[None], dtype=torch.bool))[:, 0] for text in texts], 1)
+        for batching in candidates:
+            if batching == "packed" and not _switch_attention(self.model, packed=True):
+                continue
+            try:
+                if are_same_vectors(alone, self.run_texts(torch.cat(list(texts)), lengths, batching), dtype):
+                    return batching
+            except Exception as error:
+                # Models that do not call our attention, or not as expected, fail in many ways.
+                if batching != "packed" or is_out_of_memory(error):
+                    raise
+            # Models may look at the name of their attention without packed rows too.
+            _switch_attention(self.model, packed=False)
+        return None
 
 
 def _real_positions(lengths: Sequence[int]) -> Tensor:
@@ -96,97 +223,6 @@ def _pad(packed: Tensor, places: Tensor, shape: Sequence[int], value: int = 0) -
     """Put tokens, shape (tokens, ...), at their places in a padded batch of a shape (texts, longest)."""
     padded = packed.new_full((math.prod(shape), *packed.shape[1:]), value).index_copy(0, places, packed)
     return padded.view(*shape, *packed.shape[1:])
-
-
-def run_encoder(
-    model: nn.Module,
-    inputs: Tensor,
-    mask: Tensor,
-    position_ids: Tensor | None,
-    *,
-    options: Collection[str],
-    family: Family,
-    config: PretrainedConfig,
-    num_layers: int,
-    all_layers: bool,
-    layers_in_memory: int,
-) -> Tensor:
-    """Run an encoder as a :data:`Forward`; return the states of layer ``num_layers``, or of all layers up to it."""
-    # Layer 0 is the state before the first layer.
-    wants_states = all_layers or layers_in_memory > num_layers
-    length = mask.shape[1]
-    _choose_attention(model, config, length)
-    # What hidden_states holds differs between models: Mamba's lacks the embedding output.
-    recorded = family.layers[0] if wants_states and family.probed and len(family.layers) == 1 else None
-    passed: dict[str, Any] = {"attention_mask": mask.long(), "return_dict": True}
-    passed["output_hidden_states"] = wants_states and recorded is None
-    if position_ids is not None:
-        passed["position_ids"] = position_ids
-    name = "inputs_embeds" if inputs.is_floating_point() else "input_ids"
-    with torch.autocast(device_type=mask.device.type, enabled=False):
-        with nullcontext() if recorded is None else _record_states(model.get_submodule(recorded)) as states:
-            output = model(**{name: inputs}, **{key: value for key, value in passed.items() if key in options})
-        last: Tensor = output.last_hidden_state
-        if not wants_states:
-            return last[None]
-        states = states or output.hidden_states
-        if states is None:
-            raise ValueError(
-                f"the forward pass of {type(model).__name__} does not return the hidden states of its layers: let it "
-                f"accept output_hidden_states, or pass forward_fn=, a function that returns token vectors"
-            )
-        # BigBird pads texts to whole blocks and keeps the padding in its states.
-        states = [state[:, :length] for state in states[: num_layers + 1]]  # (batch, positions, width) each
-        for path in family.final_modules:
-            module = attrgetter(path)(model)
-            if module is not None:  # an OPT may lack it
-                states = [module(state) for state in states]
-        if family.final_modules and layers_in_memory == num_layers:
-            states[-1] = last  # the model has applied them itself
-    return torch.stack(states)
-
-
-def accepted_options(model: nn.Module) -> frozenset[str]:
-    """Return which of the attention mask, position ids and options of outputs a model accepts; all, with kwargs."""
-    # Hooks that wrap the method of an instance may hide its arguments.
-    parameters = signature(type(model).forward).parameters
-    accepts_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    return frozenset(name for name in _OPTIONS if accepts_any or name in parameters)
-
-
-def find_batching(
-    model: nn.Module,
-    forward: Forward,
-    texts: Sequence[Tensor],
-    candidates: Sequence[Batching],
-    dtype: torch.dtype,
-    *,
-    family: Family,
-    config: PretrainedConfig,
-) -> Batching | None:
-    """Find the first way in which texts, longest first, get the same vectors together as alone, or ``None``.
-
-    If texts are packed, the model calls our attention afterwards.
-    """
-    first = family.first_position(config)
-
-    def run(batch: Sequence[Tensor], batching: Batching) -> Tensor:
-        return run_texts(forward, torch.cat(list(batch)), list(map(len, batch)), batching, first, config)
-
-    alone = torch.cat([run([text], "equal") for text in texts], 1)  # (layers, tokens, width)
-    for batching in candidates:
-        if batching == "packed" and not _switch_attention(model, packed=True):
-            continue
-        try:
-            if are_same_vectors(alone, run(texts, batching), dtype):
-                return batching
-        except Exception as error:
-            # Models that do not call our attention, or not as expected, fail in many ways.
-            if batching != "packed" or is_out_of_memory(error):
-                raise
-        # Models may look at the name of their attention without packed rows too.
-        _switch_attention(model, packed=False)
-    return None
 
 
 def draw_texts(
@@ -386,3 +422,14 @@ def _choose_attention(model: nn.Module, config: PretrainedConfig, length: int) -
     # The new attention modules take over the weights of the old ones: nothing is initialized.
     with torch.device("meta"):
         cast(Any, model).set_attention_type("block_sparse" if sparse else "original_full")
+
+
+def _rope_switch(config: PretrainedConfig) -> float:
+    """Return the length above which a text changes the position frequencies of its batch (LongRoPE, as in Phi-3)."""
+    # Before transformers 5, it was rope_scaling.
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    default = getattr(config, "original_max_position_embeddings", None)
+    for settings in (rope, *(value for value in rope.values() if isinstance(value, Mapping))):
+        if settings.get("rope_type", settings.get("type")) == "longrope":
+            return float(settings.get("original_max_position_embeddings", default) or math.inf)
+    return math.inf

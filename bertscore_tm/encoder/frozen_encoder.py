@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from bertscore_tm import catalog
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.core.token_vectors import TokenVectors, unit_vectors
-from bertscore_tm.encoder.backbone import Backbone, ForwardFunction
+from bertscore_tm.encoder.backbone import Backbone
 from bertscore_tm.encoder.families import Family, family_of, ready_config, ready_encoder, text_config
 from bertscore_tm.encoder.identity import ModelSource, hash_tokenizer
 from bertscore_tm.encoder.loading import load_config, load_tokenizer, quiet_transformers, require_tokenizer
@@ -35,10 +35,10 @@ from bertscore_tm.utilities.integers import as_integer
 from bertscore_tm.utilities.option_names import name_option
 from bertscore_tm.utilities.user_warnings import warn_user
 
-__all__ = ["Encoder", "ForwardFunction", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
+__all__ = ["Encoder", "FrozenEncoder", "as_encoder", "default_device", "join_signature"]
 
 # Tokens per forward pass: a CPU's caches hold this many, an accelerator needs more to be busy.
-_TOKENS_PER_BATCH = {"cpu": 2048}
+_TOKENS_PER_BATCH = 2048
 _TOKENS_PER_BATCH_ACCELERATOR = 32768
 # On a CPU, smaller batches of texts that are padded have less padding.
 _PADDED_TOKENS_PER_BATCH = 512
@@ -194,13 +194,13 @@ class FrozenEncoder:
         if self._forward_fn is not None:
             if self.all_layers:
                 raise ValueError("forward_fn returns one layer: all_layers=True is not possible with it")
-            default = 0 if self._row is None else self._row.num_layers
+            default = 0 if self._row is None else self._row[1]
             return default if num_layers is None else as_integer("num_layers", num_layers)
         available = int(self.config.num_hidden_layers)
         if num_layers is None and self.all_layers:
             num_layers = available
         elif num_layers is None:
-            num_layers = catalog.tuned_layer(self.listed_name) if self._row is None else self._row.num_layers
+            num_layers = catalog.tuned_layer(self.listed_name) if self._row is None else self._row[1]
         layer = self._count_from_zero(num_layers)
         if not 0 <= layer <= available:
             raise ValueError(
@@ -224,7 +224,7 @@ class FrozenEncoder:
     def listed_name(self) -> str:
         """The name to look up in the published tables; ``listed_as``, or of a folder the name of its origin."""
         if self._row is not None:
-            return self._row.model
+            return self._row[0]
         depth = int(getattr(self.config, "num_hidden_layers", 0))
         return catalog.name_of_copy(self.name, self.config.model_type, depth)
 
@@ -295,19 +295,23 @@ class FrozenEncoder:
         device = torch.device(device)
         tokenized = texts if isinstance(texts, TokenizedTexts) else self.tokenizer(texts)
         windows = PackedWindows.of(tokenized, self.tokenizer)
-        ends = [0, *accumulate(windows.lengths)]
-        batching = self._backbone.loaded(device).batching if windows.lengths else "packed"
-        is_padded = batching == "padded"
-        on_cpu = _PADDED_TOKENS_PER_BATCH if is_padded else _TOKENS_PER_BATCH["cpu"]
+        lengths, ends = windows.lengths, [0, *accumulate(windows.lengths)]
+        if not lengths:
+            dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
+            vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
+            return TokenVectors(vectors, **tokenized.pack())
+        loaded = self._backbone.loaded(device)
+        is_padded = loaded.batching == "padded"
+        on_cpu = _PADDED_TOKENS_PER_BATCH if is_padded else _TOKENS_PER_BATCH
         budget = self._budgets.get(device) or (on_cpu if device.type == "cpu" else _TOKENS_PER_BATCH_ACCELERATOR)
-        vectors: Tensor | None = None
+        encoded: Tensor | None = None
         done, failed_count = 0, 0
         # Otherwise transformers tells, for example, that Longformer and BigBird pad texts.
-        with torch.no_grad(), nullcontext() if batching == "packed" else quiet_transformers():
-            while done < len(windows.lengths):
-                longest = windows.lengths[done]
+        with torch.no_grad(), nullcontext() if loaded.batching == "packed" else quiet_transformers():
+            while done < len(lengths):
+                longest = lengths[done]
                 count = budget // longest if is_padded else bisect_right(ends, ends[done] + budget) - 1 - done
-                count = max(1, min(count, self.batch_size or count, len(windows.lengths) - done))
+                count = max(1, min(count, self.batch_size or count, len(lengths) - done))
                 tokens = slice(ends[done], ends[done + count])
                 used = (windows.places[tokens] >= 0).nonzero().squeeze(1)  # (vectors,)
                 places = windows.places[tokens][used].to(device)  # (vectors,)
@@ -315,10 +319,10 @@ class FrozenEncoder:
                 # No copies to an accelerator after this point, so that the next batch is prepared while it computes.
                 batch: Tensor | None = None
                 try:
-                    batch = self._backbone.run(windows.ids[tokens].to(device), windows.lengths[done : done + count])
+                    batch = loaded.run(windows.ids[tokens].to(device), lengths[done : done + count])
                     batch = unit_vectors(batch if selected is None else batch.index_select(1, selected))
-                    if vectors is None:
-                        vectors = batch.new_empty(self.num_outputs, windows.num_tokens, batch.shape[-1])
+                    if encoded is None:
+                        encoded = batch.new_empty(self.num_outputs, windows.num_tokens, batch.shape[-1])
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise
@@ -330,7 +334,7 @@ class FrozenEncoder:
                             f"{name_option('long_text', 'window')}, {name_option('dtype', 'bfloat16')}, or another "
                             f"device. The cause: {error}"
                         ) from error
-                if vectors is None or batch is None:
+                if encoded is None or batch is None:
                     # After the handler, since the error keeps alive what the failed batch had computed.
                     failed_count, count = failed_count or count, count // 2
                     budget = count * longest if is_padded else ends[done + count] - ends[done]
@@ -338,7 +342,7 @@ class FrozenEncoder:
                         # Freed blocks that torch caches may be too small for the next batch.
                         torch.cuda.empty_cache()
                     continue
-                vectors.index_copy_(1, places, batch)  # (layers, tokens, width)
+                encoded.index_copy_(1, places, batch)  # (layers, tokens, width)
                 done += count
                 if failed_count:
                     warn_user(
@@ -347,16 +351,14 @@ class FrozenEncoder:
                         f"the failed attempts"
                     )
                     self._budgets[device], failed_count = budget, 0
-        if vectors is None:
-            dtype = torch.promote_types(torch.float32, self._backbone.resolve_dtype(device))
-            vectors = torch.empty(self.num_outputs, 0, int(self.config.hidden_size), dtype=dtype, device=device)
+        assert encoded is not None
         # The sum, since it needs no memory of the vectors' size.
-        if not torch.isfinite(vectors.sum()):
+        if not torch.isfinite(encoded.sum()):
             raise ValueError(
                 f"the token vectors of {self.name} contain NaN or infinite values in "
                 f"{self._backbone.resolve_dtype(device)}: use {name_option('dtype', 'float32')}"
             )
-        return TokenVectors(vectors, *tokenized.pack())
+        return TokenVectors(encoded, **tokenized.pack())
 
     def cache(self, device: torch.device | str, *, of_losses: bool = False) -> VectorCache:
         """Return the cache of token vectors, which all encoders with the same settings in this process share."""

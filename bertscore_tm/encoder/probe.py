@@ -12,13 +12,7 @@ from transformers import PretrainedConfig
 
 from bertscore_tm.core.memory import is_out_of_memory
 from bertscore_tm.encoder.families import Batching, Family, describe_refusal
-from bertscore_tm.encoder.forward_pass import (
-    accepted_options,
-    are_same_vectors,
-    draw_texts,
-    find_batching,
-    run_encoder,
-)
+from bertscore_tm.encoder.forward_pass import ForwardPass, are_same_vectors, draw_texts
 
 __all__ = ["cut_probed", "needs_probe"]
 
@@ -82,38 +76,24 @@ class _Probe:
         self.family = family
         self.layer = layer
         self.layers = int(config.num_hidden_layers)
-        self.options = accepted_options(encoder)
         self.limit = family.max_positions(config)
         self.texts = draw_texts(config, _LENGTHS, self.limit, next(encoder.parameters()).device)
         # Two texts of equal length.
         self.ids = torch.stack(self.texts[2:4])
 
+    def forward_pass(self, layer: int, *, all_layers: bool = False) -> ForwardPass:
+        """Return the forward pass of the encoder with the layers that a layer needs."""
+        in_memory = self.family.layers_to_keep(layer)
+        return ForwardPass(self.encoder, self.family, self.config, layer, all_layers, layers_in_memory=in_memory)
+
     def run(self, layer: int, inputs: Tensor) -> Tensor:
         """Return the output of a layer, the last one in memory, for a batch without padding."""
-        mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
-        return self.forward(inputs, mask, None, layer, all_layers=False)[0]
+        return self.forward_pass(layer)(inputs, torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device))[0]
 
-    def forward(
-        self, inputs: Tensor, mask: Tensor, positions: Tensor | None, layer: int | None = None, all_layers: bool = True
-    ) -> Tensor:
-        layer = self.layers if layer is None else layer
-        return run_encoder(
-            self.encoder,
-            inputs,
-            mask,
-            positions,
-            options=self.options,
-            family=self.family,
-            config=self.config,
-            num_layers=layer,
-            all_layers=all_layers,
-            layers_in_memory=self.family.layers_to_keep(layer),
-        )
-
-    def run_whole(self, layer: int | slice, inputs: Tensor) -> Tensor:
-        """Return the output of a layer, as if it were the last one, of the encoder with all layers."""
-        mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
-        return self.forward(inputs, mask, None)[layer]
+    def run_whole(self, inputs: Tensor) -> Tensor:
+        """Return the output of each layer, as if it were the last one, of the encoder with all layers."""
+        whole = self.forward_pass(self.layers, all_layers=True)
+        return whole(inputs, torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device))
 
     def find_final_modules(self) -> None:
         """Find the modules that turn the last layer's output into the encoder's."""
@@ -142,13 +122,13 @@ class _Probe:
                 names.append(name)
                 sought = before
         self.family = replace(self.family, final_modules=tuple(reversed(names)))
-        states = self.run_whole(slice(None), ids)
+        states = self.run_whole(ids)
         if states.shape[:3] != (self.layers + 1, *ids.shape):
             raise _ProbeError(f"hidden states of shape {tuple(states.shape)} for {self.layers} layers")
 
     def check_repetition(self) -> None:
         """Check that the same text gets the same vectors twice."""
-        first, second = (self.run_whole(self.layers, self.ids) for _ in range(2))
+        first, second = (self.run_whole(self.ids)[-1] for _ in range(2))
         if not are_same_vectors(first, second, torch.float32):
             raise _ProbeError("the same text got other vectors the second time")
 
@@ -163,9 +143,7 @@ class _Probe:
             candidates = ["equal"]
         # All layers are compared, also those above: a few texts may not show a difference in one layer, where attention
         # is limited to some tokens of the highest weight.
-        batching = find_batching(
-            self.encoder, self.forward, texts, candidates, torch.float32, family=self.family, config=self.config
-        )
+        batching = self.forward_pass(self.layers, all_layers=True).find_batching(texts, candidates, torch.float32)
         if batching is None:
             raise _ProbeError("a text got other vectors next to a text of equal length than alone")
         self.family = replace(self.family, batching=batching)
@@ -173,13 +151,13 @@ class _Probe:
     def find_embeddings(self) -> None:
         """Find out whether input embeddings instead of token ids give the same vectors."""
         try:
-            states = self.run_whole(self.layer, cast(Any, self.encoder).get_input_embeddings()(self.ids))
+            states = self.run_whole(cast(Any, self.encoder).get_input_embeddings()(self.ids))[self.layer]
         except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
             takes = False
         else:
-            takes = are_same_vectors(states, self.run_whole(self.layer, self.ids), torch.float32)
+            takes = are_same_vectors(states, self.run_whole(self.ids)[self.layer], torch.float32)
         self.family = replace(self.family, takes_embeddings=takes)
 
     def cut(self) -> None:
@@ -187,7 +165,7 @@ class _Probe:
         lists = {path: self.encoder.get_submodule(path) for path in self.family.layers}
         # Without a layer to drop, one is dropped for the probe: the norm is applied to lower layers too.
         tried = self.layer if self.layer < self.layers else max(self.layers - 1, 1)
-        expected = self.run_whole(tried, self.ids)
+        expected = self.run_whole(self.ids)[tried]
         self.family.cut(self.encoder, self.family.layers_to_keep(tried))
         if not are_same_vectors(self.run(tried, self.ids), expected, torch.float32):
             raise _ProbeError(f"layer {tried} of the model without the layers above it differs")

@@ -44,6 +44,6 @@ def encode_soft(encoder: FrozenEncoder, inputs_embeds: Tensor, mask: Tensor) -> 
         mask: real positions, shape (batch, positions), bool; padding follows the text.
     """
     backbone, device = encoder._backbone, inputs_embeds.device
-    backbone.loaded(device)  # where a probe completes the family
+    loaded = backbone.loaded(device)  # where a probe completes the family
     require_soft_tokens(encoder)
-    return unit_vectors(backbone.run_soft(inputs_embeds.to(backbone.resolve_dtype(device)), mask))
+    return unit_vectors(loaded.run_soft(inputs_embeds.to(backbone.resolve_dtype(device)), mask))

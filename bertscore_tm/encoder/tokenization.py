@@ -67,21 +67,22 @@ class TokenizedTexts:
         before, after = self.num_excluded
         return [ids[before : len(ids) - after] for ids in self.ids] if before or after else self.ids
 
-    def pack(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def pack(self) -> dict[str, Tensor]:
         """Return ids, lengths, ``has_content`` and ``truncated`` of the compared tokens, as tensors on the CPU.
 
         Example:
             >>> texts = TokenizedTexts([[2, 7, 8, 3], [2, 3]], [True, False], [False, False], num_excluded=(1, 1))
-            >>> texts.pack()[:2]
+            >>> packed = texts.pack()
+            >>> packed["ids"], packed["lengths"]
             (tensor([7, 8]), tensor([2, 0]))
         """
         compared = self.compared_ids
-        return (
-            torch.tensor(list(chain.from_iterable(compared)), dtype=torch.long, device="cpu"),
-            torch.tensor([len(ids) for ids in compared], dtype=torch.long, device="cpu"),
-            torch.tensor(self.has_content, dtype=torch.bool, device="cpu"),
-            torch.tensor(self.truncated, dtype=torch.bool, device="cpu"),
-        )
+        return {
+            "ids": torch.tensor(list(chain.from_iterable(compared)), dtype=torch.long, device="cpu"),
+            "lengths": torch.tensor([len(ids) for ids in compared], dtype=torch.long, device="cpu"),
+            "has_content": torch.tensor(self.has_content, dtype=torch.bool, device="cpu"),
+            "truncated": torch.tensor(self.truncated, dtype=torch.bool, device="cpu"),
+        }
 
     @property
     def num_truncated(self) -> int:

@@ -198,7 +198,8 @@ def _count(texts: Sequence[str], tokenizer: TextTokenizer, device: torch.device)
     frequencies, num_truncated = [], 0
     for start in range(0, max(len(texts), 1), _TEXTS_PER_BLOCK):
         tokenized = tokenizer(texts[start : start + _TEXTS_PER_BLOCK])
-        ids, lengths, *_ = tokenized.pack()
+        packed = tokenized.pack()
+        ids, lengths = packed["ids"], packed["lengths"]
         frequencies.append(DocumentFrequencies.of(ids.to(device), lengths.to(device), tokenizer.vocab_size))
         num_truncated += tokenized.num_truncated
     return reduce(DocumentFrequencies.__add__, frequencies), num_truncated

@@ -17,7 +17,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, BertModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertscore_tm.encoder import backbone
+from bertscore_tm.encoder.forward_pass import ForwardPass
 from tests.support.texts import real_pairs
 
 
@@ -311,7 +311,7 @@ def save_tiny_model(family: str, folder: Path) -> str:
 def counted_texts() -> Generator[Counter[tuple[int, ...]], None, None]:
     """How often each text, as its token ids, goes through a model; without those that are tried when it is loaded."""
     counts: Counter[tuple[int, ...]] = Counter()
-    forward, find = BertModel.forward, backbone.find_batching
+    forward, find = BertModel.forward, ForwardPass.find_batching
 
     def counted(model: BertModel, **inputs: Any) -> Any:
         counts.update(encoded_texts(inputs) if "input_ids" in inputs else ())
@@ -326,5 +326,5 @@ def counted_texts() -> Generator[Counter[tuple[int, ...]], None, None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BertModel, "forward", counted)
-        patch.setattr(backbone, "find_batching", uncounted)
+        patch.setattr(ForwardPass, "find_batching", uncounted)
         yield counts
